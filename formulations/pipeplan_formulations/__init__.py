@@ -1,5 +1,6 @@
-"""How a plan is proved: pure mathematics. Integers and arrays in, a solution with a bound out.
+"""Optimisation problems of pipeline planning: integers and arrays in, a solution with a proven bound out.
 
-Every problem is a folder of the same shape: ``problem.py`` states it, each other file solves it one way, and all
-solve with the same call: ``solve(problem, limits, hint=None, progress=None) -> Report``.
+Each problem is a folder: ``instance.py`` states its equations, and ``BACKENDS`` of the package lists its solvers by
+name. All of them are called the same way: ``solve(problem, limits, hint=None, progress=None) -> Report``. Parts that
+several problems share are in ``common``.
 """

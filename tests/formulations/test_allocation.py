@@ -1,4 +1,4 @@
-"""The chain allocation problem on instances whose answer is plain to see, and its behaviour at the edges."""
+"""The chain allocation problem on instances with an obvious answer, and its edge cases."""
 
 from dataclasses import replace
 from unittest.mock import patch
@@ -17,7 +17,7 @@ FREE = 2**40
 
 
 def equal_chain(layers=8, units=(4,), widths=(1,), micro_batches=16, slow=(1, 3), **settings) -> ChainAllocation:
-    """Equal layers (forward 10, backward 20) on units without limits, links or reductions, unless told otherwise."""
+    """Equal layers (forward 10, backward 20) on units without limits, links or reductions by default."""
     kinds = len(units)
     forward = np.full(layers, 10) * np.array(slow)[:kinds, None]
     defaults = {
@@ -45,14 +45,14 @@ def optimum(problem: ChainAllocation) -> tuple[Place, ...]:
 
 
 def test_expensive_hops_make_one_replicated_stage() -> None:
-    """Where every hop costs more than all the work, all units share one stage."""
+    """If every hop costs more than all the work, all units share one stage."""
     dear = equal_chain(widths=(1, 2, 3, 4))
     dear = replace(dear, send=dear.send + 10**6, send_back=dear.send_back + 10**6)
     assert optimum(dear) == (Place(0, 8, 0, 4),)
 
 
 def test_an_expensive_reduction_leaves_the_first_stage_alone() -> None:
-    """Where replicas pay dearly for their reduction, the first stage, behind whose backward nothing runs, has one."""
+    """If reductions are expensive, the first stage has one replica, because nothing runs behind its backward."""
     problem = equal_chain(widths=(1, 2, 3, 4), micro_batches=64)
     dear = replace(problem, reduce=np.full((1, 4, 8), 10**6) * (np.array([1, 2, 3, 4]) > 1)[None, :, None])
     stages = optimum(dear)
@@ -67,7 +67,7 @@ def test_a_hopeless_kind_stays_unused() -> None:
 
 
 def test_hops_between_nodes_fall_where_the_tensor_is_small() -> None:
-    """With two units a node, the one cut that has to leave it is the one that is cheap to leave at."""
+    """With two units per node, the one hop that leaves a node is at the cut with the cheap send."""
     problem = equal_chain(layers=8, units=(4,), micro_batches=4, node=np.array([2]))
     send = np.zeros((1, 1, 2, 7), np.int64)
     send[0, 0, 1] = 500
@@ -78,7 +78,7 @@ def test_hops_between_nodes_fall_where_the_tensor_is_small() -> None:
 
 
 def test_the_first_stage_recomputes_what_the_last_need_not() -> None:
-    """One limit for all units binds where most micro-batches are in flight."""
+    """A limit for all units binds on the stage with the most micro-batches in flight."""
     problem = equal_chain(layers=8, units=(4,), limit=np.array([40]), last=((0, 1),) * 4)
     stages = optimum(problem)
     again = [len(layers) if layers is not None else -1 for layers in problem.recompute(stages)]
@@ -87,8 +87,8 @@ def test_the_first_stage_recomputes_what_the_last_need_not() -> None:
     assert again == sorted(again, reverse=True)
 
 
-def test_wishes_are_kept() -> None:
-    """Forced first and last modes and forbidden cuts shape the answer, and cost what they cost."""
+def test_constraints_are_kept() -> None:
+    """Forced first and last modes and forbidden cuts change the answer, and its value includes their cost."""
     free = equal_chain(units=(3, 2), widths=(1, 2))
     cuts = np.ones(7, np.bool_)
     cuts[[1, 3, 5]] = False
@@ -101,7 +101,7 @@ def test_wishes_are_kept() -> None:
 
 
 def test_progress_only_improves_and_ends_at_the_report() -> None:
-    """Incumbents fall, bounds rise, they never cross, and the last call says what the report says."""
+    """Incumbents decrease, bounds increase, they never cross, and the last call equals the report."""
     told: list[tuple[int | None, int]] = []
     rng = np.random.default_rng(1)
     problem = equal_chain(layers=12, units=(3, 3), slow=(1, 2))
@@ -143,7 +143,7 @@ def test_a_hint_is_never_lost() -> None:
 
 
 def test_boxes_of_one_e_are_cut_along_the_largest_backward() -> None:
-    """Times of a few nanoseconds, where an interval of e is soon too short to cut, still end in a proof."""
+    """Times of a few nanoseconds, whose intervals of e are soon too short to split, still end in a proof."""
     short = equal_chain(
         layers=2,
         units=(2,),
@@ -152,7 +152,7 @@ def test_boxes_of_one_e_are_cut_along_the_largest_backward() -> None:
         backward=np.array([[4, 3]]),
         update=np.array([[[1, 2]]]),
         latency=np.full((1, 1, 2), 2),
-        flight="full",
+        in_flight_rule="full",
         alternating=False,
         phases=True,
     )
@@ -171,7 +171,7 @@ def test_a_large_instance_is_nearly_closed_by_the_programme_alone() -> None:
 @given(chain_allocations())
 @settings(max_examples=100, deadline=None)
 def test_thinned_recomputation_still_brackets_the_optimum(problem: ChainAllocation) -> None:
-    """Where lists of recomputed layers are cut short the bound stays a bound, and what is called optimal is optimal."""
+    """With thinned lists of recomputed layers, the bound stays a bound, and status optimal means optimal."""
     best = brute_force(problem)
     with patch.object(recompute, "CAP", 2):
         report = allocation.solve(problem, Limits(time=30))
@@ -193,7 +193,7 @@ def test_thinned_recomputation_still_brackets_the_optimum(problem: ChainAllocati
         ({"widths": (2, 1)}, "widths"),
         ({"widths": (1, 2), "update": np.zeros((1, 1, 8), int)}, "shape"),
         ({"overlap": "some"}, "overlap"),
-        ({"flight": "many"}, "flight"),
+        ({"in_flight_rule": "many"}, "in_flight_rule"),
         ({"objective": "beauty"}, "objective"),
         ({"first": ((3, 1),)}, "forced"),
         ({"node": np.array([0])}, "node"),
@@ -202,19 +202,19 @@ def test_thinned_recomputation_still_brackets_the_optimum(problem: ChainAllocati
     ],
 )
 def test_what_does_not_fit_together_is_named(change: dict, word: str) -> None:
-    """A wrong instance is refused at once, and the message names what is wrong."""
+    """A wrong instance is rejected at once, and the message names the error."""
     with pytest.raises(ValueError, match=word):
         equal_chain(**change)
 
 
 def test_an_unknown_backend_is_named() -> None:
-    """Asking for a backend that is not there says which there are."""
+    """The error for an unknown backend lists the known ones."""
     with pytest.raises(ValueError, match="cpsat"):
         allocation.solve(equal_chain(), Limits(), backend="guess")
 
 
 def test_forced_stages_that_need_too_much_are_infeasible() -> None:
-    """More forced units than there are, or more forced stages than layers, fit nothing, whoever is asked."""
+    """More forced units than available, or more forced stages than layers, are infeasible with every backend."""
     too_many = equal_chain(layers=3, units=(2,), first=((0, 1),), last=((0, 1), (0, 1)))
     too_deep = equal_chain(layers=2, units=(4,), first=((0, 1),), last=((0, 1), (0, 1)))
     for problem in (too_many, too_deep):

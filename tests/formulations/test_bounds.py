@@ -1,4 +1,4 @@
-"""(4), (5) and (8) bound every schedule they speak of: compared with the fastest of all of tiny pipelines."""
+"""Bounds (4), (5) and (8) against the fastest of all schedules of tiny pipelines."""
 
 from itertools import pairwise
 from math import lcm
@@ -87,7 +87,7 @@ REPLICAS = [
 @settings(max_examples=80, deadline=None)
 @given(st.sampled_from(REPLICAS), st.data())
 def test_no_schedule_of_replicas_beats_the_bound(case, data):
-    """Replicas with wires of their own and a collective reduction: none of all orders ends before (4) and (5) say."""
+    """Replicas with separate wires and a collective reduction: no order ends before the bound of (4) and (5)."""
     replicas, micro_batches = case
     pipeline = data.draw(tiny_pipelines(len(replicas), replicas))
     assert bound(pipeline, micro_batches) <= fastest(pipeline, micro_batches)
@@ -96,7 +96,7 @@ def test_no_schedule_of_replicas_beats_the_bound(case, data):
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from([*REPLICAS, ((1, 1), 3), ((1, 1, 1), 2)]), st.data())
 def test_no_schedule_within_its_warm_up_beats_the_bound(case, data):
-    """Of all orders with at most k_s forwards before the first backward none ends before (8) says."""
+    """Of all orders with at most k_s forwards before the first backward, none ends before the bound of (8)."""
     replicas, micro_batches = case
     pipeline = data.draw(tiny_pipelines(len(replicas), replicas))
     # From the last stage back: with (k_{s+1} − 1) r_{s+1} < k_s r_s no list waits for ever.
@@ -109,14 +109,14 @@ def test_no_schedule_within_its_warm_up_beats_the_bound(case, data):
 
 
 def test_the_bound_of_a_short_warm_up_is_met():
-    """Two micro-batches in flight leave the first device idle before its first backward, which only (8) sees."""
+    """Two micro-batches in flight leave the first device idle before its first backward, which only (8) covers."""
     pipeline = TinyPipeline((2, 0), (6, 0), (0, 0), (0,), (0,), (2,), "copy")
     assert bound(pipeline, 3) == 3 * 8
     assert bound(pipeline, 3, (2, 1)) == fastest(pipeline, 3, (2, 1)) == 3 * 8 + 2
 
 
 def test_the_bound_of_a_late_reduction_is_met():
-    """Where stage 1's reduction outlasts everything, its way there, its work and its end are the whole step."""
+    """If stage 1's reduction outlasts everything, the way to it, its work and its ending are the whole step."""
     pipeline = TinyPipeline((2, 2), (4, 4), (0, 1), (0,), (0,), (0,), "copy", (1, 1), (0, 50))
     assert bound(pipeline, 2) == fastest(pipeline, 2) == 2 + 2 * 6 + 50 + 1
 
@@ -124,14 +124,14 @@ def test_the_bound_of_a_late_reduction_is_met():
 @settings(max_examples=400)
 @given(tiny_pipelines(3), st.integers(1, 2))
 def test_no_schedule_of_three_stages_beats_the_bound(pipeline, micro_batches):
-    """Of all orders of three devices, none ends before (4) and (5) say."""
+    """Of all orders of three devices, none ends before the bound of (4) and (5)."""
     assert bound(pipeline, micro_batches) <= fastest(pipeline, micro_batches)
 
 
 @settings(max_examples=120)
 @given(tiny_pipelines(2), st.just(3))
 def test_no_schedule_of_three_micro_batches_beats_the_bound(pipeline, micro_batches):
-    """Of all orders of two devices with three micro-batches, none ends before (4) and (5) say."""
+    """Of all orders of two devices with three micro-batches, none ends before the bound of (4) and (5)."""
     assert bound(pipeline, micro_batches) <= fastest(pipeline, micro_batches)
 
 
@@ -163,7 +163,7 @@ def test_the_bound_is_met_by_equal_stages_and_free_links(overlap, stages, micro_
 
 @pytest.mark.parametrize("overlap", ["copy", "stream"])
 def test_the_bound_is_met_by_a_slow_link(overlap):
-    """Where one link is the bottleneck, (5) is the fastest schedule."""
+    """If one link is the bottleneck, (5) equals the fastest schedule."""
     pipeline = TinyPipeline((1, 1), (1, 1), (0, 0), (50,), (0,), (3,), overlap)
     way = 2 + 2 + 6 + (50 if overlap == "copy" else 0)
     expected = way + 2 * 50 if overlap == "copy" else way - 1 + 3 * 50
@@ -171,13 +171,13 @@ def test_the_bound_is_met_by_a_slow_link(overlap):
 
 
 def test_orders_are_all_orders():
-    """Two micro-batches have six orders on a device, three have ninety."""
+    """Two micro-batches have six orders on a device, and three have ninety."""
     assert len(orders(2)) == len(set(orders(2))) == 6
     assert len(orders(3)) == len(set(orders(3))) == 90
 
 
-def test_orders_that_wait_for_each_other_have_no_time():
-    """A device that wants the second micro-batch back before it has sent it forward never moves."""
+def test_orders_that_deadlock_have_no_time():
+    """A device that waits for the backward of the second micro-batch before its forward has no schedule."""
     pipeline = TinyPipeline((1, 1), (1, 1), (0, 0), (0,), (0,), (0,), "copy")
     stuck = ((("F", 0), ("B", 0), ("F", 1), ("B", 1)), (("F", 1), ("F", 0), ("B", 0), ("B", 1)))
     assert step_time(pipeline, stuck) is None

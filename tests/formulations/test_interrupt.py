@@ -20,7 +20,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_python_hears_an_interrupt_after_a_solve() -> None:
-    """A search that runs CP-SAT now and then can be interrupted in between, and hand back what it has."""
+def test_python_receives_an_interrupt_after_a_solve() -> None:
+    """A search that runs CP-SAT repeatedly can be interrupted in between, and returns its best solution."""
     done = subprocess.run([sys.executable, "-c", AFTER_A_SOLVE], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "heard", done.stderr

@@ -33,7 +33,7 @@ def random_model(seed: int, times: int = 1) -> LinearModel:
 
 
 def keeps(model: LinearModel, point: list[int]) -> bool:
-    """Whether a point satisfies every row and clause."""
+    """True if a point satisfies every row and clause."""
 
     def true(literal: int) -> bool:
         return bool(point[literal] if literal >= 0 else not point[~literal])
@@ -56,7 +56,7 @@ def optimum(model: LinearModel, times: int = 1) -> int | None:
 @SOLVERS
 @pytest.mark.parametrize("times", [1, 10**9])
 def test_solvers_equal_brute_force(solver: MipSolver, times: int) -> None:
-    """Optimum, bound and point are right, whatever the size of times; and some models have no solution."""
+    """Optimum, bound and point are right for all sizes of times, infeasible models included."""
     infeasible = 0
     for seed in range(25):
         model = random_model(seed, times)
@@ -74,7 +74,7 @@ def test_solvers_equal_brute_force(solver: MipSolver, times: int) -> None:
     assert 0 < infeasible < 25
 
 
-def test_cpsat_tells_of_solutions_and_bounds() -> None:
+def test_cpsat_reports_solutions_and_bounds() -> None:
     """A complete hint is the first solution, and callbacks end at the optimum."""
     model = LinearModel()
     switches = [model.boolean() for _ in range(6)]
@@ -90,7 +90,7 @@ def test_cpsat_tells_of_solutions_and_bounds() -> None:
 
 
 def test_rows_that_ends_ensure_are_left_out() -> None:
-    """Rows and clauses that always hold are not written; those that only other rows ensure are."""
+    """Rows and clauses that the variables' ends imply are omitted; those that only other rows imply are kept."""
     model = LinearModel()
     model.minimize(model.time(5, 9))
     switch, begin = model.boolean(), model.time(3, 4)

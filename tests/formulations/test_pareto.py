@@ -12,7 +12,7 @@ labels = st.lists(st.tuples(*(st.integers(0, 4) for _ in range(4))), min_size=1,
 @given(labels, st.booleans())
 @settings(max_examples=400, deadline=None)
 def test_what_is_kept_is_what_no_other_matches(rows, has_third):
-    """Kept labels are distinct, none matches another one, and every label dropped is matched by one that is kept."""
+    """Kept labels are distinct, none dominates another, and a kept label dominates every dropped one."""
     groups, first, second, third = (np.array(column) for column in zip(*rows, strict=True))
     if not has_third:
         third = np.zeros_like(third)
@@ -28,7 +28,7 @@ def test_what_is_kept_is_what_no_other_matches(rows, has_third):
 
 
 def test_spread_keeps_the_first_and_few_of_each_group():
-    """Of a large group some labels all over it stay, of a small one all."""
+    """A large group keeps some labels spread over it, and a small group keeps all."""
     groups = np.array([1] * 10 + [2] * 3)
     kept = spread(groups, 4)
     assert kept[:10].sum() == 4
@@ -39,7 +39,7 @@ def test_spread_keeps_the_first_and_few_of_each_group():
 @given(st.lists(st.tuples(*(st.integers(0, 3) for _ in range(3))), max_size=40))
 @settings(max_examples=200, deadline=None)
 def test_minimal_points_are_found_with_and_without_arrays(rows):
-    """What stays is, in lexicographic order, the first of each point that no other point is below in every column."""
+    """Kept points are, in lexicographic order, the first of each point that no other point dominates."""
     expected = sorted(
         {p for p in rows if not any(q != p and all(a <= b for a, b in zip(q, p, strict=True)) for q in rows)}
     )

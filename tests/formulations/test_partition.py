@@ -14,7 +14,7 @@ from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.common.scaling import Scale
 from pipeplan_formulations.common.solvers import cpsat_solver, pulp
-from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, cbc, cpsat, exact, placing
+from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, cbc, cpsat, exact, link_positions
 from pipeplan_formulations.partition.linear import linear_model
 from pipeplan_formulations.partition.windows import windows
 
@@ -40,7 +40,7 @@ def test_memory_changes_the_answer_or_excludes_all(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_stage_and_as_many_stages_as_layers(backend):
-    """Where there is one partition only, it is found."""
+    """The only partition is found."""
     for stages in (1, 8):
         problem = chain_partition(np.tile(UNEVEN, (stages, 1)), np.ones((stages, 8), int))
         report = partition.solve(problem, Limits(), backend=backend)
@@ -84,8 +84,8 @@ def test_gap_ends_the_search(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_progress_hears_the_truth(backend):
-    """Incumbents only fall, bounds only rise, and none of them crosses the optimum."""
+def test_progress_is_monotone_and_valid(backend):
+    """Incumbents only decrease, bounds only increase, and none of them crosses the optimum."""
     problem, heard = random_chain(7, 5, 30, links=4_000_000), []
     report = partition.solve(problem, Limits(), progress=lambda *said: heard.append(said), backend=backend)
     incumbents, bounds = [i for i, _ in heard if i is not None], [b for _, b in heard]
@@ -96,7 +96,7 @@ def test_progress_hears_the_truth(backend):
 
 
 def test_cpsat_without_a_start_reports_progress():
-    """CP-SAT that begins from nothing tells of the partitions and bounds it finds on its way."""
+    """CP-SAT without a start reports the partitions and bounds that it finds."""
     problem, heard = random_chain(7, 6, 40), []
     start = nothing_known(problem)
     report = cpsat.solve(problem, Limits(), progress=lambda *said: heard.append(said), start=start)
@@ -106,7 +106,7 @@ def test_cpsat_without_a_start_reports_progress():
 
 
 def test_hint_beyond_memory_is_ignored():
-    """A hint that does not fit is no incumbent."""
+    """A hint that does not fit does not become an incumbent."""
     problem = replace(uneven(), in_flight=np.ones(3, int), limit=np.full(3, 6))
     report = exact.solve(problem, Limits(time=0.0), (0, 1, 2, 8))
     assert report.solution != (0, 1, 2, 8)
@@ -141,7 +141,7 @@ def test_path_cuts_move_the_answer(solver):
 
 
 def test_unknown_backend_names_the_known():
-    """A wrong name is answered with the right ones."""
+    """The error for an unknown backend lists the known ones."""
     with pytest.raises(ValueError, match=r"'glpk'.*cpsat, cbc, exact"):
         partition.solve(uneven(), Limits(), backend="glpk")
 
@@ -164,7 +164,7 @@ def test_unknown_backend_names_the_known():
         ({"link_counts": np.array([4, 0])}, "link_counts holds .*1 to 4"),
         ({"resident": np.ones((2, 8), int)}, r"resident has shape \(2, 8\), expected \(3, 8\)"),
         ({"reduce": np.full((3, 8), -2)}, "reduce holds a negative number: -2"),
-        ({"recomputable": np.ones(8, bool)}, "output must say"),
+        ({"recomputable": np.ones(8, bool)}, "output .* is required"),
         ({"cuts": np.ones(7, int)}, "cuts holds int64, expected bool"),
         ({"where": np.ones((8, 3), bool)}, "where has shape"),
         ({"ties": (Tie((3, 8), *[(0,) * 3] * 4),)}, r"layers \(3, 8\); there are 8"),
@@ -172,7 +172,7 @@ def test_unknown_backend_names_the_known():
     ],
 )
 def test_invalid_problems_are_refused(change, message):
-    """Each wrong field is named, with what it holds and what it should."""
+    """Each wrong field is named, with its value and the expected one."""
     with pytest.raises(ValueError, match=message):
         uneven(**change)
 
@@ -246,7 +246,7 @@ def test_ortools_comes_before_pulp():
     [pytest.param(2, "stream", marks=pytest.mark.slow), (8, "stream"), (10, "copy"), (18, "none")],
 )
 def test_many_labels_on_unequal_devices(seed, overlap):
-    """Where R differs between partitions the dynamic programme closes its bracket, and CP-SAT proves the same alone."""
+    """If R differs between partitions, the dynamic programme closes its bracket, and CP-SAT alone proves the same."""
     problem = unequal_chain(seed, 8, 80, micro_batches=8, overlap=overlap)
     programme = exact.solve(problem, Limits())
     assert programme.status is Status.OPTIMAL
@@ -257,7 +257,7 @@ def test_many_labels_on_unequal_devices(seed, overlap):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_interrupt_hands_back_the_incumbent(backend, monkeypatch):
-    """Ctrl-C in the dynamic programme, where every backend begins, ends with the hint at worst and says why."""
+    """Ctrl-C in the dynamic programme, the start of every backend, ends with at worst the hint, and reports why."""
     problem, hint = random_chain(1, 4, 30), (0, 5, 9, 20, 30)
 
     def interrupted(*_):
@@ -285,7 +285,7 @@ def test_interrupt_of_cbc_hands_back_the_incumbent(monkeypatch):
 
 @pytest.mark.parametrize("seconds", [20.0, 1e-4])
 def test_cbc_calls_nothing_infeasible_once_its_time_is_over(seconds):
-    """CBC says that of any model whose preprocessing it has no time for; only within its limit it is believed."""
+    """CBC reports infeasible if its preprocessing runs out of time, so that counts only within its limit."""
     module = pulp()
     lp = module.LpProblem("nothing", module.LpMinimize)
     x, y = (lp.add_variable(name, 0, 9, module.LpInteger) for name in "xy")
@@ -318,14 +318,14 @@ def test_cbc_bound_gives_up_its_inaccuracy():
 
 
 def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch):
-    """If CP-SAT calls a problem infeasible whose solution we hold, the report says error and claims little."""
+    """If CP-SAT reports a problem with a known solution as infeasible, the report has an error and a weak bound."""
     problem = uneven()
     start = exact.solve(problem, Limits())
 
     def too_tight(model, *_):
         model.at_least(Expression({}, -1))
 
-    monkeypatch.setattr(placing, "_reach", too_tight)
+    monkeypatch.setattr(link_positions, "_reach", too_tight)
     for solver in (cpsat, cbc):
         report = solver.solve(problem, Limits(), start=start)
         assert (report.status, report.stop, report.solution) == (Status.FEASIBLE, Stop.ERROR, start.solution)
@@ -333,7 +333,7 @@ def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch):
 
 
 def test_cpsat_is_made_without_presolve():
-    """Presolve, which proves wrong optima in OR-Tools 9.15, is off, and threads are few, whatever the limits say."""
+    """Presolve, which proves wrong optima in OR-Tools 9.15, is off, and the number of threads is limited."""
     parameters = cpsat_solver(Limits(time=3, gap=0.25, workers=64, seed=5)).parameters
     assert not parameters.cp_model_presolve
     assert parameters.num_workers == 8

@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeplan_formulations.common import recomputation as recompute
-from pipeplan_formulations.common.recomputation import IMPOSSIBLE, Recomputation
+from pipeplan_formulations.common.recomputation import Recomputation
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 numbers = st.integers(0, 30)
 
 
 class Layers:
-    """A few layers, and what recomputing a set of them means to time and memory."""
+    """A few layers, and time and memory of recomputing a set of them."""
 
     def __init__(self, forward, saved, output, workspace, may) -> None:
         self.rows = list(zip(forward, saved, output, workspace, may, strict=True))
@@ -25,7 +26,7 @@ class Layers:
         return Recomputation(forward, saved - output, workspace, saved + workspace, may)
 
     def fits(self, span, chosen, flight, spare) -> bool:
-        """Whether the peak, less what the micro-batches in flight no longer hold, stays within ``spare``."""
+        """True if the peak, less the savings of the micro-batches in flight, is at most ``spare``."""
         peak = max(self.rows[i][3] + (self.rows[i][1] if i in chosen else 0) for i in span)
         return peak - flight * sum(self.rows[i][1] - self.rows[i][2] for i in chosen) <= spare
 
@@ -61,7 +62,7 @@ def questions(data, n):
 @given(layer_rows(), st.data())
 @settings(max_examples=300, deadline=None)
 def test_full_lists_find_the_least(layers, data):
-    """Floor and cost are the least over all subsets, and the set that is chosen fits, costs that and is smallest."""
+    """Bound and cost are the least over all subsets, and the chosen set fits, has that cost and is the smallest."""
     lists = layers.lists()
     start, end, flights, spares = questions(data, len(layers.rows))
     floor, cost = lists.least(start, end, flights, spares)
@@ -78,7 +79,7 @@ def test_full_lists_find_the_least(layers, data):
 @given(layer_rows(), st.data(), st.integers(2, 4))
 @settings(max_examples=300, deadline=None)
 def test_thinned_lists_bracket_the_least(layers, data, cap):
-    """With short lists the least lies between floor and cost, what can fit still does, and the choice costs that."""
+    """With short lists the least lies between bound and cost, spans that can fit do, and the choice has that cost."""
     lists = layers.lists()
     start, end, flights, spares = questions(data, len(layers.rows))
     with pytest.MonkeyPatch.context() as patch:
@@ -98,7 +99,7 @@ def test_thinned_lists_bracket_the_least(layers, data, cap):
 @given(layer_rows(most=6), st.integers(1, 3), st.integers(-60, 40))
 @settings(max_examples=100, deadline=None)
 def test_many_spans_at_once_are_each_span_by_itself(layers, flight, spare):
-    """Questions on all spans together have the answers that they have alone."""
+    """Queries on all spans at once have the same results as one by one."""
     n = len(layers.rows)
     spans = np.array([(a, b) for a in range(n) for b in range(a + 1, n + 1)])
     flights, spares = np.full(len(spans), flight), spare - 3 * np.arange(len(spans))
@@ -109,7 +110,7 @@ def test_many_spans_at_once_are_each_span_by_itself(layers, flight, spare):
 
 
 def test_equal_layers_share_their_lists():
-    """A thousand equal layers need as many lists as there are lengths, and each has one entry a layer and one more."""
+    """A thousand equal layers need one list per length, with one entry more than layers."""
     n = 1000
     ones = np.ones(n, np.int64)
     lists = Recomputation(3 * ones, 8 * ones, 0 * ones, 10 * ones, ones.astype(bool))
@@ -125,10 +126,10 @@ def test_equal_layers_share_their_lists():
 @given(layer_rows(), st.data())
 @settings(max_examples=150, deadline=None)
 def test_the_rough_answer_is_never_above_the_least(layers, data):
-    """Without any list, the fractional knapsack bounds the cost, and what it calls impossible is."""
+    """Without any list, the fractional knapsack bounds the cost, and is impossible only if no set fits."""
     lists = layers.lists()
     start, end, flights, spares = questions(data, len(layers.rows))
-    rough = lists.rough(start, end, flights, spares)
+    rough = lists.quick_lower_bound(start, end, flights, spares)
     floor, _ = lists.least(start, end, flights, spares)
     assert (rough <= floor).all()
 
@@ -136,7 +137,7 @@ def test_the_rough_answer_is_never_above_the_least(layers, data):
 @given(layer_rows(), st.data())
 @settings(max_examples=300, deadline=None)
 def test_long_spans_have_a_choice_wherever_anything_fits(layers, data):
-    """Without lists a choice fits wherever some does, costs what is said, and no less than the floor and the least."""
+    """Without lists a choice fits if any does, has the returned cost, and at least the bound and the least cost."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(recompute, "CROWD", 0)
         lists = layers.lists()

@@ -1,4 +1,4 @@
-"""A report cannot contradict itself, and a clock tells when to stop."""
+"""Consistency of reports, and the clock of a time limit."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_contradictions_are_refused(parts, message):
 
 
 def test_clock_stops_at_the_limit():
-    """A clock without time left raises, one with time does not."""
+    """A clock raises once its time is over, and not before."""
     Clock(Limits(time=60)).check()
     spent = Clock(Limits(time=0))
     assert spent.left == 0

@@ -1,4 +1,4 @@
-"""Scaled tables fit the solver, and their bounds stay bounds."""
+"""Scaled tables: they fit the solver, and their bounds stay bounds."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ TIMES = st.lists(st.integers(0, 2**40), min_size=1, max_size=20)
 
 @given(st.integers(0, 2**90), st.integers(1, 60))
 def test_largest_objective_stays_below_the_power_of_two(largest, bits):
-    """The largest objective fits, and the unit is the finest that lets it."""
+    """The largest objective fits, with the finest unit that makes it fit."""
     scale = scale_for(largest, bits)
     assert scale.down(largest) < 2**bits
     assert scale.exact or largest // (scale.unit - 1) >= 2**bits
@@ -36,7 +36,7 @@ def test_small_instances_are_exact():
 
 
 @pytest.mark.parametrize("arguments", [(-1,), (10, 0), (10, 61)])
-def test_senseless_scales_are_refused(arguments):
+def test_invalid_scales_are_refused(arguments):
     """A negative largest value or too few or too many bits raise ValueError."""
     with pytest.raises(ValueError, match=r"largest|bits"):
         scale_for(*arguments)

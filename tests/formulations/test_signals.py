@@ -1,4 +1,4 @@
-"""Signals are recorded while a search listens, and only then."""
+"""Handling of signals while a search listens for them."""
 
 import os
 import signal
@@ -17,19 +17,19 @@ from pipeplan_formulations.common.solvers import cp_model, cpsat_solver, why_sto
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_interrupts_and_is_remembered(number: signal.Signals) -> None:
-    """It is a KeyboardInterrupt, recorded until the listening ends; then handlers are as before."""
-    before = [signal.getsignal(each) for each in signals.HEARD]
+    """It raises KeyboardInterrupt, is recorded until listening ends, and then the handlers are restored."""
+    before = [signal.getsignal(each) for each in signals.HANDLED]
     with listening():
         assert not received()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
         assert received()
     assert not received()
-    assert [signal.getsignal(each) for each in signals.HEARD] == before
+    assert [signal.getsignal(each) for each in signals.HANDLED] == before
 
 
 def test_the_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that catches the first one catches it; but what comes at the same moment is the same signal."""
+    """Handlers of KeyboardInterrupt do not catch it; a signal at the same moment is a duplicate of the first."""
     reached = []
     with pytest.raises(KeyboardInterrupt), listening():
         try:
@@ -37,7 +37,7 @@ def test_the_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None
         except KeyboardInterrupt:
             signal.raise_signal(signal.SIGTERM)  # the same one, passed on by a wrapper
             reached.append("answer")
-        monkeypatch.setattr(signals, "SAME", -1.0)
+        monkeypatch.setattr(signals, "DUPLICATE", -1.0)
         try:
             signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt:
@@ -46,7 +46,7 @@ def test_the_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_is_nearly_done_is_finished() -> None:
-    """While the answer is written the first signal is recorded only; behind it, one raises again."""
+    """While the answer is written the first signal is only recorded; afterwards a signal raises again."""
     with listening():
         with nearly_done():
             signal.raise_signal(signal.SIGTERM)
@@ -59,7 +59,7 @@ def test_what_is_nearly_done_is_finished() -> None:
 
 
 def test_an_outer_listener_goes_on() -> None:
-    """Where one search is part of another, the outer one knows of the inner one's signal."""
+    """If one search is part of another, the outer one records the inner one's signal."""
     with listening():
         with pytest.raises(KeyboardInterrupt), listening():
             signal.raise_signal(signal.SIGINT)
@@ -67,9 +67,9 @@ def test_an_outer_listener_goes_on() -> None:
 
 
 def test_foreign_and_ignoring_handlers_stay() -> None:
-    """A host that answers SIGTERM itself, or has SIGINT ignored, keeps that."""
+    """Handlers of the host for SIGTERM, and an ignored SIGINT, are kept."""
     heard: list[int] = []
-    before = [signal.getsignal(each) for each in signals.HEARD]
+    before = [signal.getsignal(each) for each in signals.HANDLED]
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
@@ -79,7 +79,7 @@ def test_foreign_and_ignoring_handlers_stay() -> None:
             assert not received()
         assert heard == [signal.SIGTERM]
     finally:
-        for number, handler in zip(signals.HEARD, before, strict=True):
+        for number, handler in zip(signals.HANDLED, before, strict=True):
             signal.signal(number, handler)
 
 
@@ -99,7 +99,7 @@ def test_other_threads_leave_handlers_alone() -> None:
 
 
 def test_a_solver_that_stops_early_is_not_interrupted() -> None:
-    """Without a signal a search that was told to stop, long before its limit, is exhausted."""
+    """A search stopped long before its limit without a signal is exhausted."""
     solver, clock = _stopped_at_the_first_solution(), Clock(Limits(time=60))
     assert clock.left > 50
     assert why_stopped(solver, clock) is Stop.EXHAUSTED
@@ -147,8 +147,8 @@ with listening():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_cp_sat_hands_back_what_it_has(number: signal.Signals) -> None:
-    """A signal during a solve ends it with the best solution so far, and the stop says so."""
+def test_cp_sat_returns_its_best_solution_after_a_signal(number: signal.Signals) -> None:
+    """A signal during a solve ends it with the best solution so far, and stop reason interrupt."""
     running = subprocess.Popen([sys.executable, "-c", HARD], stdout=subprocess.PIPE, text=True)
     assert running.stdout is not None
     assert running.stdout.readline() == "found\n"

@@ -1,4 +1,4 @@
-"""Options of a stage: a provider that states nothing but its points, beside recomputation, which answers faster."""
+"""Options of a stage: a provider with only points against recomputation, which overrides the queries."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -12,24 +12,24 @@ rows = st.lists(st.tuples(numbers, numbers, numbers, st.booleans()), min_size=1,
 
 
 class PointsOnly(SpanOptions):
-    """The points of another provider, and no answer of its own."""
+    """A provider with the points of another, and no faster query."""
 
     def __init__(self, options: SpanOptions) -> None:
         self._options, self.workspace = options, options.workspace
 
     def points(self, start: int, end: int) -> OptionPoints:
-        """Those of the other."""
+        """Points of the other provider."""
         return self._options.points(start, end)
 
     def choose(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
-        """Not asked for here."""
+        """Not used here."""
         raise NotImplementedError
 
 
 @given(rows, st.integers(1, 4), st.integers(-80, 40))
 @settings(max_examples=200, deadline=None)
-def test_points_are_enough_for_every_answer(layers, flight, spare):
-    """Least extra time and fewest bytes follow from the points of a span, and are what recomputation says of them."""
+def test_points_are_enough_for_every_query(layers, flight, spare):
+    """Least extra time and fewest bytes from the points of a span equal those of recomputation."""
     forward, saved, workspace, may = (np.array(column) for column in zip(*layers, strict=True))
     recomputation = Recomputation(forward, saved, workspace, saved + workspace, may)
     stated = PointsOnly(recomputation)
@@ -41,10 +41,10 @@ def test_points_are_enough_for_every_answer(layers, flight, spare):
         strict=True,
     ):
         assert one.tolist() == other.tolist()
-    fewest = stated.leanest(starts, ends, flights)
-    assert fewest.tolist() == recomputation.leanest(starts, ends, flights).tolist()
-    rough = stated.rough(starts, ends, flights, spares)
-    assert ((rough < IMPOSSIBLE) == (fewest <= spare)).all()
+    fewest = stated.fewest_bytes(starts, ends, flights)
+    assert fewest.tolist() == recomputation.fewest_bytes(starts, ends, flights).tolist()
+    quick = stated.quick_lower_bound(starts, ends, flights, spares)
+    assert ((quick < IMPOSSIBLE) == (fewest <= spare)).all()
     assert not stated.crowded(starts, ends).any()
 
 

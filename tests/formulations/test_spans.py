@@ -1,4 +1,4 @@
-"""Questions on many spans of an array at once: the largest entry, and the fractional knapsack."""
+"""Queries on many spans of an array at once: the largest entry, and the fractional knapsack."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def every_span(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_hand(cost: list[int], savings: list[int], need: int) -> float:
-    """The fractional knapsack: the cheapest per saving first, a part of the last one."""
+    """A plain fractional knapsack: the cheapest per saving first, a part of the last one."""
     total = 0.0
     for price, saved in sorted(zip(cost, savings, strict=True), key=lambda thing: thing[0] / max(thing[1], 1e-9)):
         part = min(need, saved)
@@ -28,7 +28,7 @@ def by_hand(cost: list[int], savings: list[int], need: int) -> float:
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=20))
 @settings(max_examples=200, deadline=None)
 def test_the_largest_of_every_span(values: list[int]) -> None:
-    """It is what looking at each entry finds."""
+    """It equals the maximum over the entries."""
     largest, (starts, ends) = SpanLargest(np.array(values)), every_span(len(values))
     assert largest.of(starts, ends).tolist() == [max(values[a:b]) for a, b in zip(starts, ends, strict=True)]
     assert largest.of_all == max(values)
@@ -37,7 +37,7 @@ def test_the_largest_of_every_span(values: list[int]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9), st.integers(0, 40))
 @settings(max_examples=300, deadline=None)
 def test_the_knapsack_of_every_span(things: list[tuple[int, int]], need: int) -> None:
-    """With a rank for each thing it is the textbook's; with fewer ranks it is never more, and as often impossible."""
+    """With a rank per item it is the textbook's; with fewer ranks it is never more, and impossible equally often."""
     cost, savings = (np.array(column) for column in zip(*things, strict=True))
     starts, ends = every_span(len(things))
     needs = np.full(len(starts), need)

@@ -27,11 +27,11 @@ def every_allocation(problem: ChainAllocation) -> Iterator[Allocation]:
 
 def with_flights(problem: ChainAllocation, stages: Allocation) -> Iterator[Allocation]:
     """The stages; if in-flight counts are a choice, with every non-increasing sequence of counts."""
-    if problem.flight != "non_increasing":
+    if problem.in_flight_rule != "non_increasing":
         yield stages
         return
     least, most = (
-        [flight(replace(problem, flight=rule), stages, s) for s in range(len(stages))] for rule in ("sno", "so")
+        [flight(replace(problem, in_flight_rule=rule), stages, s) for s in range(len(stages))] for rule in ("sno", "so")
     )
     widths = [place.width for place in stages]
     shares = [ceil(problem.micro_batches / (width * problem.unit)) for width in widths]
@@ -53,7 +53,7 @@ def flight(problem: ChainAllocation, stages: Allocation, s: int) -> int:
     replicas = [place.width * problem.unit for place in stages]
     rest, own = sum(replicas[s:]), replicas[s]
     share = ceil(problem.micro_batches / own)
-    held = {"sno": rest, "so": 2 * rest - own, "fbp": 2 * rest, "full": share * own}[problem.flight]
+    held = {"sno": rest, "so": 2 * rest - own, "fbp": 2 * rest, "full": share * own}[problem.in_flight_rule]
     return min(share, ceil(held / own))
 
 
@@ -249,7 +249,7 @@ def chain_allocations(draw, layers=6, devices=4) -> ChainAllocation:
         unit=draw(st.sampled_from([1, 1, 2])),
         overlap=draw(st.sampled_from(["none", "copy", "stream"])),
         objective=draw(st.sampled_from(["step", "step", "step", "bottleneck"])),
-        flight=draw(st.sampled_from(["sno", "so", "fbp", "full", "non_increasing", "non_increasing"])),
+        in_flight_rule=draw(st.sampled_from(["sno", "so", "fbp", "full", "non_increasing", "non_increasing"])),
         alternating=(alternating := draw(st.booleans())),
         phases=not alternating and draw(st.booleans()),
         first=tuple(draw(modes) for _ in range(forced[0])),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeplan_formulations.common.report import Report, Status, Stop
 from pipeplan_formulations.partition import ChainPartition, PathCut, Tie, Wire
-from pipeplan_formulations.partition.instance import Boundaries
+from pipeplan_formulations.partition.tables import Boundaries
 
 
 def chain_partition(forward, backward, *, links=0, **fields) -> ChainPartition:

@@ -1,4 +1,4 @@
-"""The chain allocation problem: every way to solve it against brute force on small instances of every sort."""
+"""The chain allocation problem: every backend against brute force on small instances of every sort."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from helpers.allocations import brute_force, chain_allocations, every_allocation, memory, objective, wished
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation
-from pipeplan_formulations.common.recomputation import IMPOSSIBLE
 from pipeplan_formulations.common.report import Limits, Status
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 @given(chain_allocations())
@@ -29,8 +29,8 @@ def test_the_dynamic_programme_and_search_equal_brute_force(problem: ChainAlloca
 
 @given(chain_allocations())
 @settings(max_examples=200, deadline=None)
-def test_memory_and_value_are_what_they_mean(problem: ChainAllocation) -> None:
-    """The formulation and an evaluation of its own agree on every allocation: fit, recomputation, value."""
+def test_memory_and_value_equal_an_independent_evaluation(problem: ChainAllocation) -> None:
+    """The formulation and an independent evaluation agree on every allocation: fit, recomputation, value."""
     for stages in list(every_allocation(problem))[:40]:
         value = objective(problem, stages)
         assert problem.feasible(stages) == (value is not None and wished(problem, stages))
@@ -132,7 +132,7 @@ IDLE = ChainAllocation(
 @example(problem=IDLE)
 @settings(max_examples=40, deadline=None)
 def test_solvers_of_rows_equal_brute_force(backend: str, problem: ChainAllocation) -> None:
-    """CP-SAT and CBC, which know nothing of the dynamic programme, find and prove the same optima."""
+    """CP-SAT and CBC, which do not use the dynamic programme, find and prove the same optima."""
     _solvers_agree(backend, problem)
 
 

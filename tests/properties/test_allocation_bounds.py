@@ -1,4 +1,4 @@
-"""The allocation problem's value against the simulator: no schedule on any layout of its units ends before it says."""
+"""The allocation problem's value against the simulator: it bounds every schedule on every layout of the units."""
 
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -96,7 +96,7 @@ def _stage(problem: ChainAllocation, stages: Allocation, s: int) -> Stage:
 @given(chain_allocations(), st.integers(0, 2**32 - 1), st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, shared: bool) -> None:
-    """Every family, with the k and the warm-up that the problem claims of it, on wires of their own or shared cards."""
+    """Every family, with the problem's k and warm-up, on separate wires or shared cards."""
     problem = played(problem)
     stages = drawn(problem, seed)
     assert problem.evaluate(stages) <= makespan(problem, stages, shared)
@@ -105,8 +105,8 @@ def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, 
 @given(chain_allocations(), st.integers(0, 2**32 - 1), st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_gpipe_does_not_end_before_the_value_of_sno(problem: ChainAllocation, seed: int, shared: bool) -> None:
-    """On stages of any widths GPipe takes at least what 1F1B's problem says of SNO, recomputing no more than it."""
-    problem = played(replace(problem, flight="sno", alternating=True, phases=False))
+    """On stages of any widths GPipe takes at least the value of SNO, with no more recomputation."""
+    problem = played(replace(problem, in_flight_rule="sno", alternating=True, phases=False))
     stages = drawn(problem, seed)
     pipeline = laid_out(problem, stages, shared)
     schedule = FAMILIES["gpipe"].write(pipeline.replicas, problem.micro_batches)
@@ -118,7 +118,7 @@ def test_gpipe_does_not_end_before_the_value_of_sno(problem: ChainAllocation, se
 def test_no_schedule_ends_before_the_second_stage(
     problem: ChainAllocation, seed: int, ending: int, shared: bool
 ) -> None:
-    """Behind a light first layer the ending of the second stage may count; nothing is lost where it is not alone."""
+    """The bound with the second stage's ending holds; it is as strong if the first layer is not a stage alone."""
     problem = played(problem)
     assume(problem.layers > 1 and problem.cuts[0])
     heavy = 20 * (1 + (np.arange(problem.layers) > 0))
@@ -161,21 +161,21 @@ def two_layers() -> ChainAllocation:
 
 
 def played(problem: ChainAllocation) -> ChainAllocation:
-    """The problem as some family can be played on it."""
-    two_lanes = problem.flight == "fbp"
+    """The problem in a form that some family can run."""
+    two_lanes = problem.in_flight_rule == "fbp"
     assume(not (two_lanes and problem.overlap == "none"))
     return replace(
         with_real_links(problem),
         objective="step",
         alternating=problem.alternating and not two_lanes,
-        phases=problem.phases and problem.flight == "full",
+        phases=problem.phases and problem.in_flight_rule == "full",
         first=(),
         last=(),
     )
 
 
 def drawn(problem: ChainAllocation, seed: int) -> Allocation:
-    """Some allocation that fits."""
+    """A drawn allocation that fits."""
     every = list(islice(every_allocation(problem), 500))
     assume(every)
     stages = every[seed % len(every)]
@@ -184,14 +184,14 @@ def drawn(problem: ChainAllocation, seed: int) -> Allocation:
 
 
 def makespan(problem: ChainAllocation, stages: Allocation, shared: bool) -> int:
-    """Of the family that holds as many micro-batches as the problem says."""
+    """Makespan of the family with the problem's in-flight counts."""
     pipeline = laid_out(problem, stages, shared)
-    held = tuple(problem.flights(stages))
-    if problem.flight == "non_increasing":
+    held = tuple(problem.in_flight_counts(stages))
+    if problem.in_flight_rule == "non_increasing":
         assert first_deadlock(pipeline.replicas, held) is None
         schedule = one_forward_one_backward(pipeline.replicas, problem.micro_batches, held)
     else:
-        family = FAMILIES[FLIGHTS[problem.flight]]
+        family = FAMILIES[FLIGHTS[problem.in_flight_rule]]
         schedule = family.write(pipeline.replicas, problem.micro_batches)
         assert held == family.in_flight(pipeline.replicas, problem.micro_batches)
     return simulate(schedule, pipeline).makespan
@@ -200,9 +200,11 @@ def makespan(problem: ChainAllocation, stages: Allocation, shared: bool) -> int:
 @given(chain_allocations(), st.integers(0, 2**32 - 1))
 @settings(max_examples=100, deadline=None)
 def test_a_bottleneck_is_reached_by_no_long_step(problem: ChainAllocation, seed: int) -> None:
-    """A step of very many micro-batches takes no less than the bottleneck for each of them."""
+    """A step of very many micro-batches takes at least the bottleneck for each of them."""
     roomy = np.full_like(problem.limit, 2**40)
-    problem = replace(with_real_links(problem), objective="bottleneck", flight="full", first=(), last=(), limit=roomy)
+    problem = replace(
+        with_real_links(problem), objective="bottleneck", in_flight_rule="full", first=(), last=(), limit=roomy
+    )
     every = list(islice(every_allocation(problem), 500))
     assume(every)
     stages = every[seed % len(every)]

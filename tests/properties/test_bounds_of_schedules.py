@@ -1,4 +1,4 @@
-"""(4), (5), (8) and (9) against the simulator: no schedule that a family writes ends before they say."""
+"""Bounds (4), (5), (8) and (9) against the simulator, for the schedules of all families."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -52,7 +52,7 @@ def as_partition(pipeline: Pipeline, micro_batches: int, in_flight: tuple[int, .
 
 
 def shared_wires(pipeline: Pipeline, micro_batches: int) -> Iterator[Wire]:
-    """What each wire carries of each boundary, and of each two neighbouring ones, one way."""
+    """Busy time of each wire by each boundary, and by each two neighbouring ones, in one direction."""
     for back, boundaries in enumerate((pipeline.transfers, pipeline.returns)):
         loads = []
         for ways in boundaries:
@@ -68,7 +68,7 @@ def shared_wires(pipeline: Pipeline, micro_batches: int) -> Iterator[Wire]:
 
 
 def check(schedule: Schedule, pipeline: Pipeline, micro_batches: int, in_flight: tuple[int, ...] | None) -> None:
-    """The bound of the only partition there is, beside the simulated step."""
+    """Compare the bound of the only partition with the simulated step."""
     problem = as_partition(pipeline, micro_batches, in_flight)
     assert problem.evaluate(tuple(range(problem.layers + 1))) <= simulate(schedule, pipeline).makespan
 
@@ -76,7 +76,7 @@ def check(schedule: Schedule, pipeline: Pipeline, micro_batches: int, in_flight:
 @given(widths, st.integers(1, 12), st.sampled_from(sorted(FAMILIES)), st.integers(0, 2**32))
 @settings(max_examples=400, deadline=None)
 def test_no_family_beats_the_bound(replicas, micro_batches, name, seed):
-    """Whatever a family's lists and the wires: (4), (5) and (9) hold, and (8) for its in-flight counts on one lane."""
+    """For all families and wires (4), (5) and (9) hold, and (8) holds for their in-flight counts on one lane."""
     family = FAMILIES[name]
     pipeline = random_pipeline(Random(seed), stage_by_stage(replicas), sum(replicas), 0, False)
     assume(not (family.two_lanes and pipeline.overlap is Overlap.NONE))
@@ -87,7 +87,7 @@ def test_no_family_beats_the_bound(replicas, micro_batches, name, seed):
 @given(widths, st.integers(1, 12), st.lists(st.integers(1, 6), min_size=4, max_size=4), st.integers(0, 2**32))
 @settings(max_examples=400, deadline=None)
 def test_no_short_warm_up_beats_the_bound(replicas, micro_batches, counts, seed):
-    """Any in-flight counts that do not deadlock keep (8)."""
+    """Any in-flight counts that do not deadlock satisfy (8)."""
     in_flight = tuple(min(k, -(-micro_batches // r)) for k, r in zip(counts, replicas, strict=False))
     assume(first_deadlock(replicas, in_flight) is None)
     pipeline = random_pipeline(Random(seed), stage_by_stage(replicas), sum(replicas), 0, False)

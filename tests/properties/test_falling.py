@@ -14,7 +14,7 @@ from pipeplan.schedules import FAMILIES, first_deadlock
 from pipeplan.search.space.in_flight import InFlightBox, between
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation, exact
-from pipeplan_formulations.allocation.non_increasing import excesses, falls
+from pipeplan_formulations.allocation.non_increasing import excess_ranges, is_non_increasing
 from pipeplan_formulations.allocation.suffix_bounds.largest_backward import largest_backward_between
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix import run
@@ -40,9 +40,9 @@ def test_non_increasing_counts_never_deadlock(replicas: list[int], micro_batches
     drawn = tuple(data.draw(st.integers(a, b)) for a, b in zip(least, most, strict=True))
     shares = [-(-micro_batches // r) for r in replicas]
     for counts in (least, most, InFlightBox.of(replicas, micro_batches).fill_memory(rooms)):
-        assert falls(replicas, shares, least, counts)
+        assert is_non_increasing(replicas, shares, least, counts)
     for counts in (least, most, drawn):
-        assert not falls(replicas, shares, least, counts) or first_deadlock(replicas, counts) is None
+        assert not is_non_increasing(replicas, shares, least, counts) or first_deadlock(replicas, counts) is None
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(1, 12), st.integers(0, 2**32))
@@ -74,7 +74,7 @@ def test_without_replicas_each_stage_holds_one_more_than_the_next(depth: int, ma
     neighbours = all(
         counts[s] == least[s] or counts[s] < counts[s - 1] or counts[s - 1] == many for s in range(1, depth)
     )
-    assert falls([1] * depth, [many] * depth, least, counts) == neighbours
+    assert is_non_increasing([1] * depth, [many] * depth, least, counts) == neighbours
 
 
 def test_few_choices_are_listed() -> None:
@@ -88,14 +88,14 @@ def test_few_choices_are_listed() -> None:
 def test_ranges_of_excess_have_no_holes() -> None:
     """Every excess up to the largest lies in just one range."""
     for most in range(70):
-        assert [excess for each in excesses(most) for excess in each] == list(range(most + 1))
+        assert [excess for each in excess_ranges(most) for excess in each] == list(range(most + 1))
 
 
 def chosen_counts(problem: ChainAllocation) -> ChainAllocation:
     """The problem with free counts, and enough micro-batches for them to matter."""
     return replace(
         problem,
-        flight="non_increasing",
+        in_flight_rule="non_increasing",
         objective="step",
         alternating=True,
         phases=False,
@@ -188,8 +188,8 @@ def _bounds_all_in_the_peak(problem: ChainAllocation, share: float, drawn: tuple
     assume(kept)
     grid, clock = Grid(problem), Clock(Limits(time=30))
     spans = Spans(problem, grid, problem.largest, Clock(Limits(time=30)))
-    peak = largest_backward_between(problem, under, over, widths)
-    found = run(problem, grid, spans, clock, problem.largest, ceiling, peak=peak)
+    largest = largest_backward_between(problem, under, over, widths)
+    found = run(problem, grid, spans, clock, problem.largest, ceiling, largest=largest)
     assert found is not None
     for number, value in enumerate((found.whole, found.whole_trip)):
         assert int(value.min()) <= min(row[number] for row in kept)

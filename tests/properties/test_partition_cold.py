@@ -1,6 +1,6 @@
 """Each backend finds and proves brute force's optimum *by itself*, whatever the problem holds.
 
-Replicas, reductions, short warm-ups, recomputation, tied weights, wishes, tight and hopeless memory come in every mix.
+Instances mix replicas, reductions, short warm-ups, recomputation, tied weights, constraints, and tight memory.
 
 CP-SAT and CBC normally begin from the dynamic programme's bound and partition, which would hide a wrong row or a solver
 that proves too much. Here they begin from nothing as well.
@@ -49,13 +49,13 @@ def check_all(problem) -> None:
 
 
 def cbc_gap(problem, best) -> float:
-    """How close CBC's proof comes, whose rows of a bottleneck have it many times."""
+    """Gap of CBC's proof; above 0 only if N T is large, because the rows of the bottleneck contain N T."""
     large = best and best * (problem.samples or problem.micro_batches) > 10**6
     return max(CBC_GAP, 1.5 / best) if large else 0
 
 
 def check(report, problem, best, gap=0.0) -> None:
-    """The report holds the optimum, proves it (to within ``gap``), and its partition is worth what it says."""
+    """The report has the optimum and proves it (within ``gap``), and its partition has that value."""
     if best is None:
         assert report.status is Status.INFEASIBLE
         return
@@ -83,15 +83,15 @@ def test_the_dynamic_programme_equals_brute_force(problem):
 @settings(max_examples=150)
 @given(st.integers(0, 2**32))
 def test_late_endings_equal_brute_force(seed):
-    """Where (4b) tells prefixes apart that have the same H, the dynamic programme stays exact."""
+    """If prefixes of equal H differ by (4b), the dynamic programme stays exact."""
     problem = late_endings(seed)
     check(exact.solve(problem, Limits(time=10)), problem, brute_force(problem))
 
 
 @settings(max_examples=200)
 @given(st.integers(0, 2**32))
-def test_rows_know_what_recomputation_needs(seed):
-    """CP-SAT, which begins from nothing, recomputes no less than memory asks for, peaks included."""
+def test_rows_include_the_memory_of_recomputation(seed):
+    """CP-SAT without a start recomputes at least as much as memory requires, peaks included."""
     problem = short_of_memory(seed)
     check(cpsat.solve(problem, LIMITS, start=nothing_known(problem)), problem, brute_force(problem))
 
@@ -107,13 +107,13 @@ def test_all_backends_equal_brute_force_at_length(problem):
 @settings(max_examples=150)
 @given(chain_partitions(layers=9, stages=5, cuts=0, roomy=True))
 def test_the_dynamic_programme_on_longer_chains(problem):
-    """With room for several labels a boundary the dynamic programme stays exact."""
+    """With several labels per boundary the dynamic programme stays exact."""
     check(exact.solve(problem, LIMITS), problem, brute_force(problem))
 
 
 @settings(max_examples=200)
 @given(chain_partitions())
-def test_the_problem_states_its_equations(problem):
+def test_the_problem_equals_its_equations(problem):
     """Objective and memory equal the equations written term by term; no bound lies above, no value beyond `largest`."""
     for boundaries in every_partition(problem):
         value = objective(problem, boundaries)
@@ -133,9 +133,9 @@ def test_the_problem_states_its_equations(problem):
 @settings(max_examples=200)
 @given(chain_partitions(layers=6), st.integers(2, 4))
 def test_thinned_lists_bracket_the_optimum(problem, cap):
-    """With lists of choices too short to be exact every backend's bound stays below brute force's optimum.
+    """With thinned lists of choices, every backend's bound is at most brute force's optimum.
 
-    Its partition fits and is worth what is said; and only where that is the optimum it is called so.
+    Its partition fits and has the reported value, and status optimal means the optimum.
     """
     best = brute_force(problem)
     recompute._recomputation.cache_clear()

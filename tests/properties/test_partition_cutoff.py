@@ -1,4 +1,4 @@
-"""The dynamic programme told from which value on nothing matters."""
+"""The dynamic programme with a cutoff."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

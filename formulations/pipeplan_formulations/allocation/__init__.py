@@ -1,10 +1,16 @@
-"""Contiguous layers of a chain, with devices of several kinds, to a pipeline of any depth and widths."""
+"""The chain allocation problem: contiguous layers of a chain on devices of several kinds, at any depth and widths.
+
+`instance` states the equations and lists the function that computes each. The back end 'exact' bounds the optimum by a
+dynamic programme (`suffix_bounds`) and closes the gap by a search (`best_first`); 'cpsat' and 'cbc' solve one linear
+model for each number of stages (`mip`).
+"""
 
 from pipeplan_formulations.allocation import exact
-from pipeplan_formulations.allocation.instance import ChainAllocation, InFlightRule
+from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.mip.by_depth import ByDepth
 from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.suffix_bounds.suffix import frontier
+from pipeplan_formulations.allocation.tables import InFlightRule
 from pipeplan_formulations.common.backends import Backend, backend_of
 from pipeplan_formulations.common.mip.cbc import CBC
 from pipeplan_formulations.common.mip.cpsat import CPSAT
@@ -14,7 +20,7 @@ __all__ = ["BACKENDS", "Allocation", "ChainAllocation", "InFlightRule", "ModeKey
 
 cpsat, cbc = ByDepth(CPSAT), ByDepth(CBC)
 BACKENDS: dict[str, Backend[ChainAllocation, Allocation]] = {"exact": exact, "cpsat": cpsat, "cbc": cbc}
-"""The ways to solve the problem, by name. The solvers are for small instances."""
+"""Back ends of the problem, by name. The MIP solvers are for small instances."""
 
 
 def solve(
@@ -28,13 +34,22 @@ def solve(
 ) -> Report[Allocation]:
     """Solve by one of `BACKENDS`.
 
-    With a ``cutoff`` only values below it matter: once there is none, the answer is the bound ``cutoff``, and its
-    status is unknown. ``known`` is a bound that an earlier call proved. Solvers take no notice of either.
+    Parameters
+    ----------
+    problem, limits, hint, progress
+        See `exact.solve`.
+    backend : str
+        A name in `BACKENDS`.
+    cutoff : int, optional
+        Only values below it matter. Once it is proved that there are none, the answer is the bound ``cutoff`` with
+        status unknown. Only 'exact' uses it.
+    known : int
+        A bound that an earlier call proved. Only 'exact' uses it.
 
     Raises
     ------
     ValueError
-        If there is no such backend.
+        If no backend has this name.
     """
     if backend == exact.NAME:
         return exact.solve(problem, limits, hint, progress, cutoff, known)

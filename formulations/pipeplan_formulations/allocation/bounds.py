@@ -1,49 +1,56 @@
-"""Bounds of the chain allocation problem without search: units that memory takes, and the least time on some units."""
+"""Closed-form bounds of the chain allocation problem: least time on some units, and a memory test."""
 
 import numpy as np
 
-from pipeplan_formulations.allocation.instance import Array, ChainAllocation
-from pipeplan_formulations.allocation.suffix_bounds.spans import best_before
+from pipeplan_formulations.allocation.instance import ChainAllocation
+from pipeplan_formulations.allocation.suffix_bounds.spans import least_work_before
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
-from pipeplan_formulations.common.layer_tables import sums_before
-from pipeplan_formulations.common.recomputation import IMPOSSIBLE
+from pipeplan_formulations.common.layer_tables import Array, sums_before
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
-    """A bound on the units of each usage vector, shape (size,); `IMPOSSIBLE` on none.
+    """A lower bound on the objective for each usage vector, shape (size,); `IMPOSSIBLE` for no units.
 
-    No allocation is faster than one micro-batch on the best kinds, nor than all of them on all units at once.
+    No allocation is faster than one micro-batch on the best kinds, nor than all micro-batches on all units at once.
     """
-    best = problem.forward + problem.backward
-    before = int(best_before(problem)[-1])
-    speed = (best.min(axis=0) / np.maximum(best, 1)).max(axis=1) * problem.unit
+    work = problem.forward + problem.backward
+    # Work of one micro-batch with every layer on its fastest kind.
+    before = int(least_work_before(problem)[-1])
+    # Speed of one unit of each kind, relative to the fastest kind of the layer that suits it best: shape (C,).
+    speed = (work.min(axis=0) / np.maximum(work, 1)).max(axis=1) * problem.unit
     bottleneck, many = problem.objective == "bottleneck", problem.micro_batches
+    # Speed of all units of each usage vector; its lower end keeps the quotient below within 64 bits.
     power = np.maximum(speed @ grid.coordinates, before * many / max(problem.largest, 1))
+    # Time of all micro-batches at that speed, rounded down by more than a double can be wrong.
     step = before * many / np.maximum(power, 1e-9) * (1 - 1e-9)
     share = np.maximum((step / problem.divisor if bottleneck else step) - 1, 0).astype(np.int64)
     bounds = share if bottleneck else np.maximum(share, before)
     return np.where(grid.total == 0, IMPOSSIBLE, bounds)
 
 
-def overcrowded(problem: ChainAllocation) -> bool:
-    """Whether memory (2) excludes every allocation, were all units of the kind with the most room.
+def memory_excludes_all(problem: ChainAllocation) -> bool:
+    """True if memory (2) excludes every allocation, even if all units were of the kind with the most memory.
 
-    From the end of the chain, stage after stage takes as many layers as may fit at best::
+    From the end of the chain, each stage takes as many layers as may fit in the best case::
 
         layers   0  1  2  3 │ 4  5  6 │ 7  8 │ 9        k = 4, 3, 2, 1 micro-batches in flight at least
 
-    with the least resident bytes of any width, everything recomputed that may be, and the fewest micro-batches that (1)
-    allows behind so many stages of the least width. A part of a span that fits fits as well, so to take the most each
-    time leads to the fewest stages that any allocation has.
+    The best case has the least resident bytes of any width, and recomputes every layer that may be recomputed. It has
+    the fewest micro-batches in flight that (1) allows in front of that number of stages of the least width. A part of a
+    span that fits also fits, so taking the most layers each time gives the fewest stages that any allocation can have.
     """
     n, narrow, widest = problem.layers, problem.widths[0], problem.modes[0][-1]
+    # Prefix sums of the fewest bytes per micro-batch in flight, and of the least resident bytes by kind.
     sums = sums_before(problem.least_held)
     stays = [sums_before(own.min(axis=0)) for own in problem.resident]
     received = np.insert(problem.received, 0, 0)
     end = n
     for behind in range(0, int(problem.units.sum()), narrow):
         k = max(1, widest.flying(behind))
+        # workspace[a]: the largest workspace of the layers a … end − 1.
         workspace = np.maximum.accumulate(problem.workspace[end - 1 :: -1])[::-1]
+        # For each kind, the first layer of the longest stage that ends at ``end`` and may fit.
         starts = [
             _first(own[end] - own[:end] + k * (sums[end] - sums[:end] + received[:end]) + workspace <= limit, end)
             for own, limit in zip(stays, problem.limit, strict=True)
@@ -57,6 +64,6 @@ def overcrowded(problem: ChainAllocation) -> bool:
 
 
 def _first(fits: Array, end: int) -> int:
-    """The first start from which the span fits; ``end`` if none does."""
+    """The first start whose span fits; ``end`` if none does."""
     found = np.flatnonzero(fits)
     return int(found[0]) if len(found) else end

@@ -1,8 +1,8 @@
 """Validation of a chain allocation instance."""
 
 from pipeplan_formulations.allocation.tables import AllocationTables
-from pipeplan_formulations.common.recomputation import IMPOSSIBLE
 from pipeplan_formulations.common.report import BeyondIntegersError
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 def check(problem: AllocationTables) -> None:
@@ -16,7 +16,7 @@ def check(problem: AllocationTables) -> None:
     for name, choices in {
         "overlap": ("none", "copy", "stream"),
         "objective": ("step", "bottleneck"),
-        "flight": ("sno", "so", "fbp", "full", "non_increasing"),
+        "in_flight_rule": ("sno", "so", "fbp", "full", "non_increasing"),
     }.items():
         if getattr(problem, name) not in choices:
             raise ValueError(f"{name} is {getattr(problem, name)!r}; choose from {', '.join(choices)}")

@@ -1,33 +1,37 @@
-r"""A step does not end before the second stage: what (3) to (6) miss where the first layer is a stage of its own.
+r"""Lower bound from the second stage's ending, its gradient reduction and update, for a light first layer.
 
-They add E_0, the first stage's reduction and update, to a chain of actions that ends with its last backward. The chain
-passes the second stage before, whose own ending runs beside the rest::
+Equations (3) to (6) add E_0, the first stage's ending, to a chain of actions that ends with its last backward. Before
+that, the chain passes the second stage, whose own ending runs in parallel with the rest::
 
-    stage 1   ━━B━━│━━━━━━━━ E_1 ━━━━━━━━│              E_0 small: an embedding is cut off to have its ending alone
+    stage 1   ━━B━━│━━━━━━━━ E_1 ━━━━━━━━│              E_0 small: the first stage is an embedding alone
     stage 0         ╌g╌B━━│━ E_0 ━│
 
-So T ≥ chain − (g_0 + l_0 + B_0) + E_1 as well, for chains whose slowest stage is not the first. E_1 is no less than
-that of layer 1 alone. To have it in problems whose only ending is E_0, part of layer 1's ending is booked on layer 0:
-a first stage of both pays the same, one of layer 0 alone pays δ more, and nobody else's ending counts.
+So T ≥ chain − (g_0 + l_0 + B_0) + E_1 holds too, for chains whose slowest stage is not the first. E_1 is at least the
+ending of layer 1 alone. The problem has E_0 as its only ending, so part of layer 1's ending is moved to layer 0. A
+first stage of both layers pays the same as before, and one of layer 0 alone pays δ more. No other stage's ending
+counts in the problem.
 """
 
 from dataclasses import replace
 
 import numpy as np
 
-from pipeplan_formulations.allocation.instance import Array, ChainAllocation
+from pipeplan_formulations.allocation.instance import ChainAllocation
+from pipeplan_formulations.common.layer_tables import Array
 
 
 def with_second_ending(problem: ChainAllocation) -> ChainAllocation:
-    """The problem with δ on layer 0, if layer 0 is so light that no chain of it alone can be the slowest."""
+    """The problem with δ added to layer 0, if that layer is so light that its own chain can never be the slowest."""
     if problem.layers < 2 or problem.objective != "step" or not problem.cuts[0] or not _light(problem):
         return problem
     update, reduce = problem.update.copy(), problem.reduce.copy()
+    # δ by kind and width: how much the second stage's ending outlasts the rest of the chain with E_0.
     second = int(_ending(problem, 1).min())
     back = int(problem.send_back[..., 0].max() + problem.latency.max())
     delta = np.maximum(second - back - _heaviest_backward(problem)[:, None] - _ending(problem, 0), 0)
+    # Take δ from layer 1's update first, then from its reduction, which stays above 0 to keep its base.
     from_update = np.minimum(delta, update[..., 1])
-    from_reduce = np.minimum(delta - from_update, np.maximum(reduce[..., 1] - 1, 0))  # which keeps its base
+    from_reduce = np.minimum(delta - from_update, np.maximum(reduce[..., 1] - 1, 0))
     update[..., 0] += from_update + from_reduce
     update[..., 1] -= from_update
     reduce[..., 1] -= from_reduce
@@ -35,7 +39,7 @@ def with_second_ending(problem: ChainAllocation) -> ChainAllocation:
 
 
 def _light(problem: ChainAllocation) -> bool:
-    """Whether layer 0's own terms of (3) to (6), in any mode, stay below those of every stage with the largest B."""
+    """True if layer 0's own terms of (3) to (6), in any mode, are below those of every stage with the largest B."""
     backward = _heaviest_backward(problem)
     own = int((problem.forward[:, 0] + backward).max() + problem.send[..., 0].max() + problem.send_back[..., 0].max())
     others = problem.backward[:, 1:].min(axis=0)
@@ -44,7 +48,7 @@ def _light(problem: ChainAllocation) -> bool:
 
 
 def _heaviest_backward(problem: ChainAllocation) -> Array:
-    """B of layer 0 by kind, recomputed if it may be."""
+    """B of layer 0 by kind, recomputation included if it is allowed."""
     again: Array = problem.forward[:, 0] if problem.recomputable[0] else np.zeros_like(problem.forward[:, 0])
     return problem.backward[:, 0] + again
 

@@ -1,4 +1,4 @@
-"""The dynamic programme and the search over it behind one call: bound, oracle and warm start."""
+"""Exact back end of the allocation problem: bounds by dynamic programming, then best-first search."""
 
 from pipeplan_formulations.allocation.best_first.search import best_first
 from pipeplan_formulations.allocation.instance import ChainAllocation
@@ -9,7 +9,7 @@ from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 
 NAME = "exact"
 GLANCE = 200
-"""Prefixes that the search opens before intervals are split: small problems need no more."""
+"""Prefixes that the search opens before intervals of e are split; enough for small problems."""
 
 
 def solve(
@@ -28,19 +28,19 @@ def solve(
     limits : Limits
         ``workers`` and ``seed`` are not used.
     hint : allocation, optional
-        Where to start from; ignored if it is not feasible.
+        First incumbent; ignored if it is not feasible.
     progress : callable, optional
         See `Progress`.
     cutoff : int, optional
-        Values from here on do not matter.
+        Values of at least this do not matter.
     known : int
-        A bound that an earlier call on the same problem proved: what led to it is not done again.
+        A bound that an earlier call on the same problem proved; the work that led to it is not repeated.
 
     Returns
     -------
     Report
-        Within the time limit a dynamic programme gives a bound and a first allocation, splitting intervals of e raises
-        the bound, and a search closes what is left if it can. The search has a short look first.
+        Within the time limit, a dynamic programme gives a bound and a first allocation. A search of at most `GLANCE`
+        prefixes follows. Then splitting intervals of e raises the bound, and the search continues without that limit.
     """
     bracket = open_bracket(problem, limits, progress, cutoff)
     bracket.raise_low(known)
@@ -58,7 +58,7 @@ def solve(
                 refine(problem, bracket, base)
                 best_first(problem, bracket, base)
         stop = Stop.OPTIMALITY if bracket.proven else Stop.GAP
-        if bracket.best is None and not bracket.beyond:  # what memory seemed to allow did not fit after all
+        if bracket.best is None and not bracket.beyond:  # the bounds on memory allowed a stage that does not fit
             stop = Stop.EXHAUSTED
     except OutOfTimeError:
         stop = Stop.TIME

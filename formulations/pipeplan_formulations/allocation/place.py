@@ -1,9 +1,9 @@
-"""Solutions of the chain allocation problem: the layers, kind and width of each stage."""
+"""Solutions of the chain allocation problem: layers, kind, width and in-flight count of each stage."""
 
 from dataclasses import dataclass
 
 ModeKey = tuple[int, int]
-"""Kind and width of a stage: which of `AllocationTables.modes` it has."""
+"""Kind and width of a stage: the key of its mode in `AllocationTables.modes`."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -29,15 +29,16 @@ class AllocationTables(LayerTables):
     Attributes
     ----------
     update, reduce, resident, reduce_base : array of int
-        They differ by width where state is sharded over replicas.
+        As in `LayerTables`, by kind and width: they differ by width if state is sharded over replicas.
     received : array of int
-        Bytes of each cut that the stage behind it holds for a micro-batch.
+        Bytes of each cut that the stage behind it holds per micro-batch.
     limit, units, node : array of int
-        Bytes of a device; units of a kind; units in a node of it (more than there are: hops never leave it).
+        For each kind: bytes of a device; number of units; units per node. If ``node`` exceeds ``units``, hops never
+        leave a node.
     send, send_back, latency : array of int
-        f, g and l by kind before the hop, kind behind it, whether it leaves a node (0 or 1), and cut. Between unlike
-        kinds only entry 1 is used. For (3) to (5) to be bounds entry 0 must not exceed entry 1, unless 1 is the only
-        width.
+        f, g and l by kind before the hop, kind behind it, 1 if the hop leaves a node and else 0, and cut. Between
+        different kinds only entry 1 is used. (3) to (5) are bounds only if entry 0 does not exceed entry 1, or if 1
+        is the only width.
     widths : tuple of int
         Units that a stage may have, ascending.
     micro_batches, unit : int
@@ -46,15 +47,16 @@ class AllocationTables(LayerTables):
         N; by default M.
     overlap : 'none', 'copy' or 'stream'
     objective : 'step' or 'bottleneck'
-    flight : 'sno', 'so', 'fbp', 'full' or 'non_increasing'
+    in_flight_rule : 'sno', 'so', 'fbp', 'full' or 'non_increasing'
     alternating : bool
-        Whether the third e of (4) holds: no stage runs more than k forwards before its first backward.
+        True if no stage runs more than k forwards before its first backward; then the third e of (4) holds.
     phases : bool
-        Whether every replica runs all its forwards before its first backward, as in GPipe.
+        True if every replica runs all its forwards before its first backward, as in GPipe.
     cuts : array of bool
         Cuts that are allowed; by default all.
     first, last : tuple of (kind, width)
-        Modes of the first and of the last stages, in the order of the stages. There are at least so many stages.
+        Forced modes of the first and of the last stages, in the order of the stages. An allocation has at least that
+        number of stages.
     """
 
     # Axes: C kinds, W widths, n layers, c = n − 1 cuts, 2 for inside and outside a node.
@@ -78,7 +80,7 @@ class AllocationTables(LayerTables):
     unit: int = 1
     overlap: Overlap = "copy"
     objective: Literal["step", "bottleneck"] = "step"
-    flight: InFlightRule = "sno"
+    in_flight_rule: InFlightRule = "sno"
     alternating: bool = True
     phases: bool = False
     first: tuple[ModeKey, ...] = ()
@@ -102,7 +104,7 @@ class AllocationTables(LayerTables):
 
     @property
     def drains(self) -> bool:
-        """Whether (5) or (6) is asked for."""
+        """True if (5) or (6) applies."""
         return self.objective == "step" and (self.alternating or (self.phases and len(self.widths) == 1))
 
     @property
@@ -112,11 +114,11 @@ class AllocationTables(LayerTables):
 
     @property
     def chooses(self) -> bool:
-        """Whether k is a choice."""
-        return self.flight == "non_increasing"
+        """True if k is a choice."""
+        return self.in_flight_rule == "non_increasing"
 
     def share(self, width: int) -> int:
-        """M_w: most micro-batches that a replica of a stage of this width takes."""
+        """M_w: the most micro-batches that a replica of a stage of this width takes."""
         return -(-self.micro_batches // (width * self.unit))
 
     @property
@@ -126,9 +128,9 @@ class AllocationTables(LayerTables):
 
     @cached_property
     def modes(self) -> tuple[tuple[Mode, ...], ...]:
-        """For each kind a mode of each width; pools are in units, and so is the flow. Counts are those of (1)."""
+        """A mode of each width, for each kind. Pools and flow are in units, in-flight counts are those of (1)."""
         behind = np.arange(int(self.units.sum()) + 1)
-        least, most = ("sno", "so") if self.chooses else (self.flight, self.flight)
+        least, most = ("sno", "so") if self.chooses else (self.in_flight_rule, self.in_flight_rule)
         counts = [[self._counts(rule, behind, width) for rule in (least, most)] for width in self.widths]
         return tuple(
             tuple(
@@ -146,30 +148,30 @@ class AllocationTables(LayerTables):
         )
 
     def mode(self, place: Place) -> Mode:
-        """What a stage runs on."""
+        """The mode of a stage."""
         return self.modes[place.kind][self.widths.index(place.width)]
 
-    def _counts(self, flight: str, behind: Array, width: int) -> Array:
-        """k of (1) of a stage of this width, by the units behind it."""
-        if flight == "full":
+    def _counts(self, rule: str, behind: Array, width: int) -> Array:
+        """k of (1) for a stage of this width, by the units behind it."""
+        if rule == "full":
             return np.full_like(behind, self.share(width))
-        held = {"sno": behind + width, "so": 2 * behind + width, "fbp": 2 * (behind + width)}[flight]
+        held = {"sno": behind + width, "so": 2 * behind + width, "fbp": 2 * (behind + width)}[rule]
         counts: Array = np.minimum(-(-held // width), self.share(width))
         return counts
 
     @cached_property
     def wire_shares(self) -> dict[int, int]:
-        """L_w: least number of micro-batches on the busiest wire of a stage of each width.
+        """L_w: the least number of micro-batches on the busiest wire of a stage of each width.
 
         Micro-batch m goes from replica m mod r to replica m mod r', so every lcm(r, r')-th takes the same wire. The
-        width of the neighbour is left open: of all widths it may have, that counts which is the least for the wire.
+        neighbour's width is unknown here, so the minimum over all its widths is taken.
         """
         periods = {width: max(lcm(width, other) for other in self.widths) * self.unit for width in self.widths}
         return {width: -(-self.micro_batches // period) for width, period in periods.items()}
 
     @cached_property
     def least_back(self) -> Array:
-        """ĝ by the kind behind the hop, whether a hop from its own kind would leave a node, and cut: (C, 2, n − 1)."""
+        """ĝ by kind behind the hop, 1 if a hop from the same kind would leave a node, and cut: shape (C, 2, n − 1)."""
         least = np.stack([self.send_back[c, c] for c in range(self.kinds)])
         for c in range(self.kinds):
             for before in range(self.kinds):
@@ -179,14 +181,14 @@ class AllocationTables(LayerTables):
 
     @cached_property
     def options(self) -> tuple[SpanOptions, ...]:
-        """Options of a stage of each kind."""
+        """Recomputation options of a stage of each kind."""
         return tuple(
             Recomputation(forward, self.savings, self.workspace, self.again, self.recomputable)
             for forward in self.forward
         )
 
     def spare(self, start: int, end: int, kind: int, width: int, in_flight: Array) -> Array:
-        """Bytes that (2) leaves to workspace, with nothing recomputed."""
+        """Bytes that (2) leaves for workspace with nothing recomputed."""
         resident = self.prefix["resident"][kind, self.widths.index(width)]
         held = self.prefix["saved"][end] - self.prefix["saved"][start] + (self.received[start - 1] if start else 0)
         left: Array = self.limit[kind] - (resident[end] - resident[start]) - in_flight * held
@@ -200,7 +202,7 @@ class AllocationTables(LayerTables):
             found.append(tuple(usage))
         return found[::-1]
 
-    def flights(self, stages: Allocation) -> list[int]:
+    def in_flight_counts(self, stages: Allocation) -> list[int]:
         """k of each stage."""
         behind = [sum(usage) - place.width for usage, place in zip(self.usages(stages), stages, strict=True)]
         return [place.held or self.mode(place).flying(b) for place, b in zip(stages, behind, strict=True)]
@@ -210,7 +212,7 @@ class AllocationTables(LayerTables):
         return 1 if before != behind else int(usage[behind] % int(self.node[behind]) == 0)
 
     def hops(self, stages: Allocation) -> Iterator[tuple[int, int, int]]:
-        """f, g and l behind each stage but the last."""
+        """f, g and l of the hop behind each stage except the last."""
         for (place, behind), usage in zip(pairwise(stages), self.usages(stages)[1:], strict=True):
             hop = place.kind, behind.kind, self.leaves_node(place.kind, behind.kind, usage)
             cut = place.end - 1
@@ -230,7 +232,7 @@ class AllocationTables(LayerTables):
 
     @cached_property
     def largest(self) -> int:
-        """No allocation's objective, and no sum on the way to it, exceeds this."""
+        """An upper bound on the objective of every allocation, and on every intermediate sum."""
         work = int((2 * self.forward + self.backward).max(axis=0).sum(dtype=object))
         ends = int((self.update + self.reduce).max(axis=(0, 1)).sum(dtype=object)) + int(self.reduce_base.max())
         sends = 2 * int((self.send + self.send_back).max(axis=(0, 1, 2)).sum(dtype=object)) if self.layers > 1 else 0

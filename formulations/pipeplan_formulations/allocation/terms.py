@@ -1,53 +1,53 @@
-"""Equations (3) to (6) of the chain allocation problem for one stage, for integers, arrays and linear expressions.
+"""Equations (3) to (6) of the chain allocation problem for one stage, on integers, arrays or linear expressions.
 
 ::
 
-         ĝ ◀──┐           ┌──▶ f         F, B   forward, and backward with what is recomputed in it
-              │   stage   │              f, g   sends of the hop behind it, there and back
-              ┴───────────┴── ◀── g      ĝ      least send back of the hop before it
+         ĝ ◀──┐           ┌──▶ f         F, B   forward, and backward with recomputed forwards
+              │   stage   │              f, g   sends of the hop behind it: activations, gradients
+              ┴───────────┴── ◀── g      ĝ      least time of the gradients' send over the hop before it
 """
 
 from typing import Any, Literal
 
 Overlap = Literal["none", "copy", "stream"]
 
-# An int, an array or a linear expression: what they share is +, − and multiplication by an int.
+# An int, an array or a linear expression; all support +, − and multiplication by an int.
 Number = Any
 
 
 def own(overlap: Overlap, many: int, forward: Number, backward: Number, send: Number) -> Number:
-    """M_w (F + B), with f if the device waits: what (3) adds to the head, but for ĝ."""
+    """The stage's own term of (3) without ĝ: M_w (F + B), or M_w (F + B + f) if devices wait while they send."""
     return many * (forward + backward + send) if overlap == "none" else many * (forward + backward)
 
 
-def loaded(
+def stage_load(
     overlap: Overlap, many: int, forward: Number, backward: Number, send: Number, into: Number, once: Number
 ) -> Number:
-    """What a replica does in a step of an endless pipeline; ``once`` is R."""
+    """Time that a replica is busy per step of an endless pipeline; ``once`` is R."""
     return own(overlap, many, forward, backward, send) + (many * into if overlap == "none" else 0) + once
 
 
-def step_on(overlap: Overlap, work: Number, send: Number, back: Number, latency: Number) -> Number:
+def head_step(overlap: Overlap, work: Number, send: Number, back: Number, latency: Number) -> Number:
     """H_{s+1} − H_s of (3); ``work`` is F + B."""
     return work + 2 * latency if overlap == "stream" else work + 2 * latency + send + back
 
 
-def drained(many: Number, held: Number, work: Number, left: Number, backward: Number) -> Number:
-    """e of (5): ``work`` is F + B, ``left`` how many of another stage's backwards are still to come."""
+def drain_delay(many: Number, held: Number, work: Number, left: Number, backward: Number) -> Number:
+    """e of (5); ``work`` is F + B, ``left`` the number of the other stage's backwards that are still to come."""
     return (many - held) * work + left * backward
 
 
-def behind(last: int, many: Number, held: Number, width: Number) -> Number:
-    """Micro-batches, in units, behind that of a stage's backward number M_w − k; ``last`` is that of the last one."""
+def micro_batches_behind(last: int, many: Number, held: Number, width: Number) -> Number:
+    """a of (5), in units: micro-batches after that of a stage's backward number M_w − k; ``last`` is m."""
     return last - (many - held) * width
 
 
-def two_phases(many: int, forward: Number, backward: Number) -> Number:
-    """e of (6), for the F and the B of any two stages."""
+def two_phase_delay(many: int, forward: Number, backward: Number) -> Number:
+    """e of (6), for F and B of any two stages."""
     return (many - 1) * (forward + backward)
 
 
-def services(
+def delays(
     overlap: Overlap,
     many: int,
     held: Number,
@@ -58,7 +58,7 @@ def services(
     back: Number,
     into: Number,
 ) -> tuple[Number, ...]:
-    """Every e of (4). ``many`` is M_w, ``wires`` L_w, ``held`` is k, or M_w where lists need not alternate."""
+    """Every e of (4). ``many`` is M_w, ``wires`` L_w, and ``held`` k, or M_w for schedules that need not alternate."""
     if overlap == "none":
         forward, backward = forward + send, backward + into
     late = many - held

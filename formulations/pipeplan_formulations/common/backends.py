@@ -1,6 +1,6 @@
-"""Back ends of a problem: modules or objects with one ``solve`` each, looked up by name.
+"""Back ends of a problem: modules or objects with a ``solve`` function, looked up by name.
 
-Importing them loads no solver; `solvers` does so when a model is written for it.
+Importing them loads no solver; `solvers` does so when a model is built for it.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class Backend(Protocol[Problem, Solution]):
     def solve(
         self, problem: Problem, limits: Limits, hint: Solution | None = None, progress: Progress | None = None
     ) -> Report[Solution]:
-        """Minimise the objective, from ``hint`` if it is a solution; ``progress`` is called with what is found."""
+        """Minimise the objective, from ``hint`` if it is a solution; ``progress`` is called with each improvement."""
         ...
 
 
@@ -32,7 +32,7 @@ def backend_of(backends: Mapping[str, Backend[Problem, Solution]], name: str) ->
     Raises
     ------
     ValueError
-        If there is none.
+        If no back end has this name.
     """
     if name not in backends:
         raise ValueError(f"backend {name!r} is not known; choose from {', '.join(backends)}")

@@ -1,4 +1,4 @@
-"""The least whole number that fits, by bisection."""
+"""Bisection for the least integer that satisfies a monotone test."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """``number`` fits; ``excluded``, next below it, does not, which is proved where ``proved`` says so."""
+    """Result of a bisection.
+
+    Attributes
+    ----------
+    number : int
+        The least number found that fits.
+    excluded : int
+        The number below it, which does not fit or was not decided.
+    proved : bool
+        True if every number taken not to fit was proved not to.
+    """
 
     number: int
     excluded: int
@@ -14,16 +24,16 @@ class Least:
 
 
 def least(fits: Callable[[int], tuple[bool | None, int]], low: int, high: int) -> Least:
-    """The least number in (low, high] that fits, where ``low`` is known not to and ``high`` is known to.
+    """The least number in (low, high] that fits, given that ``low`` does not fit and ``high`` does.
 
-    A number found by chance is often the least already, so the one below it is asked for first; then the interval is
+    A number found without search is often the least already, so the one below it is tested first. Then the interval is
     halved.
 
     Parameters
     ----------
     fits : callable
-        ``fits(n)`` says whether n fits (None: undecided, taken as no but not as a proof), and, where it does, the
-        least number for which the plan that was found is a plan: a jump down that costs nothing.
+        ``fits(n)`` returns true if n fits, and None if that is undecided, which counts as no but not as a proof. With
+        it comes, if n fits, the least number for which the plan that was found is valid, so the search can skip to it.
     """
     proved, next_below = True, True
     while high - low > 1:

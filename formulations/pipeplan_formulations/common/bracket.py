@@ -16,7 +16,7 @@ from pipeplan_formulations.common.sentinels import UNLIMITED
 
 
 class Bracket(Generic[Solution]):
-    """The interval that holds the optimum, with the solver's clock, limits and progress callback.
+    """The interval that contains the optimum, with the solver's clock, limits and progress callback.
 
     Parameters
     ----------
@@ -26,11 +26,11 @@ class Bracket(Generic[Solution]):
     progress : callable, optional
         Called whenever the incumbent or the bound improves.
     cutoff : int, optional
-        Objectives from here on do not matter: once ``low`` reaches it, nothing is left to do.
+        Objectives of at least this do not matter: once ``low`` reaches it, the search is over.
     largest : int
-        No solution's objective exceeds this.
+        Upper bound on the objective of every solution.
     relaxed : callable, optional
-        A solution's objective in the relaxation that ``low`` bounds, if that may be less than ``evaluate`` says.
+        A solution's objective in the relaxation that ``low`` bounds, if that may be below ``evaluate``.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Bracket(Generic[Solution]):
     def offer(self, solution: Solution, value: int | None = None) -> int | None:
         """Keep a solution if it is better than the incumbent; return its objective, None if it is not feasible.
 
-        ``value``: the objective, where the caller knows it better than ``evaluate``.
+        ``value``: the objective, if the caller has a better one than ``evaluate``.
         """
         value = self._evaluate(solution) if value is None else value
         high = value if self._relaxed is None else self._relaxed(solution)
@@ -74,7 +74,7 @@ class Bracket(Generic[Solution]):
             self.high = high
         if value is not None and (self.value is None or value < self.value):
             self.value, self.best = value, solution
-            self._tell()
+            self._report_progress()
         return value
 
     def raise_low(self, low: int) -> None:
@@ -82,7 +82,7 @@ class Bracket(Generic[Solution]):
         low = low if self.high is None else min(low, self.high)
         if low > self.low:
             self.low = low
-            self._tell()
+            self._report_progress()
 
     @property
     def ceiling(self) -> int:
@@ -91,22 +91,22 @@ class Bracket(Generic[Solution]):
 
     @property
     def horizon(self) -> int:
-        """Objectives from here on do not matter: the least of ceiling and cutoff."""
+        """The least objective that does not matter: the smaller of ceiling and cutoff."""
         return self.ceiling if self.cutoff is None else min(self.ceiling, self.cutoff)
 
     @property
     def proven(self) -> bool:
-        """Whether both ends meet."""
+        """True if both ends meet."""
         return self.high is not None and self.high <= self.low
 
     @property
     def beyond(self) -> bool:
-        """Whether nothing below the cutoff is left."""
+        """True if no solution below the cutoff remains."""
         return self.cutoff is not None and self.low >= self.cutoff
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is left to find, or the gap is as small as the limits ask."""
+        """True if no better solution remains, or the gap is within the limits."""
         return (
             self.impossible
             or self.beyond
@@ -114,7 +114,7 @@ class Bracket(Generic[Solution]):
         )
 
     def report(self, stop: Stop, backend: str, version: str = "1") -> Report[Solution]:
-        """The answer so far; ``stop`` says why the search ended where the answer does not."""
+        """The answer so far; ``stop`` is why the search ended, unless the answer is proved."""
         if self.value is None:
             bound, status = self.low, Status.INFEASIBLE if self.impossible else Status.UNKNOWN
         else:
@@ -125,6 +125,6 @@ class Bracket(Generic[Solution]):
         wall, seed = self.clock.wall, self.limits.seed
         return Report(status, stop, self.value, bound, wall, backend, version, seed, self.best)
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         if self._progress is not None:
             self._progress(self.value, self.low)

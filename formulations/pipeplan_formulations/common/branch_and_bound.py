@@ -2,7 +2,7 @@
 
 ::
 
-    bound        ─────────▲───────▲──▲────▲▲▲═══════════  optimum (or the gap that was asked for)
+    bound        ─────────▲───────▲──▲────▲▲▲═══════════  optimum (or the requested gap)
     incumbent    ▼──────────▼───────────▼────═══════════
 
 Open nodes lie on a heap, each with a lower bound on every solution below it. The node of the least bound is advanced
@@ -43,7 +43,7 @@ Solution = TypeVar("Solution")
 
 @dataclass(frozen=True)
 class Step(Generic[Below]):
-    """What is left of a node after it was advanced.
+    """Result of advancing a node: the part of its solutions that is still open, and a bound on the rest.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Step(Generic[Below]):
 
     @staticmethod
     def leave(bound: int, nodes: Sequence[Below] = ()) -> "Step[Below]":
-        """No more will be learned about some solutions, none of which is less than ``bound``."""
+        """Some solutions below the node stay unexamined; none of them is less than ``bound``."""
         return Step(nodes, bound)
 
     @staticmethod
@@ -86,13 +86,13 @@ class BranchAndBound(ABC, Generic[Node, Solution]):
     incumbent : Solution or None
         The best solution so far.
     value : int or None
-        What a solution has to be less than: the incumbent's value, or one known from elsewhere.
+        Value that better solutions are below: the incumbent's, or one known from elsewhere.
     stop : Stop
         Why `run` ended.
     opened : int
-        How many nodes were advanced.
+        Number of nodes that were advanced.
     deadline : float
-        Moment of `time.monotonic` at which the time is over.
+        Value of `time.monotonic` at the time limit.
     """
 
     limits: Limits
@@ -108,28 +108,28 @@ class BranchAndBound(ABC, Generic[Node, Solution]):
     _rest: int | None = field(default=None, init=False)
 
     NEWEST_FIRST: ClassVar[bool] = False
-    """Whether among equal bounds and ranks the node that was opened last comes first."""
+    """True if among equal bounds and ranks the node that was opened last comes first."""
 
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.limits.time
 
     @abstractmethod
     def advance(self, node: Node) -> Step[Node]:
-        """Look at some of the solutions below a node; return what is left of it."""
+        """Examine some of the solutions below a node; return what remains of it."""
 
     @property
     def bound(self) -> int:
-        """No solution is less than this; 0 if nothing is known."""
+        """Lower bound on all solutions; 0 if nothing is known."""
         return min([*self._bounds(), *([] if self.value is None else [self.value])], default=0)
 
     @property
     def refuted(self) -> bool:
-        """Whether it is proved that there is no solution: nothing is open, and nothing was left unexamined."""
+        """True if it is proved that there is no solution: nothing is open, and nothing was left unexamined."""
         return self.value is None and next(self._bounds(), None) is None
 
     @property
     def open(self) -> int:
-        """Number of nodes."""
+        """Number of open nodes."""
         return len(self._heap)
 
     @property
@@ -139,12 +139,11 @@ class BranchAndBound(ABC, Generic[Node, Solution]):
 
     @property
     def cutoff(self) -> int | None:
-        """The value from which on solutions do not matter, as the gap is closed there; None without a value. It never
-        rises."""
+        """The least value that does not matter, because it closes the gap; None without a value. It never rises."""
         return None if self.value is None else self.value - int(self.limits.gap * self.value)
 
     def fathoms(self, bound: int) -> bool:
-        """Whether a node of this bound cannot hold a solution that matters."""
+        """True if a node of this bound cannot contain a solution below the cutoff."""
         cutoff = self.cutoff
         return cutoff is not None and bound >= cutoff
 
@@ -163,14 +162,14 @@ class BranchAndBound(ABC, Generic[Node, Solution]):
             self._insert(node)
 
     def run(self) -> None:
-        """Search until the gap is closed, nothing is open, the time is over, or a signal comes."""
+        """Search until the gap is closed, no node is open, the time is over, or a signal is received."""
         self.stop = Stop.OPTIMALITY
         try:
             while self.open and not self.fathoms(self.bound):
                 if self.left <= 0:
                     self.stop = Stop.TIME
                     break
-                if received():  # a signal that a library swallowed
+                if received():  # a signal whose exception a library caught
                     raise KeyboardInterrupt
                 with interruptible():
                     self.step()
@@ -181,7 +180,7 @@ class BranchAndBound(ABC, Generic[Node, Solution]):
             self.stop = Stop.GAP if self.fathoms(self.bound) else Stop.EXHAUSTED
 
     def step(self) -> None:
-        """Advance the next node. If that is interrupted, the node's bound counts on."""
+        """Advance the next node. If that is interrupted, the node's bound still counts."""
         node = self._next()
         if self.fathoms(node.bound):
             self._leave(node.bound)
@@ -196,7 +195,7 @@ class BranchAndBound(ABC, Generic[Node, Solution]):
             self.push(below)
 
     def _bounds(self) -> Iterator[int]:
-        """Bounds of all that is open or was left, the least at least."""
+        """Bounds of open and unexamined solutions; the least one is among them."""
         if self._heap:
             yield self._heap[0][0]
         if self._current is not None:

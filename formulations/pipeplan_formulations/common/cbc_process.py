@@ -1,7 +1,6 @@
-"""CBC in a process of our own: PuLP writes the model and reads the answer.
+"""CBC in a separate process; PuLP writes the model and reads the answer.
 
-The process is ours to start, because CBC may overrun its own time limit and because its log is the only place that
-tells a dual bound.
+The process is started here, because CBC may exceed its own time limit, and because only its log has a dual bound.
 """
 
 import re
@@ -17,17 +16,17 @@ from pipeplan_formulations.common.signals import received
 from pipeplan_formulations.common.solvers import pulp
 
 GRACE, LEAST_GRACE = 0.1, 0.3
-"""Part of its limit, and seconds at least, that CBC may take beyond it before it is killed."""
+"""Time beyond its limit after which CBC is killed: a part of the limit, and at least this many seconds."""
 INCREMENT = 1e-9
-"""By how much a solution must improve on the incumbent, for objectives of about 10^4; CBC's default is too much."""
+"""Least improvement of a solution on the incumbent, for objectives of about 10^4; CBC's default is too large."""
 RESOLUTION = 1e-7
-"""Relative accuracy with which CBC's bound is trusted: its own tolerance for rows."""
+"""Relative accuracy assumed of CBC's bound: its own tolerance for rows."""
 _LOWER = re.compile(r"Lower bound:\s*([-+0-9.eE]+)")
 
 
 @dataclass(frozen=True)
 class CbcAnswer:
-    """What CBC said.
+    """Answer of a CBC process.
 
     Attributes
     ----------
@@ -35,9 +34,9 @@ class CbcAnswer:
     point : list of float or None
         A value for each variable.
     bound : float
-        On the objective, in the model's units.
+        Lower bound on the objective, in the model's units.
     late, interrupted : bool
-        What ended it early.
+        True if the time limit or a signal ended it.
     """
 
     optimal: bool
@@ -49,7 +48,7 @@ class CbcAnswer:
 
     @property
     def crashed(self) -> bool:
-        """It said nothing at all."""
+        """True if it ended without any answer."""
         return self.point is None and not (self.infeasible or self.late or self.interrupted)
 
 
@@ -60,9 +59,9 @@ def run_cbc(
 
     ``limits`` gives the gap, the threads and the seed. The point lists the values of ``variables``.
 
-    With its integer preprocessing CBC 2.10.3 has been seen to call models infeasible that are not; without, it crashes
-    on some that are. So it is asked both ways about a model without solution, and its second answer counts.
-    ``preprocess`` is the first way.
+    With its integer preprocessing, CBC 2.10.3 has reported feasible models as infeasible. Without it, CBC crashes on
+    some infeasible models. So a model without a solution is solved both ways, and the second answer counts.
+    ``preprocess`` is the setting of the first run.
     """
     began = time.monotonic()
     first = _answer(problem, variables, seconds, limits, preprocess)
@@ -73,6 +72,7 @@ def run_cbc(
 
 
 def _answer(problem: Any, variables: list[Any], seconds: float, limits: Limits, preprocess: bool) -> CbcAnswer:
+    """Run CBC once."""
     module = pulp()
     reader = module.COIN_CMD(path=module.PULP_CBC_CMD().path, msg=False)
     with tempfile.TemporaryDirectory(prefix="pipeplan-cbc-") as folder:
@@ -103,31 +103,32 @@ def _answer(problem: Any, variables: list[Any], seconds: float, limits: Limits, 
         status, values, *_, sol_status = reader.readsol_MPS(str(solution), problem, columns, column_names, row_names)
     solved = sol_status in (module.LpSolutionOptimal, module.LpSolutionIntegerFeasible)
     point = None
-    if solved and values:  # a variable that no row names keeps its least value
+    if solved and values:  # a variable without rows keeps its least value
         point = [float(values.get(v.name, v.lowBound) or 0.0) for v in variables]
-    told = _LOWER.search(log)
+    match = _LOWER.search(log)
     infeasible = status == module.LpStatusInfeasible
     interrupted = interrupted or received()
     late = late or "time" in log.partition("Result - ")[2].partition("\n")[0]
-    late = late or (infeasible and time.monotonic() - began >= seconds)  # preprocessing cut short says so of any model
+    late = late or (infeasible and time.monotonic() - began >= seconds)  # preprocessing out of time reports infeasible
     return CbcAnswer(
         optimal=sol_status == module.LpSolutionOptimal and not late,
         infeasible=infeasible and not late,
         point=point,
-        bound=float(told[1]) if told else 0.0,
+        bound=float(match[1]) if match else 0.0,
         late=late,
         interrupted=interrupted,
     )
 
 
 def _patience(seconds: float) -> float:
+    """Seconds after which CBC is killed."""
     return seconds + max(GRACE * seconds, LEAST_GRACE)
 
 
 def proven(value: float, unit: float) -> int:
-    """The integer bound that a floating-point one allows: up to the next integer, after giving up its inaccuracy.
+    """The integer bound from a floating-point one: lowered by its inaccuracy, then rounded up.
 
-    ``value`` counts in the problem's units, ``unit`` is what one of the model's units is worth in them.
+    ``value`` is in the problem's units; ``unit`` is the model's unit in the problem's units.
     """
     slack = RESOLUTION * max(value, unit)
     below = int(value - slack)

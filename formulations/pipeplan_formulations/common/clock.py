@@ -1,4 +1,4 @@
-"""A deadline that long loops ask."""
+"""A clock with a time limit, for long loops."""
 
 import time
 
@@ -6,7 +6,7 @@ from pipeplan_formulations.common.report import Limits
 
 
 class OutOfTimeError(Exception):
-    """Raised by `Clock.check`; caught by the solver that made the clock, never seen outside."""
+    """Raised by `Clock.check`; the solver that made the clock catches it."""
 
 
 class Clock:
@@ -28,9 +28,9 @@ class Clock:
 
     @property
     def over(self) -> bool:
-        """Whether a solver that stopped by itself stopped for the time: CP-SAT does so a little before its limit.
+        """True if a solver that stopped by itself did so because of its time limit.
 
-        That is up to a tenth of a second or so, which is much of a short limit.
+        CP-SAT stops up to about a tenth of a second before its limit, which is a large part of a short limit.
         """
         return self.left <= max(0.1 * self._limit, 0.25)
 

@@ -1,4 +1,4 @@
-"""Dependencies between the actions of a training step, as data: what each action waits for.
+"""Dependencies between the actions of a training step, as data.
 
 ::
 
@@ -8,10 +8,11 @@
     R(s)         every I and W of stage s on its device
     U(s)         the same, and R(s)
 
-of stage s, micro-batch m and token slice k, where they exist. I is the gradient of a stage's inputs: an input gradient,
-or the joined backward that makes it. Slices go forward in order and back in reverse, as attention looks back.
+Each row has an action of stage s, micro-batch m and token slice k, and the actions that it waits for, if they exist. I
+is an input gradient, or the joined backward that computes it. Slices run forward in order and backward in reverse,
+because attention looks at earlier tokens.
 
-The simulator, the executor and the scheduling problem take their dependencies from here. The validator has its own.
+The simulator, the executor and the scheduling problem use these dependencies. The validator has its own.
 """
 
 from collections.abc import Mapping
@@ -22,9 +23,9 @@ Part: TypeAlias = Literal["F", "I", "W"]
 
 
 class Dependency(NamedTuple):
-    """An action of the same micro-batch that has to end first: its kind, and how many stages and slices away it is.
+    """An action of the same micro-batch that has to end first: its kind, and its distance in stages and slices.
 
-    What another stage makes is waited for as a tensor, which may have to travel.
+    The result of an action on another stage is waited for as a tensor, which may have to be sent.
     """
 
     kind: Part
@@ -37,7 +38,7 @@ OF_MICRO_BATCHES: Mapping[Part, tuple[Dependency, ...]] = {
     "I": (Dependency("F"), Dependency("I", stage=1), Dependency("I", slice=1)),
     "W": (Dependency("I"),),
 }
-"""What the actions of a micro-batch wait for."""
+"""Dependencies of the actions of a micro-batch."""
 
 OF_STEPS: Mapping[Literal["R", "U"], tuple[Literal["I", "W", "R"], ...]] = {"R": ("I", "W"), "U": ("I", "W", "R")}
-"""What reduction and update wait for: all actions of these kinds that their device runs of their stage."""
+"""Dependencies of reduction and update: all actions of these kinds that their device runs for their stage."""

@@ -1,7 +1,7 @@
 """Tables of the layers of a chain: times and bytes on each row of devices that a stage may run on.
 
-A *row* is a stage's devices where the stages are given (`costs.chain.Chain` and `ChainPartition`: rows have shape
-(S,)), and a kind of device with a width where they are chosen (`ChainAllocation`: shape (C, W)). The last axis of a
+If the stages are given, a *row* is the devices of a stage (`costs.chain.Chain` and `ChainPartition`: rows have shape
+(S,)). If they are chosen, it is a kind of device with a width (`ChainAllocation`: shape (C, W)). The last axis of a
 table is the layer, n entries, or the cut behind a layer, n − 1 entries::
 
     table      one number for      (S, n)         rows of stages
@@ -24,7 +24,7 @@ Array = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 LEFT_OUT: Any = object()
-"""Default of a table that may be left out: `LayerTables.fill` makes zeros of it."""
+"""Default of a table that may be left out: `LayerTables.fill` replaces it by zeros."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class LayerTables:
     Attributes
     ----------
     SHAPES : mapping of str to tuple of str
-        For each array of a subclass the shapes that it may have, one letter per axis; None where it may be left out.
+        For each array of a subclass the shapes that it may have, one letter per axis. Optional arrays may be None.
     forward, backward : array of int
         F, B: time of one micro-batch, nothing recomputed.
     update : array of int
@@ -42,11 +42,12 @@ class LayerTables:
     reduce : array of int
         Time that the layer's gradients add to the all-reduce among the replicas of its stage.
     reduce_base : array of int, one number per row
-        Time of that all-reduce that does not grow with bytes; for stages with a layer of ``reduce`` > 0.
+        Time of that all-reduce that does not depend on bytes; it counts for stages with a layer of ``reduce`` > 0.
     resident : array of int
         P: bytes that stay for the whole step: parameters, gradients, optimizer state.
     saved, output : array of int
-        A: bytes held per micro-batch in flight, by a layer that saves all for its backward and by a recomputed one.
+        A: bytes held per micro-batch in flight, by a layer that saves everything for its backward, and by a recomputed
+        one.
     workspace : array of int
         Z: bytes that live only while the layer computes.
     recomputable : array of bool, shape (n,)
@@ -86,7 +87,7 @@ class LayerTables:
 
     @property
     def again(self) -> Array:
-        """Bytes that live while a recomputed layer computes: all that it saves is there again."""
+        """Bytes needed while a recomputed layer computes: its workspace, and everything that it saves."""
         peak: Array = self.saved + self.workspace
         return peak
 
@@ -110,7 +111,7 @@ class LayerTables:
     def fill(self, sizes: Mapping[str, int]) -> None:
         """Put zeros where a table was left out, given the length of each axis of `SHAPES`."""
         if self.recomputable is not LEFT_OUT and self.output is LEFT_OUT:
-            raise ValueError("layers may be recomputed, so output must say what they hold then")
+            raise ValueError("layers may be recomputed, so output (bytes held by a recomputed layer) is required")
         for name, shapes in self.SHAPES.items():
             if getattr(self, name) is LEFT_OUT:
                 dtype = np.bool_ if name == "recomputable" else np.int64
@@ -137,11 +138,11 @@ class LayerTables:
         return {table.name: getattr(self, table.name) for table in fields(LayerTables)}
 
     def of_rows(self, rows: list[int]) -> dict[str, Any]:
-        """The arrays of `SHAPES` with an axis of rows, on some of the rows only, by name."""
+        """The arrays of `SHAPES` with an axis of rows, restricted to some of the rows, by name."""
         axis = self.SHAPES["forward"][0][0]
         return {name: getattr(self, name)[rows] for name, shapes in self.SHAPES.items() if shapes[0][0] == axis}
 
 
 def sums_before(table: Array | Flags) -> Array:
-    """Sum of the entries before each boundary along the last axis, which gets one entry more."""
+    """Sum of the entries before each boundary along the last axis, which becomes one entry longer."""
     return np.insert(np.cumsum(table, axis=-1, dtype=np.int64), 0, 0, axis=-1)

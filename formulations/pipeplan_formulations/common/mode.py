@@ -1,10 +1,11 @@
-"""Modes: ways to run a stage, by what it takes from the pools of devices and what counts in flight.
+"""Modes: ways to run a stage, by the units that it takes from the pools of devices and its in-flight counts.
 
-Devices of a kind form a pool. A stage takes units out of the pools, and its replicas take micro-batches in turn. How
-many of them a replica holds depends on the *flow* behind the stage, the replicas of all later stages::
+Devices of a kind form a pool. A stage takes units out of the pools, and its replicas take micro-batches in turn. The
+number of micro-batches that a replica holds depends on the *flow* behind the stage, the replicas of all later stages::
 
-    stage      0    1    2        mode of stage 1: it takes 2 units and adds 2 to the flow;
-    flow       1    2    1        behind it flows 1, behind stage 0 flow 3
+    stage           0    1    2
+    flow            1    2    1        the mode of stage 1 takes 2 units and adds 2 to the flow
+    flow behind     3    1    0
 """
 
 from dataclasses import dataclass, field
@@ -28,27 +29,27 @@ def _none() -> Array:
 
 @dataclass(frozen=True)
 class Mode:
-    """One way to run a stage, whatever the stage holds.
+    """One way to run a stage, independent of its layers.
 
     Attributes
     ----------
     name : str
     takes : tuple of int
-        Units out of each pool.
+        Units taken from each pool.
     flow : int
-        What the stage adds to the flow that stages before it see behind them: its replicas.
+        Replicas of the stage: its part of the flow behind earlier stages.
     limit : int
         Bytes of each device.
     in_flight : array, shape (Q,)
-        Micro-batches that a replica holds, by the flow behind the stage; it only grows, and the last entry holds
-        beyond. Where counts are a choice, the fewest.
+        Micro-batches that a replica holds, by the flow behind the stage, non-decreasing; the last entry also applies to
+        larger flows. If counts are a choice, the fewest.
     most_in_flight : array, shape (Q,)
-        The most where counts are a choice; by default the same.
+        If counts are a choice, the most; by default the same.
 
     Raises
     ------
     ValueError
-        If the mode takes nothing, a number is negative, or the counts fall.
+        If the mode takes nothing, a number is negative, or the counts decrease.
     """
 
     name: str
@@ -65,20 +66,20 @@ class Mode:
             object.__setattr__(self, "most_in_flight", self.in_flight)
         for counts in (self.in_flight, self.most_in_flight):
             if not len(counts) or (np.diff(counts) < 0).any():
-                raise ValueError(f"mode {self.name!r}: what is in flight never falls as more flows behind")
+                raise ValueError(f"mode {self.name!r}: in-flight counts must not decrease as the flow behind increases")
         if min(self.takes, default=0) < 0 or not any(self.takes):
             raise ValueError(f"mode {self.name!r} takes {self.takes}; a stage takes at least one device")
 
     def flying(self, behind: int) -> int:
-        """Fewest micro-batches that a replica holds where ``behind`` flows behind the stage."""
+        """Fewest micro-batches that a replica holds with the flow ``behind`` behind the stage."""
         return int(self.in_flight.take(behind, mode="clip"))
 
     def most_flying(self, behind: int) -> int:
-        """Most micro-batches that a replica may hold where ``behind`` flows behind the stage."""
+        """Most micro-batches that a replica may hold with the flow ``behind`` behind the stage."""
         return int(self.most_in_flight.take(behind, mode="clip"))
 
     @cached_property
     def steps(self) -> tuple[tuple[int, int], ...]:
-        """``(behind, in flight)`` at every flow behind at which more is in flight than just below it."""
+        """``(behind, in flight)`` at every flow behind at which the in-flight count increases."""
         change = [0, *(int(i) + 1 for i in np.flatnonzero(np.diff(self.in_flight)))]
         return tuple((behind, int(self.in_flight[behind])) for behind in change)

@@ -1,4 +1,4 @@
-"""Pareto filters: which points no other point matches in every respect."""
+"""Pareto filters: points that no other point dominates."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -10,32 +10,33 @@ Array = NDArray[np.int64]
 Indices = NDArray[np.intp]
 
 FEW = 16
-"""Points up to which plain Python is faster than arrays."""
+"""Largest number of points for which plain Python is faster than arrays."""
 BLOCK = 256
-"""Points that are compared with all before them at once."""
+"""Number of points that are compared at once with all points before them."""
 
 
 def minimal(points: Sequence[tuple[int, ...]] | Array, check: Callable[[], None] = lambda: None) -> Indices:
-    """Indices of the points that no other is at most as large as in every column, in lexicographic order.
+    """Indices of the points that no other point dominates (at most as large in every column), in lexicographic order.
 
     Of equal points the first is kept. ``check`` is called between blocks of `BLOCK` points, and may raise.
     """
     if len(points) <= FEW:
         return np.array(_few(points.tolist() if isinstance(points, np.ndarray) else points), np.intp)
     points = np.asarray(points, np.int64)
-    order = np.lexsort(points.T[::-1])  # a point can only be matched by those before it
+    order = np.lexsort(points.T[::-1])  # only an earlier point can dominate a point
     points = points[order]
     kept = np.ones(len(points), np.bool_)
     for begin in range(0, len(points), BLOCK):
         check()
         block = points[begin : begin + BLOCK]
         below: NDArray[np.bool_] = np.asarray((points[: begin + len(block), None] <= block[None]).all(axis=2))
-        below[begin:] &= np.tri(len(block), k=-1, dtype=np.bool_).T  # in a block, only those ahead count
+        below[begin:] &= np.tri(len(block), k=-1, dtype=np.bool_).T  # within the block, only earlier points count
         kept[begin : begin + len(block)] = ~below.any(axis=0)
     return order[kept]
 
 
 def _few(points: Sequence[tuple[int, ...]]) -> list[int]:
+    """`minimal` in plain Python."""
     if len(points) < 2:
         return list(range(len(points)))
     kept: list[int] = []
@@ -52,19 +53,23 @@ def undominated(groups: Array, first: Array, second: Array, third: Array | None 
     """
     if third is None or _one_value_each(groups, third):
         return _two(groups, first, second)
+    # Filter labels of equal group and third number by the other two, then all labels of a group by all three.
     _, sorts = np.unique(np.stack([groups, third]), axis=1, return_inverse=True)
     kept = _two(sorts.ravel(), first, second)
     order = kept[np.lexsort((-third[kept], second[kept], first[kept], groups[kept]))]
-    return order[sweep(groups[order], second[order], third[order])]
+    return order[staircase_filter(groups[order], second[order], third[order])]
 
 
 def _one_value_each(groups: Array, values: Array) -> bool:
+    """True if all labels of a group have the same value."""
     order = np.argsort(groups, kind="stable")
     same = groups[order][1:] == groups[order][:-1]
     return not (same & (values[order][1:] != values[order][:-1])).any()
 
 
 def _two(groups: Array, first: Array, second: Array) -> Indices:
+    """`undominated` by two numbers."""
+    # Sorted by group, then first: a label is kept if its second is below all earlier ones of its group.
     order = np.lexsort((second, first, groups))
     _, group = np.unique(groups[order], return_inverse=True)
     _, rank = np.unique(second[order], return_inverse=True)
@@ -76,12 +81,11 @@ def _two(groups: Array, first: Array, second: Array) -> Indices:
     return order[kept]
 
 
-def sweep(groups: Array, second: Array, third: Array) -> NDArray[np.bool_]:
-    """Which labels to keep, given by group and ``first``: none that an earlier one of its group matches in both others.
+def staircase_filter(groups: Array, second: Array, third: Array) -> NDArray[np.bool_]:
+    """Mask of the labels, sorted by group and ``first``, that no earlier one of their group dominates in the other two.
 
-    ``second`` is better when smaller, ``third`` when larger.
-
-    Of the earlier ones a staircase is enough: seconds ascending, thirds ascending with them.
+    ``second`` is better when smaller, ``third`` when larger. Each label is compared with a staircase of the earlier
+    ones: seconds ascending, and thirds ascending with them.
     """
     kept = np.zeros(len(groups), np.bool_)
     group: int | None = None
@@ -102,7 +106,7 @@ def sweep(groups: Array, second: Array, third: Array) -> NDArray[np.bool_]:
 
 
 def spread(groups: Array, most: int) -> NDArray[np.bool_]:
-    """At most ``most`` members of each group, evenly spread, the first one always; groups come sorted."""
+    """Mask of at most ``most`` members per group, evenly spread, with the first one; ``groups`` is sorted."""
     _, first, inverse, count = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
     rank, size = np.arange(len(groups)) - first[inverse], count[inverse]
     chosen: NDArray[np.bool_] = (size <= most) | (rank * most // size != (rank - 1) * most // size)

@@ -1,26 +1,26 @@
 r"""Recomputation of layers: sets of least work that make the memory of a stage fit.
 
-A layer that is recomputed holds its output instead of what it saved, from its forward to its backward; it runs its
-forward once more inside its backward, and while that runs, all it saves is there besides its workspace. With k
-micro-batches in flight, a set X of recomputed layers of a stage fits if
+A recomputed layer holds its output instead of what it saved, from its forward to its backward. It repeats its forward
+inside its backward, and while that runs, it holds all its saved bytes besides its workspace. With k micro-batches in
+flight, a set X of recomputed layers of a stage fits if
 
     max( max_l workspace_l,  max_{l ∈ X} (saved_l + workspace_l) )  −  k Σ_{l ∈ X} (saved_l − output_l)  ≤  spare,
 
-``spare`` being the stage's limit less what stays (resident bytes, and k times all that is saved and received). Sought
-is the X of least Σ forward; of those, one with the fewest layers. What X means to memory is two numbers, its savings
-and its peak, so a stage has a Pareto list of (cost, savings, peak):
+where ``spare`` is the stage's limit less the bytes that stay (resident bytes, and k times all bytes saved and
+received). The problem is to find the X of least Σ forward and, of those, one with the fewest layers. Memory depends on
+X by two numbers, its savings and its peak, so a stage has a Pareto list of (cost, savings, peak):
 
 ::
 
-    savings │             ○ ──    ○  all layers of peak at most p       each peak p has its staircase; k and spare
-            │       × ────        ×  a cheaper choice                   say how high one must climb at that peak:
-            │  × ──                                                     the first choice that is high enough is the best
+    savings │             ○ ──    ○  all layers of peak at most p       a staircase for each peak p; k and spare
+            │       × ────        ×  a cheaper choice                   give the savings that are needed at that peak:
+            │  × ──                                                     the first choice with at least those is the best
             └──────────────── cost
 
-Lists grow layer by layer. Layers with equal numbers are interchangeable, so stages that hold as many of each sort share
-one list, and a chain of equal layers needs only n lists of at most n + 1 entries. A list that outgrows `CAP` is thinned
-out: its choices remain choices, but the least cost is then only known to lie between that of the fractional knapsack
-and theirs. Crowded spans have no list at all, but a greedy choice (`common.span_knapsack.greedy`).
+Lists are built layer by layer. Layers with equal numbers are interchangeable, so stages with equal numbers of layers of
+each sort share one list. A chain of equal layers needs only n lists of at most n + 1 entries. A list longer than `CAP`
+is thinned out: its choices remain valid, but the least cost is then only known to lie between that of the fractional
+knapsack and theirs. Crowded spans have no list, but a greedy choice (`common.span_knapsack.greedy`).
 """
 
 from collections import Counter
@@ -31,25 +31,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.layer_tables import sums_before
-from pipeplan_formulations.common.pareto import sweep
+from pipeplan_formulations.common.pareto import staircase_filter
 from pipeplan_formulations.common.span_knapsack import SpanKnapsack, SpanLargest, greedy
 from pipeplan_formulations.common.span_options import IMPOSSIBLE, OptionPoints, SpanOptions
-
-__all__ = ["IMPOSSIBLE", "Recomputation", "shared_recomputation"]
 
 Array = NDArray[np.int64]
 
 CAP = 512
-"""Longest list that is kept in full."""
+"""Length of the longest list that is kept in full."""
 RANGES = 8
-"""Ranges of peaks that a bound tells apart."""
+"""Number of ranges of peaks that a bound distinguishes."""
 CROWD = 48
-"""A span of more layers than this, in a chain of more sorts, is crowded: it has no list, which would take long."""
+"""A span of more layers than this, in a chain of more sorts than this, is crowded: its list would take too long."""
 
 
 @dataclass(frozen=True)
 class _Sort:
-    """The numbers of a layer that matter here; layers that share them are interchangeable."""
+    """Cost, savings and peak of a layer; layers with the same numbers are interchangeable."""
 
     cost: int
     savings: int
@@ -58,7 +56,7 @@ class _Sort:
 
 @dataclass(frozen=True)
 class _Curve:
-    """Choices that none dominates, by (cost, layers) ascending, and how each came about.
+    """Pareto list of choices, by (cost, layers) ascending, and the choice that each extends.
 
     Attributes
     ----------
@@ -67,7 +65,7 @@ class _Curve:
         Index of the choice in ``before`` that this one extends; those from ``len(before)`` on also take the new layer.
     sorts : mapping from sort to number of layers
     exact : bool
-        Whether no choice was thinned out.
+        True if no choice was thinned out.
     """
 
     cost: Array
@@ -84,7 +82,8 @@ class _Curve:
     def fractional(self) -> list[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
         """For each of a few ranges of peaks: its least peak, and the corners (savings, cost) of a fractional knapsack.
 
-        The knapsack holds all layers up to the largest peak of the range: cheaper than any choice whose peak is in it.
+        The knapsack may use all layers up to the largest peak of the range, so it costs at most as much as any choice
+        whose peak is in the range.
         """
         order = sorted(self.sorts.items(), key=lambda item: item[0].cost / item[0].savings)
         peaks = np.array([sort.peak for sort, _ in order])
@@ -99,22 +98,24 @@ class _Curve:
         return found
 
     def extended(self, sort: _Sort) -> "_Curve":
-        """The choices with one more layer at hand."""
+        """The list with one more layer available."""
+        # Every choice without and with the new layer, then their Pareto set.
         cost = np.concatenate([self.cost, self.cost + sort.cost])
         layers = np.concatenate([self.layers, self.layers + 1])
         savings = np.concatenate([self.savings, self.savings + sort.savings])
         peak = np.concatenate([self.peak, np.maximum(self.peak, sort.peak)])
         order = np.lexsort((peak, -savings, layers, cost))
-        order = order[sweep(np.zeros_like(order), peak[order], savings[order])]
+        order = order[staircase_filter(np.zeros_like(order), peak[order], savings[order])]
         sorts = self.sorts + Counter([sort])
         every = _Curve(cost[order], layers[order], savings[order], peak[order], order, self, sort, sorts, self.exact)
         return every if len(order) <= CAP else every.thinned()
 
     def thinned(self) -> "_Curve":
-        """About `CAP` choices, evenly spread by what they save, each the closest around to the fractional knapsack.
+        """About `CAP` choices, evenly spread by their savings, each the closest of its part to the fractional knapsack.
 
-        Of each peak the one that saves most stays too, so that what can fit still can.
+        For each peak the choice of the largest savings is kept too, so that every span that can fit still does.
         """
+        # Distance to the knapsack, and part by rank of savings; the closest choice of each part is kept.
         _, savings, cost = self.fractional[-1]
         above = self.cost - np.interp(self.savings, savings, cost)
         place = self.savings.argsort(kind="stable").argsort(kind="stable") * CAP // len(self.cost)
@@ -134,11 +135,11 @@ class _Curve:
             origin=self.origin[kept],
             exact=False,
         )
-        fewer.__dict__["fractional"] = self.fractional  # which depends on the sorts only
+        fewer.__dict__["fractional"] = self.fractional  # it depends only on the sorts
         return fewer
 
     def taken(self, choice: int) -> Counter[_Sort]:
-        """How many layers of each sort a choice recomputes."""
+        """Number of layers of each sort that a choice recomputes."""
         found: Counter[_Sort] = Counter()
         curve = self
         while curve.before is not None:
@@ -152,15 +153,15 @@ class _Curve:
 
 
 class Recomputation(SpanOptions):
-    """Recomputation as options of a stage, on devices where a forward takes ``forward``.
+    """Recomputation as options of a stage, for devices of one kind.
 
     Parameters
     ----------
     forward, savings, workspace, again : array of int, shape (n,)
-        Nanoseconds of a forward; bytes that recomputation saves for each micro-batch in flight; bytes needed while the
-        layer computes, as it stands and recomputed.
+        Nanoseconds of a forward; bytes that recomputation saves per micro-batch in flight; bytes needed while the layer
+        computes, not recomputed and recomputed.
     recomputable : array of bool, shape (n,)
-        A layer that saves nothing is never recomputed.
+        Layers that may be recomputed; one that saves nothing never is.
     """
 
     def __init__(
@@ -180,33 +181,34 @@ class Recomputation(SpanOptions):
         self._of_span: list[list[_Curve]] = [[empty] for _ in self._sorts]
 
     def points(self, start: int, end: int) -> OptionPoints:
-        """Sets of layers to recompute, by (cost, layers); a list that was thinned out has some of them."""
+        """Sets of layers to recompute, by (cost, layers); only some of them if the list was thinned out."""
         curve = self._curve(start, end)
         peak = np.maximum(curve.peak, self._largest_workspace(start, end))
         return OptionPoints(curve.cost[None], np.zeros_like(peak), -curve.savings, peak)
 
     def least(self, start: int, end: int, in_flight: Array, spare: Array) -> tuple[Array, Array]:
-        """As in `SpanOptions`; floor and cost are equal unless a list was thinned out, or there is none."""
+        """As in `SpanOptions`; bound and cost are equal unless the list was thinned out, or there is none."""
         if self._crowd(start, end):
             found = [self._greedy(start, end, int(k), int(room)) for k, room in zip(in_flight, spare, strict=True)]
             costs = [IMPOSSIBLE if chosen is None else int(self._cost[chosen].sum()) for chosen in found]
             cost = np.array(costs, np.int64)
-            return np.minimum(self.rough(start, end, in_flight, spare), cost), cost
+            return np.minimum(self.quick_lower_bound(start, end, in_flight, spare), cost), cost
         curve = self._curve(start, end)
         cost, _ = self.points(start, end).cheapest(in_flight, spare)
         if curve.exact:
             return cost, cost
         work = self._largest_workspace(start, end)
-        floor = cost.astype(np.float64)
+        # Thinned list: the least fractional knapsack over the ranges of peaks, for the savings that each needs.
+        bound = cost.astype(np.float64)
         for peak, savings, price in curve.fractional:
             need = np.maximum(-((spare - max(work, peak)) // in_flight), 0).astype(np.float64)
-            np.minimum(floor, np.interp(need, savings, price, right=np.inf), out=floor)
+            np.minimum(bound, np.interp(need, savings, price, right=np.inf), out=bound)
         # Rounded down by more than a double can be wrong.
-        down = np.floor(floor * (1 - 1e-12)).astype(np.int64)
+        down = np.floor(bound * (1 - 1e-12)).astype(np.int64)
         return np.where(cost == IMPOSSIBLE, IMPOSSIBLE, np.minimum(down, cost)), cost
 
     def crowded(self, starts: Array, ends: Array) -> NDArray[np.bool_]:
-        """Whether spans may hold so many sorts of layers that they have no lists."""
+        """True for spans that may have so many sorts of layers that they get no list."""
         crowd: NDArray[np.bool_] = ends - starts > (CROWD if self._all_sorts > CROWD else len(self._sorts))
         return crowd
 
@@ -214,31 +216,31 @@ class Recomputation(SpanOptions):
         return end - start > CROWD and self._all_sorts > CROWD
 
     def _greedy(self, start: int, end: int, in_flight: int, spare: int) -> Array | None:
-        """The layers of a choice that fits, if any does."""
+        """The layers of a choice that fits; None if none does."""
         places = start + np.flatnonzero(self._savings[start:end])
         cost, savings, peaks = self._cost[places], self._savings[places], self._peaks[places]
         chosen = greedy(cost, savings, peaks, self._largest_workspace(start, end), in_flight, spare)
         return None if chosen is None else np.sort(places[chosen])
 
     def content(self, start: int, end: int) -> tuple[int, int]:
-        """The list of a span, by number, and its largest workspace."""
+        """A number of the span's list, and the span's largest workspace."""
         same = -1 - start * (len(self._sorts) + 1) - end if self._crowd(start, end) else id(self._curve(start, end))
         return same, self._largest_workspace(start, end)
 
-    def rough(self, starts: Array | int, ends: Array | int, in_flight: Array, spare: Array) -> Array:
-        """The fractional knapsack, whatever the peaks, without any list."""
+    def quick_lower_bound(self, starts: Array | int, ends: Array | int, in_flight: Array, spare: Array) -> Array:
+        """The cost of the fractional knapsack without regard to peaks, which needs no list."""
         need = np.maximum(-((spare - self.workspace.of(starts, ends)) // in_flight), 0)
-        floor = self._knapsack.least(*np.broadcast_arrays(starts, ends, need))
+        bound = self._knapsack.least(*np.broadcast_arrays(starts, ends, need))
         # Rounded down by more than a double can be wrong.
-        down: Array = np.floor(np.minimum(floor, IMPOSSIBLE) * (1 - 1e-12)).astype(np.int64)
-        return np.where(np.isinf(floor), IMPOSSIBLE, down)
+        down: Array = np.floor(np.minimum(bound, IMPOSSIBLE) * (1 - 1e-12)).astype(np.int64)
+        return np.where(np.isinf(bound), IMPOSSIBLE, down)
 
     @cached_property
     def _knapsack(self) -> SpanKnapsack:
         return SpanKnapsack(self._cost, self._savings)
 
-    def leanest(self, starts: Array, ends: Array, in_flight: Array) -> Array:
-        """As in `SpanOptions`: if layers of peak p may be recomputed, all others of that peak or less may be too."""
+    def fewest_bytes(self, starts: Array, ends: Array, in_flight: Array) -> Array:
+        """As in `SpanOptions`. At each peak p, all layers of peak at most p are recomputed, which saves the most."""
         workspace = self.workspace.of(starts, ends)
         best: Array = workspace
         for peak, savings in self._levels:
@@ -247,7 +249,7 @@ class Recomputation(SpanOptions):
 
     @cached_property
     def _levels(self) -> list[tuple[int, Array]]:
-        """For each peak p of a recomputed layer: p, and what all layers of peak at most p save, summed along layers."""
+        """For each peak p of a recomputed layer: p, and prefix sums of the savings of all layers of peak at most p."""
         useful = self._savings > 0
         return [
             (int(p), sums_before(np.where(useful & (self._peaks <= p), self._savings, 0)))
@@ -255,7 +257,7 @@ class Recomputation(SpanOptions):
         ]
 
     def choose(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
-        """The layers to recompute, in order; of layers with equal numbers the first."""
+        """The layers to recompute, in order; the first ones of layers with equal numbers."""
         if self._crowd(start, end):
             layers_chosen = self._greedy(start, end, in_flight, spare)
             return None if layers_chosen is None else tuple(layers_chosen.tolist())
@@ -276,6 +278,7 @@ class Recomputation(SpanOptions):
         return int(self.workspace.of(start, end)) if end > start else 0
 
     def _curve(self, start: int, end: int) -> _Curve:
+        """The list of a span, built from that of the span one layer shorter unless it is cached."""
         known = self._of_span[start]
         while len(known) <= end - start:
             sort = self._sorts[start + len(known) - 1]
@@ -290,9 +293,9 @@ class Recomputation(SpanOptions):
 def shared_recomputation(
     forward: Array, savings: Array, workspace: Array, again: Array, recomputable: NDArray[np.bool_]
 ) -> Recomputation:
-    """The `Recomputation` of these rows; problems that differ in depth, replicas or memory only share its lists.
+    """The cached `Recomputation` of these rows; problems that differ only in depth, replicas or memory share its lists.
 
-    A search looks at a dozen micro-batch sizes and a few kinds of device in turn, and the lists take long to make.
+    A search alternates between a dozen micro-batch sizes and a few kinds of device, and the lists take long to build.
     """
     rows = (row.astype(np.int64).tobytes() for row in (forward, savings, workspace, again))
     return _recomputation(*rows, recomputable.tobytes())

@@ -1,4 +1,4 @@
-"""What a solver is told, and what it says."""
+"""Limits and report of a solver, with its status and the reason why it stopped."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Progress = Callable[[int | None, int], None]
 
 
 class Status(StrEnum):
-    """What we have."""
+    """Kind of answer: a proved optimum, a solution, a proof that there is none, or neither."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -21,23 +21,23 @@ class Status(StrEnum):
 
 
 class Stop(StrEnum):
-    """Why we stopped."""
+    """Reason why a solver stopped."""
 
     OPTIMALITY = "optimality"
     GAP = "gap"
-    EXHAUSTED = "exhausted"  # everything was looked at, and no bound that is left can be raised
+    EXHAUSTED = "exhausted"  # nothing is left to examine, and no remaining bound can be raised
     TIME = "time"
     INTERRUPT = "interrupt"
     ERROR = "error"
 
 
 class BeyondIntegersError(ValueError):
-    """Times are so large that their sums leave 64-bit integers."""
+    """Times are so large that their sums exceed 64-bit integers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a solver may stop.
+    """Limits at which a solver may stop, its threads and its seed.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Limits:
     gap : float
         Relative gap (objective − bound) / objective at which the answer is good enough.
     workers : int
-        Threads. CP-SAT is deterministic with one only.
+        Threads. CP-SAT is deterministic only with one.
     seed : int
     """
 

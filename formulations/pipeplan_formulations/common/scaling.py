@@ -1,13 +1,13 @@
-"""From nanoseconds to solver integers: one unit for all tables of a problem, rounded down.
+"""Scaling of nanoseconds to solver integers: one unit for all tables of a problem, rounded down.
 
 ::
 
     nanoseconds   0 ────── 1000 ────── 2000 ──▶          unit 1000 ns
     solver        0 ······ 1 ········· 2 ·····           1999 ns ↦ 1,   bound 1 ↦ 1000 ns
 
-Every objective here is a maximum of sums of table entries with coefficients that are not negative. Rounding the
-entries down therefore rounds every objective down: a lower bound on the scaled problem, times the unit, is a lower
-bound on the problem. Solutions are indices, and are judged on the tables they came from.
+Every objective is a maximum of sums of table entries with non-negative coefficients. Rounding the entries down rounds
+every objective down: a lower bound on the scaled problem, times the unit, is a lower bound on the problem. Solutions
+are indices, and are evaluated on the unscaled tables.
 """
 
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 BITS = 50
-"""Scaled objectives stay below 2^BITS: a double holds them exactly, and int64 their sums with some 2^13 of them."""
+"""Scaled objectives stay below 2^BITS: a double represents them exactly, and int64 the sums of about 2^13 of them."""
 
 Value = TypeVar("Value", int, NDArray[np.int64])
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """One solver integer is ``unit`` nanoseconds. With unit 1 nothing is lost."""
+    """A scale in which one solver integer is ``unit`` nanoseconds. With unit 1 it is exact."""
 
     unit: int = 1
 
     @property
     def exact(self) -> bool:
-        """Whether scaled values are the values themselves."""
+        """True if scaled values equal the values."""
         return self.unit == 1
 
     def down(self, value: Value) -> Value:
@@ -48,7 +48,7 @@ def scale_for(largest: int, bits: int = BITS) -> Scale:
     Raises
     ------
     ValueError
-        If ``largest`` is negative or ``bits`` leaves int64 no room for sums.
+        If ``largest`` is negative, or ``bits`` is so large that sums may exceed int64.
     """
     if largest < 0:
         raise ValueError(f"the largest objective is {largest}; times are not negative")

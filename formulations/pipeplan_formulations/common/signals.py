@@ -1,11 +1,12 @@
-"""SIGINT (Ctrl-C) and SIGTERM, recorded while a search listens for them.
+"""Handling of SIGINT (Ctrl-C) and SIGTERM during a search.
 
 ::
 
-    first signal      recorded, KeyboardInterrupt     the search ends and hands back the best it has
-    second signal     `listening` ends                nothing is handed back
+    first signal      recorded, KeyboardInterrupt     the search ends and returns its best solution
+    second signal     `listening` ends                no solution is returned
 
-Wrappers (a shell, ``timeout``, ``uv run``) may deliver one signal twice; what comes within `SAME` seconds is the same.
+Wrappers (a shell, ``timeout``, ``uv run``) may deliver one signal twice, so a second signal within `DUPLICATE` seconds
+is ignored.
 """
 
 import time
@@ -17,29 +18,32 @@ from signal import SIG_DFL, SIGINT, SIGTERM, Signals, default_int_handler, getsi
 from threading import current_thread, main_thread
 from typing import Any
 
-HEARD = (SIGINT, SIGTERM)
-SAME = 0.5
-"""Seconds."""
+HANDLED = (SIGINT, SIGTERM)
+DUPLICATE = 0.5
+"""Seconds in which a second signal counts as a duplicate of the first."""
 
 
 class _EndAtOnce(BaseException):
-    """Raised by the second signal past everything that catches the first one."""
+    """Raised by the second signal; not caught by handlers of KeyboardInterrupt."""
 
 
 @dataclass
 class _Listener:
+    """The first signal and its moment; ``nearly`` is true in a `nearly_done` block."""
+
     received: Signals | None = None
     when: float = 0.0
     nearly: bool = False
 
-    def hear(self, number: int, _: Any) -> None:
+    def handle(self, number: int, _: Any) -> None:
+        """Record the first signal and raise; end at once on a later one."""
         now = time.monotonic()
         if self.received is None:
             self.received, self.when = Signals(number), now
             if self.nearly:
                 return
             raise KeyboardInterrupt
-        if now - self.when > SAME:
+        if now - self.when > DUPLICATE:
             raise _EndAtOnce
 
 
@@ -47,14 +51,14 @@ _listener: ContextVar[_Listener | None] = ContextVar("listener", default=None)  
 
 
 def received() -> bool:
-    """Whether a signal came to the search that this thread runs."""
+    """True if the search in this thread received a signal."""
     listener = _listener.get()
     return listener is not None and listener.received is not None
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """What fails after a signal was interrupted by it: libraries may turn a KeyboardInterrupt into errors of their own.
+    """Turn any error after a signal into KeyboardInterrupt, because libraries may raise errors of their own instead.
 
     Raises
     ------
@@ -71,7 +75,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def nearly_done() -> Iterator[None]:
-    """The first signal is recorded only: what runs now is about to hand back the answer."""
+    """Only record the first signal in this block, because the answer is about to be returned."""
     listener = _listener.get()
     before = listener is not None and listener.nearly
     if listener is not None:
@@ -87,8 +91,8 @@ def nearly_done() -> Iterator[None]:
 def listening() -> Iterator[None]:
     """Record SIGINT and SIGTERM, and raise KeyboardInterrupt for the first one.
 
-    Only in the main thread, and only where nobody else answers the signal or has it ignored. Inside another
-    ``listening()`` it does nothing: the outer one goes on. Behind it everything is as before.
+    This applies only in the main thread, and only to signals that have their default handler. Inside another
+    ``listening()`` it does nothing, and the outer one continues. Afterwards all handlers are restored.
 
     Raises
     ------
@@ -101,11 +105,11 @@ def listening() -> Iterator[None]:
     listener = _Listener()
     with ExitStack() as stack:
         stack.callback(_listener.reset, _listener.set(listener))
-        for number in HEARD:
+        for number in HANDLED:
             before = getsignal(number)
             if before in (SIG_DFL, default_int_handler):
                 stack.callback(signal, number, before)
-                signal(number, listener.hear)
+                signal(number, listener.handle)
         try:
             yield
         except _EndAtOnce:

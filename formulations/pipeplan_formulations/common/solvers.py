@@ -1,7 +1,7 @@
-"""The solvers' modules, imported late and in the one order that works, and their versions.
+"""Late imports of the solver libraries, in the one order that works, and their versions.
 
-OR-Tools comes before PuLP: PuLP loads ``highspy`` if it is installed, whose library clashes with the one in OR-Tools
-when it is first.
+OR-Tools is imported before PuLP: PuLP loads ``highspy`` if it is installed, whose library conflicts with the one in
+OR-Tools when loaded first.
 """
 
 from importlib import import_module
@@ -14,7 +14,7 @@ from pipeplan_formulations.common.report import Limits, Stop
 from pipeplan_formulations.common.signals import received
 
 WORKERS = 8
-"""Most threads that CP-SAT is given."""
+"""Largest number of threads of CP-SAT."""
 POLL = 0.05
 """Seconds between two requests to stop."""
 
@@ -28,14 +28,14 @@ def cpsat_solver(limits: Limits) -> Any:
     """A ``CpSolver`` within the limits.
 
     Presolve is off. In OR-Tools 9.15 some of its rules can remove every optimal solution, and CP-SAT then proves a
-    wrong optimum or calls a feasible model infeasible (google/or-tools#5293 and #5274). Of 32,000 small chain
-    partitions solved from nothing it got about 30 wrong with presolve, as many with the rules that #5293 names
-    switched off, and none without presolve, which costs these models no time. Beyond ten workers presolve off has been
-    reported wrong too (#5295), so there are at most `WORKERS`.
+    wrong optimum or reports a feasible model as infeasible (google/or-tools#5293 and #5274). Of 32,000 small chain
+    partitions solved without a hint, it got about 30 wrong with presolve, and as many with the rules that #5293 names
+    switched off. It got none wrong without presolve, which costs these models no time. Wrong results without presolve
+    have been reported for more than ten workers (#5295), so there are at most `WORKERS`.
 
-    Ctrl-C stops a solve, which then returns what it has, with ``interrupted`` set. CP-SAT's own answer to the signal is
-    switched off, as Python would never learn of it; instead the solve runs in a thread of its own, beside a main thread
-    that Python's handlers can reach.
+    Ctrl-C stops a solve, which then returns its best solution, with ``interrupted`` set. CP-SAT's own handler of the
+    signal is switched off, because it hides the signal from Python. Instead the solve runs in a separate thread, so
+    that Python's handlers run in the main thread.
     """
     cp = cp_model()
 
@@ -45,7 +45,7 @@ def cpsat_solver(limits: Limits) -> Any:
         def solve(self, *arguments: Any) -> Any:
             if current_thread() is not main_thread():
                 return super().solve(*arguments)
-            ended = Event()  # Thread.join takes a thread for ended if a signal comes at the wrong moment
+            ended = Event()  # Thread.join may treat a running thread as ended if a signal arrives at the wrong moment
             answers: list[Any] = []
             errors: list[BaseException] = []
             solve = super().solve
@@ -64,7 +64,7 @@ def cpsat_solver(limits: Limits) -> Any:
                     ended.wait(POLL if self.interrupted else None)
                 except KeyboardInterrupt:
                     self.interrupted = True
-                if self.interrupted:  # again and again, as a search that has not begun does not notice
+                if self.interrupted:  # repeatedly, because a search that has not begun ignores the request
                     self.stop_search()
             if errors:
                 raise errors[0]
@@ -81,7 +81,7 @@ def cpsat_solver(limits: Limits) -> Any:
 
 
 def why_stopped(solver: Any, clock: Clock) -> Stop:
-    """Why a solver of `cpsat_solver` ended without a proof: a signal, the time, or nothing that it tells."""
+    """Reason why a solver of `cpsat_solver` ended without a proof: a signal, the time limit, or unknown (exhausted)."""
     if solver.interrupted or received():
         return Stop.INTERRUPT
     return Stop.TIME if clock.over else Stop.EXHAUSTED
@@ -99,7 +99,7 @@ def cpsat_version() -> str:
 
 
 def cbc_version() -> str:
-    """``'pulp 3.3.0'``; the CBC it bundles goes with it."""
+    """``'pulp 3.3.0'``; the version of PuLP determines that of the bundled CBC."""
     return _version("pulp")
 
 

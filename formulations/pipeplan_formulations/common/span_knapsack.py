@@ -1,4 +1,4 @@
-"""Questions about many spans of layers at once: the largest entry, the fractional knapsack, and a good whole choice."""
+"""Range queries for many spans of layers at once: the largest entry, a fractional knapsack, and a greedy choice."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,13 +6,13 @@ from numpy.typing import NDArray
 Array = NDArray[np.int64]
 
 RANKS = 1024
-"""Ranks of cost per saving that are told apart; the cheapest thing of a rank stands for all of it."""
+"""Number of ranks of cost per saving that are distinguished; the cheapest item of a rank represents all of it."""
 LEVELS = 8
-"""Levels of peaks that a greedy choice tries."""
+"""Number of levels of peaks that a greedy choice tries."""
 
 
 class SpanLargest:
-    """The largest entry of any span, from those of runs of 1, 2, 4 … entries: any span is two runs that may overlap.
+    """Sparse table for the largest entry of any span, which is covered by two runs of 1, 2, 4 … entries.
 
     ::
 
@@ -22,7 +22,7 @@ class SpanLargest:
     Attributes
     ----------
     of_all : int
-        0 if there is none.
+        The largest of all entries; 0 if there are none.
     """
 
     def __init__(self, values: Array) -> None:
@@ -42,22 +42,23 @@ class SpanLargest:
 
 
 class SpanKnapsack:
-    """The fractional knapsack of any span: the least cost of saving a number of bytes, by sums of the cheapest ranks.
+    """Fractional knapsack of any span: the least cost of saving a number of bytes, by sums of the cheapest ranks.
 
-    A search by halves finds how many ranks a span needs.
+    Bisection finds the number of ranks that a span needs.
 
     ::
 
-        rank      0  1  1  2  …        sums[g, i]   of the first g ranks among things 0 … i − 1
-        thing     4  0  7  2  …        a span's sum of g ranks is sums[g, end] − sums[g, start]
+        rank      0  1  1  2  …        sums[g, i]   of the first g ranks among items 0 … i − 1
+        item      4  0  7  2  …        a span's sum of g ranks is sums[g, end] − sums[g, start]
 
     Parameters
     ----------
     cost, savings : array of int, shape (n,)
-        Things that save nothing are never taken.
+        Items that save nothing are never taken.
     """
 
     def __init__(self, cost: Array, savings: Array) -> None:
+        # Useful items in the order of cost per saving, and the rank of each.
         useful = np.flatnonzero(savings > 0)
         ratio = cost[useful] / savings[useful]
         order = np.argsort(ratio, kind="stable")
@@ -65,6 +66,7 @@ class SpanKnapsack:
         count = int(ranks[-1]) + 1 if len(ranks) else 0
         first = np.flatnonzero(np.diff(ranks, prepend=-1))
         self._ratio = np.append(ratio[order[first]], 0.0)
+        # Savings and cost: prefix sums over ranks and items.
         self._sums = []
         for values in (savings, cost):
             sums = np.zeros((count + 1, len(cost) + 1), np.int64)
@@ -74,36 +76,39 @@ class SpanKnapsack:
         self._count = count
 
     def least(self, starts: Array, ends: Array, need: Array) -> NDArray[np.float64]:
-        """What it costs at least to save ``need`` by parts of a span's things; infinite where all save less."""
+        """Least cost of saving ``need`` with fractions of a span's items; infinite if all together save less."""
         savings, cost = self._sums
+        # The number of whole ranks that save at most ``need``.
         taken = np.zeros(np.shape(need), np.int64)
         for step in self._steps:
             more = np.minimum(taken + step, self._count)
             inside = savings[more, ends] - savings[more, starts] <= need
             taken = np.where(inside, more, taken)
+        # Their cost, and the rest at the ratio of the next rank.
         rest = need - (savings[taken, ends] - savings[taken, starts])
         whole = cost[taken, ends] - cost[taken, starts] + rest * self._ratio[taken]
         return np.where((taken == self._count) & (rest > 0), np.inf, whole)
 
 
 def greedy(cost: Array, savings: Array, peak: Array, workspace: int, in_flight: int, spare: int) -> Array | None:
-    """Places of the layers of a good choice in a long span, without a list of all choices; None if nothing fits.
+    """Greedy choice of layers in a long span, as their indices, without a list of all choices; None if nothing fits.
 
-    For a level of peaks the layers up to it are taken in the order of cost for each byte saved, until enough is saved;
-    the last one gives way to the cheapest that is enough. The best of a few levels is the choice; there is one wherever
-    anything fits.
+    For a level of peaks, the layers up to it are taken in the order of cost per byte saved, until enough is saved. Then
+    the last one is replaced by the cheapest that suffices. The best of a few levels is the choice. There is one
+    whenever any set of layers fits.
 
     Parameters
     ----------
     cost, savings, peak : array of int, shape (n,)
-        Of each layer that may be chosen.
+        Numbers of each layer that may be chosen.
     workspace : int
-        The peak where none is.
+        The peak if no layer is chosen.
     in_flight, spare : int
-        What is chosen fits if its peak less ``in_flight`` times its savings is at most ``spare``.
+        A choice fits if its peak less ``in_flight`` times its savings is at most ``spare``.
     """
     if workspace <= spare:
         return np.zeros(0, np.int64)
+    # By peak ascending: the savings that each level of peaks needs, and the levels whose layers save enough.
     order = np.argsort(peak, kind="stable")
     levels = np.maximum(peak[order], workspace)
     needs = -((spare - levels) // in_flight)
@@ -120,7 +125,7 @@ def greedy(cost: Array, savings: Array, peak: Array, workspace: int, in_flight: 
 
 
 def _prefix(cost: Array, savings: Array, need: int) -> Array:
-    """Places of layers that save ``need`` together."""
+    """Indices of layers that together save ``need``, in the order of cost per byte saved."""
     if need <= 0:
         return np.zeros(0, np.int64)
     order = np.argsort(cost / savings, kind="stable")

@@ -1,17 +1,18 @@
-"""Options of a stage: what it can trade time for memory by, for a span of layers and micro-batches in flight.
+"""Options of a stage that trade time for memory, for a span of layers and a number of micro-batches in flight.
 
 A stage may run in several ways, for example with some of its layers recomputed. Each way is an option: it costs extra
-time for each micro-batch, and changes the bytes of a device by ``fixed + k · held + peak`` for k micro-batches in
-flight, counted from a stage that takes no option and before its workspace::
+time per micro-batch, and changes the bytes of a device by ``fixed + k · held + peak`` for k micro-batches in flight,
+relative to a stage without options and without workspace::
 
-    bytes │ ○                             ○  a point, one option or one choice of an option for each layer
-          │    ○                          ╌  the room that the device's limit leaves: the first point below is the least
-          │╌╌╌╌╌╌╌╌○╌╌╌╌╌╌╌╌╌╌╌╌          extra time that fits
+    bytes │ ○                             ○  a point: one option, or one choice of an option per layer
+          │    ○                          ╌  the bytes that the device's limit leaves: the first point below it has the
+          │╌╌╌╌╌╌╌╌○╌╌╌╌╌╌╌╌╌╌╌╌          least extra time that fits
           │             ○
           └─────────────────── extra time
 
-`SpanOptions` answers for the spans of a chain, in arrays. Recomputation is one provider
-(`pipeplan_formulations.common.recomputation`). Another one states its points; what it can answer faster, it overrides.
+`SpanOptions` is the interface for the spans of a chain, in arrays. Recomputation is one provider
+(`pipeplan_formulations.common.recomputation`). Another provider implements `SpanOptions.points` and
+`SpanOptions.choose`, and overrides the other methods if it can compute them faster.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +26,7 @@ from pipeplan_formulations.common.span_knapsack import SpanLargest
 Array = NDArray[np.int64]
 
 AT_ONCE = 2**20
-"""Entries of the largest table that is made for many questions."""
+"""Largest number of entries of a table for many queries."""
 IMPOSSIBLE = 2**61
 """Extra time where no option fits. Two of them still fit into int64."""
 
@@ -37,10 +38,9 @@ class OptionPoints:
     Attributes
     ----------
     time : array of int, shape (lines, points)
-        Extra time for each micro-batch, on each line that loads a stage; ascending where there is one line.
+        Extra time per micro-batch, on each line that loads a stage; ascending if there is one line.
     fixed, held, peak : array of int, shape (points,)
-        Bytes that stay, that each micro-batch in flight holds, and that are needed for a while; the first two may be
-        negative.
+        Bytes that stay, bytes per micro-batch in flight, and bytes needed temporarily; the first two may be negative.
     """
 
     time: Array
@@ -49,12 +49,12 @@ class OptionPoints:
     peak: Array
 
     def bytes(self, in_flight: Array) -> Array:
-        """What each point takes with k micro-batches in flight; ``in_flight`` broadcasts with the points."""
+        """Bytes of each point with k micro-batches in flight; ``in_flight`` broadcasts with the points."""
         need: Array = self.fixed + self.peak + in_flight * self.held
         return need
 
     def cheapest(self, in_flight: Array, spare: Array) -> tuple[Array, Array]:
-        """Extra time and index of the first point that fits, for m questions; `IMPOSSIBLE` and 0 where none does."""
+        """Extra time and index of the first point that fits, for m queries; `IMPOSSIBLE` and 0 if none does."""
         time, chosen = np.full(len(spare), IMPOSSIBLE), np.zeros(len(spare), np.int64)
         few = max(1, AT_ONCE // len(self.held))
         for low in range(0, len(spare), few):
@@ -66,65 +66,65 @@ class OptionPoints:
 
 
 class SpanOptions(ABC):
-    """Options of a stage on any span of layers; all stages that share an instance have the same.
+    """Options of a stage on any span of layers; stages with equal options share an instance.
 
-    Questions are m spans of layers start … end − 1, given as ``starts`` and ``ends``, with k ≥ 1 micro-batches in
-    flight and the ``spare`` bytes that ``fixed + k · held + peak`` may take.
+    Queries are m spans of layers start … end − 1, given as ``starts`` and ``ends``, with k ≥ 1 micro-batches in flight
+    and the ``spare`` bytes that ``fixed + k · held + peak`` may take.
 
     Attributes
     ----------
     workspace : SpanLargest
-        Peak of the point that takes no time; its fixed and held are 0.
+        Peak of the point without extra time; its fixed and held are 0.
     """
 
     workspace: SpanLargest
 
     @abstractmethod
     def points(self, start: int, end: int) -> OptionPoints:
-        """Options of a span by time, on one line; the first takes no time."""
+        """Options of a span by extra time, on one line; that of the first is 0."""
 
     @abstractmethod
     def choose(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
-        """The layers of the span to which the cheapest option that fits does something; None if nothing fits."""
+        """The layers of the span that the cheapest option that fits changes; None if nothing fits."""
 
     def least(self, start: int, end: int, in_flight: Array, spare: Array) -> tuple[Array, Array]:
-        """Least extra time of one span that fits, for m questions.
+        """Least extra time of an option that fits on one span, for m queries.
 
         Returns
         -------
-        floor, cost : array of int, shape (m,)
-            A lower bound, and the time of an option that is known; `IMPOSSIBLE` where nothing fits.
+        bound, cost : array of int, shape (m,)
+            A lower bound, and the time of a known option; `IMPOSSIBLE` if nothing fits.
         """
         cost, _ = self.points(start, end).cheapest(in_flight, spare)
         return cost, cost
 
     def least_each(self, starts: Array, ends: Array, in_flight: Array, spare: Array) -> tuple[Array, Array]:
-        """`least` for questions on spans that differ; those of the same content are answered together."""
-        floor, cost = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
+        """`least` for queries on different spans; those of equal content are computed together."""
+        bound, cost = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
         groups: dict[tuple[int, int], list[int]] = {}
         for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             groups.setdefault(self.content(start, end), []).append(i)
         for members in groups.values():
             first = members[0]
-            floor[members], cost[members] = self.least(
+            bound[members], cost[members] = self.least(
                 int(starts[first]), int(ends[first]), in_flight[members], spare[members]
             )
-        return floor, cost
+        return bound, cost
 
     def content(self, start: int, end: int) -> tuple[int, int]:
-        """A key that a span shares only with spans to which `least` gives the same answers."""
+        """A key; spans with equal keys have equal results of `least`."""
         return start, end
 
     def crowded(self, starts: Array, ends: Array) -> NDArray[np.bool_]:
-        """Whether spans have so many options that `least` takes long; then `rough` bounds it."""
+        """True for spans with so many options that `least` takes long; `quick_lower_bound` bounds it for them."""
         return np.zeros(np.broadcast_shapes(starts.shape, ends.shape), np.bool_)
 
-    def rough(self, starts: Array, ends: Array, in_flight: Array, spare: Array) -> Array:
-        """A lower bound on the extra time that takes little time to compute; shapes broadcast."""
+    def quick_lower_bound(self, starts: Array, ends: Array, in_flight: Array, spare: Array) -> Array:
+        """A lower bound on the extra time that is quick to compute; shapes broadcast."""
         questions = np.broadcast_arrays(starts, ends, in_flight, spare)
         return self.least_each(*(each.ravel() for each in questions))[0].reshape(questions[0].shape)
 
-    def leanest(self, starts: Array, ends: Array, in_flight: Array) -> Array:
+    def fewest_bytes(self, starts: Array, ends: Array, in_flight: Array) -> Array:
         """Fewest bytes ``fixed + k · held + peak`` of any option; shapes broadcast."""
         questions = np.broadcast_arrays(starts, ends, in_flight)
         spans = zip(*(each.ravel().tolist() for each in questions), strict=True)

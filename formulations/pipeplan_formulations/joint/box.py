@@ -16,9 +16,9 @@ from typing import Self
 
 import numpy as np
 
+from pipeplan_formulations.common.layer_tables import Flags
 from pipeplan_formulations.joint.instance import JointPipeline
 from pipeplan_formulations.partition import Boundaries
-from pipeplan_formulations.partition.instance import Flags
 
 Counts = tuple[int, ...]
 Proof = Callable[["Box"], bool]

@@ -42,8 +42,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipeplan_formulations.common.layer_tables import Array, Flags
 from pipeplan_formulations.partition import Boundaries, ChainPartition
-from pipeplan_formulations.partition.instance import Array, Flags
 from pipeplan_formulations.schedule import Orders
 
 

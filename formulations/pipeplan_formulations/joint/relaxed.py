@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeplan_formulations.common.layer_tables import Array, Flags
 from pipeplan_formulations.joint.box import Box
 from pipeplan_formulations.joint.instance import Choice, JointPipeline
 from pipeplan_formulations.partition import ChainPartition
-from pipeplan_formulations.partition.instance import Array, Flags
 from pipeplan_formulations.partition.objective import copies_update, reductions
 from pipeplan_formulations.schedule import PipelineSchedule
 
@@ -79,7 +79,7 @@ def _least(
     chain, (a, b) = problem.chain, (edge[open_] for edge in span)
     forward, update = (chain.prefix[name][s] for name in ("forward", "update"))
     stage = np.array(s)
-    again = problem.with_in_flight(box.fewest[s]).recomputing.floors(s, a, b, np.ones(len(a), np.bool_))
+    again = problem.with_in_flight(box.fewest[s]).recomputing.lower_bounds(s, a, b, np.ones(len(a), np.bool_))
     ending = update[b] - update[a] + reductions(chain, stage, a, b) + copies_update(chain, stage, a, b)
     return _Least(
         forward=int((forward[b] - forward[a]).min()),

@@ -1,4 +1,8 @@
-"""Contiguous layers of a chain to the stages of a pipeline."""
+"""The chain partition problem: contiguous layers of a chain on the stages of a pipeline with given devices.
+
+`instance` states the equations and lists the function that computes each. The back end 'exact' solves it by dynamic
+programming (`minmax`, `pareto`), 'cpsat' and 'cbc' by a linear model (`linear`) that starts from its answer.
+"""
 
 from pipeplan_formulations.common.backends import Backend, backend_of
 from pipeplan_formulations.common.mip.cbc import CBC
@@ -6,14 +10,15 @@ from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.report import Limits, Progress, Report
 from pipeplan_formulations.partition import exact
 from pipeplan_formulations.partition.by_rows import ByRows
-from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.parts import PathCut, Tie, Wire
+from pipeplan_formulations.partition.tables import Boundaries
 
 __all__ = ["BACKENDS", "Boundaries", "ChainPartition", "PathCut", "Tie", "Wire", "solve"]
 
 cpsat, cbc = ByRows(CPSAT), ByRows(CBC)
 BACKENDS: dict[str, Backend[ChainPartition, Boundaries]] = {"cpsat": cpsat, "cbc": cbc, "exact": exact}
-"""The ways to solve the problem, by name."""
+"""Back ends of the problem, by name."""
 
 
 def solve(
@@ -26,12 +31,12 @@ def solve(
 ) -> Report[Boundaries]:
     """Solve by one of `BACKENDS`.
 
-    ``cutoff``: values from here on do not matter; only 'exact' makes use of it.
+    ``cutoff``: values of at least this do not matter; only 'exact' uses it.
 
     Raises
     ------
     ValueError
-        If there is no such backend.
+        If no backend has this name.
     """
     if backend == "exact":
         return exact.solve(problem, limits, hint, progress, cutoff)

@@ -1,4 +1,4 @@
-"""Bounds of the chain partition problem without search: a lower one, and the largest number that can occur."""
+"""Closed-form bounds of the chain partition problem: a lower bound, and the largest number that can occur."""
 
 from fractions import Fraction
 from math import ceil, prod
@@ -9,11 +9,11 @@ from pipeplan_formulations.partition.tables import PartitionTables
 
 
 def lower_bound(problem: PartitionTables) -> int:
-    """A bound from each layer's fastest device, nothing recomputed.
+    """A lower bound on the objective, with each layer on its fastest device and nothing recomputed.
 
-    Bottleneck: (3) says w_s ≤ T N / M_s; the w_s together are at least all work, and some stage has the largest layer.
-    Step: (4a) says w_s ≤ (T − Σ_{t<s} w_t) / M_s, so all work together is at most T (1 − Π (1 − 1 / M_s)); and
-    (5) with s any stage gives T ≥ Σ w + (M_s − 1) max(F_s, B_s), so Σ F_s ≤ (T − Σ w) Σ 1 / (M_s − 1).
+    Bottleneck: by (3), w_s ≤ T N / M_s. The sum of all w_s is at least all work, and some stage has the largest layer.
+    Step: by (4a), w_s ≤ (T − Σ_{t<s} w_t) / M_s, so all work is at most T (1 − Π (1 − 1 / M_s)). By (5) for any stage
+    s, T ≥ Σ w + (M_s − 1) max(F_s, B_s), so Σ F_s ≤ (T − Σ w) Σ 1 / (M_s − 1).
     """
     counts = [count.stage for count in problem.through]
     both = problem.forward + problem.backward
@@ -22,9 +22,11 @@ def lower_bound(problem: PartitionTables) -> int:
     if problem.objective == "bottleneck":
         share = ceil(Fraction(work) / sum(Fraction(problem.divisor, count) for count in counts))
         return max(share, int((-(-column * both // problem.divisor)).min(axis=0).max()))
+    # Largest layer alone, then all work spread over the stages by (4a).
     layer = int((column * (both if problem.weight is None else both + problem.weight)).min(axis=0).max())
     full = prod(counts)
     spread = -(-work * full // (full - prod(count - 1 for count in counts)))
+    # (5) by forward and backward times: the largest layer alone, then all layers spread over the stages.
     lanes = [0]
     for times in (problem.forward, problem.backward):
         lanes.append(int(((column - 1) * times).min(axis=0).max()))
@@ -35,14 +37,15 @@ def lower_bound(problem: PartitionTables) -> int:
 
 
 def largest(problem: PartitionTables) -> int:
-    """No objective exceeds this: every layer where it is slowest, recomputed, and sent at its worst, M times.
+    """An upper bound on the objective and on every intermediate sum of the formulations.
 
-    It bounds every intermediate sum of the formulations too, so it tells how far integers must reach.
+    Every layer runs on its slowest device, recomputed, with its slowest sends, M times. The result determines which
+    integers a solver needs.
     """
     again = np.where(problem.bytes.useful, problem.forward, 0)
     tables = [problem.forward, problem.backward + again, problem.update]
     tables += [problem.reduce] if problem.weight is None else [problem.reduce, problem.weight]
-    # Every stage may pay its base, and for its part of a tie.
+    # Every stage may pay the base of its reduction, and its part of each tie.
     tied = sum(sum(tie.update) + sum(tie.reduce) + sum(tie.home) for tie in problem.ties)
     once = problem.stages * int(problem.reduce_base.max()) + tied
     work = sum(int(table.max(axis=0).sum(dtype=object)) for table in tables)

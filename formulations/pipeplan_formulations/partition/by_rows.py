@@ -1,4 +1,4 @@
-"""The chain partition problem by a solver of rows, which begins where the dynamic programme ends."""
+"""MIP back ends of the chain partition problem, which start from the answer of the dynamic programme."""
 
 from dataclasses import dataclass, replace
 
@@ -7,8 +7,9 @@ from pipeplan_formulations.common.mip.model import MipSolver
 from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.common.scaling import scale_for
 from pipeplan_formulations.partition import exact
-from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.linear import linear_model
+from pipeplan_formulations.partition.tables import Boundaries
 
 SHARE = 1 / 3
 """Part of the time limit that the dynamic programme may use."""
@@ -16,7 +17,7 @@ SHARE = 1 / 3
 
 @dataclass(frozen=True)
 class ByRows:
-    """Back end that builds the rows of `linear` and calls a solver."""
+    """Back end that builds the linear model of `linear` and calls a MIP solver."""
 
     solver: MipSolver
 
@@ -28,11 +29,11 @@ class ByRows:
         progress: Progress | None = None,
         start: Report[Boundaries] | None = None,
     ) -> Report[Boundaries]:
-        """Minimise T under (1) to (8); see `exact.solve` for the other parameters.
+        """Minimise T under (1) to (9) and (12); see `exact.solve` for the other parameters.
 
-        The search begins from ``start``, a report on the same problem; by default the dynamic programme's, which bounds
-        the problem without (6). If its partition is worth that bound with (6) too, all is said. Where there is no (6)
-        the solver checks the claim from its own model.
+        The search begins from ``start``, a report on the same problem. By default that is the dynamic programme's
+        report, which bounds the problem without (6). If its partition attains that bound with (6) too, it is optimal
+        and the solver is not called. Without (6) the solver is called even then, to check the claim with its own model.
 
         Raises
         ------
@@ -50,27 +51,27 @@ class ByRows:
 
         if first.stop is Stop.INTERRUPT or (problem.paths and first.status is Status.OPTIMAL):
             return report(first.status, first.stop, first.bound, first.solution)
-        # The rows round down, so that the scaled value of the start is at most that of the unscaled one, rounded up.
+        # Rows round down, so the scaled value of the start is at most its value divided by the unit, rounded up.
         high = -(-(first.objective if first.objective is not None else problem.largest) // scale.unit)
         low = 0 if first.status is Status.INFEASIBLE else min(scale.down(first.bound), high)
         model = linear_model(problem, scale, low, high)
         if model is None:
             return report(Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
 
-        told = _Told(progress, first.objective, first.bound)
+        shown = _BestSoFar(progress, first.objective, first.bound)
 
         def on_solution(point: list[float]) -> None:
             boundaries = model.boundaries(point, problem.layers)
             value = problem.evaluate(boundaries)
-            if (told.best is None or value < told.best) and problem.feasible(boundaries):
-                told.tell(value, told.bound)
+            if (shown.best is None or value < shown.best) and problem.feasible(boundaries):
+                shown.update(value, shown.bound)
 
         answer = solver.solve(
             model,
             replace(limits, time=clock.left),
             None if first.solution is None else model.point(problem, first.solution, high),
             None if progress is None else on_solution,
-            None if progress is None else lambda bound: told.tell(told.best, scale.up(bound)),
+            None if progress is None else lambda bound: shown.update(shown.best, scale.up(bound)),
         )
         found = [first.solution] if first.solution is not None else []
         if answer.status is Status.INFEASIBLE and not found:
@@ -79,7 +80,7 @@ class ByRows:
             return report(Status.FEASIBLE, Stop.ERROR, problem.lower_bound(), found[0])
         if answer.point is not None:
             boundaries = model.boundaries(answer.point, problem.layers)
-            # Bytes beyond the solver's integers are rounded down in (1), so that it may overfill a stage.
+            # Bytes beyond the solver's integers are rounded down in (1), so its solution may exceed a limit.
             found += [boundaries] if problem.feasible(boundaries) else []
         bound = max(first.bound, scale.up(answer.bound))
         if not found:
@@ -92,6 +93,7 @@ class ByRows:
 
 
 def _checked(problem: ChainPartition, start: Report[Boundaries] | None) -> Report[Boundaries] | None:
+    """Return the start after checking its partition; raise ``ValueError`` if that is wrong."""
     if start is not None and start.solution is not None:
         if not problem.feasible(start.solution):
             raise ValueError(f"the start {start.solution} is not a partition that keeps (1)")
@@ -101,15 +103,15 @@ def _checked(problem: ChainPartition, start: Report[Boundaries] | None) -> Repor
 
 
 @dataclass
-class _Told:
-    """Value and bound that ``progress`` knows."""
+class _BestSoFar:
+    """Best value and bound so far, reported to ``progress`` when one of them improves."""
 
     progress: Progress | None
     best: int | None
     bound: int
 
-    def tell(self, best: int | None, bound: int) -> None:
-        """Call ``progress`` if one of them is better."""
+    def update(self, best: int | None, bound: int) -> None:
+        """Call ``progress`` if the value or the bound is better."""
         better = (best, max(bound, self.bound))
         if self.progress is not None and better != (self.best, self.bound):
             self.best, self.bound = better

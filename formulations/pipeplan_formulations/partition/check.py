@@ -33,7 +33,7 @@ def check(problem: PartitionTables) -> None:
         if path.sizes != (stages, stages, stages, stages, stages - 1, stages - 1):
             raise ValueError(f"a path cut has rows of {list(path.sizes)} coefficients; there are {stages} stages")
         if any(not 0 <= link < stages - 1 or len(row) != layers - 1 for link, row in path.surplus):
-            raise ValueError(f"a path cut tells of links or cuts that there are not: {path.surplus}")
+            raise ValueError(f"a path cut has a surplus for links or cuts that do not exist: {path.surplus}")
 
 
 def _check_wires(problem: PartitionTables, stages: int, layers: int) -> None:

@@ -1,14 +1,18 @@
-"""The exact dynamic programmes behind one call: oracle without (6), bound and warm start with it."""
+"""Exact back end of the chain partition problem: dynamic programmes for both objectives, without (6).
+
+With (6), their answer is a bound and a first solution.
+"""
 
 from functools import partial
 
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Progress, Report, Stop
-from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.minmax import solve_minmax
 from pipeplan_formulations.partition.pareto import solve_step
 from pipeplan_formulations.partition.spans import NEVER
+from pipeplan_formulations.partition.tables import Boundaries
 from pipeplan_formulations.partition.windows import windows
 
 NAME = "exact"
@@ -21,7 +25,7 @@ def solve(
     progress: Progress | None = None,
     cutoff: int | None = None,
 ) -> Report[Boundaries]:
-    """Minimise T under (1) to (5) and (8); (6) only judges the answer.
+    """Minimise T under (1) to (5), (8), (9) and (12); (6) only counts in the objective of the answer.
 
     Parameters
     ----------
@@ -33,19 +37,20 @@ def solve(
     progress : callable, optional
         See `Progress`.
     cutoff : int, optional
-        Values from here on do not matter: it is enough to know that there are none below it. Then there may be no
-        solution although there are partitions.
+        Values of at least this do not matter: a proof that there are none below it is enough. The report may then have
+        no solution although there are partitions.
 
     Returns
     -------
     Report
-        With `PathCut` the bound is the optimum without them, and the answer optimal only if it meets that bound. So it
-        is where a span has too many choices of recomputation to know the least one: the bound then is optimistic.
+        With path cuts (`PathCut`) the bound is the optimum without them, and the answer is optimal only if it attains
+        that bound. The same holds if a span has too many options of recomputation to find the least one: the bound then
+        takes a lower bound on it.
 
     Raises
     ------
     BeyondIntegersError
-        If times are so large that their sums leave 64-bit integers.
+        If times are so large that their sums exceed 64-bit integers.
     """
     if problem.largest >= NEVER // 2:
         raise BeyondIntegersError(f"times add up to {problem.largest}, beyond {NEVER // 2}; scale them")
@@ -69,7 +74,7 @@ def solve(
 def _open(
     problem: ChainPartition, limits: Limits, progress: Progress | None, cutoff: int | None
 ) -> Bracket[Boundaries]:
-    """A bracket whose bound is that of the problem without (6) and with the least recomputation that is known."""
+    """A bracket whose bound is on the problem without (6), with lower bounds on recomputation."""
 
     def evaluate(boundaries: Boundaries) -> int | None:
         return problem.evaluate(boundaries) if problem.feasible(boundaries) else None

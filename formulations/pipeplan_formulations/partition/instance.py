@@ -1,7 +1,7 @@
-r"""The chain partition problem: which contiguous layers does each stage hold, and which of them does it recompute?
+r"""The chain partition problem: contiguous layers for each stage of a pipeline, and the layers that it recomputes.
 
-Given n layers in a row and S stages, stage s on r_s equal devices (its *replicas*), choose boundaries
-0 = b_0 < b_1 < … < b_S = n; stage s holds the layers b_s … b_{s+1} − 1, and *cut* c = b_{s+1} − 1 lies on *link* s.
+Given are n layers in a row and S stages, stage s on r_s equal devices (its *replicas*). Choose boundaries
+0 = b_0 < b_1 < … < b_S = n: stage s holds the layers b_s … b_{s+1} − 1, and *cut* c = b_{s+1} − 1 lies on *link* s.
 
 ::
 
@@ -15,13 +15,14 @@ for backward), P_s (resident bytes), Z_s (largest workspace). At link s: f_s, g_
 forward and gradients back), l_s (latency), c_s (time per micro-batch that the link is busy, in its busier direction if
 it has two), r_{s+1} (bytes that stage s + 1 holds of what it received; r_0 = 0). Beyond the ends f_{S−1} = g_{−1} = 0.
 
-Of M micro-batches the busiest replica of stage s works on M_s = ⌈M / r_s⌉, and the busiest wire of link s carries m_s.
-Once a step a stage adds up its replicas' gradients and updates: E_s = R_s + U_s, where R_s = Σ reduce of its layers,
-plus reduce_base if one of them reduces at all. A `Tie` whose layers are apart adds to R_s, U_s and P_s.
+Of M micro-batches the busiest replica of stage s processes M_s = ⌈M / r_s⌉, and the busiest wire of link s carries m_s.
+Once per step a stage reduces its replicas' gradients and updates its weights: E_s = R_s + U_s. R_s is the sum of
+``reduce`` over its layers, plus ``reduce_base`` if one of them has ``reduce`` > 0. A `Tie` whose layers lie on
+different stages adds to R_s, U_s and P_s.
 
-A stage recomputes some of its layers, X_s: each holds its output instead of what it saved, and has its forward once
-more in B_s. X_s is no variable but a function of the span: of all sets that keep (1) it is one of least Σ forward, of
-those one of fewest layers.
+A stage recomputes some of its layers, X_s: each holds its output instead of what it saved, and its forward is repeated
+in B_s. X_s is not a variable but a function of the span: of all sets that satisfy (1) it is one of least Σ forward, and
+of those one of fewest layers.
 
 Memory, with k_s micro-batches in flight on a replica and Y_s the largest need of a second lane, for every stage:
 
@@ -36,16 +37,16 @@ Objective ``bottleneck``: minimise T subject to
 
 (3)  T ≥ ⌈(M_s w_s + R_s) / N⌉,   and, if transfers overlap,   T ≥ ⌊m_s c_s / N⌋,   N the samples of a step.
 
-Objective ``step``: minimise the proven lower bound on the time of a synchronous step under *any* schedule ((8): any
-that runs at most k_s forwards of a stage before its first backward, one action at a time). With
+Objective ``step``: minimise the proven lower bound on the time of a synchronous step under *any* schedule. For (8),
+this means any schedule that runs at most k_s forwards of a stage before its first backward, one action at a time. With
 
-     p_t = F_t + l_t + f_t  (stream: without f_t)                  how much later stage t + 1 can start than stage t
-     q_t = B_t + l_t + g_t  (stream: without; none: g_{t−1})       how much earlier its backwards must have ended
+     p_t = F_t + l_t + f_t  (stream: without f_t)                  earliest start of stage t + 1 after that of stage t
+     q_t = B_t + l_t + g_t  (stream: without; none: g_{t−1})       latest end of its backwards before that of stage t
 
 (4a) T ≥ Σ_{t<s} (p_t + q_t) + M_s w_s + E_0
 (4b) T ≥ Σ_{t<s} p_t         + M_s w_s + E_s
 
-(5)  T ≥ R + e   for every e below,   R = E_0 + Σ (p_t + q_t): one micro-batch alone, there and back
+(5)  T ≥ R + e   for every delay e below,   R = E_0 + Σ (p_t + q_t): the round trip of one micro-batch
      copy      (M_s − 1) F_s,   (M_s − 1) B_s,   (m_s − 1) f_s,   (m_s − 1) g_s
      none      (M_s − 1) (F_s + f_s),   (M_s − 1) (B_s + g_{s−1})
      stream    (M_s − 1) F_s,   (M_s − 1) B_s,   m_s f_s − F_s,   m_s g_s − B_{s+1}
@@ -54,26 +55,46 @@ that runs at most k_s forwards of a stage before its first backward, one action 
 
 (8)  T ≥ R + max(M_s − k_s, 0) F_s + (M_s − 1) B_s       (none: F_s + f_s and B_s + g_{s−1}), if ``alternating``.
 
-(9) T ≥ R + V − f_s   (copy, none),   T ≥ R + V − F_s   (stream)         for each `Wire` that the activations of link s
+(9)  T ≥ R + V − f_s   (copy, none),   T ≥ R + V − F_s   (stream)         for each `Wire` that the activations of link s
      T ≥ R + V − g_s   (copy, none),   T ≥ R + V − B_{s+1}   (stream)     or the gradients keep busy for V in a step
      T ≥ R + V + V' − (f_s + l_s + F_{s+1} + f_{s+1})                     and with V' for link s + 1 on the same wire
      T ≥ R + V + V' − (g_{s+1} + l_{s+1} + B_{s+1} + g_s)
 
-Where backwards are split, ``backward`` is the gradient of the inputs, and V_s, the time of the weights' gradient, may
-wait: it delays no other stage, and of each micro-batch it ends after the backward. It joins what follows the last
-backward, in (4b) with all M_s of them, which says more than (4a) for stage 0 too, and in (8) those that must have
-ended before the last forward, as k_s counts a micro-batch until its weight gradient has ended:
+If backwards are split, ``backward`` is the time of the input gradient, and V_s is that of the weight gradient, which
+may be delayed. It delays no other stage, and ends after the backward of its micro-batch. At least one weight gradient
+follows the last backward. In (4b) all M_s of them count, which is stronger than (4a) for stage 0 too. In (8) those
+count that must end before the last forward, because k_s counts a micro-batch until its weight gradient has ended:
 
 (12) E_0 + V_0 for E_0 in (4a), (5), (8), (9);   E_s + M_s V_s for E_s in (4b), s ≥ 0;   F_s + V_s for the F_s of (8).
 
-Why they hold: (4) a replica of stage s waits for stages 0 … s − 1, then works M_s w_s; after its last backward the
-gradient still travels back, and stage 0 ends its step (4a); or stage s itself does (4b). (5) is the same argument for
-anything that serves micro-batches one by one in one direction. (6): a path through the actions of one given order is a
-chain of things that follow one another whatever the partition. (8): between the first and the end of the last backward
-of a replica lie all its backwards and all forwards but k_s. (9) is (5) for a wire whose transfers differ.
-docs/bounds.md has the proofs; `memory` has (1) as code, `terms` (2), (4), (5) and (8), `objective` (3), (6) and (9).
+Reasons, with proofs in docs/bounds.md:
+
+- (4): a replica of stage s waits for stages 0 … s − 1, then works M_s w_s. After its last backward the gradient still
+  travels back, and stage 0 ends its step (4a), or stage s ends its own (4b).
+- (5): the same argument for anything that processes micro-batches one by one in one direction.
+- (6): a path through the actions of one given order is a chain of consecutive actions in every partition.
+- (8): between the start of the first and the end of the last backward of a replica lie all its backwards, and all its
+  forwards except k_s.
+- (9): (5) for a wire whose transfers differ.
 
 All times are integers of one unit, all sizes integers of another.
+
+Equations and functions, by module:
+
+=====================  ============================================================================================
+(1)                    `memory.Memory`, `ChainPartition.memory`; as rows `memory_rows.add_memory_rows` and
+                       `link_positions.add_link_positions`; for each start `windows.windows`
+X_s                    `memory.SpanRecomputation`, `ChainPartition.recompute`
+(2)                    `terms.load`
+(3)                    `objective.period`, `objective.per_sample`; programme `minmax.solve_minmax`
+(4), p_t and q_t       `terms.ahead`, `terms.behind`; R_s: `objective.reductions`
+(5), (8), (12)         `terms.delays`
+(6)                    `parts.PathCut.length`
+(9)                    `objective.delays_of_wires`
+step, one partition    `objective.value`
+step, programme        `spans.spans` has the tables, `pareto.solve_step` the labels
+(2) to (9) as rows     `linear.linear_model`
+=====================  ============================================================================================
 """
 
 from dataclasses import dataclass, replace
@@ -82,20 +103,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipeplan_formulations.common.layer_tables import Array, Flags
 from pipeplan_formulations.partition.bounds import largest, lower_bound
 from pipeplan_formulations.partition.check import check
-from pipeplan_formulations.partition.memory import Memory, Recomputing
+from pipeplan_formulations.partition.memory import Memory, SpanRecomputation
 from pipeplan_formulations.partition.objective import value
 from pipeplan_formulations.partition.parts import PathCut
 from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
 
-__all__ = ["Array", "Boundaries", "ChainPartition", "Flags"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ChainPartition(PartitionTables):
-    """One instance, checked, with its memory, its objective and its bounds. `PartitionTables` has the fields.
+    """A checked instance, with its memory, its objective and its bounds. `PartitionTables` has the fields.
 
     Raises
     ------
@@ -113,12 +131,12 @@ class ChainPartition(PartitionTables):
         return Memory(self)
 
     @cached_property
-    def recomputing(self) -> Recomputing:
-        """What recomputation costs each span of layers."""
-        return Recomputing(self, self.room)
+    def recomputing(self) -> SpanRecomputation:
+        """Recomputation of each stage on each span of layers, and its cost."""
+        return SpanRecomputation(self, self.room)
 
     def with_paths(self, paths: tuple[PathCut, ...]) -> "ChainPartition":
-        """The same instance with these inequalities (6), and what was computed of it already."""
+        """A copy of the instance with these inequalities (6), which shares all cached tables."""
         other = replace(self, paths=paths)
         known = ("prefix", "through", "bytes", "room", "recomputing")
         other.__dict__.update({name: self.__dict__[name] for name in known if name in self.__dict__})
@@ -129,7 +147,7 @@ class ChainPartition(PartitionTables):
         return self.recomputing.choose(s, a, b)
 
     def memory(self, boundaries: Boundaries) -> tuple[int, ...]:
-        """Left side of (1) for each stage, in bytes; where nothing fits, the least that any X reaches."""
+        """Left side of (1) for each stage, in bytes; if no X fits, the least value over all X."""
         need = []
         for s, (a, b) in enumerate(pairwise(boundaries)):
             chosen = self.recompute(s, a, b)
@@ -144,7 +162,7 @@ class ChainPartition(PartitionTables):
         return tuple(need)
 
     def feasible(self, boundaries: Boundaries) -> bool:
-        """Whether the boundaries are well formed, keep (1), and go where cuts and layers are allowed."""
+        """True if the boundaries are well formed, satisfy (1), and respect allowed cuts and layers."""
         if (
             len(boundaries) != self.stages + 1
             or boundaries[0] != 0
@@ -161,22 +179,22 @@ class ChainPartition(PartitionTables):
         return self.holds(boundaries)
 
     def holds(self, boundaries: Boundaries) -> bool:
-        """Whether well-formed boundaries keep (1)."""
+        """True if well-formed boundaries satisfy (1)."""
         edges = np.array(boundaries)
         return bool((self.room.least(np.arange(self.stages), edges[:-1], edges[1:]) <= self.limit).all())
 
     def evaluate(self, boundaries: Boundaries, optimistic: bool = False) -> int:
-        """The least T that (2) to (9) allow; a stage that does not fit counts as if it recomputed nothing.
+        """The objective: the least T that satisfies (2) to (9). A stage that does not fit recomputes nothing.
 
-        ``optimistic`` takes less than the least recomputation where that is not known exactly: a bound on the value.
+        ``optimistic`` takes a lower bound on the recomputation if its least value is unknown: a bound on the objective.
         """
         return value(self, boundaries, self.recomputing.of_partition(boundaries, optimistic))
 
     def lower_bound(self) -> int:
-        """A bound that needs no solver, from each layer's fastest device; see `bounds`."""
+        """A closed-form lower bound on the objective; see `bounds.lower_bound`."""
         return lower_bound(self)
 
     @cached_property
     def largest(self) -> int:
-        """No objective exceeds this; see `bounds`."""
+        """An upper bound on the objective; see `bounds.largest`."""
         return largest(self)

@@ -1,63 +1,66 @@
-"""The chain partition problem as rows of a mixed-integer linear model, for every solver that reads rows.
+"""The chain partition problem as a mixed-integer linear model.
 
-Whatever a cut decides is a sum over c with the differences of y (see `placing`), so that in the picture there
-F_1 = prefix[5] − prefix[3]. Times of stages and links are variables of their own, tied to y by equations, so that (2)
-to (8) stay as short as they are on paper.
+Every quantity that depends on a cut is a sum over c with the differences of y (see `link_positions`). In the picture
+there, F_1 = prefix[5] − prefix[3]. Times of stages and links are variables, tied to y by equations, so each of (2) to
+(9) is one short row.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.common.scaling import Scale
-from pipeplan_formulations.partition.holding import Splits, hold
-from pipeplan_formulations.partition.instance import Array, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
+from pipeplan_formulations.partition.link_positions import Membership, add_link_positions
+from pipeplan_formulations.partition.memory_rows import TieFlags, add_memory_rows
 from pipeplan_formulations.partition.model import PartitionModel
 from pipeplan_formulations.partition.objective import Hop, delays_of_wires
-from pipeplan_formulations.partition.placing import Membership, place
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
 from pipeplan_formulations.partition.windows import windows
 
 
 def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> PartitionModel | None:
-    """The problem as rows, in units of ``scale``, T between ``low`` and ``high``; None if no partition keeps (1)."""
+    """The linear model in units of ``scale``, T between ``low`` and ``high``; None if no partition satisfies (1)."""
     room = windows(problem)
     if not room.possible:
         return None
+    # Positions of the links and memory: (1).
     model = PartitionModel()
-    place(model, problem, room)
+    add_link_positions(model, problem, room)
     on = Membership(model, problem)
-    splits = Splits(model, on)
-    hold(model, problem, room, on, splits)
+    tie_flags = TieFlags(model, on)
+    add_memory_rows(model, problem, room, on, tie_flags)
+    # Variables for the times of stages and links.
     forward, backward, update = (
-        _stage_times(model, problem, scale, name, splits) for name in ("forward", "backward", "update")
+        _stage_times(model, problem, scale, name, tie_flags) for name in ("forward", "backward", "update")
     )
     send, back, link = (_link_times(model, problem, scale, name) for name in ("send", "send_back", "link"))
     model.minimize(model.time(low, high))
     stages = list(zip(forward, backward, [*send, Expression({})], [Expression({}), *back], strict=True))
-    reduce = [_reduction(model, problem, scale, s, on, splits) for s in range(problem.stages)]
+    reduce = [_reduction(model, problem, scale, s, on, tie_flags) for s in range(problem.stages)]
     if problem.objective == "bottleneck":
         _bottleneck(model, problem, scale, stages, link, reduce)
         return model
     weight = [Expression({})] * problem.stages
     if problem.weight is not None:
-        weight = _stage_times(model, problem, scale, "weight", splits)
+        weight = _stage_times(model, problem, scale, "weight", tie_flags)
     _step(model, problem, scale, stages, [u + r for u, r in zip(update, reduce, strict=True)], weight)
 
     def held(link: int, row: Sequence[int]) -> Expression:
         return model.define(model.chosen(link, scale.down(np.array(row))))
 
-    for path in problem.paths:  # (6): an order's path is at least so long in every partition
+    for path in problem.paths:  # (6)
         length = path.length(forward, backward, update, reduce, send, back, held)
         model.above(length - path.constant + scale.down(path.constant))
     return model
 
 
 def _stage_times(
-    model: PartitionModel, problem: ChainPartition, scale: Scale, name: str, splits: Splits
+    model: PartitionModel, problem: ChainPartition, scale: Scale, name: str, tie_flags: TieFlags
 ) -> list[Expression]:
-    """Sum over a stage's layers; a backward runs the forward of what is recomputed once more."""
+    """The time of each stage, a sum over its layers; backwards include the forwards of recomputed layers."""
     prefix = np.insert(np.cumsum(scale.down(getattr(problem, name)), axis=-1), 0, 0, axis=-1)
     times = [model.over_stage(s, prefix[s]) for s in range(problem.stages)]
     if name == "backward":
@@ -68,20 +71,20 @@ def _stage_times(
     if name == "update" and problem.objective == "step":
         for tie in problem.ties:
             for s, update in enumerate(scale.down(np.array(tie.update)).tolist()):
-                times[s] += update * splits.copied(tie, s) if update else 0
+                times[s] += update * tie_flags.has_copy(tie, s) if update else 0
     return [model.define(time) for time in times]
 
 
 def _link_times(model: PartitionModel, problem: ChainPartition, scale: Scale, name: str) -> list[Expression]:
-    """The entry of the cut that was chosen."""
+    """The table's entry for the cut of each link."""
     table = scale.down(getattr(problem, name))
     return [model.define(model.chosen(link, table[link])) for link in range(problem.stages - 1)]
 
 
 def _reduction(
-    model: PartitionModel, problem: ChainPartition, scale: Scale, s: int, on: Membership, splits: Splits
+    model: PartitionModel, problem: ChainPartition, scale: Scale, s: int, on: Membership, tie_flags: TieFlags
 ) -> Expression:
-    """R_s: its layers' parts, the base if one of them has a part, and the ties that it splits."""
+    """R_s: sum over the layers, the base if one of them reduces, and the parts of ties that are split."""
     total = Expression({})
     if problem.reduce.any():
         rounded = scale.down(problem.reduce[s])
@@ -94,8 +97,8 @@ def _reduction(
             total += base * model.largest([on(s, int(i)) for i in np.flatnonzero(some)])
     for tie in problem.ties:
         copy, home = scale.down(tie.reduce[s]), scale.down(tie.home[s])
-        total += copy * splits.copied(tie, s) if copy else 0
-        total += home * splits.left(tie, s) if home else 0
+        total += copy * tie_flags.has_copy(tie, s) if copy else 0
+        total += home * tie_flags.is_home(tie, s) if home else 0
     return model.define(total)
 
 
@@ -107,10 +110,10 @@ def _bottleneck(
     link: list[Expression],
     reduce: list[Expression],
 ) -> None:
-    """(3): no device and, where transfers overlap, no link is busier than T.
+    """Add (3): T is at least the busy time per sample of each stage and, if transfers overlap, of each link.
 
-    N T is at least what a stage does in a step. T is an integer: less N − 1, the sum is rounded down, as a link's is,
-    and as a stage's has to be in larger units.
+    N T is at least the busy time per step. T is an integer, so subtracting N − 1 from that time rounds its quotient
+    down. Links round down, and so do stages in units larger than 1, to keep a lower bound.
     """
     many = problem.divisor
     rows = [
@@ -131,7 +134,8 @@ def _step(
     ending: Sequence[Expression],
     weight: Sequence[Expression],
 ) -> None:
-    """(4): way to the stage, its work, way back or its own end; (5), (8), (9): one way and many services in a row."""
+    """Add (4), then (5), (8) and (9). ``ending`` is E_s of each stage, ``weight`` V_s."""
+    # ``head`` is H_s = E_0 + Σ (p_t + q_t), ``way`` is Σ p_t, both over the stages before.
     head, way = ending[0] + weight[0], Expression({})
     ending = [e + count.stage * v for e, v, count in zip(ending, weight, problem.through, strict=True)]
     for s, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
@@ -151,6 +155,7 @@ def _step(
     def held(link: int, row: Array) -> Expression:
         return model.define(model.chosen(link, scale.down(row)))
 
+    # Here ``head`` is R; f, g and l before and behind each stage for (9).
     nothing, latencies = Expression({}), scale.down(problem.latency).tolist()
     sends, returns = [nothing, *(times[2] for times in stages)], [*(times[3] for times in stages), nothing]
     hops = [Hop(*times) for times in zip(sends, returns, [0, *latencies, 0], strict=True)]

@@ -1,4 +1,4 @@
-"""Memory of stages, equation (1), for arrays of stages and spans, and what the recomputation that it takes costs."""
+"""Memory of stages, inequality (1), for arrays of stages and spans, and the cost of the recomputation that it needs."""
 
 from collections.abc import Callable
 
@@ -27,11 +27,11 @@ class Memory:
         self._ties = [tie for tie in problem.ties if any(tie.resident)]
 
     def plain(self, s: Array, a: Array, b: Array) -> Array:
-        """Left side of (1) where nothing is recomputed."""
+        """Left side of (1) with nothing recomputed."""
         return self._stays(s, a, b) + self._largest(self._workspaces, s, a, b)
 
     def spare(self, s: Array, a: Array, b: Array) -> Array:
-        """What the limit leaves for workspace where nothing is recomputed; negative if it leaves none."""
+        """Bytes that the limit leaves for workspace with nothing recomputed; negative if it leaves none."""
         room: Array = self._problem.limit[s] - self._stays(s, a, b)
         return room
 
@@ -39,15 +39,17 @@ class Memory:
         """Left side of (1) with the recomputation that needs the least memory."""
         if not self._options:
             return self.plain(s, a, b)
-        flight = self._problem.in_flight[s]
-        return self._stays(s, a, b) + self._by_sort(lambda sort: self._options[sort].leanest(a, b, flight), s, a, b)
+        in_flight = self._problem.in_flight[s]
+        return self._stays(s, a, b) + self._by_sort(
+            lambda sort: self._options[sort].fewest_bytes(a, b, in_flight), s, a, b
+        )
 
     def _largest(self, tables: dict[int, SpanLargest], s: Array, a: Array, b: Array) -> Array:
         """Z_s or Y_s."""
         return self._by_sort(lambda sort: tables[sort].of(a, b), s, a, b)
 
     def _by_sort(self, bytes_of: Callable[[int], Array], s: Array, a: Array, b: Array) -> Array:
-        """Bytes that are the same for all stages of a sort, given those of each sort."""
+        """Bytes of each stage, given a function that returns those of a sort of stages."""
         if len(self._sorts) == 1:
             return bytes_of(self._sorts[0])
         found: Array = np.zeros(np.broadcast_shapes(np.shape(s), np.shape(a), np.shape(b)), np.int64)
@@ -56,27 +58,30 @@ class Memory:
         return found
 
     def _stays(self, s: Array, a: Array, b: Array) -> Array:
+        """Left side of (1) with nothing recomputed, without Z_s."""
         resident, saved = self._problem.prefix["resident"], self._problem.prefix["saved"]
         held = saved[s, b] - saved[s, a] + self._problem.bytes.received[s, a]
         total: Array = resident[s, b] - resident[s, a] + self._problem.in_flight[s] * held
         if self._beside:
             total = total + self._largest(self._beside, s, a, b)
         for tie in self._ties:
-            total = total + np.array(tie.resident)[s] * tie.copied(a, b)
+            total = total + np.array(tie.resident)[s] * tie.has_copy(a, b)
         return total
 
 
-class Recomputing:
-    """X and its cost for stages on spans of layers; what floors a dynamic programme asked for is kept."""
+class SpanRecomputation:
+    """X and its cost for stages on spans of layers, with a cache of lower bounds for dynamic programmes."""
 
     def __init__(self, problem: PartitionTables, room: Memory) -> None:
         self._problem, self._room = problem, room
         self._any = bool(problem.bytes.useful.any())
         self._by_stage: dict[int, SpanOptions] = {}
-        self._floors: dict[int, Array] = {}
+        self._lower_bounds: dict[int, Array] = {}
 
     def of_partition(self, boundaries: Boundaries, optimistic: bool) -> Array:
-        """What each stage's backward takes longer; 0 where nothing fits.
+        """Recomputed forward time in each stage's backward; 0 where no X fits.
+
+        ``optimistic`` takes a lower bound on it where the least is unknown.
 
         Returns
         -------
@@ -88,14 +93,17 @@ class Recomputing:
         edges = np.array(boundaries)
         for s in np.flatnonzero(self._short(np.arange(len(longer)), edges[:-1], edges[1:])).tolist():
             span = s, edges[s : s + 1], edges[s + 1 : s + 2]
-            longer[s] = (self._floor(*span) if optimistic else self._options(s).least_each(*self._asked(*span))[1])[0]
+            longer[s] = (
+                self._lower_bound(*span) if optimistic else self._options(s).least_each(*self._query(*span))[1]
+            )[0]
         return longer
 
-    def floors(self, s: int, a: Array, b: Array, wanted: Flags) -> Array:
-        """What stage s's backward takes longer, at least, on the spans a … b − 1 that are ``wanted``; 0 on others."""
+    def lower_bounds(self, s: int, a: Array, b: Array, wanted: Flags) -> Array:
+        """Lower bound on recomputed forward time of stage s on the spans a … b − 1 that are ``wanted``; 0 on others."""
         longer = np.zeros(np.broadcast_shapes(a.shape, b.shape), np.int64)
         if not self._any or not wanted.any():
             return longer
+        # Wanted spans, their places in the cache, and those that it lacks.
         start, end = (np.broadcast_to(edge, longer.shape)[wanted] for edge in (a, b))
         place = start, end - start - 1
         known = self._table(s, int(place[1].max()) + 1)
@@ -105,7 +113,7 @@ class Recomputing:
             cost = np.zeros(len(start), np.int64)
             short = self._short(np.array(s), start, end)
             if short.any():
-                cost[short] = self._floor(s, start[short], end[short])
+                cost[short] = self._lower_bound(s, start[short], end[short])
             known[start, end - start - 1] = cost
         longer[wanted] = known[place]
         return longer
@@ -116,40 +124,41 @@ class Recomputing:
         spare = int(self._room.spare(*span))
         if spare >= int(self._problem.bytes.workspace[s, a:b].max()):
             return ()
-        flight = int(self._problem.in_flight[s])
-        if not self._any or flight == 0:
+        in_flight = int(self._problem.in_flight[s])
+        if not self._any or in_flight == 0:
             return None
-        return self._options(s).choose(a, b, flight, spare)
+        return self._options(s).choose(a, b, in_flight, spare)
 
     def _table(self, s: int, width: int) -> Array:
-        """LowerBounds of stage s that are known: rows are starts, columns lengths less one."""
-        known = self._floors.get(s)
+        """The cache of stage s, at least ``width`` wide: rows are starts, columns lengths less one."""
+        known = self._lower_bounds.get(s)
         if known is None or known.shape[1] < width:
             wider = np.full((self._problem.layers, width), UNKNOWN)
             if known is not None:
                 wider[:, : known.shape[1]] = known
-            self._floors[s] = known = wider
+            self._lower_bounds[s] = known = wider
         return known
 
     def _short(self, s: Array, a: Array, b: Array) -> Flags:
-        """Which stages fit only with recomputation."""
+        """True for stages that fit only with recomputation."""
         limit = self._problem.limit[s]
         short: Flags = (self._room.plain(s, a, b) > limit) & (self._room.least(s, a, b) <= limit)
         return short
 
-    def _floor(self, s: int, a: Array, b: Array) -> Array:
-        """Least extra time of spans that are short of memory; a rough bound on it where they are crowded."""
-        options, asked = self._options(s), self._asked(s, a, b)
+    def _lower_bound(self, s: int, a: Array, b: Array) -> Array:
+        """Least recomputed forward time of spans that need some; a quick lower bound for crowded spans."""
+        options, query = self._options(s), self._query(s, a, b)
         crowded = options.crowded(a, b)
-        floor = options.rough(*asked)
-        floor[~crowded] = options.least_each(*(each[~crowded] for each in asked))[0]
-        return floor
+        bound = options.quick_lower_bound(*query)
+        bound[~crowded] = options.least_each(*(each[~crowded] for each in query))[0]
+        return bound
 
-    def _asked(self, s: int, a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
+    def _query(self, s: int, a: Array, b: Array) -> tuple[Array, Array, Array, Array]:
         """Starts, ends, in-flight counts and spare bytes."""
         return a, b, np.broadcast_to(self._problem.in_flight[s], a.shape), self._room.spare(np.array(s), a, b)
 
     def _options(self, s: int) -> SpanOptions:
+        """Recomputation options of stage s."""
         if s not in self._by_stage:
             self._by_stage[s] = self._problem.options(s)
         return self._by_stage[s]

@@ -1,26 +1,28 @@
-"""Objective 'bottleneck', (3): the classical min-max dynamic programme over (stage, boundary).
+"""Dynamic programme for the objective 'bottleneck', (3): the classical min-max recursion over (stage, boundary).
 
 ::
 
     best[s + 1][b] = min over a < b of max(best[s][a], load of stage s on layers a … b − 1)
 
-O(n² S) at worst; spans longer than a target are left out, and the target doubles until some partition meets it.
+It takes O(n² S) time at worst. Spans whose load exceeds a target are left out, and the target doubles until some
+partition stays within it.
 """
 
 import numpy as np
 
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.sentinels import UNLIMITED
-from pipeplan_formulations.partition.instance import Boundaries, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.spans import NEVER, spans
+from pipeplan_formulations.partition.tables import Boundaries
 from pipeplan_formulations.partition.windows import Windows
 
 NEAR = 4
-"""A horizon is looked at in one go if it is at most so many times a target."""
+"""If the horizon is at most this multiple of the target, it becomes the target."""
 
 
 def solve_minmax(problem: ChainPartition, room: Windows, bracket: Bracket[Boundaries]) -> None:
-    """Close the bracket: with the optimum, or nothing below the cutoff. Some partition must keep (1)."""
+    """Close the bracket: find the optimum, or prove the cutoff. Some partition must satisfy (1)."""
     target = max(1, bracket.low)
     while not (bracket.proven or bracket.beyond):
         if bracket.horizon < UNLIMITED and bracket.horizon <= NEAR * target:
@@ -31,7 +33,7 @@ def solve_minmax(problem: ChainPartition, room: Windows, bracket: Bracket[Bounda
 
 
 def _within(problem: ChainPartition, room: Windows, target: int, bracket: Bracket[Boundaries]) -> int:
-    """The optimum if it is at most ``target`` (then the bracket has it), otherwise more than ``target``."""
+    """The optimum if it is at most ``target``, offered to the bracket; else ``target`` + 1."""
     n, stages = problem.layers, problem.stages
     best = np.full((stages + 1, n + 1), NEVER)
     origin = np.zeros((stages + 1, n + 1), np.int64)
@@ -41,6 +43,7 @@ def _within(problem: ChainPartition, room: Windows, target: int, bracket: Bracke
         table = spans(problem, s, np.flatnonzero(best[s] <= target), room, room.open[s + 1], target)
         if not len(table.starts):
             return target + 1
+        # For each end, the start of least value: sort entries by (end, value) and take the first of each end.
         value = np.maximum(best[s, table.starts][:, None], table.work)
         ends = table.ends.ravel()
         order = np.lexsort((value.ravel(), ends))
@@ -50,6 +53,7 @@ def _within(problem: ChainPartition, room: Windows, target: int, bracket: Bracke
         origin[s + 1, ends_first] = table.starts[chosen // table.ends.shape[1]]
     if best[stages, n] > target:
         return target + 1
+    # Follow the stored starts back from the last boundary.
     boundaries = [n]
     for s in range(stages, 0, -1):
         boundaries.append(int(origin[s, boundaries[-1]]))

@@ -1,15 +1,17 @@
-"""The linear model of a chain partition: values at cuts and over stages, and the way back to boundaries."""
+"""`PartitionModel`: a linear model with expressions for cuts and stages, translated to and from boundaries."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.mip.model import Expression, LinearModel
-from pipeplan_formulations.partition.instance import Array, Boundaries, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
+from pipeplan_formulations.partition.tables import Boundaries
 
 
-class Again(NamedTuple):
-    """Layers with equal numbers: the variable that says how many of them a stage recomputes, and whether any."""
+class RecomputedLayers(NamedTuple):
+    """Layers with equal numbers that a stage may recompute: variables for how many, and 1 if there are any."""
 
     stage: int
     layers: tuple[int, ...]
@@ -19,21 +21,21 @@ class Again(NamedTuple):
 
 @dataclass
 class PartitionModel(LinearModel):
-    """A linear model with T as its objective, and where to find the links in it.
+    """A linear model with T as its objective, and the variables of its links.
 
     Attributes
     ----------
     switches : list of dict
         ``switches[l]`` maps each open cut of link l, in order, to its variable y.
     again : list of Again
-        What may be recomputed.
+        Layers that may be recomputed.
     """
 
     switches: list[dict[int, int]] = field(default_factory=list)
-    again: list[Again] = field(default_factory=list)
+    again: list[RecomputedLayers] = field(default_factory=list)
 
     def above(self, expression: Expression | int) -> None:
-        """T ≥ ``expression``."""
+        """Add T ≥ ``expression``."""
         self.at_least(Expression({self.objective: 1}) - expression)
 
     def chosen(self, link: int, values: Array) -> Expression:
@@ -68,6 +70,6 @@ class PartitionModel(LinearModel):
         return point
 
     def boundaries(self, point: list[float], layers: int) -> Boundaries:
-        """The boundaries that an assignment means."""
+        """The boundaries that an assignment describes."""
         chosen = [next(cut for cut, variable in cuts.items() if point[variable] > 0.5) for cuts in self.switches]
         return (0, *(cut + 1 for cut in chosen), layers)

@@ -15,7 +15,8 @@ Nanoseconds = TypeVar("Nanoseconds", int, NDArray[np.int64])
 
 
 def value(problem: PartitionTables, boundaries: Boundaries, recomputing: Array) -> int:
-    """The least T, where stage s spends ``recomputing[s]`` more on each backward."""
+    """The least T, with ``recomputing[s]`` more time in each backward of stage s."""
+    # Sums over the layers of each stage, and entries of the cut of each link.
     edges = np.array(boundaries)
     s, a, b = np.arange(problem.stages), edges[:-1], edges[1:]
     links, cut = s[:-1], b[:-1] - 1
@@ -35,6 +36,7 @@ def value(problem: PartitionTables, boundaries: Boundaries, recomputing: Array) 
         busy = [per_sample(problem, c.out, x) for c, x in zip(problem.through, link, strict=False)]
         return int(max(shares + (busy if problem.overlap != "none" else [])))
 
+    # (4): ``head`` is H_s with E_0 (and V_0), ``slack`` the part of it that (4b) does without: E_0 + Σ q_t.
     reduce = reductions(problem, s, a, b).tolist()
     head = slack = update[0] + reduce[0] + weight[0]
     least = 0
@@ -46,23 +48,25 @@ def value(problem: PartitionTables, boundaries: Boundaries, recomputing: Array) 
         later = behind(problem.overlap, backward[t], latency, into[t], returned)
         head += ahead(problem.overlap, forward[t], latency, out[t]) + later
         slack += later
+    # (5), (8) and (9): ``head`` is R.
     hops = [Hop(*times) for times in zip([0, *out], [*into, 0], [0, *problem.latency.tolist(), 0], strict=True)]
     for t, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
         least = max(least, head + max(delays(problem.overlap, count, *times, weight[t])))
         shared = delays_of_wires(problem, t, *times[:2], hops[t], hops[t + 1], lambda at, row: int(row[cut[at]]))
         least = max(least, head + max(shared, default=0))
+    # (6).
     lengths = forward, backward, update, reduce, send, back
     paths = (path.length(*lengths, lambda at, row: int(row[cut[at]])) for path in problem.paths)
     return int(max([least, *paths]))
 
 
 def per_sample(problem: PartitionTables, count: int, time: int) -> int:
-    """(3): for how much of a sample ``count`` micro-batches keep a link busy, rounded down."""
+    """(3) of a link that carries ``count`` micro-batches per step: its busy time per sample, rounded down."""
     return count * time // problem.divisor
 
 
 def period(problem: PartitionTables, count: int, time: Nanoseconds, once: Nanoseconds) -> Nanoseconds:
-    """(3): the load of a stage that works on ``count`` micro-batches of a step, and on something ``once``."""
+    """(3) of a stage with ``count`` micro-batches and the time ``once`` per step: its busy time per sample."""
     return -(-(count * time + once) // problem.divisor)
 
 
@@ -72,15 +76,15 @@ def reductions(problem: PartitionTables, s: Array, a: Array, b: Array) -> Array:
     result: Array = total[s, b] - total[s, a]
     result = result + problem.reduce_base[s] * (some[s, b] > some[s, a])
     for tie in problem.ties:
-        result = result + np.array(tie.reduce)[s] * tie.copied(a, b) + np.array(tie.home)[s] * tie.left(a, b)
+        result = result + np.array(tie.reduce)[s] * tie.has_copy(a, b) + np.array(tie.home)[s] * tie.is_home(a, b)
     return result
 
 
 def copies_update(problem: PartitionTables, s: Array, a: Array, b: Array) -> Array:
-    """What the copies of the stages s on layers a … b − 1 add to U_s; arrays that broadcast."""
+    """Contribution of copies of tied weights to U_s, for stages s on layers a … b − 1; arrays that broadcast."""
     result: Array = np.zeros(np.broadcast_shapes(s.shape, a.shape, b.shape), np.int64)
     for tie in problem.ties:
-        result = result + np.array(tie.update)[s] * tie.copied(a, b)
+        result = result + np.array(tie.update)[s] * tie.has_copy(a, b)
     return result
 
 
@@ -101,7 +105,7 @@ def delays_of_wires(
     out: Hop,
     busy: Callable[[int, Array], Number],
 ) -> Iterator[Number]:
-    """e of (9) for each wire of the stage.
+    """The delays e of (9), one for each wire of the stage.
 
     Parameters
     ----------
@@ -120,7 +124,7 @@ def delays_of_wires(
 
 
 def _alone(overlap: Overlap, wire: Wire, action: Number, into: Hop, out: Hop) -> Number:
-    """What of R lies between the start of the first transfer and the end of the last if there is one micro-batch."""
+    """The part of R from the start of the first transfer on the wire to the end of the last, for one micro-batch."""
     if overlap == "stream":
         return action
     if wire.beyond is None:

@@ -1,23 +1,30 @@
-"""Objective 'step' without (6): is there a partition with T ≤ target? Labels over (stage, boundary), by bisection.
+"""Dynamic programme for the objective 'step' without (6): bisection on a target, Pareto labels over (stage, boundary).
 
-With a target, (4a) is a test of one stage: H_s + M_s w_s ≤ target, where H_s = E_0 + Σ_{t<s} (p_t + q_t). What a prefix
-of stages leaves to the rest is three numbers: its H (smaller is better); the largest delay e so far (smaller is
-better), because (5) and (8) compare R, known at the end only, with the largest e; and its slack D_s = E_0 + Σ_{t<s} q_t
-(larger is better), because (4b) is H_s − D_s + M_s w_s + E_s ≤ target. So each boundary holds a Pareto set of labels:
+With a target, (4a) is a test of one stage: H_s + M_s w_s ≤ target, where H_s = E_0 + Σ_{t<s} (p_t + q_t). The label of
+a prefix of stages has three numbers:
+
+- H, smaller is better;
+- the largest delay e so far, smaller is better: (5), (8) and (9) add the largest e to R, known only at the end;
+- the slack D_s = E_0 + Σ_{t<s} q_t, larger is better: (4b) is H_s − D_s + M_s w_s + E_s ≤ target.
+
+Each boundary holds a Pareto set of labels:
 
 ::
 
-    e │ ×                       × kept, nothing lies left of and below it (with as much slack)
+    e │ ×                       × kept: no label left of and below it has as much slack
       │    ×     ·              · dominated
       │       ×       ·
       └─────────────────── H
 
-Looking back from the end tells, for each boundary, the largest H that can still succeed, the least and the most that R
-can still grow, and the least e that the stages to come have anyway. A label beyond the first is dropped, and so is one
-whose e is too much even for the least R. An e below the one that comes anyway counts as that one, and so does an e that
-is harmless even for the most R. Slack beyond what any stage to come spends on ending its step is worth nothing, and as
-that is little, all labels of a boundary usually have the same. Balanced stages have nearly the same e, so few labels a
-boundary are left.
+A backward pass computes for each boundary the largest H that can still meet the target, the least and the most that R
+can still grow, and the least e of the later stages. It reduces the labels in three ways:
+
+- A label is dropped if its H is too large, or its e too large even for the least R.
+- An e below that of the later stages counts as that value, and so does an e that meets the target even for the most R.
+- Slack beyond what any later stage can use for its ending is cut off. Endings are short, so all labels of a boundary
+  usually have the same slack.
+
+Balanced stages have nearly the same e, so few labels per boundary remain.
 """
 
 from dataclasses import dataclass
@@ -26,24 +33,27 @@ import numpy as np
 
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.pareto import spread, undominated
 from pipeplan_formulations.common.sentinels import UNLIMITED
-from pipeplan_formulations.partition.instance import Array, Boundaries, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.spans import NEVER, Spans, spans
+from pipeplan_formulations.partition.tables import Boundaries
 from pipeplan_formulations.partition.windows import Windows
 
 BEAM = 12
-"""Labels a boundary in the quick attempt that goes before each exhaustive one."""
+"""Labels per boundary in the quick attempt before each exhaustive one."""
 
 
 def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket[Boundaries]) -> None:
-    """Close the bracket for the problem without (6). Some partition must keep (1)."""
+    """Close the bracket for the problem without (6). Some partition must satisfy (1)."""
+    # Double the target until the backward pass, a relaxation, allows a partition, which becomes an incumbent.
     target = max(1, bracket.low)
     if bracket.horizon < UNLIMITED:
         target = max(target, bracket.horizon - (bracket.horizon == bracket.cutoff))
     while not bracket.beyond:
         stages = _Stages(problem, room, target, bracket.clock)
-        view = _look_back(stages, target, bracket)
+        view = _backward_pass(stages, target, bracket)
         if view.possible:
             break
         bracket.raise_low(target + 1)
@@ -52,15 +62,17 @@ def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket[Boundari
         return
     bracket.offer(view.follow(stages.tables))
 
-    while bracket.low < target and not bracket.closed:  # without labels
+    # Bisect for the least target of the relaxation.
+    while bracket.low < target and not bracket.closed:
         middle = (bracket.low + target) // 2
-        view = _look_back(stages, middle, bracket)
+        view = _backward_pass(stages, middle, bracket)
         if view.possible:
             bracket.offer(view.follow(stages.tables))
             target = middle
         else:
             bracket.raise_low(middle + 1)
     assert bracket.high is not None
+    # Bisect with labels, between that bound and the incumbent.
     stages = _Stages(problem, room, bracket.horizon, bracket.clock)
     target, failures = bracket.low, 0
     while not bracket.closed:
@@ -76,7 +88,7 @@ def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket[Boundari
 
 
 class _Stages:
-    """Every stage's spans for a target, and what (4b) asks of them.
+    """Every stage's spans for a target, and the slack that (4b) can use.
 
     Attributes
     ----------
@@ -95,6 +107,7 @@ class _Stages:
         self.slack = self._most_slack() if any(np.any(table.ending) for table in self.tables[1:]) else None
 
     def _most_slack(self) -> Array:
+        """The most slack at each boundary, over all prefixes."""
         slack = np.zeros(self.shape, np.int64)
         for s, table in enumerate(self.tables):
             np.maximum.at(slack[s + 1], table.ends, slack[s, table.starts][:, None] + table.behind)
@@ -102,27 +115,37 @@ class _Stages:
 
 
 @dataclass(frozen=True)
-class _View:
-    """What the end tells each boundary. Rows are stages 0 … S, columns boundaries 0 … n.
+class _SuffixView:
+    """Result of a backward pass for each boundary. Rows are stages 0 … S, columns boundaries 0 … n.
 
-    ``cap``: largest H that may still succeed. ``near``, ``far``: least and most that R can still grow.
-    ``worst``: least e that the stages to come can have as their largest. ``spent``: slack beyond it is worth nothing.
-    ``caps``: for each stage and span, the largest H before it that may still succeed through it.
+    Attributes
+    ----------
+    cap : array
+        Largest H that may still meet the target.
+    least_growth, most_growth : array
+        Least and most by which R can still grow.
+    least_delay : array
+        Least value of the largest e of the later stages.
+    useful_slack : array
+        Slack beyond this has no use.
+    caps : list of array
+        For each stage, by span: the largest H before it that may still meet the target through the span.
     """
 
     cap: Array
-    near: Array
-    far: Array
-    worst: Array
-    spent: Array
+    least_growth: Array
+    most_growth: Array
+    least_delay: Array
+    useful_slack: Array
     caps: list[Array]
 
     @property
     def possible(self) -> bool:
+        """True if the relaxation allows a partition within the target."""
         return int(self.cap[0, 0]) >= 0
 
     def follow(self, tables: list[Spans]) -> Boundaries:
-        """The partition that leaves the largest H at every boundary."""
+        """The partition that follows the span of the largest cap from each boundary."""
         boundaries = [0]
         for table, caps in zip(tables, self.caps, strict=True):
             row = int(np.searchsorted(table.starts, boundaries[-1]))
@@ -130,41 +153,48 @@ class _View:
         return tuple(boundaries)
 
 
-def _look_back(stages: _Stages, target: int, bracket: Bracket[Boundaries], heads: Array | None = None) -> _View:
-    """(4a) exactly; (4b) with the most slack; (5) and (8) for the largest e from a span on, with the least R.
+def _backward_pass(
+    stages: _Stages, target: int, bracket: Bracket[Boundaries], heads: Array | None = None
+) -> _SuffixView:
+    """Backward pass: (4a) exactly, (4b) with the most slack, and delays from each span on with the least growth of R.
 
-    ``heads``: least H known of a boundary; without it, no label is asked what its slack is worth.
+    ``heads``: lower bounds on H at each boundary. They exclude spans, and only with them useful slack is computed.
     """
-    cap, near, far, worst = (np.full(stages.shape, start) for start in (-NEVER, NEVER, -NEVER, NEVER))
-    spent = np.zeros(stages.shape, np.int64)
-    cap[-1, -1], near[-1, -1], far[-1, -1], worst[-1, -1] = target, 0, 0, 0
+    # Behind the last stage: H up to the target, nothing else.
+    cap, least_growth, most_growth, least_delay = (
+        np.full(stages.shape, start) for start in (-NEVER, NEVER, -NEVER, NEVER)
+    )
+    useful_slack = np.zeros(stages.shape, np.int64)
+    cap[-1, -1], least_growth[-1, -1], most_growth[-1, -1], least_delay[-1, -1] = target, 0, 0, 0
     every = []
     for s, table in reversed(list(enumerate(stages.tables))):
         bracket.clock.check()
-        following = near[s + 1][table.ends]
+        # Cap on H by (4a), by the caps behind, by (4b), and by delays.
+        following = least_growth[s + 1][table.ends]
         caps = np.minimum(target - table.work, cap[s + 1][table.ends] - table.advance)
         if s == 0:
             np.minimum(caps, target - table.work - table.ending, out=caps)
         elif stages.slack is not None:
             slack = stages.slack[s, table.starts][:, None]
             np.minimum(caps, target - table.work - table.ending + slack, out=caps)
-        delay = np.maximum(table.delay, worst[s + 1][table.ends])
+        delay = np.maximum(table.delay, least_delay[s + 1][table.ends])
         np.minimum(caps, target - delay - table.advance - following, out=caps)
-        cap[s, table.starts] = caps.max(axis=1, initial=-NEVER)  # never less, or sums would leave int64
+        cap[s, table.starts] = caps.max(axis=1, initial=-NEVER)  # at least −NEVER, or sums would exceed int64
+        # Growth of R and least delay, over the spans that some head may still use.
         alive = caps >= (0 if heads is None else heads[s, table.starts][:, None])
-        near[s, table.starts] = np.where(alive, table.advance + following, NEVER).min(axis=1, initial=NEVER)
-        worst[s, table.starts] = np.where(alive, delay, NEVER).min(axis=1, initial=NEVER)
-        grown = table.advance + far[s + 1][table.ends]
-        far[s, table.starts] = np.where(alive, grown, -NEVER).max(axis=1, initial=-NEVER)
+        least_growth[s, table.starts] = np.where(alive, table.advance + following, NEVER).min(axis=1, initial=NEVER)
+        least_delay[s, table.starts] = np.where(alive, delay, NEVER).min(axis=1, initial=NEVER)
+        grown = table.advance + most_growth[s + 1][table.ends]
+        most_growth[s, table.starts] = np.where(alive, grown, -NEVER).max(axis=1, initial=-NEVER)
         if stages.slack is not None and heads is not None:
-            asked = np.maximum(table.ending, spent[s + 1][table.ends] - table.behind)
-            spent[s, table.starts] = np.where(alive, asked, 0).max(axis=1, initial=0)
+            required = np.maximum(table.ending, useful_slack[s + 1][table.ends] - table.behind)
+            useful_slack[s, table.starts] = np.where(alive, required, 0).max(axis=1, initial=0)
         every.append(caps)
-    return _View(cap, near, far, worst, spent, every[::-1])
+    return _SuffixView(cap, least_growth, most_growth, least_delay, useful_slack, every[::-1])
 
 
-def _least_heads(stages: _Stages, view: _View) -> Array:
-    """The least H at each boundary over prefixes that may still succeed; shape (S + 1, n + 1)."""
+def _least_heads(stages: _Stages, view: _SuffixView) -> Array:
+    """The least H at each boundary, over prefixes that may still meet the target; shape (S + 1, n + 1)."""
     heads = np.full(stages.shape, NEVER)
     heads[0, 0] = 0
     for s, (table, caps) in enumerate(zip(stages.tables, view.caps, strict=True)):
@@ -175,31 +205,35 @@ def _least_heads(stages: _Stages, view: _View) -> Array:
 
 
 def _labels(stages: _Stages, target: int, bracket: Bracket[Boundaries], beam: int | None = None) -> Boundaries | None:
-    """A partition with T ≤ target, or None if there is none (with at most ``beam`` labels a boundary: none found)."""
-    view = _look_back(stages, target, bracket)
-    view = _look_back(stages, target, bracket, _least_heads(stages, view))
+    """A partition with T ≤ target, or None if there is none (with at most ``beam`` labels per boundary: none found)."""
+    view = _backward_pass(stages, target, bracket)
+    view = _backward_pass(stages, target, bracket, _least_heads(stages, view))
     boundary, head, delay, slack = (np.zeros(1, np.int64) for _ in range(4))
     history: list[tuple[Array, Array]] = []
     for s, (table, caps) in enumerate(zip(stages.tables, view.caps, strict=True)):
         bracket.clock.check()
+        # Pairs of a label and a span that begins at its boundary, within the cap and (4b).
         row = np.searchsorted(table.starts, boundary)
         reaches = caps[row] >= head[:, None]
         if s and stages.slack is not None:  # (4b)
             ends_at = table.work[row] + (table.ending[row] if isinstance(table.ending, np.ndarray) else 0)
             reaches &= (head - slack)[:, None] + ends_at <= target
+        # New labels: H and e behind the span; dropped if e is too large even for the least R.
         label, column = np.nonzero(reaches)
         row = row[label]
         ends = table.ends[row, column]
         heads = head[label] + table.advance[row, column]
-        least = view.worst[s + 1, ends]
+        least = view.least_delay[s + 1, ends]
         delays = np.maximum(np.maximum(delay[label], table.delay[row, column]), least)
-        fits = heads + view.near[s + 1, ends] + delays <= target
+        fits = heads + view.least_growth[s + 1, ends] + delays <= target
         label, row, column = label[fits], row[fits], column[fits]
         ends, heads, delays, least = ends[fits], heads[fits], delays[fits], least[fits]
-        delays = np.where(heads + view.far[s + 1, ends] + delays <= target, least, delays)
+        # An e that meets the target even for the most R counts as the least e of the later stages; slack is cut off.
+        delays = np.where(heads + view.most_growth[s + 1, ends] + delays <= target, least, delays)
         slacks = None
         if stages.slack is not None:
-            slacks = np.minimum(slack[label] + table.behind[row, column], view.spent[s + 1, ends])
+            slacks = np.minimum(slack[label] + table.behind[row, column], view.useful_slack[s + 1, ends])
+        # Keep the Pareto set of each boundary, at most ``beam`` labels, with the index of the label before.
         kept = undominated(ends, heads, delays, slacks)
         if not len(kept):
             return None

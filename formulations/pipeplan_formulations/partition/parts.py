@@ -2,8 +2,8 @@
 
 ::
 
-    layers    0 │ 1 2 │ 3 4 5        a tie of layers 0 and 4: what they share counts as layer 0's. Stage 2 holds a copy,
-              h         c            and both stages, home (h) and copy (c), add up the gradients of the two
+    layers    0 │ 1 2 │ 3 4 5        a tie of layers 0 and 4: shared weights belong to layer 0. Stage 2 holds a copy.
+              h         c            Both stages, home (h) and copy (c), add up the gradients of the two
 
     stage 0   d0 d1 d2        link 0: d0 d1 d2 ──card──▶ d4        the card of node 0 carries tensors of both links,
     stage 1   d3 │ d4         link 1: d3       ──card──▶ d5        one after the other
@@ -23,21 +23,21 @@ from pipeplan_formulations.partition.terms import Number
 
 @dataclass(frozen=True, slots=True)
 class Tie:
-    """What it costs to have layers that share weights in different stages; in one stage they cost nothing more.
+    """Layers with shared weights, and the cost of having them on different stages; on one stage they cost nothing.
 
-    What is shared is part of the first layer's numbers. A stage that holds others of the layers, but not the first, has
-    a copy.
+    The shared weights are part of the first layer's numbers. A stage that holds others of the layers, but not the
+    first, has a copy.
 
     Attributes
     ----------
     layers : tuple of int
         At least two, ascending.
     resident, update, reduce : tuple of int
-        One entry a stage: bytes of a copy there, nanoseconds of its optimiser step, and nanoseconds to add its
+        One entry per stage: bytes of a copy there, nanoseconds of its optimiser step, and nanoseconds to add its
         gradients to the others'.
     home : tuple of int
-        One entry a stage: nanoseconds of that sum on the stage of the first layer, if another stage has a copy, beyond
-        what the layer has in `ChainPartition.reduce`.
+        One entry per stage: nanoseconds of that sum on the stage of the first layer, if another stage has a copy, in
+        addition to the layer's entry in `ChainPartition.reduce`.
 
     Raises
     ------
@@ -60,24 +60,24 @@ class Tie:
         if any(number < 0 for row in rows for number in row):
             raise ValueError(f"a tie costs bytes and time; some of these are negative: {rows}")
 
-    def copied(self, a: Array, b: Array) -> Flags:
-        """Whether a stage on the layers a … b − 1 has a copy."""
-        return copied(self.layers, a, b)
+    def has_copy(self, a: Array, b: Array) -> Flags:
+        """True if a stage on the layers a … b − 1 has a copy."""
+        return has_copy(self.layers, a, b)
 
-    def left(self, a: Array, b: Array) -> Flags:
-        """Whether a stage on the layers a … b − 1 has the first of the layers, and another stage a copy."""
-        return left(self.layers, a, b)
+    def is_home(self, a: Array, b: Array) -> Flags:
+        """True if a stage on the layers a … b − 1 has the first of the layers, and another stage a copy."""
+        return is_home(self.layers, a, b)
 
 
-def copied(layers: tuple[int, ...], a: Array | int, b: Array | int) -> Flags:
-    """Whether the layers a … b − 1 hold some of ``layers``, which ascend, but not the first of them."""
+def has_copy(layers: tuple[int, ...], a: Array | int, b: Array | int) -> Flags:
+    """True if the layers a … b − 1 include some of ``layers``, which ascend, but not the first of them."""
     some = [np.less_equal(a, layer) & np.greater(b, layer) for layer in layers]
     result: Flags = np.logical_or.reduce(some[1:]) & np.logical_not(some[0])
     return result
 
 
-def left(layers: tuple[int, ...], a: Array | int, b: Array | int) -> Flags:
-    """Whether the layers a … b − 1 hold the first of ``layers``, which ascend, but not all of them."""
+def is_home(layers: tuple[int, ...], a: Array | int, b: Array | int) -> Flags:
+    """True if the layers a … b − 1 include the first of ``layers``, which ascend, but not all of them."""
     first, last = layers[0], layers[-1]
     result: Flags = np.less_equal(a, first) & np.greater(b, first) & np.less_equal(b, last)
     return result
@@ -85,18 +85,18 @@ def left(layers: tuple[int, ...], a: Array | int, b: Array | int) -> Flags:
 
 @dataclass(frozen=True)
 class Wire:
-    """Something that transfers of a link, perhaps also of the next one, keep busy one after the other.
+    """A wire, or another resource, that carries the transfers of a link, and perhaps of the next one, one at a time.
 
     Attributes
     ----------
     link : int
         s.
     busy : array of int, shape (n − 1,)
-        V: for each cut, how long the transfers of link s in one direction keep it busy in a step.
+        V: for each cut, the time per step that the transfers of link s in one direction keep it busy.
     beyond : array of int, shape (n − 1,), optional
-        V' of link s + 1 in the same direction; not where tensors stream.
+        V' of link s + 1 in the same direction; not if tensors stream.
     back : bool
-        Whether gradients pass, not activations.
+        True for gradients, false for activations.
     """
 
     link: int
@@ -106,7 +106,7 @@ class Wire:
 
     @property
     def stage(self) -> int:
-        """The stage whose span decides e: the one between two links; for one link the sender's, s or s + 1."""
+        """The stage whose span determines e: the one between two links; for one link its sender, s or s + 1."""
         return self.link + (self.beyond is not None or self.back)
 
 
@@ -114,14 +114,14 @@ class Wire:
 class PathCut:
     """Coefficients of one inequality (6).
 
-    ``forward``, ``backward``, ``update``, ``reduce`` have one entry a stage (an empty ``reduce`` stands for zeros),
-    ``send`` and ``send_back`` one a link. ``surplus``: links, and for each cut what the path's transfers over the link
-    take beyond f or g, as they do where they pass slower wires.
+    ``forward``, ``backward``, ``update`` and ``reduce`` have one entry per stage (an empty ``reduce`` stands for
+    zeros), ``send`` and ``send_back`` one per link. ``surplus`` lists links, each with a time per cut: the time beyond
+    f or g that the path's transfers over the link take, because they use slower wires.
 
     Raises
     ------
     ValueError
-        If a coefficient is negative: an action lies on a path or it does not.
+        If a coefficient is negative: they count the actions on a path.
     """
 
     forward: tuple[int, ...]
@@ -154,7 +154,7 @@ class PathCut:
 
     @property
     def most_surplus(self) -> int:
-        """No partition has more of it."""
+        """An upper bound on the total surplus of any partition."""
         return sum(max(row, default=0) for _, row in self.surplus)
 
     def length(

@@ -1,9 +1,9 @@
-"""Times of every span of layers that a stage can hold, as tables for the dynamic programmes.
+"""Tables of times for every span of layers that a stage can hold, for the dynamic programmes.
 
 ::
 
-    row    a = b_s, where the stage begins            table[i, j]: the stage that begins at starts[i]
-    column b − a − 1, by how many layers it is long                and ends at starts[i] + 1 + j
+    row      a = b_s, the start of the stage          table[i, j]: the stage that begins at starts[i]
+    column   b − a − 1, its number of layers less 1                and ends at starts[i] + 1 + j
 
 A backward includes the least recomputation that lets the span fit.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.common.layer_tables import Array, Flags
 from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.objective import (
     Hop,
@@ -23,7 +23,7 @@ from pipeplan_formulations.partition.objective import (
     reductions,
 )
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
-from pipeplan_formulations.partition.windows import Flags, Windows
+from pipeplan_formulations.partition.windows import Windows
 
 NEVER = 2**61
 """A time that no partition reaches. Two of them still fit into int64."""
@@ -31,7 +31,7 @@ NEVER = 2**61
 
 @dataclass(frozen=True)
 class Spans:
-    """Spans of stage s whose time may stay within some target; entries of spans that are closed are `NEVER`.
+    """Spans of stage s whose time may stay within some target; entries of closed spans are `NEVER`.
 
     Attributes
     ----------
@@ -42,11 +42,11 @@ class Spans:
     work : array, shape (A, W)
         M_s w_s for 'step'; the loads of (3) for 'bottleneck'.
     advance : array, shape (A, W)
-        By how much R grows: p_s + q_s. E_0 is in it for stage 0.
+        Increase of R: p_s + q_s. For stage 0 it includes E_0.
     behind : array, shape (A, W)
-        q_s, which is `advance` less the way there. E_0 is in it for stage 0; 0 in closed spans.
+        q_s, which is `advance` less p_s. For stage 0 it includes E_0; 0 in closed spans.
     delay : array, shape (A, W)
-        Largest e of (5), (8) and (9) that belongs to the stage.
+        Largest e of (5), (8) and (9) of the stage.
     ending : array, shape (A, W), or int
         E_s of (4b); 0 in closed spans.
     """
@@ -61,10 +61,11 @@ class Spans:
 
 
 def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed: Flags, target: int) -> Spans:
-    """Spans of stage s from ``starts`` to ends that are ``allowed`` (bool, shape (n + 1,)) and keep (1).
+    """Spans of stage s from ``starts`` to ends that are ``allowed`` (bool, shape (n + 1,)) and satisfy (1).
 
-    Spans whose compute alone exceeds ``target`` are closed.
+    Spans whose compute time alone exceeds ``target`` are closed.
     """
+    # The furthest end of each start, by compute time and by memory.
     n, final = problem.layers, s == problem.stages - 1
     bottleneck, count = problem.objective == "bottleneck", problem.through[s]
     forward, backward = problem.prefix["forward"][s], problem.prefix["backward"][s]
@@ -75,19 +76,21 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
         reach = np.where(reach >= n, n, 0)
     reach = np.minimum(reach, room.last[s, starts])
     width = max(1, int((reach - starts).max(initial=1)))
-    # The last stage has one end, n, and so one column.
+    # Ends of each start in columns; the last stage has one end, n, and so one column.
     ends = np.full((len(starts), 1), n) if final else starts[:, None] + 1 + np.arange(width)
     closed = ends > reach[:, None]
     ends = np.minimum(ends, n)
     begins = starts[:, None]
     closed |= ~allowed[ends]
+    # F and B of each span, recomputation included; sends at its end, busy time of the link, and sends at its start.
     f, b = (table[ends] - table[begins] for table in (forward, backward))
-    b += problem.recomputing.floors(s, begins, ends, ~closed)
+    b += problem.recomputing.lower_bounds(s, begins, ends, ~closed)
     nothing = np.zeros(n + 1, np.int64)
     sent, returned, busy = (
         _at_boundary(table[s]) if not final else nothing for table in (problem.send, problem.send_back, problem.link)
     )
     passed_back = _at_boundary(problem.send_back[s - 1])[begins] if s else 0
+    # w_s; with 'bottleneck' that is all.
     per_batch = load(problem.overlap, f, b, sent[ends], passed_back)
     if bottleneck:
         once = reductions(problem, np.array(s), begins, ends)
@@ -95,12 +98,14 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
         if problem.overlap != "none":
             work = np.maximum(work, per_sample(problem, count.out, busy[ends]))
         return Spans(starts, ends, np.where(closed, NEVER, work), nothing, nothing, nothing, 0)
+    # V_s, E_s with its weight gradients (12), and q_s.
     weight = problem.prefix["weight"][s]
     own_weight = np.where(closed, 0, weight[ends] - weight[begins])
     own = _ending(problem, s, begins, ends, closed)
     ending = own + count.stage * own_weight if problem.weight is not None else own
     latency = 0 if final else int(problem.latency[s])
     later = behind(problem.overlap, b, latency, passed_back, returned[ends]) + (0 if s else own + own_weight)
+    # Delays of (5) and (8), then of (9).
     every = [*delays(problem.overlap, count, f, b, sent[ends], passed_back, own_weight)]
     if problem.wires:
         passed_on = _at_boundary(problem.send[s - 1])[begins] if s else 0
@@ -122,7 +127,7 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
 
 
 def _ending(problem: ChainPartition, s: int, begins: Array, ends: Array, closed: Flags) -> Array | int:
-    """E_s of the open spans; the number 0 if it is 0 everywhere."""
+    """E_s of the open spans, 0 in closed ones; the number 0 if it is 0 everywhere."""
     update = problem.prefix["update"][s]
     ending = update[ends] - update[begins]
     if problem.reduce.any() or problem.ties:

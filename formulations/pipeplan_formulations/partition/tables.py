@@ -26,7 +26,7 @@ class PartitionTables(LayerTables):
     Attributes
     ----------
     send, latency : array of int
-        f and l of each link; where its wires differ, of the fastest.
+        f and l of each link; if its wires differ, those of the fastest.
     send_back, link : array of int
         g and c of each cut on each link.
     received : array of int
@@ -40,26 +40,26 @@ class PartitionTables(LayerTables):
     paths : tuple of PathCut
         Inequalities (6); only with objective 'step'.
     wires : tuple of Wire
-        What (9) says; only with objective 'step'.
+        Wires of (9); only with objective 'step'.
     counts : array of int, optional
         M_s; by default M.
     link_counts : array of int, optional
-        m_s. By default what is certain from M_s and M_{s+1}: the smaller where a neighbour has one replica, else 1.
+        m_s. By default a lower bound from M_s and M_{s+1}: the smaller if a neighbour has one replica, else 1.
     alternating : bool
-        Whether (8) holds.
+        True if (8) holds.
     warm_up : array of int, optional
-        k_s of (8), where it may exceed that of (1): the most forwards of a replica before its first backward.
+        k_s of (8), if it may exceed that of (1): the most forwards of a replica before its first backward.
     samples : int, optional
         N of (3); by default M.
     weight : array of int, optional
-        V of each layer, where backwards are split; only with objective 'step' and without paths.
+        V of each layer, if backwards are split; only with objective 'step' and without paths.
     ties : tuple of Tie
     beside : array of int, optional
         Bytes that a second lane needs for each layer, in Y_s; by default there is none.
     cuts : array of bool, optional
-        Which cuts are allowed; by default all.
+        Allowed cuts; by default all.
     where : array of bool, optional
-        Which layers may lie on which stage; by default all on all.
+        True where a layer may lie on a stage; by default everywhere.
     """
 
     # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
@@ -128,17 +128,17 @@ class PartitionTables(LayerTables):
 
     @cached_property
     def through(self) -> tuple[Counts, ...]:
-        """M_s, m_s, m_{s−1}, and the late forwards of (8), of each stage."""
+        """Micro-batch counts of each stage: M_s, late forwards of (8), m_s and m_{s−1}."""
         most = [self.micro_batches] * self.stages if self.counts is None else self.counts.tolist()
         single = [count == self.micro_batches for count in most]
         wires = [min(most[s], most[s + 1]) if single[s] or single[s + 1] else 1 for s in range(self.stages - 1)]
         wires = [1, *(wires if self.link_counts is None else self.link_counts.tolist()), 1]
-        flight = np.maximum(self.in_flight if self.warm_up is None else self.warm_up, 1).tolist()
-        late = [max(m - k, 0) if self.alternating else 0 for m, k in zip(most, flight, strict=True)]
+        in_flight = np.maximum(self.in_flight if self.warm_up is None else self.warm_up, 1).tolist()
+        late = [max(m - k, 0) if self.alternating else 0 for m, k in zip(most, in_flight, strict=True)]
         return tuple(Counts(most[s], late[s], wires[s + 1], wires[s]) for s in range(self.stages))
 
     def options(self, s: int) -> SpanOptions:
-        """Options of stage s."""
+        """Recomputation options of stage s."""
         b = self.bytes
         return shared_recomputation(self.forward[s], b.savings[s], b.workspace[s], b.again[s], b.useful[s])
 
@@ -155,13 +155,13 @@ class StageBytes:
     Attributes
     ----------
     saved, output : array of int
-        Held for each micro-batch in flight, saved whole or recomputed.
+        Held per micro-batch in flight, by a layer that saves everything and by a recomputed one.
     workspace, again, beside : array of int
-        Needed while a layer computes: as it stands, where it is recomputed, and by a second lane.
+        Needed while a layer computes: not recomputed, recomputed, and by a second lane.
     useful : array of bool
         Layers that may be recomputed and hold less then.
     received : array of int
-        Held for each micro-batch by a stage that begins with the layer.
+        Held per micro-batch in flight by a stage that begins with the layer.
     sort : array of int, shape (S,)
         Number of the first stage with the same rows.
     """
@@ -177,7 +177,7 @@ class StageBytes:
 
     @staticmethod
     def of(problem: PartitionTables) -> "StageBytes":
-        """The arrays of a problem, which may have one row for all stages."""
+        """The arrays of a problem, whose tables may have one row for all stages."""
         shape = problem.forward.shape
         given = (problem.saved, problem.output, problem.workspace, 0 if problem.beside is None else problem.beside)
         saved, output, workspace, beside = tables = [np.broadcast_to(table, shape) for table in given]

@@ -1,7 +1,7 @@
-"""Equations (2), (4), (5) and (8) of the chain partition problem, written once for everything that adds.
+"""Equations (2), (4), (5) and (8) of the chain partition problem, on integers, arrays or linear expressions.
 
-Each function takes the times of one stage and returns what the stage contributes. Given integers it evaluates, given
-arrays it fills the tables of a dynamic programme, given `Expression` it writes the rows of a linear model.
+Each function takes the times of one stage and returns the stage's contribution. Integers serve to evaluate a partition,
+arrays to fill the tables of a dynamic programme, and `Expression` to write the rows of a linear model.
 
 ::
 
@@ -15,16 +15,16 @@ from typing import Any, Literal, NamedTuple
 
 Overlap = Literal["none", "copy", "stream"]
 
-# A number here is an int, an array or a linear expression: what they share is +, − and multiplication by an int,
-# which the type system has no name for.
+# A number is an int, an array or a linear expression: all support +, − and multiplication by an int. The type system
+# has no name for that.
 Number = Any
 
 
 class Counts(NamedTuple):
-    """How many micro-batches go through what, in one step.
+    """Numbers of micro-batches per step.
 
-    ``stage`` (M_s): through the stage's busiest replica. ``late``: forwards there that certainly follow its first
-    backward. ``out``, ``into``: over the busiest wire of link s, and of link s − 1.
+    ``stage`` (M_s): on the stage's busiest replica. ``late``: forwards there that must follow its first backward.
+    ``out``, ``into``: over the busiest wire of link s, and of link s − 1.
     """
 
     stage: int
@@ -34,21 +34,21 @@ class Counts(NamedTuple):
 
 
 def load(overlap: Overlap, forward: Number, backward: Number, send: Number, return_in: Number) -> Number:
-    """w_s, (2): how long a micro-batch keeps the device busy."""
+    """w_s, (2): busy time of the device per micro-batch."""
     if overlap == "none":
         return forward + backward + send + return_in
     return forward + backward
 
 
 def ahead(overlap: Overlap, forward: Number, latency: Number, send: Number) -> Number:
-    """How much later than stage s stage s + 1 can start."""
+    """p_s: earliest start of stage s + 1 after that of stage s."""
     return forward + latency if overlap == "stream" else forward + latency + send
 
 
 def behind(overlap: Overlap, backward: Number, latency: Number, return_in: Number, return_out: Number) -> Number:
-    """How much earlier than stage s stage s + 1 must have ended its last backward.
+    """q_s: latest end of the last backward of stage s + 1 before that of stage s.
 
-    Where the sender waits, g_s is part of w_{s+1} and g_{s−1} follows B_s.
+    If senders wait, g_s is part of w_{s+1} and g_{s−1} follows B_s.
     """
     if overlap == "stream":
         return backward + latency
@@ -58,9 +58,9 @@ def behind(overlap: Overlap, backward: Number, latency: Number, return_in: Numbe
 def delays(
     overlap: Overlap, counts: Counts, forward: Number, backward: Number, send: Number, return_in: Number, weight: Number
 ) -> tuple[Number, ...]:
-    """e in (5) and (8), T ≥ R + e: what many micro-batches in a row add to the way of one of them.
+    """The delays e in (5) and (8), T ≥ R + e: time that many micro-batches in a row add to the round trip of one.
 
-    ``weight``: V_s where backwards are split, else 0.
+    ``weight``: V_s if backwards are split, else 0.
     """
     there, back = (forward + send, backward + return_in) if overlap == "none" else (forward, backward)
     lanes = (counts.stage - 1) * there, counts.late * (there + weight) + (counts.stage - 1) * back

@@ -1,11 +1,12 @@
-"""Ends that memory (1) and wishes allow a stage, and boundaries that they leave open.
+"""Windows: the ends that memory (1) and placement constraints allow a stage, and the boundaries that remain open.
 
 ::
 
     b_s = a ──────── stage s ────────▶ b_{s+1} ≤ last[s, a]
 
-Left sides of (1) grow with b_{s+1}, copies of tied weights included: a stage has one from some layer on. So for each
-start one number says all, in bytes compared exactly. It says nothing about later starts, which may receive more.
+The left side of (1) increases with b_{s+1}, copies of tied weights included: a stage has one from some layer on. So the
+largest end describes all ends of a start, with bytes compared exactly. It does not bound the ends of later starts,
+which may receive more bytes.
 """
 
 from dataclasses import dataclass
@@ -22,14 +23,14 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Windows:
-    """Spans that keep (1) and lie on stages where their layers may.
+    """Spans that satisfy (1), on stages that their layers may lie on.
 
     Attributes
     ----------
     last : array of int, shape (S, n)
-        The largest b_{s+1} that a stage s that begins at a may have; at most a if there is none.
+        The largest b_{s+1} of a stage s that begins at a; at most a if there is none.
     open : array of bool, shape (S + 1, n + 1)
-        Whether b_s = b occurs in some partition that keeps (1) and the wishes. Nothing is open if no partition does.
+        True if b_s = b in some partition that satisfies (1) and the constraints; all false if there is no partition.
     """
 
     last: Array
@@ -37,17 +38,17 @@ class Windows:
 
     @property
     def possible(self) -> bool:
-        """Whether some partition keeps (1) and the wishes."""
+        """True if some partition satisfies (1) and the constraints."""
         return bool(self.open[0, 0])
 
 
 def windows(problem: ChainPartition, clock: Clock | None = None) -> Windows:
-    """Every window of a problem.
+    """The windows of a problem.
 
     Raises
     ------
     OutOfTimeError
-        If the clock says so.
+        If the clock's time limit has passed.
     """
     last = _last_ends(problem, clock)
     if problem.where is not None:
@@ -56,7 +57,7 @@ def windows(problem: ChainPartition, clock: Clock | None = None) -> Windows:
 
 
 def _last_ends(problem: ChainPartition, clock: Clock | None) -> Array:
-    """The largest end that keeps (1), by bisection; a where there is none."""
+    """The largest end that satisfies (1) for each stage and start a, by bisection; a if there is none."""
     stages, n = problem.stages, problem.layers
     s, a = (axis.ravel() for axis in np.meshgrid(np.arange(stages), np.arange(n), indexing="ij"))
     fits = a.copy()
@@ -80,6 +81,7 @@ def _first_forbidden(where: Flags) -> Array:
 
 
 def _open(problem: ChainPartition, last: Array) -> Flags:
+    """Boundaries of each stage that are reachable from both ends of the chain."""
     stages, n = last.shape
     allowed = np.ones(n + 1, np.bool_)
     if problem.cuts is not None:

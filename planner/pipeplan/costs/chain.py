@@ -14,7 +14,7 @@ import numpy as np
 from pipeplan.core.cluster import Device, Overlap
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, LayerTables
 from pipeplan_formulations.common.sentinels import UNLIMITED
-from pipeplan_formulations.partition.parts import Tie, copied, left
+from pipeplan_formulations.partition.parts import Tie, has_copy, is_home
 
 __all__ = ["UNLIMITED", "Array", "Boundaries", "Chain", "SharedWeights"]
 
@@ -55,11 +55,11 @@ class SharedWeights:
 
     def copied(self, a: int, b: int) -> bool:
         """Return whether a stage on layers a … b − 1 has a copy besides the one of the first layer's stage."""
-        return bool(copied(self.layers, a, b))
+        return bool(has_copy(self.layers, a, b))
 
     def left(self, a: int, b: int) -> bool:
         """Return whether a stage on layers a … b − 1 has the first layer while another stage has a copy."""
-        return bool(left(self.layers, a, b))
+        return bool(is_home(self.layers, a, b))
 
     def home(self, together: Array) -> Array:
         """Return the nanoseconds that the joint all-reduce adds to the first layer's stage."""

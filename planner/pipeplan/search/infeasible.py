@@ -20,7 +20,7 @@ from pipeplan.search.space.in_flight import free_family
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
-from pipeplan_formulations.partition.parts import copied
+from pipeplan_formulations.partition.parts import has_copy
 
 MOST_TRIED = 400
 """Device groups that are tried for the least memory: those with the most stages, at the smallest micro-batch sizes."""
@@ -67,7 +67,7 @@ def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
                 needs.append(count * held + peaks)
             need = resident[a + 1 :] - resident[a] + runtime + np.minimum.reduce(needs)
             for shared in chain.shared:
-                need += int(shared.resident[s]) * copied(shared.layers, a, np.arange(a + 1, n + 1))
+                need += int(shared.resident[s]) * has_copy(shared.layers, a, np.arange(a + 1, n + 1))
             need[~(np.logical_and.accumulate(candidate.where[s, a:]) & ends[a:])] = UNLIMITED
             then[a + 1 :] = np.minimum(then[a + 1 :], np.maximum(need, best[a]))
         best = then

@@ -1,46 +1,49 @@
-r"""The least head before each state: the dynamic programme the other way, from the first stage on.
+r"""Prefix tables: the least head before each state, by a dynamic programme from the first stage on.
 
 ::
 
-    E_0 + H ─────────────▶│◀── V behind ──▶      a stage may begin here only if both together stay within the target
-              least over the stages before,
-              each with what it needs there
+    E_0 + H ─────────────▶│◀── V behind ──▶      a stage may begin here only if the sum stays within the target
+         least over the stages before
 
-What lies behind a state tells how many micro-batches its stages hold, but nothing of the stages before it does more
-than add to the head; so the least head is a sum along the way, and every state off the way of all allocations within
-the target is seen.
+A state is the kind of a stage, the usage from it on, and the boundary where it begins. In-flight counts depend only on
+the usage, and the stages before a state affect what lies behind it only through the head. So the least head is a least
+sum over paths of states. States that no allocation within the target visits are excluded.
 """
 
 import numpy as np
 
-from pipeplan_formulations.allocation.instance import Array, ChainAllocation
+from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.passes import Block, Pass
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
-from pipeplan_formulations.allocation.suffix_bounds.suffix import Layers
+from pipeplan_formulations.allocation.suffix_bounds.suffix import ProgrammeTables
 from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import hop_between
 from pipeplan_formulations.allocation.suffix_bounds.transition_costs import added, finish_by_end
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.recomputation import IMPOSSIBLE
+from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 def prefix_tables(
-    problem: ChainAllocation, grid: Grid, spans: Spans, clock: Clock, target: int, tables: Layers
+    problem: ChainAllocation, grid: Grid, spans: Spans, clock: Clock, target: int, tables: ProgrammeTables
 ) -> Array | None:
-    """Least E_0 + H by kind, usage and boundary, shape (C, size, n + 1); `IMPOSSIBLE` before states off every way.
+    """Least E_0 + H by kind, usage and boundary, shape (C, size, n + 1); `IMPOSSIBLE` for states that are excluded.
 
-    ``tables`` are those of a run without a ceiling. None where first stages are forced: then positions matter.
+    ``tables`` are the suffix tables of a run without a ceiling. Returns None with the objective 'bottleneck', or if
+    first stages are forced, because then positions matter.
     """
     if problem.first or problem.objective == "bottleneck":
         return None
     table = tables.levels[-1][0]
+    # Heads before a first stage are 0, where an allocation within the target begins.
     found = np.full(table.time.shape, IMPOSSIBLE)
     found[:, :, 0] = np.where(table.time[:, :, 0] <= target, 0, IMPOSSIBLE)
     pass_ = Pass(problem, grid, spans, clock, target, None, None)
     hops = [
-        [hop_between(problem, pass_.sight, c, behind, 0) for behind in range(problem.kinds)]
+        [hop_between(problem, pass_.settings, c, behind, 0) for behind in range(problem.kinds)]
         for c in range(problem.kinds)
     ]
+    # Usages with the most units first: a stage leads from its usage to one with fewer units.
     for level, usages in reversed(list(enumerate(grid.levels))[1:]):
         clock.check()
         rows = pass_.rows(usages, range(problem.layers))
@@ -55,8 +58,9 @@ def prefix_tables(
 def _advance(
     found: Array, pass_: Pass, value: Array, hop: Array, c: int, w: int, behind: int, level: int, block: Block
 ) -> None:
-    """Improve the heads of states on kind ``behind`` by the stages of a block before them."""
+    """Improve the heads of states on kind ``behind`` by the stages of a block, which end there."""
     problem, grid = pass_.problem, pass_.grid
+    # One entry per stage of the block with a possible suffix: V behind it, its end, usage behind, usage and start.
     ahead = value[block.behind[:, None], block.ends]
     row, column = np.nonzero(block.inside & (ahead < IMPOSSIBLE))
     if not len(row):
@@ -64,11 +68,13 @@ def _advance(
     ahead, end, after = ahead[row, column], block.ends[row, column], block.behind[row]
     usage, start = block.rows.usage[row], block.rows.start[row]
     leaves = grid.leaves[behind][after] if behind == c else np.ones_like(after)
+    # f behind and ĝ before the stage, if its own term counts them.
     send: Array | int = 0
     into: Array | int = 0
-    if pass_.sight.apart:
+    if pass_.settings.by_kind:
         send, into = problem.send[c, behind, leaves, end - 1], pass_.into[c, grid.leaves[c][usage], start]
-    add = added(problem, pass_.spans, pass_.sight, (c, w), start, end, pass_.holds(w, level), send, into)
+    add = added(problem, pass_.spans, pass_.settings, (c, w), start, end, pass_.in_flight(w, level), send, into)
+    # Head before the stage with E_0, and behind it; kept if its term, and the head with V, stay within the target.
     head = found[c, usage, start] + np.where(start == 0, finish_by_end(problem, c, w)[end], 0)
     moved = head + add.work + hop[leaves, end]
     kept = add.open & (head + add.term <= pass_.target) & (moved + ahead <= pass_.target)

@@ -1,13 +1,14 @@
-"""Best-first search over prefixes of allocations, with the dynamic programme's tables telling what lies behind each.
+"""Best-first search over prefixes of allocations, bounded by the suffix tables of the dynamic programme.
 
-A prefix leaves five numbers to the rest: its head H, the largest right side of (3) so far, and the largest e so far,
-all with E_0; for (5) and (6) the largest forward and backward so far; and where k is a choice, what the next stage may
-hold. Behind it lie at least V and A, so no completion is better than
+The label of a prefix is all that its completions depend on: the head H, the largest right side of (3) so far (*top*)
+and the largest e so far, the first two with E_0. For (5) and (6) it also has the largest forward and backward so far,
+and if k is a choice, the excess that later stages may have. With V and A the suffix tables' values behind the prefix,
+no completion is better than
 
     max( top,  H + V,  H + A + e ).
 
-Prefixes are opened in this order, deeper ones first where it ties; one that ends in the same boundary, kind and usage
-with no number smaller than those of an earlier one is dropped.
+Prefixes are opened in the order of this bound, deeper ones first if it ties. A prefix is dropped if an earlier one with
+the same boundary, kind and usage is at least as good in every number of the label.
 """
 
 import heapq
@@ -16,18 +17,19 @@ from itertools import count
 
 import numpy as np
 
-from pipeplan_formulations.allocation.best_first.moves import Moves, Peaks, moves
-from pipeplan_formulations.allocation.instance import Array, ChainAllocation
+from pipeplan_formulations.allocation.best_first.transitions import LargestBackwards, Transitions, transitions
+from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation, Place
 from pipeplan_formulations.allocation.suffix_bounds.refinement import Relaxation
 from pipeplan_formulations.common.bracket import Bracket
-from pipeplan_formulations.common.recomputation import IMPOSSIBLE
+from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """Stages from the front, and where the next one begins: boundary, kind, (flat) usage from there on."""
+    """The first stages of an allocation, their label, and boundary, kind and (flat) usage of the next stage."""
 
     start: int
     kind: int
@@ -35,9 +37,9 @@ class _Prefix:
     position: int
     head: int
     top: int
-    service: int
-    front: int
-    peaks: Peaks
+    delay: int
+    largest_forward: int
+    backwards: LargestBackwards
     allowed: int
     place: Place | None
     before: "_Prefix | None"
@@ -54,7 +56,8 @@ class _Prefix:
 def best_first(
     problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxation, most: int | None = None
 ) -> None:
-    """Close the bracket, or raise its lower end as far as opening so many prefixes does."""
+    """Close the bracket, or raise its lower bound by opening at most ``most`` prefixes."""
+    # Entries are (bound, −start, order of creation, prefix).
     heap: list[tuple[int, int, int, _Prefix]] = []
     order, seen = count(), _Seen(len(problem.first))
     nothing = (0,) * len(problem.widths)
@@ -62,7 +65,7 @@ def best_first(
         bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
         root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, nothing, UNLIMITED, None, None)
         heapq.heappush(heap, (bound, 0, next(order), root))
-    ceiling = IMPOSSIBLE  # bound of the prefixes whose true value turned out larger: their recomputation was a bound
+    ceiling = IMPOSSIBLE  # least bound of complete prefixes of larger value: their recomputation was only bounded
     for opened in count():
         if not heap or bracket.closed:
             break
@@ -87,19 +90,21 @@ def best_first(
 
 
 def _extended(problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high: int) -> list[tuple[int, _Prefix]]:
-    """Prefixes with one stage more that may lead below ``high``, each with its bound."""
+    """The extensions of a prefix by one stage that may lead below ``high``, each with its bound."""
     key = prefix.start, prefix.kind, prefix.usage, prefix.position, prefix.allowed
-    choice = moves(problem, base.grid, base.spans, *key)
+    choice = transitions(problem, base.grid, base.spans, *key)
+    # Label of the prefix with each transition appended; E_0 is added with the first stage.
     finish = choice.finish if prefix.position == 0 else np.zeros_like(choice.end)
     top = np.maximum(prefix.top + finish, prefix.head + finish + choice.own)
-    head = prefix.head + finish + choice.on
-    service = np.maximum(prefix.service, choice.services(problem, prefix.front, prefix.peaks))
+    head = prefix.head + finish + choice.advance
+    delay = np.maximum(prefix.delay, choice.delays(problem, prefix.largest_forward, prefix.backwards))
+    # V and A behind each, and the bound of its completions.
     time, trip = base.tables.behind(prefix.position, choice.end, choice.kind, choice.usage)
-    bound = np.maximum(np.maximum(top, head + time), head + trip + service)
+    bound = np.maximum(np.maximum(top, head + time), head + trip + delay)
     found = []
     for j in np.flatnonzero(bound < high):
         place = Place(prefix.start, int(choice.end[j]), prefix.kind, int(choice.width[j]), int(choice.held[j]))
-        child = _child(problem, prefix, choice, int(j), head, top, service, place)
+        child = _child(problem, prefix, choice, int(j), head, top, delay, place)
         found.append((int(bound[j]), child))
     return found
 
@@ -107,13 +112,14 @@ def _extended(problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high:
 def _child(
     problem: ChainAllocation,
     prefix: _Prefix,
-    choice: Moves,
+    choice: Transitions,
     j: int,
     head: Array,
     top: Array,
-    service: Array,
+    delay: Array,
     place: Place,
 ) -> _Prefix:
+    """The prefix extended by transition j, with its label from the arrays of all transitions."""
     return _Prefix(
         int(choice.end[j]),
         int(choice.kind[j]),
@@ -121,9 +127,9 @@ def _child(
         prefix.position + 1,
         int(head[j]),
         int(top[j]),
-        int(service[j]),
-        max(prefix.front, int(choice.work[j] - choice.backward[j])),
-        choice.peaks(problem, prefix.peaks, j),
+        int(delay[j]),
+        max(prefix.largest_forward, int(choice.work[j] - choice.backward[j])),
+        choice.backwards(problem, prefix.backwards, j),
         int(choice.allowed[j]),
         place,
         prefix,
@@ -131,16 +137,27 @@ def _child(
 
 
 class _Seen:
-    """Labels (head, top, e, largest forward and backward, −allowed) of opened prefixes, by what they leave open."""
+    """Labels (head, top, e, largest forward and backward, −allowed) of opened prefixes, by start, kind and usage."""
 
     def __init__(self, forced: int) -> None:
-        self._forced = forced  # from so many stages on, all positions are the same
+        self._forced = forced  # positions from here on are equivalent: no stage there is forced to be first
         self._labels: dict[tuple[int, int, int, int], Array] = {}
 
     def matched(self, prefix: _Prefix) -> bool:
-        """Whether an earlier prefix is at least as good in every number; if none is, this one is remembered."""
+        """True if an earlier prefix is at least as good in every number; otherwise record this one."""
         key = prefix.start, prefix.kind, prefix.usage, min(prefix.position, self._forced)
-        label = np.array([[prefix.head, prefix.top, prefix.service, prefix.front, *prefix.peaks, -prefix.allowed]])
+        label = np.array(
+            [
+                [
+                    prefix.head,
+                    prefix.top,
+                    prefix.delay,
+                    prefix.largest_forward,
+                    *prefix.backwards,
+                    -prefix.allowed,
+                ]
+            ]
+        )
         known = self._labels.get(key)
         if known is None:
             self._labels[key] = label

@@ -1,4 +1,4 @@
-"""Solving by rows: one model for each number of stages, and one report over them."""
+"""MIP back ends of the allocation problem: one linear model for each number of stages, and one report."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from pipeplan_formulations.common.scaling import scale_for
 
 @dataclass(frozen=True)
 class ByDepth:
-    """Back end that calls a solver once for each number of stages."""
+    """Back end that calls a MIP solver once for each number of stages."""
 
     solver: MipSolver
 

@@ -1,18 +1,18 @@
-r"""The chain allocation problem for one number of stages, as rows of switches and T.
+r"""Constraints of the allocation problem with a fixed number of stages, as rows over 0-1 variables (*switches*).
 
 ::
 
-    y[s, i] = 1      layer i lies in stage s or before; it lies in s where y[s − 1, i] is 0, and s ends where y drops
+    y[s, i] = 1      layer i lies in stage s or before; it lies in s if y[s − 1, i] is 0, and s ends where y drops
+    x[s, i]          y[s, i] − y[s − 1, i]: layer i lies in stage s
     mode[s, m]       stage s has mode m, a kind and a width
     on[s, i, m]      x[s, i] and mode[s, m]
     again[s, i, m]   layer i is recomputed in stage s
     use[s, c, u]     u units of kind c are used from stage s on
     hold[s, m, k]    mode[s, m], and k of (1)
-    hop[s, h]        kinds before and behind, and whether a node is left, between stages s and s + 1
+    hop[s, h]        kinds before and behind, and if the hop leaves a node, between stages s and s + 1
 
-Products of switches become switches of their own: those of x and mode add up to x and stay below mode, and so on. All
-times are sums over them, so every row of (3) and (4) is one line on paper, asked for where its mode and its k are
-chosen.
+Products of switches are switches themselves: those of x and mode add up to x and are at most mode, and so on. All times
+are sums over switches, so each inequality of (3) and (4) is one row, enforced where its mode and its k are chosen.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ Option = TypeVar("Option", bound=tuple[int, ...])
 
 
 class Frame:
-    """Rows for everything but T: who is where, in which mode, with how many in flight, and whether it fits."""
+    """Rows for everything except T: layers, modes, in-flight counts, memory and hops of each stage."""
 
     def __init__(self, problem: ChainAllocation, depth: int, scale: Scale, high: int) -> None:
         self.problem, self.depth, self.scale = problem, depth, scale
@@ -48,22 +48,22 @@ class Frame:
         self._link()
 
     def switch(self) -> Expression:
-        """A new one."""
+        """A new 0-1 variable."""
         return Expression({self.rows.boolean(): 1})
 
     def at_least(self, expression: Expression, least: int = 0, when: tuple[int, ...] = ()) -> None:
-        """The expression is no less, where every variable of ``when`` is 1."""
+        """Add ``expression`` ≥ ``least``, enforced if every variable of ``when`` is 1."""
         self.rows.at_least(expression, least, when)
 
     def _equal(self, expression: Expression) -> None:
         self.rows.equal(expression)
 
     def _one_of(self, switches: Iterable[Expression], whole: Expression | int = 1) -> None:
-        """They add up to ``whole``."""
+        """Make the switches add up to ``whole``."""
         self._equal(sum_of(switches) - whole)
 
     def _place(self) -> None:
-        """Each layer on one stage, stages in order, none empty, cuts where they are allowed."""
+        """Put each layer on one stage: stages in order, none empty, boundaries at allowed cuts only."""
         n = self.problem.layers
         y = [[self.switch() for _ in range(n)] for _ in range(self.depth - 1)]
         none, all_ = [Expression({})] * n, [Expression({}, 1)] * n
@@ -83,18 +83,18 @@ class Frame:
                     self.at_least(-end)
 
     def _choose(self) -> None:
-        """A mode for each stage, as wished; each layer's product with it; layers to be recomputed."""
+        """Choose a mode for each stage, keeping forced ones; add its products with layers, and recomputed layers."""
         problem, n = self.problem, self.problem.layers
         self.on: list[dict[ModeKey, list[Expression]]] = []
         self.again: list[dict[ModeKey, dict[int, Expression]]] = []
-        wishes = dict(enumerate(problem.first))
-        wishes |= {self.depth - len(problem.last) + j: mode for j, mode in enumerate(problem.last)}
+        forced = dict(enumerate(problem.first))
+        forced |= {self.depth - len(problem.last) + j: mode for j, mode in enumerate(problem.last)}
         for s in range(self.depth):
             self.modes.append({mode: self.rows.boolean() for mode in self.every_mode})
             chosen = {mode: Expression({v: 1}) for mode, v in self.modes[s].items()}
             self._one_of(chosen.values())
-            if s in wishes:
-                self.at_least(chosen[wishes[s]], 1)
+            if s in forced:
+                self.at_least(chosen[forced[s]], 1)
             self.on.append({mode: [self.switch() for _ in range(n)] for mode in self.every_mode})
             self.again.append({mode: {} for mode in self.every_mode})
             for i in range(n):
@@ -106,7 +106,7 @@ class Frame:
                         self.at_least(self.on[s][mode][i] - self.again[s][mode][i])
 
     def _count(self) -> None:
-        """Units from each stage on, none beyond what there is, and k of (1)."""
+        """Count the units used from each stage on, within those available, and choose k of (1)."""
         problem = self.problem
         self.use = [
             [{u: self.switch() for u in range(int(units) + 1)} for units in problem.units] for _ in range(self.depth)
@@ -127,12 +127,13 @@ class Frame:
                 total = total + units
             self.holds.append({})
             for mode, chosen in self.modes[s].items():
-                self._flights(s, mode, chosen, total)
+                self._in_flight(s, mode, chosen, total)
             totals.append(total)
         if problem.chooses:
-            self._fall(totals)
+            self._non_increasing(totals)
 
-    def _flights(self, s: int, mode: ModeKey, chosen: int, total: Expression) -> None:
+    def _in_flight(self, s: int, mode: ModeKey, chosen: int, total: Expression) -> None:
+        """Add a switch for each k that stage s may have in a mode, tied to the units from the stage on."""
         (kind, width), problem = mode, self.problem
         most, share = int(problem.units.sum()), problem.share(width)
         counts = problem.modes[kind][problem.widths.index(width)]
@@ -150,8 +151,11 @@ class Frame:
         assert all(k <= share for k in found)
         self._one_of(found.values(), Expression({chosen: 1}))
 
-    def _fall(self, totals: list[Expression]) -> None:
-        """A stage holds as many as SNO, or has no more excess than any before it that does not hold all it sees."""
+    def _non_increasing(self, totals: list[Expression]) -> None:
+        """Make counts non-increasing: each stage is *lean* (holds what SNO holds) or *rich*.
+
+        A rich stage has no more excess than any stage before it that holds fewer than all its micro-batches.
+        """
         share = self.problem.share
         most = int(self.problem.units.sum()) + share(1) * self.problem.widths[-1]  # more than any excess
         excess, supply = [], []
@@ -169,7 +173,7 @@ class Frame:
                 self.at_least(supply[s] - excess[t], 0, (rich,))
 
     def _hold(self) -> None:
-        """(2) for each stage, mode and k, once for each layer that may have the largest workspace."""
+        """Add (2) for each stage, mode and k, once for each layer that may have the largest workspace."""
         problem = self.problem
         for s in range(self.depth):
             received = sum_of(int(problem.received[c]) * end for c, end in (self.ends[s - 1] if s else {}).items())
@@ -187,7 +191,7 @@ class Frame:
                     self.at_least(room - int(problem.saved[i] + problem.workspace[i]) * layer, 0, (switch,))
 
     def _link(self) -> None:
-        """f, g and l of each hop, and ĝ before each stage, from the switches of what lies there."""
+        """Express f, g and l of each hop, and ĝ before each stage, by switches for kinds, node crossings and cuts."""
         problem = self.problem
         self.send, self.back, self.latency, self.into = [], [], [], [Expression({})]
         for s in range(self.depth - 1):
@@ -201,10 +205,12 @@ class Frame:
                 for behind in range(problem.kinds)
                 for leaves in ([0, 1] if c == behind else [1])
             }
+            # f, g and l: one switch per hop, and per hop and cut.
             chosen, at = self._product(hops, self.ends[s])
             self.send.append(sum_of(int(problem.send[h][c]) * switch for (h, c), switch in at.items()))
             self.back.append(sum_of(int(problem.send_back[h][c]) * switch for (h, c), switch in at.items()))
             self.latency.append(sum_of(int(problem.latency[h]) * switch for h, switch in chosen.items()))
+            # ĝ: by the kind behind, and the node crossing of a hop from the same kind.
             before = {
                 (c, leaves): [self._kind(s + 1, c), *self._leaves(s + 1, c, c, leaves)]
                 for c in range(problem.kinds)
@@ -216,11 +222,14 @@ class Frame:
         self.send, self.back, self.latency = ([*row, nothing] for row in (self.send, self.back, self.latency))
 
     def _kind(self, s: int, kind: int) -> Expression:
-        """Whether stage s is of this kind."""
+        """An expression that is 1 if stage s is of this kind, else 0."""
         return sum_of(Expression({v: 1}) for (c, _), v in self.modes[s].items() if c == kind)
 
     def _leaves(self, s: int, before: int, behind: int, leaves: int) -> list[Expression]:
-        """Whether a hop to stage s leaves a node; always, and so nothing to ask, between unlike kinds."""
+        """The condition that a hop to stage s leaves a node (``leaves`` 1) or stays in it (0), as a sum of switches.
+
+        A hop between different kinds always leaves a node, so it has no condition.
+        """
         if before != behind:
             return []
         node = int(self.problem.node[behind])
@@ -229,7 +238,7 @@ class Frame:
     def _product(
         self, options: Mapping[Option, list[Expression]], ends: Switches
     ) -> tuple[dict[Option, Expression], dict[tuple[Option, int], Expression]]:
-        """One of the options, which needs all of its conditions; and its product with the cut."""
+        """Switches of the options, one of which is chosen and meets its conditions, and their products with the cut."""
         chosen = {option: self.switch() for option in options}
         self._one_of(chosen.values())
         for option, conditions in options.items():

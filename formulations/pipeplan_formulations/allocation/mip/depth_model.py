@@ -1,24 +1,40 @@
-"""The chain allocation problem for one number of stages as rows: the switches of `depth_frame`, and T above them."""
+"""Linear model of the allocation problem with a fixed number of stages: rows of `depth_frame`, and rows for T."""
 
 from dataclasses import dataclass
 
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.mip.depth_frame import Frame, Switches
 from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
-from pipeplan_formulations.allocation.terms import behind, drained, loaded, own, services, step_on, two_phases
+from pipeplan_formulations.allocation.terms import (
+    delays,
+    drain_delay,
+    head_step,
+    micro_batches_behind,
+    own,
+    stage_load,
+    two_phase_delay,
+)
 from pipeplan_formulations.common.mip.model import Expression, LinearModel, sum_of
 from pipeplan_formulations.common.scaling import Scale
 
 
 @dataclass(frozen=True)
 class DepthModel:
-    """Rows with T as their objective, and where to read an allocation from.
+    """A linear model with T as its objective, and the variables that describe an allocation.
 
     Attributes
     ----------
-    ends : for each stage but the last, what tells whether it ends at each cut
-    holds : for each stage, the switch of each mode and k
-    free : whether k is a choice
+    rows : LinearModel
+    scale : Scale
+        Unit of the model's times.
+    layers : int
+        n.
+    ends : list of dict
+        For each stage except the last: an expression per cut, 1 if the stage ends there.
+    holds : list of dict
+        For each stage: the switch of each mode and k.
+    free : bool
+        True if k is a choice.
     """
 
     rows: LinearModel
@@ -29,7 +45,7 @@ class DepthModel:
     free: bool
 
     def read(self, point: list[float]) -> Allocation:
-        """The allocation of a solver's values."""
+        """The allocation that a solver's values describe."""
         whole = [round(value) for value in point]
         edges = [0, *(1 + next(c for c, end in ends.items() if end.value(whole)) for ends in self.ends), self.layers]
         chosen = [next(key for key, switch in holds.items() if whole[switch]) for holds in self.holds]
@@ -44,6 +60,8 @@ def depth_model(problem: ChainAllocation, depth: int, scale: Scale, high: int) -
 
 
 class _Objective(Frame):
+    """Rows of `Frame`, and those that bound T from below."""
+
     def _times(self, s: int) -> tuple[Expression, Expression]:
         """F and B of stage s."""
         problem, n = self.problem, self.problem.layers
@@ -57,30 +75,30 @@ class _Objective(Frame):
         return forward, backward
 
     def _bound(self, expression: Expression, when: tuple[int, ...], times: int = 1) -> None:
-        """``times`` · T ≥ the expression, rounded down to scaled time."""
+        """Add ``times`` · T ≥ the expression, rounded down to scaled time."""
         self.at_least(Expression({self.time: times}) - expression.down(self.scale.unit), 0, when)
 
     def bottleneck(self) -> None:
-        """N T is no less than what any replica does in a step, and, rounded down to N, any wire."""
+        """Bound N T from below by the busy time per step of each replica and, rounded down to N, of each wire."""
         problem, unit = self.problem, self.scale.unit
         samples = problem.divisor
         for s in range(self.depth):
             times = *self._times(s), self.send[s], self.into[s]
             for (kind, width), mode in self.modes[s].items():
                 once = self._reduction(s, kind, width)
-                step = loaded(problem.overlap, problem.share(width), *times, once)
+                step = stage_load(problem.overlap, problem.share(width), *times, once)
                 self._bound(step - samples * (unit - 1), (mode,), samples)
                 for send in (self.send[s], self.back[s]) if problem.overlap != "none" else ():
                     self._bound(problem.wire_shares[width] * send - (samples * unit - 1), (mode,), samples)
 
     def step(self) -> None:
-        """(3) where a mode is chosen, (4) to (6) where a mode and its k are."""
+        """Add (3), enforced where a mode is chosen, and (4) to (6), enforced where a mode and its k are."""
         problem, overlap = self.problem, self.problem.overlap
         times = [self._times(s) for s in range(self.depth)]
         head, heads = self._finish(), []
         for s, (forward, backward) in enumerate(times):
             heads.append(head)
-            head = head + step_on(overlap, forward + backward, self.send[s], self.back[s], self.latency[s])
+            head = head + head_step(overlap, forward + backward, self.send[s], self.back[s], self.latency[s])
         for s, (forward, backward) in enumerate(times):
             for (_, width), mode in self.modes[s].items():
                 many = problem.share(width)
@@ -90,15 +108,15 @@ class _Objective(Frame):
                 many = problem.share(width)
                 held = k if problem.alternating else many
                 parts = forward, backward, self.send[s], self.back[s], self.into[s]
-                for service in services(overlap, many, held, problem.wire_shares[width], *parts):
-                    self._bound(head + service, (switch,))
-                for t, (_, peak) in enumerate(times[: s + 1] if problem.drains and problem.alternating else []):
+                for delay in delays(overlap, many, held, problem.wire_shares[width], *parts):
+                    self._bound(head + delay, (switch,))
+                for t, (_, largest) in enumerate(times[: s + 1] if problem.drains and problem.alternating else []):
                     for (_, before), mode in self.modes[t].items():
-                        left = behind(problem.last_batch, many, held, width) // before
-                        drain = drained(many, held, forward + backward, left, peak)
+                        left = micro_batches_behind(problem.last_batch, many, held, width) // before
+                        drain = drain_delay(many, held, forward + backward, left, largest)
                         self._bound(head + drain, (switch, mode))
                 for _, other in times if problem.drains and problem.phases else []:
-                    self._bound(head + two_phases(many, forward, other), (switch,))
+                    self._bound(head + two_phase_delay(many, forward, other), (switch,))
 
     def _finish(self) -> Expression:
         """E_0."""
@@ -110,7 +128,7 @@ class _Objective(Frame):
         return total
 
     def _reduction(self, s: int, kind: int, width: int) -> Expression:
-        """R of stage s if it is of this mode, otherwise 0; the base once if it has a layer with something to reduce."""
+        """R of stage s if it is of this mode, else 0; the base counts once if a layer has gradients to reduce."""
         problem, w, on = self.problem, self.problem.widths.index(width), self.on[s][kind, width]
         base = self.switch()
         for i in range(problem.layers):

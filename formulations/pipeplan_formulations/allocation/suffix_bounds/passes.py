@@ -1,9 +1,9 @@
-"""Blocks of stages, in the order in which the passes of the dynamic programme take them.
+"""Passes of the dynamic programme: limits on its states, and the blocks of stages that it processes at once.
 
-Usages are taken by the number of units in them. For each number, kind and width one row of array operations serves
-every usage and start (rows) and every end (columns) inside the `Reachable`::
+Usages are processed by their number of units. For each number, kind and width, one sequence of array operations handles
+every usage and start (rows) and every end (columns) inside the `Reachable` boundaries::
 
-    usage, start   behind     ends          first … last boundary of the units behind, as far as the stage reaches
+    usage, start   behind     ends          first … last boundary of the units behind, within the stage's reach
         9, 14         8       16 17 18 19
         9, 15         8          17 18 19
 """
@@ -14,44 +14,45 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.allocation.instance import Array, ChainAllocation
-from pipeplan_formulations.allocation.non_increasing import excesses
+from pipeplan_formulations.allocation.instance import ChainAllocation
+from pipeplan_formulations.allocation.non_increasing import excess_ranges
 from pipeplan_formulations.allocation.suffix_bounds.largest_backward import LargestBackward
 from pipeplan_formulations.allocation.suffix_bounds.reachable import Reachable
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
-from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import Quantity, Sight
-from pipeplan_formulations.allocation.suffix_bounds.transition_costs import Holds
+from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import PassSettings, Quantity
+from pipeplan_formulations.allocation.suffix_bounds.transition_costs import InFlightRange
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.layer_tables import Array
 
 AT_ONCE = 2**20
-"""Most cells of one array operation."""
+"""Largest number of entries of one array operation."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Where stages may begin: flat usage and boundary of each."""
+    """States in which stages may begin: flat usage and boundary of each."""
 
     usage: Array
     start: Array
 
     def only(self, kept: NDArray[np.bool_] | slice) -> "Rows":
-        """Some of them."""
+        """The states that a mask or slice keeps."""
         return Rows(self.usage[kept], self.start[kept])
 
 
 @dataclass(frozen=True)
 class Block:
-    """Stages of one kind and width.
+    """Stages of one kind and width, by start (rows) and end (columns).
 
     Attributes
     ----------
     rows : Rows
     behind : array of int, shape (rows,)
-        Flat usage behind each.
+        Flat usage behind the stages of each row.
     ends : array of int, shape (rows, columns)
     inside : array of bool, shape (rows, columns)
-        Which of them count.
+        False for entries that only pad a row.
     """
 
     rows: Rows
@@ -61,16 +62,19 @@ class Block:
 
 
 class Pass:
-    """One pass: a target, perhaps a ceiling on e, and the least head before each state.
+    """One pass of the programme: a target, optionally a ceiling on e, and the least head before each state.
 
     Attributes
     ----------
-    room : array of int, shape (C, size, n + 1) or (n + 1,)
-        What the target leaves to the suffix that begins on a kind with a usage at a boundary.
+    reachable : Reachable
+        First and last boundary of each usage.
+    settings : PassSettings
+    into : array of int, shape (C, 2, n)
+        ĝ before a stage by its kind, 1 if a hop from the same kind leaves a node, and start; 0 at start 0.
     excess : range or None
-        The range of excess that is looked at, where counts fall.
+        The range of excess that stages may have, if counts are non-increasing.
     refused : bool
-        Whether some stage asked for more.
+        True if some stage was excluded because it needs an excess beyond the range.
     """
 
     def __init__(
@@ -82,19 +86,19 @@ class Pass:
         target: int,
         ceiling: int | None,
         heads: Array | None,
-        peak: LargestBackward | None = None,
+        largest: LargestBackward | None = None,
     ) -> None:
         self.problem, self.grid, self.spans, self.clock, self.target = problem, grid, spans, clock, target
-        self.reachable = Reachable(problem, grid, spans, ceiling, peak, clock)
+        self.reachable = Reachable(problem, grid, spans, ceiling, largest, clock)
         quantity: Quantity = "load" if problem.objective == "bottleneck" else "time"
         streams = problem.overlap == "stream" and quantity == "time" and ceiling is not None
-        self.sight = Sight(quantity, ceiling, apart=problem.overlap == "none" or streams, peak=peak)
+        self.settings = PassSettings(quantity, ceiling, by_kind=problem.overlap == "none" or streams, largest=largest)
         before = spans.before if quantity == "time" else np.zeros(problem.layers + 1, np.int64)
         self._room = np.maximum(target - (before if heads is None else heads), -1)
         self.into = np.insert(problem.least_back, 0, 0, axis=2)
         self.excess: range | None = None
         self.refused = False
-        self._chooses = problem.chooses and ceiling is not None and problem.alternating and not self.sight.apart
+        self._chooses = problem.chooses and ceiling is not None and problem.alternating and not self.settings.by_kind
 
     @property
     def modes(self) -> list[tuple[int, int]]:
@@ -102,46 +106,53 @@ class Pass:
         return [(c, w) for c in range(self.problem.kinds) for w in range(len(self.problem.widths))]
 
     def ranges(self, coarse: bool) -> list[range] | list[None]:
-        """Of excess; None if it does not matter."""
+        """Ranges of excess to process in turn; None if excess does not matter."""
         most = max(int(self.grid.total[-1]) - 1, 0)
         if not self._chooses:
             return [None]
-        return [range(most + 1)] if coarse else excesses(most)
+        return [range(most + 1)] if coarse else excess_ranges(most)
 
     def room(self, c: int, rows: Rows) -> Array:
-        """What the target leaves to what begins there on kind c, negative if nothing may."""
+        """Time that the target leaves to a suffix that begins in each state on kind c; negative if none may begin."""
         return self._room[rows.start] if self._room.ndim == 1 else self._room[c, rows.usage, rows.start]
 
     def rows(self, usages: Array, starts: range) -> Rows:
-        """Every usage with every boundary that is reachable."""
+        """All states of these usages at reachable boundaries within ``starts``."""
         first = np.maximum(self.reachable.first[usages], starts.start)
         last = np.minimum(self.reachable.last[usages], starts.stop - 1)
+        # Each usage is repeated once per boundary; offset counts 0, 1, … within each usage.
         count = np.maximum(last - first + 1, 0)
         offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
         return Rows(np.repeat(usages, count), np.repeat(first, count) + offset)
 
-    def holds(self, w: int, level: int) -> Holds:
-        """In-flight counts of a stage with ``level`` units from it on, inside the range of excess."""
+    def in_flight(self, w: int, level: int) -> InFlightRange:
+        """In-flight counts that the range of excess allows a stage with ``level`` units from it on."""
         problem, width, mode = self.problem, self.problem.widths[w], self.problem.modes[0][w]
         least, most = max(1, mode.flying(level - mode.flow)), max(1, mode.most_flying(level - mode.flow))
         if self.excess is None:
-            return Holds(least, least, most)
-        asked = -(-(level + self.excess.start) // width)
+            return InFlightRange(least, least, most)
+        required = -(-(level + self.excess.start) // width)
         top = max(least, min((level + self.excess.stop - 1) // width, most))
-        return Holds(max(least, min(asked, problem.share(width))), top, most)
+        return InFlightRange(max(least, min(required, problem.share(width))), top, most)
 
     def blocks(self, c: int, w: int, rows: Rows, forced: bool) -> Iterator[Block]:
-        """Stages of width w that begin in the rows. A forced first stage is not one of the last."""
+        """Blocks of the stages of width w on kind c that begin in the states ``rows``.
+
+        ``forced``: the stage is a forced first one, so it is not one of the forced last ones.
+        """
+        # States with enough units of the kind, and time left within the target.
         problem, grid, width = self.problem, self.grid, self.problem.widths[w]
         rows = rows.only((grid.coordinates[c][rows.usage] >= width) & (self.room(c, rows) >= 0))
         behind = rows.usage - width * grid.stride[c]
         if problem.last:
             kept = grid.total[behind] >= grid.forced if forced else grid.may_precede(behind, c, width)
             rows, behind = rows.only(kept), behind[kept]
+        # Ends from ``first`` on that the usage behind can begin at, and that the stage reaches.
         first = np.maximum(rows.start + 1, self.reachable.first[behind])
         count = np.minimum(self.spans.reach[c][w][rows.start], self.reachable.last[behind]) - first + 1
         kept = count > 0
         rows, behind, first, count = rows.only(kept), behind[kept], first[kept], count[kept]
+        # Parts of at most `AT_ONCE` entries, each row padded to the longest.
         few = max(1, AT_ONCE // int(count.max(initial=1)))
         for low in range(0, len(count), few):
             part = slice(low, low + few)

@@ -1,7 +1,7 @@
-"""Spans of layers that a stage may hold while T stays within a target, and the recomputation that each needs.
+"""Spans of layers that a stage may hold with T within a target, and the recomputation that each needs.
 
-The recomputation of a span is computed when it is first needed, and kept. It is a lower bound where a list of
-points was thinned out or would be too long, and exact elsewhere.
+The recomputation of a span is computed when it is first needed, and cached. It is a lower bound if a list of options
+was thinned out or would be too long, and exact otherwise.
 """
 
 from copy import copy
@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.allocation.instance import Array, ChainAllocation
+from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.layer_tables import sums_before
-from pipeplan_formulations.common.recomputation import IMPOSSIBLE
+from pipeplan_formulations.common.layer_tables import Array, sums_before
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 @dataclass
-class _Known:
-    """Forwards to be run again, for spans of one kind and width in which not everything can be saved.
+class _KnownCosts:
+    """Cached recomputed forward times of spans of one kind and width that cannot save everything.
 
-    ``rows[j, k − 1]`` is that of the span with the j-th of ``keys`` (sorted) and k micro-batches in flight.
+    ``rows[j, k − 1]`` belongs to the span with the j-th of ``keys`` (sorted) and k micro-batches in flight.
     """
 
     keys: Array
@@ -30,7 +30,7 @@ class _Known:
 
 
 class Spans:
-    """Spans of every kind and width (its index) of a problem.
+    """Spans of layers for every kind and index of a width.
 
     Attributes
     ----------
@@ -42,43 +42,46 @@ class Spans:
 
     def __init__(self, problem: ChainAllocation, grid: Grid, target: int, clock: Clock) -> None:
         self._problem, self._grid, self._clock = problem, grid, clock
-        self.before = best_before(problem)
+        self.before = least_work_before(problem)
         self.reach = [[self._reach(c, width, target) for width in problem.widths] for c in range(problem.kinds)]
         self._savings = sums_before(np.where(problem.useful, problem.savings, 0))
         self._received = np.append(np.insert(problem.received, 0, 0), 0)
-        self._known: dict[tuple[int, int], _Known] = {}
+        self._known: dict[tuple[int, int], _KnownCosts] = {}
 
-    def extra(self, kind: int, w: int, starts: Array, ends: Array, flights: Array | int) -> Array:
-        """Forwards to be run again by replicas that hold ``flights`` micro-batches of the spans; shapes broadcast.
+    def extra(self, kind: int, w: int, starts: Array, ends: Array, in_flight: Array | int) -> Array:
+        """Recomputed forward time per micro-batch, with ``in_flight`` micro-batches in flight; shapes broadcast.
 
-        `IMPOSSIBLE` where a span does not fit whatever is recomputed.
+        `IMPOSSIBLE` where a span does not fit with any recomputation.
         """
         problem, options = self._problem, self._problem.options[kind]
         top = options.workspace
-        starts, ends, flights = np.broadcast_arrays(starts, ends, flights)
+        starts, ends, in_flight = np.broadcast_arrays(starts, ends, in_flight)
+        # Bytes left for workspace with nothing recomputed; done if they suffice for every span.
         resident, saved = problem.prefix["resident"][kind, w], problem.prefix["saved"]
         spare = problem.limit[kind] - (resident[ends] - resident[starts])
-        spare = spare - flights * (saved[ends] - saved[starts] + self._received[starts])
+        spare = spare - in_flight * (saved[ends] - saved[starts] + self._received[starts])
         found = np.zeros(spare.shape, np.int64)
         if spare.min(initial=IMPOSSIBLE) >= top.of_all:
             return found
+        # Spans that do not fit as they stand; those that fit with everything recomputed are tight.
         workspace = top.of(starts, ends)
         short = spare < workspace
         if not short.any():
             return found
         found[short] = IMPOSSIBLE
-        tight = short & (spare + flights * (self._savings[ends] - self._savings[starts]) >= workspace)
+        tight = short & (spare + in_flight * (self._savings[ends] - self._savings[starts]) >= workspace)
+        # Tight spans with too many options get a lower bound, the others the cached least time.
         crowded = tight & options.crowded(starts, ends)
         if crowded.any():
-            some = starts[crowded], ends[crowded], flights[crowded], spare[crowded]
-            found[crowded] = options.rough(*some)
+            some = starts[crowded], ends[crowded], in_flight[crowded], spare[crowded]
+            found[crowded] = options.quick_lower_bound(*some)
             tight &= ~crowded
         if tight.any():
-            found[tight] = self._asked(kind, w, starts[tight], ends[tight], flights[tight])
+            found[tight] = self._lookup(kind, w, starts[tight], ends[tight], in_flight[tight])
         return found
 
     def narrowed(self, target: int) -> "Spans":
-        """The same for another target; what is known of recomputation is shared."""
+        """The spans for another target, with a shared cache of recomputation."""
         other = copy(self)
         other.reach = [
             [other._reach(c, width, target) for width in self._problem.widths] for c in range(self._problem.kinds)
@@ -86,7 +89,7 @@ class Spans:
         return other
 
     def _reach(self, kind: int, width: int, target: int) -> Array:
-        """Work alone, all micro-batches of a replica in a row, must stay within the target; one in flight must fit."""
+        """Furthest end from each start: its work alone stays within the target, and one micro-batch in flight fits."""
         problem, starts = self._problem, np.arange(self._problem.layers)
         work = problem.prefix["forward"][kind] + problem.prefix["backward"][kind]
         if problem.objective == "bottleneck":
@@ -97,12 +100,12 @@ class Spans:
         fitting = last_that_may_fit(problem, kind, problem.widths.index(width), 1)
         return np.maximum(np.minimum(np.where(room < 0, 0, ends), fitting), starts)
 
-    def _asked(self, kind: int, w: int, starts: Array, ends: Array, flights: Array) -> Array:
-        """`extra` of spans that may have to recompute, from what is known or the options of a stage."""
-        many = int(self._grid.most[w].max())
+    def _lookup(self, kind: int, w: int, starts: Array, ends: Array, in_flight: Array) -> Array:
+        """`extra` of spans that may have to recompute, from the cache, which is filled where it lacks a span."""
+        many = int(self._grid.most_in_flight[w].max())
         known = self._known.get((kind, w))
         if known is None:
-            known = self._known[kind, w] = _Known(np.zeros(0, np.int64), np.zeros((0, many), np.int64))
+            known = self._known[kind, w] = _KnownCosts(np.zeros(0, np.int64), np.zeros((0, many), np.int64))
         keys = starts * (self._problem.layers + 1) + ends
         new = np.setdiff1d(keys, known.keys)
         if len(new):
@@ -110,24 +113,24 @@ class Spans:
             keys_, rows_ = np.concatenate([known.keys, new]), np.concatenate([known.rows, rows])
             order = np.argsort(keys_)
             known.keys, known.rows = keys_[order], rows_[order]
-        found: Array = known.rows[np.searchsorted(known.keys, keys), flights - 1]
+        found: Array = known.rows[np.searchsorted(known.keys, keys), in_flight - 1]
         return found
 
     def _row(self, kind: int, w: int, start: int, end: int) -> Array:
-        """What one span costs for every k; spans of the same content share it."""
+        """Least recomputed forward time of one span for every k; spans of equal content share it."""
         problem, known = self._problem, self._known[kind, w]
-        flights = np.arange(1, known.rows.shape[1] + 1)
-        spare = problem.spare(start, end, kind, problem.widths[w], flights)
+        in_flight = np.arange(1, known.rows.shape[1] + 1)
+        spare = problem.spare(start, end, kind, problem.widths[w], in_flight)
         options = problem.options[kind]
         self._clock.check()
         content = *options.content(start, end), int(spare[0]), int(spare[-1])
         row = known.by_content.get(content)
         if row is None:
-            row = known.by_content[content] = options.least(start, end, flights, spare)[0]
+            row = known.by_content[content] = options.least(start, end, in_flight, spare)[0]
         return row
 
 
-def best_before(problem: ChainAllocation) -> Array:
+def least_work_before(problem: ChainAllocation) -> Array:
     """Least work of one micro-batch on all layers before each boundary, shape (n + 1,)."""
     best = (problem.forward + problem.backward).min(axis=0)
     return sums_before(best)

@@ -1,4 +1,4 @@
-r"""The dynamic programme over suffixes: least value of what lies behind a boundary, for every usage at once.
+r"""Dynamic programme over suffixes: the least value of the stages behind a boundary, for every usage at once.
 
 ::
 
@@ -7,13 +7,17 @@ r"""The dynamic programme over suffixes: least value of what lies behind a bound
                                                                max( load, link, V(e, c', u − w e_c) )          ``load``
     A(i, c, u)    = min over the same                          H step + A(e, c', u − w e_c)
 
-``time`` is (3) without E_0, A that of (4), ``load`` the bottleneck. With a *ceiling*, spans and hops whose e of (4)
-exceeds it are left out. With a *target*, so are states behind which no value within it can be reached, and with a
-*floor* of e those where A with it exceeds the target. With a *peak*, stages obey (5) as if the largest backward of all
-were the least that it may be, and none has a larger one than the most.
+V of ``time`` is (3) without E_0, A is that of (4), and V of ``load`` is the bottleneck. The arguments of `run` exclude
+stages and states:
 
-Where counts fall and a ceiling asks for long warm-ups, the tables are filled once for each range of excess (see
-`non_increasing`), over those of the ranges below:
+- *target*: states whose value exceeds it.
+- *ceiling*: spans and hops whose e of (4) exceeds it.
+- *least_delay*: states where A plus this e exceeds the target.
+- *largest*, a range of the largest backward: stages with a larger backward, and stages whose e of (5) exceeds the
+  ceiling if the largest backward is the least of the range.
+
+If counts are non-increasing and a ceiling requires long warm-ups, the tables are filled once per range of excess (see
+`non_increasing`), on top of those of the ranges below:
 
 ::
 
@@ -21,7 +25,7 @@ Where counts fall and a ceiling asks for long warm-ups, the tables are filled on
     range 1        k w = R + 1              before those of 0 and 1
     range 0        k = ⌈R / w⌉, as in SNO   before those of 0, and of all others up to k w − R
 
-Usages are taken by the number of units in them, fewest first (see `passes`).
+Usages are processed by their number of units, fewest first (see `passes`).
 """
 
 from dataclasses import dataclass
@@ -29,16 +33,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan_formulations.allocation.bounds import free_bounds
-from pipeplan_formulations.allocation.instance import Array, ChainAllocation
+from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.largest_backward import LargestBackward, Side
 from pipeplan_formulations.allocation.suffix_bounds.passes import Block, Pass
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
-from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import Behind, Tail
-from pipeplan_formulations.allocation.suffix_bounds.transition_costs import Holds, added, finish_by_end
+from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import SuffixTable, SuffixTables
+from pipeplan_formulations.allocation.suffix_bounds.transition_costs import InFlightRange, added, finish_by_end
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
-from pipeplan_formulations.common.recomputation import IMPOSSIBLE
+from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 @dataclass(frozen=True)
@@ -49,44 +54,44 @@ class Table:
     trip: Array
 
     def copy(self) -> "Table":
-        """Another one to write into."""
+        """A copy to write into."""
         return Table(self.time.copy(), self.trip.copy())
 
 
-class Layers:
-    """V and A of one run of the programme, one table for each forced first stage and one for all others.
+class ProgrammeTables:
+    """V and A of one run of the programme: one table per forced first stage, and one for all other stages.
 
     Attributes
     ----------
     levels : list of lists of Table
-        Tables for stages of excess up to the end of each range. In each list the last one is that of the stages that
-        are not forced to be first; of the first one boundary 0 alone is a whole allocation, and E_0 is in it.
+        For each range of excess, the tables of stages with excess up to its end. The last table of a list is that of
+        stages that are not forced to be first. Boundary 0 of the first table holds whole allocations, E_0 included.
     starts : list of int
-        Of the ranges.
-    peaked : list of Table
-        For each range, of those suffixes that hold the stage with the largest backward; ``levels`` are then of those
-        behind it. Empty if nothing is known of it.
+        Starts of the ranges.
+    with_largest : list of Table
+        For each range, the table of suffixes that contain the stage with the largest backward. ``levels`` are then
+        those of suffixes behind that stage. Empty if its position is not distinguished.
     """
 
-    def __init__(self, levels: list[list[Table]], starts: list[int], peaked: list[Table]) -> None:
-        self.levels, self.starts, self.peaked = levels, starts, peaked
+    def __init__(self, levels: list[list[Table]], starts: list[int], with_largest: list[Table]) -> None:
+        self.levels, self.starts, self.with_largest = levels, starts, with_largest
 
     @property
     def whole(self) -> Array:
         """V of whole allocations by kind of the first stage and usage, E_0 included: shape (C, size)."""
-        return (self.peaked or self.levels[-1])[-1 if self.peaked else 0].time[:, :, 0]
+        return (self.with_largest or self.levels[-1])[-1 if self.with_largest else 0].time[:, :, 0]
 
     @property
     def whole_trip(self) -> Array:
         """A of whole allocations."""
-        return (self.peaked or self.levels[-1])[-1 if self.peaked else 0].trip[:, :, 0]
+        return (self.with_largest or self.levels[-1])[-1 if self.with_largest else 0].trip[:, :, 0]
 
-    def table(self, position: int, peaked: bool) -> Table:
-        """Of stages from a position on; of those suffixes that hold the stage with the largest backward, if known."""
-        return self.peaked[-1] if peaked and self.peaked else self.levels[-1][position]
+    def table(self, position: int, with_largest: bool) -> Table:
+        """The table of stages at a position, or of suffixes that contain the stage with the largest backward."""
+        return self.with_largest[-1] if with_largest and self.with_largest else self.levels[-1][position]
 
-    def meets(self, bound: "Layers | None") -> bool:
-        """Whether no allocation is better than those of ``bound``, by V or by A; that is known to be impossible too."""
+    def meets(self, bound: "ProgrammeTables | None") -> bool:
+        """True if the least V and the least A equal those of ``bound``, which no allocation can be below."""
         if bound is None:
             return False
         pairs = (self.whole, bound.whole), (self.whole_trip, bound.whole_trip)
@@ -95,10 +100,11 @@ class Layers:
     def behind(
         self, position: int, end: Array, kind: Array, usage: Array, excess: Array | None = None
     ) -> tuple[Array, Array]:
-        """V and A behind stages number ``position`` that end there; 0 behind the last one.
+        """V and A behind stages at ``position``, by end, kind and usage behind; 0 behind the last stage.
 
-        ``excess`` is the largest that may stand there; any if None.
+        ``excess`` is the largest excess allowed behind each; any if None.
         """
+        # The table of each entry's excess: the last range that starts at most there.
         if excess is None or len(self.levels) == 1:
             level = np.full_like(end, len(self.levels) - 1)
         else:
@@ -107,7 +113,7 @@ class Layers:
         for number, tables in enumerate(self.levels):
             here = (level == number) & (usage > 0)
             key = kind[here], usage[here], end[here]
-            either = [tables[min(position + 1, len(tables) - 1)], *self.peaked[number : number + 1]]
+            either = [tables[min(position + 1, len(tables) - 1)], *self.with_largest[number : number + 1]]
             time[here] = np.minimum.reduce([table.time[key] for table in either])
             trip[here] = np.minimum.reduce([table.trip[key] for table in either])
         return time, trip
@@ -120,39 +126,51 @@ def run(
     clock: Clock,
     target: int,
     ceiling: int | None = None,
-    floor: int = 0,
+    least_delay: int = 0,
     heads: Array | None = None,
-    within: Layers | None = None,
+    within: ProgrammeTables | None = None,
     coarse: bool = False,
-    peak: LargestBackward | None = None,
-) -> Layers | None:
-    """Fill the tables; None if it shows at once that no allocation stays within the target.
+    largest: LargestBackward | None = None,
+) -> ProgrammeTables | None:
+    """Fill the tables; None if the reachable boundaries already exclude every allocation within the target.
 
-    ``heads`` are the least before each state (`prefix_tables`). ``within`` are tables with values no larger: states
-    that they leave out are left out. ``coarse`` takes all ranges of excess for one, which bounds what they would give.
+    Parameters
+    ----------
+    target, ceiling, least_delay, largest
+        See the module; None does not exclude anything.
+    heads : array of int, optional
+        The least head before each state (`prefix_tables`).
+    within : ProgrammeTables, optional
+        Tables with values no larger; states that are impossible there are skipped.
+    coarse : bool
+        Treat all ranges of excess as one, which gives lower bounds on their values.
     """
-    pass_ = Pass(problem, grid, spans, clock, target, ceiling, heads, peak)
+    pass_ = Pass(problem, grid, spans, clock, target, ceiling, heads, largest)
     if pass_.reachable.closed:
         return None
-    suffixes = _Suffixes(pass_, floor, within)
+    suffixes = _Suffixes(pass_, least_delay, within)
     forced = [[(kind, problem.widths.index(width))] for kind, width in problem.first]
     nothing = np.full((problem.kinds, grid.size, problem.layers + 1), IMPOSSIBLE)
     below = [Table(nothing, nothing)] * (len(forced) + 1)
-    # (5) asks where it stands; with one width that would tell next to nothing.
-    placed = peak is not None and not forced and not problem.phases and len(problem.widths) > 1
-    held = Table(nothing, nothing)
+    # Distinguish the position of the stage with the largest backward for (5); with one width it gains almost nothing.
+    placed = largest is not None and not forced and not problem.phases and len(problem.widths) > 1
+    containing = Table(nothing, nothing)
     levels: list[list[Table]] = []
-    starts, peaked = [], []
+    starts, with_largest = [], []
     for excess in pass_.ranges(coarse):
         pass_.excess, pass_.refused = excess, False
-        # Without forced stages row 0 is a whole allocation; with them it takes one more pass for each.
+        # Without forced stages boundary 0 holds whole allocations; each forced stage takes one more pass.
+        # Stages that are not forced. If positions are distinguished, these lie behind the largest backward's stage.
         first = range(1 if forced or placed else 0, problem.layers)
         free, behind = suffixes.fill(
             len(forced), below[-1], pass_.modes, [(None, "before" if placed else "anywhere")], first
         )
-        if placed:
-            held, _ = suffixes.fill(0, held, pass_.modes, [(None, "behind"), (behind, "here")], range(problem.layers))
-            peaked.append(held)
+        if placed:  # suffixes that contain that stage: it begins them ("here"), or lies behind their first stage
+            containing, _ = suffixes.fill(
+                0, containing, pass_.modes, [(None, "behind"), (behind, "here")], range(problem.layers)
+            )
+            with_largest.append(containing)
+        # Forced first stages, from the last of them to the first stage of all.
         tables = [free]
         for position in reversed(range(len(forced))):
             first = range(1, problem.layers) if position else range(1)
@@ -161,82 +179,96 @@ def run(
         levels.append(tables)
         starts.append(excess.start if excess is not None else 0)
         below = tables
-        found = Layers(levels, starts, peaked)
-        if not pass_.refused or found.meets(within):  # no stage asks for more than this range, or nothing is better
+        found = ProgrammeTables(levels, starts, with_largest)
+        if not pass_.refused or found.meets(within):  # no stage needs more excess, or the bound is reached already
             break
     return found
 
 
 @dataclass(frozen=True)
 class _Suffixes:
+    """Filling of one table after the other, within one pass."""
+
     pass_: Pass
-    floor: int
-    within: Layers | None
+    least_delay: int
+    within: ProgrammeTables | None
 
     def fill(
         self,
         position: int,
         below: Table,
         modes: list[tuple[int, int]],
-        rests: list[tuple[list[Tail] | None, Side]],
+        rests: list[tuple[list[SuffixTables] | None, Side]],
         starts: range,
-    ) -> tuple[Table, list[Tail]]:
-        """V and A for stages of these modes (kind and index of width) before each rest, or before each other (None).
+    ) -> tuple[Table, list[SuffixTables]]:
+        """Fill V and A for stages of some modes (kind and index of width); return them, and the tables behind stages.
 
-        A stage that begins at boundary 0 is the first one, and its E_0 is counted. ``below``: what stages of less
-        excess reach. With each rest is said where the stage with the largest backward stands, seen from those before.
+        ``rests`` are the suffixes that may follow, None for those of this table itself, each with the position of the
+        stage with the largest backward relative to the stages before. ``below`` is the table of smaller excess. A stage
+        that begins at boundary 0 is the first one, and its E_0 is counted.
         """
         table, pass_ = below.copy(), self.pass_
         problem, grid = pass_.problem, pass_.grid
         alone, forced = len(rests) == 1, rests[0][0] is not None
-        tails = [Tail(problem, grid, pass_.sight, c, ends=alone and not forced) for c in range(problem.kinds)]
-        within = self.within.table(position, peaked=not alone) if self.within is not None else None
+        suffix_tables = [
+            SuffixTables(problem, grid, pass_.settings, c, ends=alone and not forced) for c in range(problem.kinds)
+        ]
+        within = self.within.table(position, with_largest=not alone) if self.within is not None else None
         for level, usages in enumerate(grid.levels[1:], start=1):
             pass_.clock.check()
             rows = pass_.rows(usages, starts)
             for c, w in modes:
-                holds = pass_.holds(w, level)
-                if holds.top < holds.least:
-                    pass_.refused = pass_.refused or holds.least <= holds.most
+                # Modes whose fewest micro-batches exceed the range of excess are left to a later range.
+                counts = pass_.in_flight(w, level)
+                if counts.top < counts.least:
+                    pass_.refused = pass_.refused or counts.least <= counts.most
                     continue
                 able = rows
                 if within is not None:
                     able = rows.only(within.time[c, rows.usage, rows.start] < IMPOSSIBLE)
                 for block in pass_.blocks(c, w, able, forced=forced):
                     for rest, side in rests:
-                        for part in (tails if rest is None else rest)[c].parts(w):
-                            self._improve(table, part, c, w, holds, block, side)
+                        for part in (suffix_tables if rest is None else rest)[c].parts(w):
+                            self._improve(table, part, c, w, counts, block, side)
+            # No whole allocation has fewer units than the forced last stages.
             if 0 in starts and level < grid.forced:
                 table.time[:, usages, 0] = table.trip[:, usages, 0] = IMPOSSIBLE
-            for tail in tails:
-                tail.extend(usages, table.time[:, usages], table.trip[:, usages])
-        return table, tails
+            for suffix_table in suffix_tables:
+                suffix_table.extend(usages, table.time[:, usages], table.trip[:, usages])
+        return table, suffix_tables
 
-    def _improve(self, table: Table, part: Behind, c: int, w: int, holds: Holds, block: Block, side: Side) -> None:
-        """Improve V and A by the stages of a block before one part of what may lie behind."""
+    def _improve(
+        self, table: Table, part: SuffixTable, c: int, w: int, counts: InFlightRange, block: Block, side: Side
+    ) -> None:
+        """Improve V and A by the stages of a block in front of the suffixes of one table."""
         pass_ = self.pass_
+        # One entry per stage with a possible suffix: V behind it, its end, usage behind, usage and start.
         value = part.value[block.behind[:, None], block.ends]
         row, column = np.nonzero(block.inside & (value < IMPOSSIBLE))
         if not len(row):
             return
         value, end, behind = value[row, column], block.ends[row, column], block.behind[row]
         usage, start = block.rows.usage[row], block.rows.start[row]
+        # f behind and ĝ before the stage, if its own term counts them.
         send: Array | int = 0
         into: Array | int = 0
         if part.send is not None:
             send, into = part.send[part.leaves[behind], end], pass_.into[c, pass_.grid.leaves[c][usage], start]
-        add = added(pass_.problem, pass_.spans, pass_.sight, (c, w), start, end, holds, send, into, side)
+        add = added(pass_.problem, pass_.spans, pass_.settings, (c, w), start, end, counts, send, into, side)
         pass_.refused = pass_.refused or add.refused
-        if pass_.sight.quantity == "load":
+        # V and A of each stage with its suffix; E_0 at boundary 0.
+        if pass_.settings.quantity == "load":
             found = trip = np.maximum(add.term, value)
         else:
             finish = np.where(start == 0, finish_by_end(pass_.problem, c, w)[end], 0)
             found = np.maximum(add.term, add.work + value) + finish
             trip = add.work + part.trip[behind, end] + finish
+        # Keep stages that fit, below the ceiling and within the target.
         room = pass_.room(c, block.rows)[row]
-        kept = add.open & (found <= room) & (trip + self.floor <= room)
+        kept = add.open & (found <= room) & (trip + self.least_delay <= room)
         if not kept.any():
             return
+        # Entries of one row (usage and start) are adjacent: write the minimum of each row.
         row = row[kept]
         edges = np.flatnonzero(np.diff(row, prepend=-1))
         at = c, block.rows.usage[row[edges]], block.rows.start[row[edges]]
@@ -245,21 +277,22 @@ class _Suffixes:
 
 
 def frontier(problem: ChainAllocation, limits: Limits, up_to: int | None = None) -> Array:
-    """Bounds on the objective by units used: the programme's values for every number of units of every kind.
+    """Lower bounds on the objective by units used, for every number of units of every kind.
 
     Parameters
     ----------
     problem : ChainAllocation
     limits : Limits
-        Only ``time`` counts. When it has passed the bounds are those that cost nothing.
+        Only ``time`` is used. Once it is over, the bounds are those of `free_bounds`.
     up_to : int, optional
-        Values beyond are not told apart, which saves time.
+        Values beyond this are not computed, which saves time.
 
     Returns
     -------
     array of int, shape (u_1 + 1, …, u_C + 1)
-        Entry u: no allocation that uses exactly u units of each kind is better; `IMPOSSIBLE` if none fits, and
-        ``up_to + 1`` if the best lies beyond that. For 'step' this is the least (3), for 'bottleneck' the optimum.
+        Entry u is a lower bound for allocations that use exactly u units of each kind. It is `IMPOSSIBLE` if none
+        fits, and ``up_to + 1`` if the best exceeds ``up_to``. For 'step' it is the least (3), for 'bottleneck' the
+        optimum.
     """
     grid = Grid(problem)
     shape = [units + 1 for units in grid.units]

@@ -1,52 +1,53 @@
-"""Tables of the suffixes behind stages of one kind: V and A with the hop to them, in the dynamic programme."""
+"""Suffix tables of the dynamic programme: V and A of the suffixes behind stages of one kind, with the hop to them."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from pipeplan_formulations.allocation.instance import Array, ChainAllocation
+from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.largest_backward import LargestBackward
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
-from pipeplan_formulations.allocation.terms import step_on
-from pipeplan_formulations.common.recomputation import IMPOSSIBLE
+from pipeplan_formulations.allocation.terms import head_step
+from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 Quantity = Literal["time", "load"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What a run of the programme looks at.
+class PassSettings:
+    """Settings of one pass of the programme.
 
     Attributes
     ----------
     quantity : 'time' or 'load'
     ceiling : int or None
         The largest e of (4) that is allowed.
-    apart : bool
-        Whether f is in a stage's own terms, so that what lies behind is kept apart by its kind.
-    peak : LargestBackward or None
-        Where the largest backward of all stages lies, for (5).
+    by_kind : bool
+        True if a stage's own terms contain f, so that suffixes behind it are kept separately by their kind.
+    largest : LargestBackward or None
+        Range of the largest backward of all stages, for (5).
     """
 
     quantity: Quantity
     ceiling: int | None
-    apart: bool
-    peak: LargestBackward | None = None
+    by_kind: bool
+    largest: LargestBackward | None = None
 
 
 @dataclass(frozen=True)
-class Behind:
-    """What lies behind a stage of one kind, by usage behind it and boundary: shape (size, n + 1).
+class SuffixTable:
+    """Suffixes behind stages of one kind, by usage behind the stage and boundary.
 
     Attributes
     ----------
-    value, trip : array
-        The best V and A, with the hop there; `IMPOSSIBLE` where there is none.
+    value, trip : array, shape (size, n + 1)
+        The least V and A, with the hop to the suffix; `IMPOSSIBLE` where there is none.
     send : array, shape (2, n + 1), or None
-        f by whether the hop leaves a node, where the stage's own terms need it.
+        f inside a node (row 0) and between nodes (row 1), if the stage's own terms contain it.
     leaves : array of int, shape (size,)
-        Which row of ``send`` a usage takes.
+        The row of ``send`` for each usage.
     hops : list of (kind behind, array of shape (2, n + 1))
         See `hop_between`.
     """
@@ -58,37 +59,41 @@ class Behind:
     hops: list[tuple[int, Array]]
 
 
-class Tail:
-    """What lies behind stages of kind ``c``, filled usage by usage; with ``ends`` that may be nothing at all."""
+class SuffixTables:
+    """Suffix tables behind stages of kind ``c``, filled usage by usage.
 
-    def __init__(self, problem: ChainAllocation, grid: Grid, sight: Sight, c: int, ends: bool) -> None:
-        self._problem, self._grid, self._sight, self._kind = problem, grid, sight, c
-        self._parts: dict[tuple[int, int], Behind] = {}
+    There is one table for each group of widths with the same hops, and with `PassSettings.by_kind` one for each kind
+    behind. With ``ends`` the suffix may be empty, behind the last stage.
+    """
+
+    def __init__(self, problem: ChainAllocation, grid: Grid, settings: PassSettings, c: int, ends: bool) -> None:
+        self._problem, self._grid, self._settings, self._kind = problem, grid, settings, c
+        self._parts: dict[tuple[int, int], SuffixTable] = {}
         self._keys = [self._key(w) for w in range(len(problem.widths))]
-        self._kinds = list(range(problem.kinds)) if sight.apart else [0]
+        self._kinds = list(range(problem.kinds)) if settings.by_kind else [0]
         for key in sorted(set(self._keys)):
             for behind in self._kinds:
                 value, trip = (np.full((grid.size, problem.layers + 1), IMPOSSIBLE) for _ in range(2))
                 if ends and behind == 0:
                     value[0, -1] = trip[0, -1] = 0
-                send = self._send(behind) if sight.apart else None
+                send = self._send(behind) if settings.by_kind else None
                 hops = [
-                    (b, hop_between(problem, sight, c, b, key))
-                    for b in ([behind] if sight.apart else range(problem.kinds))
+                    (b, hop_between(problem, settings, c, b, key))
+                    for b in ([behind] if settings.by_kind else range(problem.kinds))
                 ]
-                self._parts[key, behind] = Behind(value, trip, send, grid.leaves[behind], hops)
+                self._parts[key, behind] = SuffixTable(value, trip, send, grid.leaves[behind], hops)
 
-    def parts(self, w: int) -> list[Behind]:
-        """What a stage whose width has index ``w`` chooses from."""
+    def parts(self, w: int) -> list[SuffixTable]:
+        """The suffix tables that apply to a stage whose width has index ``w``."""
         return [self._parts[self._keys[w], behind] for behind in self._kinds]
 
     def extend(self, usages: Array, values: Array, trips: Array) -> None:
-        """Take in V(c, ·, ·) and A(c, ·, ·) of these usages, shape (C, usages, n + 1), and the hops to them."""
+        """Add the suffixes of these usages, from V and A of shape (C, usages, n + 1), with the hops to them."""
         for part in self._parts.values():
             value, trip = (np.full(values.shape[1:], IMPOSSIBLE) for _ in range(2))
             for behind, each in part.hops:
                 hop = each[self._grid.leaves[behind][usages] if behind == self._kind else np.ones_like(usages)]
-                if self._sight.quantity == "load":
+                if self._settings.quantity == "load":
                     value = trip = np.minimum(value, np.maximum(values[behind], hop))
                 else:
                     value = np.minimum(value, values[behind] + hop)
@@ -96,6 +101,7 @@ class Tail:
             part.value[usages], part.trip[usages] = value, trip
 
     def _send(self, behind: int) -> Array:
+        """f of the hop to a kind, by 1 if it leaves a node (else 0) and boundary."""
         send = np.zeros((2, self._problem.layers + 1), np.int64)
         send[:, 1:-1] = self._problem.send[self._kind, behind]
         if behind != self._kind:
@@ -103,28 +109,28 @@ class Tail:
         return send
 
     def _key(self, w: int) -> int:
-        """Widths that see the same behind them share one table: by L_w, or all."""
+        """The key of the width's table: L_w if hops depend on it, else 0 for all widths."""
         problem, width = self._problem, self._problem.widths[w]
-        loads = self._sight.quantity == "load" and problem.overlap != "none"
-        if loads or (self._sight.ceiling is not None and problem.overlap == "copy"):
+        loads = self._settings.quantity == "load" and problem.overlap != "none"
+        if loads or (self._settings.ceiling is not None and problem.overlap == "copy"):
             return problem.wire_shares[width]
         return 0
 
 
-def hop_between(problem: ChainAllocation, sight: Sight, kind: int, behind: int, key: int) -> Array:
-    """What a hop adds to V and A, or its load, by whether it leaves a node, and boundary: shape (2, n + 1).
+def hop_between(problem: ChainAllocation, settings: PassSettings, kind: int, behind: int, key: int) -> Array:
+    """The hop's contribution to V and A, or its load, shape (2, n + 1): inside and between nodes, by boundary.
 
-    ``key`` is L_w, for loads and under a ceiling. `IMPOSSIBLE` at cuts that are not allowed or whose wire is
-    too slow.
+    ``key`` is L_w, for loads and under a ceiling. `IMPOSSIBLE` at cuts that are not allowed, or whose wire is too slow
+    for the ceiling.
     """
     found = np.full((2, problem.layers + 1), IMPOSSIBLE)
     send, back = problem.send[kind, behind], problem.send_back[kind, behind]
-    if sight.quantity == "load":
+    if settings.quantity == "load":
         hop = key * np.maximum(send, back) // problem.divisor if problem.overlap != "none" else np.zeros_like(send)
     else:
-        step = step_on(problem.overlap, 0, send, back, problem.latency[kind, behind][:, None])
+        step = head_step(problem.overlap, 0, send, back, problem.latency[kind, behind][:, None])
         hop = np.broadcast_to(step, send.shape)
-        if sight.ceiling is not None and problem.overlap == "copy":
-            hop = np.where((key - 1) * np.maximum(send, back) > sight.ceiling, IMPOSSIBLE, hop)
+        if settings.ceiling is not None and problem.overlap == "copy":
+            hop = np.where((key - 1) * np.maximum(send, back) > settings.ceiling, IMPOSSIBLE, hop)
     found[:, 1:-1] = np.where(problem.cuts, hop, IMPOSSIBLE)
     return found

@@ -1,4 +1,4 @@
-"""Transition costs of the dynamic programme over suffixes: what a stage adds, for many spans of a mode at once."""
+"""Transition costs of the dynamic programme over suffixes: contributions of stages, for many spans of a mode."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,24 +7,25 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.allocation.instance import Array, ChainAllocation
+from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.largest_backward import LargestBackward, Side
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
-from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import Sight
-from pipeplan_formulations.allocation.terms import loaded, own, services
-from pipeplan_formulations.common.recomputation import IMPOSSIBLE
+from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import PassSettings
+from pipeplan_formulations.allocation.terms import delays, own, stage_load
+from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 @dataclass(frozen=True, slots=True)
-class Holds:
+class InFlightRange:
     """In-flight counts that a stage may have.
 
     Attributes
     ----------
     least, top : int
-        Those of the range of excess that is looked at.
+        Fewest and most within the current range of excess.
     most : int
-        The largest of all ranges.
+        Most over all ranges.
     """
 
     least: int
@@ -34,18 +35,18 @@ class Holds:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What each span adds; nothing is said of those that are not ``open``.
+    """Contribution of each span; valid for those that are ``open``.
 
     Attributes
     ----------
     term, work : array
-        Its own term of (3), or its load, and how far it moves the head on but for the hop.
+        The stage's own term of (3), or its load, and its part of H_{s+1} − H_s without the hop.
     backward : array
         B.
     open : array of bool
-        Whether it fits, below the ceiling.
+        True if the span fits, below the ceiling.
     refused : bool
-        Whether some span is closed because it would have to hold more than ``top``, but not more than ``most``.
+        True if some span is closed because it would need more than ``top``, but not more than ``most``, in flight.
     """
 
     term: Array
@@ -58,56 +59,63 @@ class Added:
 def added(
     problem: ChainAllocation,
     spans: Spans,
-    sight: Sight,
+    settings: PassSettings,
     mode: tuple[int, int],
     starts: Array,
     ends: Array,
-    holds: Holds,
+    counts: InFlightRange,
     send: Array | int,
     into: Array | int,
     side: Side = "anywhere",
 ) -> Added:
-    """For spans from ``starts`` to ``ends`` on a ``mode`` (kind and index of width); ``send`` is f, ``into`` ĝ.
+    """Contributions of stages on the spans ``starts`` … ``ends`` in a mode (kind and index of width).
 
-    ``side``: where the stage of the peak stands, if there is one.
+    ``send`` is f, ``into`` is ĝ, and ``side`` the position of the stage with the largest backward, if that is limited.
 
-    Where k is a choice, the least is taken with which the stage stays below the ceiling. Where sends are in a stage's
-    own terms (`Sight.apart`), memory counts the least and the warm-up the largest: a bound.
+    If k is a choice, the least k that keeps the stage below the ceiling is taken. If a stage's own terms contain sends
+    (`PassSettings.by_kind`), memory counts the least k and the warm-up the largest, which gives a lower bound.
     """
     c, w = mode
     width = problem.widths[w]
     many = problem.share(width)
+    # F, B, and the recomputed forward time with the fewest micro-batches in flight.
     forward = problem.prefix["forward"][c][ends] - problem.prefix["forward"][c][starts]
     backward = problem.prefix["backward"][c][ends] - problem.prefix["backward"][c][starts]
-    extra = spans.extra(c, w, starts, ends, holds.least)
-    held: Array | int = holds.most if problem.alternating else many
+    extra = spans.extra(c, w, starts, ends, counts.least)
+    held: Array | int = counts.most if problem.alternating else many
     refused = False
-    if sight.ceiling is not None and problem.chooses and problem.alternating and not sight.apart:
+    if settings.ceiling is not None and problem.chooses and problem.alternating and not settings.by_kind:
 
-        def again(some: NDArray[np.bool_], flights: Array) -> Array:
-            return spans.extra(c, w, starts[some], ends[some], flights)
+        def again(some: NDArray[np.bool_], in_flight: Array) -> Array:
+            return spans.extra(c, w, starts[some], ends[some], in_flight)
 
-        held = _least_held(many, width, sight.ceiling, sight.peak, side, forward, backward, holds, extra, again)
-        refused = bool(((held > holds.top) & (held <= holds.most)).any())
-        extra = np.where(held <= holds.top, extra, IMPOSSIBLE)
+        held = _least_held(
+            many, width, settings.ceiling, settings.largest, side, forward, backward, counts, extra, again
+        )
+        refused = bool(((held > counts.top) & (held <= counts.most)).any())
+        extra = np.where(held <= counts.top, extra, IMPOSSIBLE)
+    # Close spans that do not fit, exceed the ceiling by (4), or contradict the range of the largest backward.
     is_open = extra < IMPOSSIBLE
     backward = backward + np.where(is_open, extra, 0)
-    if sight.ceiling is not None:
-        sends = (problem.wire_shares[width], send, into) if sight.apart else (1, 0, 0)
-        lanes = services(problem.overlap, many, held, sends[0], forward, backward, sends[1], 0, sends[2])
-        is_open &= reduce(np.maximum, lanes) <= sight.ceiling
-        if sight.peak is not None:
-            is_open &= backward <= sight.peak.largest(width)
-            is_open &= (backward >= sight.peak.smallest(width)) | (side != "here")
+    if settings.ceiling is not None:
+        sends = (problem.wire_shares[width], send, into) if settings.by_kind else (1, 0, 0)
+        lanes = delays(problem.overlap, many, held, sends[0], forward, backward, sends[1], 0, sends[2])
+        is_open &= reduce(np.maximum, lanes) <= settings.ceiling
+        if settings.largest is not None:
+            is_open &= backward <= settings.largest.upper(width)
+            is_open &= (backward >= settings.largest.lower(width)) | (side != "here")
             if problem.phases:
-                is_open &= sight.peak.phased(sight.ceiling, many, width, forward)
+                is_open &= settings.largest.allows_phases(settings.ceiling, many, width, forward)
             else:
-                fewest = holds.least if sight.apart else held
-                is_open &= sight.peak.holds(sight.ceiling, many, width, fewest, held, forward + backward, side)
-    if sight.quantity == "load":
+                fewest = counts.least if settings.by_kind else held
+                is_open &= settings.largest.allows(
+                    settings.ceiling, many, width, fewest, held, forward + backward, side
+                )
+    # The load, or the own term of (3).
+    if settings.quantity == "load":
         once = problem.prefix["reduce"][c, w][ends] - problem.prefix["reduce"][c, w][starts]
         once = once + np.where(once > 0, problem.reduce_base[c, w], 0)
-        load = -(-loaded(problem.overlap, many, forward, backward, send, into, once) // problem.divisor)
+        load = -(-stage_load(problem.overlap, many, forward, backward, send, into, once) // problem.divisor)
         return Added(load, np.zeros_like(forward), backward, is_open, refused)
     wait = (many - 1) * into if problem.overlap == "none" else 0
     term = own(problem.overlap, many, forward, backward, send) + wait
@@ -118,28 +126,29 @@ def _least_held(
     many: int,
     width: int,
     ceiling: int,
-    peak: LargestBackward | None,
+    largest: LargestBackward | None,
     side: Side,
     forward: Array,
     backward: Array,
-    holds: Holds,
+    counts: InFlightRange,
     extra: Array,
     again: Callable[[NDArray[np.bool_], Array], Array],
 ) -> Array:
-    """The least k from ``holds.least`` on with which each stage stays below the ceiling, or one beyond ``top``.
+    """The least k, from ``counts.least`` on, that keeps each stage below the ceiling; above ``top`` if none does.
 
-    Each k asks for at least the next by what it makes a stage recompute, so the first that asks for no more is the
-    least. ``extra`` is updated to what it costs, by ``again``.
+    A larger k may force more recomputation, which in turn may require a larger k. So k is raised until it satisfies its
+    own requirement. ``extra`` is updated to the recomputed forward time of that k, by ``again``.
     """
-    held: Array = np.full(len(extra), holds.least)
+    held: Array = np.full(len(extra), counts.least)
     while True:
+        # The k that (4), with late forwards, requires for the current recomputation; then that of (5).
         total = backward + np.where(extra < IMPOSSIBLE, extra, 0)
         room = ceiling - (many - 1) * total
         needed = np.where(forward > 0, many - room // np.maximum(forward, 1), 0)
-        if peak is not None:
-            needed = peak.needed(ceiling, many, width, np.maximum(held, needed), forward + total, side)
+        if largest is not None:
+            needed = largest.needed(ceiling, many, width, np.maximum(held, needed), forward + total, side)
         needed = np.where((room < 0) | (extra >= IMPOSSIBLE), IMPOSSIBLE, needed)
-        more = (needed > held) & (needed <= holds.top)
+        more = (needed > held) & (needed <= counts.top)
         held = np.maximum(held, needed)
         if not more.any():
             return held
@@ -147,7 +156,7 @@ def _least_held(
 
 
 def finish_by_end(problem: ChainAllocation, c: int, w: int) -> Array:
-    """E_0 of a first stage by its end."""
+    """E_0 of a first stage, by its end."""
     reduction = problem.prefix["reduce"][c, w]
     base = np.where(reduction > 0, problem.reduce_base[c, w], 0)
     finish: Array = problem.prefix["update"][c, w] + reduction + base

@@ -1,4 +1,4 @@
-"""Usage vectors, units of each kind from a stage on, as places in one flat array.
+"""Usage vectors (units of each kind from a stage on), as indices into one flat array.
 
 ::
 
@@ -11,20 +11,23 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.allocation.instance import Array, ChainAllocation
+from pipeplan_formulations.allocation.instance import ChainAllocation
+from pipeplan_formulations.common.layer_tables import Array
 
 
 class Grid:
-    """Every usage vector of a problem.
+    """All usage vectors of a problem.
 
     Attributes
     ----------
     units : tuple of int
-        Most units of each kind that stages can use: no more than the widest stage of every layer.
+        The most units of each kind that stages can use: at most one stage of the largest width per layer.
     stride : tuple of int
+        Difference of the flat index per unit of each kind.
     coordinates : array of int, shape (C, size)
         Units of each kind.
     total : array of int, shape (size,)
+        Units of all kinds together.
     leaves : array of int, shape (C, size)
         1 where a hop inside kind c with this usage behind it leaves a node.
     """
@@ -46,42 +49,42 @@ class Grid:
 
     @cached_property
     def levels(self) -> list[Array]:
-        """The (flat) usages of 0, 1, 2 … units in all."""
+        """The (flat) usages with 0, 1, 2 … units in total."""
         order = np.argsort(self.total, kind="stable")
         return np.split(order, np.searchsorted(self.total[order], np.arange(1, int(self.total[-1]) + 1)))
 
     @cached_property
-    def flight(self) -> list[Array]:
-        """The least k for each width (in the order of ``widths``) and usage of a stage; at least 1."""
+    def least_in_flight(self) -> list[Array]:
+        """The least k for each width (in the order of ``widths``) and usage from a stage on; at least 1."""
         modes = self._problem.modes[0]
         return [np.maximum(mode.in_flight.take(self.total - mode.flow, mode="clip"), 1) for mode in modes]
 
     @cached_property
-    def most(self) -> list[Array]:
-        """The largest k for each width and usage of a stage; at least 1."""
+    def most_in_flight(self) -> list[Array]:
+        """The largest k for each width and usage from a stage on; at least 1."""
         modes = self._problem.modes[0]
         return [np.maximum(mode.most_in_flight.take(self.total - mode.flow, mode="clip"), 1) for mode in modes]
 
     @cached_property
     def partial(self) -> list[int]:
-        """Flat usage behind each of the last stages that are forced, the very last one first; then that of all."""
+        """Flat usage behind each forced last stage, the very last stage first; then that of all forced last stages."""
         usages = np.cumsum([0, *(width * self.stride[kind] for kind, width in reversed(self._problem.last))])
         return [int(usage) for usage in usages]
 
     @cached_property
     def forced(self) -> int:
-        """Units of the last stages that are forced."""
+        """Units of the forced last stages."""
         return sum(width for _, width in self._problem.last)
 
     @cached_property
     def overfull(self) -> bool:
-        """Whether the forced stages need more units than there are."""
+        """True if the forced stages need more units than available."""
         problem = self._problem
         taken = [problem.modes[kind][problem.widths.index(width)].takes for kind, width in problem.first + problem.last]
         return any(sum(wanted) > units for *wanted, units in zip(*taken, self.units, strict=True))
 
     def may_precede(self, behind: Array, kind: int, width: int) -> NDArray[np.bool_]:
-        """Whether a stage of this mode may stand before suffixes of the usages ``behind``, as far as wishes go."""
+        """True where a stage of this mode may precede suffixes of the usages ``behind``, given forced last stages."""
         free: NDArray[np.bool_] = self.total[behind] >= self.forced
         for place, mode in enumerate(reversed(self._problem.last)):
             if mode == (kind, width):

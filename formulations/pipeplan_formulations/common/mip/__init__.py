@@ -1,1 +1,1 @@
-"""Mixed-integer linear models: one way to write them, and an adapter for each solver."""
+"""Mixed-integer linear models, and an adapter for each solver."""

@@ -1,7 +1,7 @@
-"""Linear models by CBC, through PuLP: conditions become large constants, numbers are scaled to about 10^4 at most.
+"""CBC adapter for linear models, through PuLP: conditions become big-M rows, numbers are scaled to at most about 10^4.
 
-CBC gets no hint: given a first solution, CBC 2.10.3 has been seen to call problems infeasible that are not, and to
-prove the start optimal when it is not.
+CBC gets no hint: given a first solution, CBC 2.10.3 has reported feasible problems as infeasible, and the start as
+optimal when it was not.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from pipeplan_formulations.common.report import Limits, Status, Stop
 from pipeplan_formulations.common.solvers import cbc_version, pulp
 
 SIZE = 1e4
-"""About how large numbers are at most in CBC's units, so that its absolute tolerances mean relative ones."""
+"""Approximate largest number in CBC's units, so that its absolute tolerances act as relative ones."""
 EXACT = 100_000
 """Largest number that stays an integer; larger ones are not rounded, which weakens the bound by 1e-5 or so."""
 LEAST_TIME = 0.1
-"""Seconds that CBC is given at least."""
+"""Least time limit of CBC, in seconds."""
 
 
 def solve_cbc(
@@ -43,7 +43,7 @@ def solve_cbc(
     claimed, point = answer.bound, None
     if answer.point is not None:
         point = [value * scale for value, scale in zip(answer.point, scales, strict=True)]
-        if answer.optimal:  # CBC stops once the bound is within the gap of what it found
+        if answer.optimal:  # CBC stops once the bound is within the gap of its solution
             claimed = max(claimed, answer.point[model.objective] * (1 - limits.gap))
     status = Status.UNKNOWN if point is None else Status.OPTIMAL if answer.optimal else Status.FEASIBLE
     stop = Stop.EXHAUSTED if answer.crashed else Stop.GAP
@@ -55,7 +55,7 @@ def solve_cbc(
 
 
 def _scales(model: LinearModel, unit: float) -> list[float]:
-    """What one of CBC's units is worth in each variable: ``unit`` for times, more than 1 for large numbers."""
+    """CBC's unit of each variable in the model's units: ``unit`` for times, more than 1 for large numbers."""
     return [
         unit if kind is Kind.TIME else 1.0 if high <= EXACT else high / SIZE
         for kind, high in zip(model.kinds, model.highs, strict=True)
@@ -63,9 +63,10 @@ def _scales(model: LinearModel, unit: float) -> list[float]:
 
 
 def _variables(model: LinearModel, scales: list[float]) -> tuple[Any, list[Any]]:
-    """Only what is small has an upper end: a large value that meets one exactly may look infeasible to a double.
+    """The PuLP problem and its variables.
 
-    For the same reason times that rows define begin at 0.
+    Only small variables have an upper end: a large value exactly at its end may look infeasible in floating point. For
+    the same reason, times that rows define begin at 0.
     """
     module = pulp()
     lp = module.LpProblem("model", module.LpMinimize)
@@ -84,7 +85,7 @@ def _variables(model: LinearModel, scales: list[float]) -> tuple[Any, list[Any]]
 
 
 def _rows(lp: Any, model: LinearModel, variables: list[Any], scales: list[float]) -> None:
-    """Clauses and rows, divided so that the objective's coefficient is 1, times are in CBC's unit, and others small."""
+    """Add clauses and rows, divided so that the objective's coefficient is 1, times are in CBC's unit, others small."""
     affine, time = pulp().LpAffineExpression, scales[model.objective]
     for literals in model.clauses:
         terms = {variables[v if v >= 0 else ~v]: (1 if v >= 0 else -1) for v in literals}
@@ -103,7 +104,7 @@ def _rows(lp: Any, model: LinearModel, variables: list[Any], scales: list[float]
 
 
 def _unconditional(row: Row, model: LinearModel) -> Expression:
-    """The row with its conditions inside: where one of them is false, it asks for no more than always holds."""
+    """The row with its conditions as big-M terms: if one of them is false, the variables' ends imply the row."""
     if not row.when:
         return row.expression
     terms, constant = dict(row.expression.terms), row.expression.constant

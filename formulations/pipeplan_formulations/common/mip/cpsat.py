@@ -1,4 +1,4 @@
-"""Linear models by CP-SAT: every variable is an integer, conditions are enforcement literals."""
+"""CP-SAT adapter for linear models: every variable is an integer, conditions are enforcement literals."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,6 +23,7 @@ def solve_cpsat(
     The hint has to name every variable, the objective included: CP-SAT drops an incomplete one.
     """
     cp = cp_model()
+    # Model and hint.
     sat, variables = _written(cp, model)
     if hint is not None:
         for variable, value in zip(variables, hint, strict=True):
@@ -30,6 +31,7 @@ def solve_cpsat(
     solver, clock = cpsat_solver(limits), Clock(limits)
     if on_bound is not None:
         solver.best_bound_callback = lambda bound: on_bound(whole(bound))
+    # Solve, and translate status, bound and point.
     status = solver.solve(sat, None if on_solution is None else _watcher(cp, variables, on_solution))
     if status == cp.INFEASIBLE:
         return Answer(Status.INFEASIBLE, Stop.OPTIMALITY, model.lows[model.objective], None)
@@ -44,7 +46,7 @@ def solve_cpsat(
 
 
 def _written(cp: Any, model: LinearModel) -> tuple[Any, list[Any]]:
-    """The model as CP-SAT's, and its variables."""
+    """The CP-SAT model and its variables."""
     sat = cp.CpModel()
     variables = [sat.new_int_var(low, high, "") for low, high in zip(model.lows, model.highs, strict=True)]
 
@@ -64,6 +66,8 @@ def _written(cp: Any, model: LinearModel) -> tuple[Any, list[Any]]:
 
 
 def _watcher(cp: Any, variables: list[Any], on_solution: Callable[[list[float]], None]) -> Any:
+    """A solution callback that passes each point on."""
+
     class Watcher(cp.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
             on_solution([float(self.value(variable)) for variable in variables])
@@ -72,7 +76,7 @@ def _watcher(cp: Any, variables: list[Any], on_solution: Callable[[list[float]],
 
 
 def whole(bound: float) -> int:
-    """CP-SAT's bound on an integer objective, which comes as a double, exact below 2^53."""
+    """The integer bound from CP-SAT's floating-point one, which is exact below 2^53."""
     return math.ceil(bound - 0.5)
 
 

@@ -1,4 +1,4 @@
-"""Mixed-integer linear models: variables, rows, clauses, and the solvers' common answer.
+"""Mixed-integer linear models: variables, rows, clauses, and the common answer of the solvers.
 
 A problem builds a `LinearModel`, calls ``solve`` of a `MipSolver` (`cpsat.CPSAT` or `cbc.CBC`) and reads its solution
 from the `Answer`. Variables are numbers, counted from 0; a literal is a variable v, true where it is 1, or ~v, true
@@ -52,11 +52,11 @@ class Expression:
         return self + (-other)
 
     def value(self, point: Sequence[int]) -> int:
-        """Its value where variable i has the value ``point[i]``."""
+        """The value of the expression if variable i has the value ``point[i]``."""
         return self.constant + sum(c * point[v] for v, c in self.terms.items())
 
     def down(self, unit: int) -> "Expression":
-        """In larger units, every number rounded down: never more, as variables are not negative."""
+        """The expression in larger units, every number rounded down: a lower bound, as variables are not negative."""
         return Expression({v: c // unit for v, c in self.terms.items()}, self.constant // unit)
 
 
@@ -81,7 +81,7 @@ def _expression(linear: Linear, constant: int) -> Expression:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``expression`` ≥ 0, or = 0 if ``equal``, where every literal of ``when`` is true."""
+    """``expression`` ≥ 0, or = 0 if ``equal``, enforced if every literal of ``when`` is true."""
 
     expression: Expression
     equal: bool = False
@@ -91,8 +91,8 @@ class Row:
 class Kind(Enum):
     """Values that a variable may take in a solver with real numbers.
 
-    ``INTEGER``: whole ones. ``REAL``: any, as other variables decide it, or as the problem says. ``TIME``: any, in the
-    objective's unit; rows imply its upper end, and its lower one where it is `LinearModel.defined`.
+    ``INTEGER``: integers. ``REAL``: any value, because other variables or the problem determine it. ``TIME``: any
+    value, in the objective's unit; rows imply its upper end, and its lower one if it is `LinearModel.defined`.
     """
 
     INTEGER = "integer"
@@ -113,7 +113,7 @@ class LinearModel:
         Variables that equal the largest of some expressions in earlier variables.
     objective : int
     magnitude : int
-        About how large the objective is.
+        Approximate size of the objective.
     """
 
     lows: list[int] = field(default_factory=list)
@@ -134,7 +134,7 @@ class LinearModel:
         return self._variable(low, high, Kind.INTEGER)
 
     def real(self, low: int, high: int) -> int:
-        """Add a variable that only solvers of integers need as one."""
+        """Add a variable that is an integer only in solvers without real numbers."""
         return self._variable(low, high, Kind.REAL)
 
     def time(self, low: int, high: int) -> int:
@@ -148,13 +148,13 @@ class LinearModel:
         return len(self.lows) - 1
 
     def at_least(self, linear: Linear, least: int = 0, when: Sequence[int] = ()) -> None:
-        """Add ``linear`` ≥ ``least`` where every literal of ``when`` is true; left out if ends alone ensure it."""
+        """Add ``linear`` ≥ ``least``, enforced if every literal of ``when`` is true; omitted if ends alone imply it."""
         expression = _expression(linear, -least)
         if self.least(expression) < 0 or any(self._open(v) for v in expression.terms):
             self.rows.append(Row(expression, when=tuple(when)))
 
     def _open(self, variable: int) -> bool:
-        """Whether only rows keep the variable within its ends, in some solver."""
+        """True if in some solver only rows keep the variable within its ends."""
         return self.kinds[variable] is Kind.TIME and variable != self.objective
 
     def equal(self, linear: Linear, value: int = 0) -> None:
@@ -162,7 +162,7 @@ class LinearModel:
         self.rows.append(Row(_expression(linear, -value), equal=True))
 
     def clause(self, literals: Iterable[int]) -> None:
-        """Add a disjunction; left out where a literal is certain, and without those that are impossible."""
+        """Add a disjunction; omitted if a literal is certain, and without those that are impossible."""
         kept = []
         for literal in literals:
             v = literal if literal >= 0 else ~literal
@@ -173,7 +173,7 @@ class LinearModel:
         self.clauses.append(tuple(kept))
 
     def minimize(self, variable: int, magnitude: int | None = None) -> None:
-        """Set the objective, and about how large it is; by default its largest value."""
+        """Set the objective, and its approximate size, by default its largest value."""
         self.objective = variable
         self.magnitude = self.highs[variable] if magnitude is None else magnitude
 
@@ -187,7 +187,7 @@ class LinearModel:
         return Expression({new: 1})
 
     def largest(self, expressions: Sequence[Expression]) -> Expression:
-        """A variable that is at least each expression (one of them at least 0), and the largest of them at best."""
+        """A variable that is at least each expression, one of which is at least 0; their maximum when minimised."""
         high = max(self.most(expression) for expression in expressions)
         low = max(0, *(self.least(expression) for expression in expressions))
         new = self.real(low, max(low, high))
@@ -218,11 +218,11 @@ class Answer:
     Attributes
     ----------
     status : Status
-        Optimal: within the gap of the limits, as the solver says.
+        Optimal: within the gap of the limits, according to the solver.
     stop : Stop
-        Why the solver ended; `Stop.GAP` if it is done.
+        Why the solver ended; `Stop.GAP` if it finished.
     bound : int
-        No solution has a smaller objective.
+        Lower bound on the objective.
     point : list of float or None
         A value for each variable.
     """
@@ -252,7 +252,7 @@ class Solve(Protocol):
 
 @dataclass(frozen=True)
 class MipSolver:
-    """A solver of linear models. Objectives are to stay below 2^``bits``, so that its numbers hold them exactly."""
+    """A solver of linear models. Objectives must stay below 2^``bits``, so that its numbers represent them exactly."""
 
     name: str
     version: Callable[[], str]

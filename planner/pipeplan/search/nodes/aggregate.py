@@ -164,7 +164,7 @@ class AggregateNode(Node):
         candidates = [] if groups is None else self._alike(self.space.candidates(groups, self.size))
         valid = any(self.space.unasked(candidate, boundaries) is None for candidate in candidates)
         if valid and improves:
-            chosen = _with_counts(candidates, problem.flights(report.solution))
+            chosen = _with_counts(candidates, problem.in_flight_counts(report.solution))
             search.submit_all([*candidates, *chosen], boundaries)
         # A tree branches over its last modes; a large node solves again until its last target.
         if self.small:

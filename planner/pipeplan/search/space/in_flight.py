@@ -10,7 +10,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES, Family
 from pipeplan.schedules.alternate import one_forward_one_backward
-from pipeplan_formulations.allocation.non_increasing import falls
+from pipeplan_formulations.allocation.non_increasing import is_non_increasing
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
 FREE = "1f1b"
@@ -73,12 +73,14 @@ class InFlightBox:
 
     def __contains__(self, counts: tuple[int, ...]) -> bool:
         inside = all(a <= k <= b for a, k, b in zip(self.low, counts, self.high, strict=True))
-        return inside and falls(self.replicas, self.shares, self.least, counts)
+        return inside and is_non_increasing(self.replicas, self.shares, self.least, counts)
 
     def counts(self) -> Iterator[tuple[int, ...]]:
         """Every non-increasing count vector of the box."""
         spans = (range(a, b + 1) for a, b in zip(self.low, self.high, strict=True))
-        return (counts for counts in product(*spans) if falls(self.replicas, self.shares, self.least, counts))
+        return (
+            counts for counts in product(*spans) if is_non_increasing(self.replicas, self.shares, self.least, counts)
+        )
 
     def fill_memory(self, rooms: Sequence[int]) -> tuple[int, ...]:
         """Return for each stage as many micro-batches in flight as fit in memory, at least the box's least.

@@ -1,4 +1,4 @@
-"""Where the links lie: variables and rows, and what they say about a single layer.
+"""Positions of the links in the linear model: variables, rows, and the stage of each layer.
 
 ::
 
@@ -16,14 +16,15 @@ from itertools import pairwise
 
 import numpy as np
 
+from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.mip.model import Expression
-from pipeplan_formulations.partition.instance import Array, ChainPartition
+from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.model import PartitionModel
 from pipeplan_formulations.partition.windows import Windows
 
 
 class UpTo:
-    """y of the last open cut that is at most c; 0 before the first. ``None`` stands for a cut that is certain."""
+    """y of the last open cut that is at most c; 0 before the first. ``None`` stands for a fixed cut."""
 
     def __init__(self, cuts: Mapping[int, int | None]) -> None:
         self._cuts = list(cuts)
@@ -39,7 +40,7 @@ class UpTo:
 
 
 class Membership:
-    """For a layer and a stage: an expression that is 1 where the layer lies on the stage, and 0 elsewhere."""
+    """Membership of layers in stages: an expression that is 1 if the layer lies on the stage, else 0."""
 
     def __init__(self, model: PartitionModel, problem: ChainPartition) -> None:
         starts: list[Mapping[int, int | None]] = [{-1: None}, *model.switches]
@@ -51,8 +52,8 @@ class Membership:
         return self._begun[stage](layer - 1) - self._ended[stage](layer - 1)
 
 
-def place(model: PartitionModel, problem: ChainPartition, room: Windows) -> None:
-    """One cut a link, in order, and (1) where it grows with the end: no stage reaches farther than memory lets it."""
+def add_link_positions(model: PartitionModel, problem: ChainPartition, room: Windows) -> None:
+    """Add one cut per link, in order, and no stage that ends beyond its window (1)."""
     for link in range(problem.stages - 1):
         cuts = [int(b) - 1 for b in np.flatnonzero(room.open[link + 1])]
         model.switches.append({cut: model.boolean(int(cut == cuts[-1]), 1) for cut in cuts})
@@ -67,10 +68,10 @@ def place(model: PartitionModel, problem: ChainPartition, room: Windows) -> None
 
 
 def _reach(model: PartitionModel, problem: ChainPartition, stage: int, last: Array) -> None:
-    """(1) and wishes: a stage that starts at a ends at ``last[a]`` at most.
+    """Add (1) and allowed layers: a stage that starts at a ends at ``last[a]`` at most.
 
-    If it starts at a *or before*, it ends at most at the largest of those ends: as strong where ``last`` only grows,
-    and then one row says it for all starts up to a.
+    A stage that starts at a *or before* ends at most at the largest of those ends. That is as strong while ``last``
+    increases, so one row covers all starts up to a. Elsewhere a row for the single start is added.
     """
     begin: dict[int, Expression] = {0: Expression({}, 1)}  # y of the stage's start; stage 0 starts at 0
     if stage > 0:

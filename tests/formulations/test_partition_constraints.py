@@ -1,4 +1,4 @@
-"""Recomputation, tied weights, wishes and replicas in the chain partition problem, on instances to check by hand."""
+"""Recomputation, tied weights, constraints and replicas in the chain partition problem, on small instances."""
 
 from dataclasses import replace
 
@@ -39,8 +39,8 @@ def test_recomputation_buys_room(backend):
     assert tight.memory((0, 2, 4)) == (34, 20)
 
 
-def test_what_never_fits_is_told():
-    """Where all layers recomputed do not fit there is no set, and the memory is the least that any set reaches."""
+def test_an_infeasible_span_has_no_recomputation():
+    """If recomputing all layers does not fit, there is no set, and the memory is the least over all sets."""
     problem = recomputing(17)
     assert problem.recompute(0, 0, 2) is None
     assert problem.memory((0, 2, 4))[0] == 2 * 4 + 10
@@ -49,7 +49,7 @@ def test_what_never_fits_is_told():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tied_weights_move_together(backend):
-    """Splitting layers 0 and 3 costs both stages time, and the later one room for a copy and its update."""
+    """Splitting layers 0 and 3 costs both stages time, and the later one memory and an update for its copy."""
     problem = chain_partition(np.ones((2, 5), int), np.ones((2, 5), int))
     tie = Tie((0, 3), resident=(2, 2), update=(0, 7), reduce=(0, 50), home=(30, 0))
     problem = replace(problem, resident=np.array([3, 1, 1, 1, 1]), saved=np.zeros(5, int), ties=(tie,))
@@ -62,8 +62,8 @@ def test_tied_weights_move_together(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_wishes_are_kept(backend):
-    """A forbidden cut and a pinned layer move the boundaries; wishes that contradict each other leave nothing."""
+def test_constraints_are_kept(backend):
+    """A forbidden cut and a pinned layer move the boundaries; contradicting constraints are infeasible."""
     problem = uneven(objective="bottleneck")
     cuts = np.ones(7, bool)
     cuts[[2, 3]] = False
@@ -88,7 +88,7 @@ def test_replicas_take_their_share(backend):
 
 
 def test_wires_carry_what_is_certain():
-    """Between one replica and three each wire has a third; between two and three only their number tells."""
+    """Between one replica and three each wire carries a third; between two and three only one is certain."""
     counts = np.array([12, 4, 6])
     problem = replace(uneven(micro_batches=12), counts=counts)
     assert [(c.into, c.out) for c in problem.through] == [(1, 4), (4, 1), (1, 1)]

@@ -1,4 +1,4 @@
-"""The allocation programme from the front: the least heads against allocations tried one by one."""
+"""Prefix tables of the allocation problem: the least heads against allocations tried one by one."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from pipeplan_formulations.common.report import Limits
 
 
 def ways(problem: ChainAllocation, target: int) -> list[tuple[int, list[tuple[int, tuple[int, ...], int, int]]]]:
-    """Of each allocation within the target: its value, and kind, usage, boundary and E_0 + H before each stage."""
+    """Allocations within the target: value, and kind, usage, boundary and E_0 + H before each stage."""
     found = []
     for stages in every_allocation(problem):
         value = objective(problem, stages)
@@ -40,8 +40,8 @@ def ways(problem: ChainAllocation, target: int) -> list[tuple[int, list[tuple[in
 
 @given(chain_allocations(), st.floats(0, 1))
 @settings(max_examples=200, deadline=None)
-def test_no_way_within_the_target_is_cut_off(problem: ChainAllocation, share: float) -> None:
-    """Whatever the target, the states of an allocation within it lie in the reachable, with heads no less than told."""
+def test_no_allocation_within_the_target_is_excluded(problem: ChainAllocation, share: float) -> None:
+    """The states of every allocation within a target are reachable, with heads of at least the table's value."""
     problem = replace(problem, first=(), objective="step")
     every = ways(problem, problem.largest)
     assume(every)
