@@ -98,7 +98,7 @@ def _all_near(found: dict[str, float], count: int) -> None:
         ("model", "is of another model: it lacks stem"),
         ("optimizer", "saved with Adam, and stage 0 has SGD"),
         ("extra", "numbers, texts, tensors"),
-        ("gradients", "save behind a step that updates"),
+        ("gradients", "save after a step that updates"),
     ],
 )
 def test_a_bad_checkpoint_is_refused(case: str, said: str, found: dict[str, dict]) -> None:

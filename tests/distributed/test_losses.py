@@ -44,7 +44,7 @@ def test_lost_ranks_are_started_again_but_for_bad_input(tmp_path: Path) -> None:
     ways = ("raise", "input")
     before = environment()
     with pytest.raises(RunError, match="rank 1 failed: there is no such file"):
-        launch(losses.failing_at_first, 2, str(tmp_path), ways, timeout=20, restarts=9, told=said.append)
+        launch(losses.failing_at_first, 2, str(tmp_path), ways, timeout=20, restarts=9, on_restart=said.append)
     assert said == ["rank 1 failed: TimeoutError: the data timed out; restart 1 of 9"]
     assert environment() == before
 

@@ -27,7 +27,7 @@ from pipeplan.io.model_file import read_model, write_model
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.schedules.placed import Placement, vee
 from pipeplan.simulate import simulate
-from pipeplan_executor.calibrate import Observed, Way, calibrated, observed, repriced
+from pipeplan_executor.calibrate import Observed, Route, calibrated, observed, repriced
 from pipeplan_executor.calibrate.costs import apportion
 from pipeplan_executor.calibrate.report import as_json, as_text
 
@@ -307,8 +307,8 @@ def test_waiting_is_no_gap() -> None:
     assert seen.gaps == (50_000, 50_000)
     transfer = plan.pipeline.transfers[0][0]
     took = 3 * (transfer.occupancy + transfer.latency) + 50_000
-    assert set(seen.flights.values()) == {took}
-    assert set(seen.flights) == {Way(0, 1, 0, 1), Way(1, 0, 1, 0)}
+    assert set(seen.transfers.values()) == {took}
+    assert set(seen.transfers) == {Route(0, 1, 0, 1), Route(1, 0, 1, 0)}
 
 
 @settings(max_examples=100, deadline=None)

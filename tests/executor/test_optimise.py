@@ -8,9 +8,9 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from pipeplan.core.errors import InputError
-from pipeplan_executor.optim.optimise import ELEMENTWISE, StageOptimizer, onto_pieces, planned_optimizer
+from pipeplan_executor.optim.optimise import ELEMENTWISE, StageOptimizer, planned_optimizer, restrict_to_pieces
 from pipeplan_executor.optim.reduction import Piece
-from pipeplan_executor.optim.updates import Updates, excess
+from pipeplan_executor.optim.updates import Updates, state_excess
 
 CHOICES = {
     "sgd": lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9, weight_decay=0.1),
@@ -43,7 +43,7 @@ def test_pieces_are_updated_like_the_whole(choice: str) -> None:
     shares = []
     for piece in pieces:
         shares.append(CHOICES[choice]([("a", apart)]))
-        onto_pieces(shares[-1], [piece])
+        restrict_to_pieces(shares[-1], [piece])
         assert shares[-1].param_groups[0]["param_names"] == ["a"]
     assert isinstance(plain, ELEMENTWISE)
     for _ in range(4):
@@ -60,7 +60,7 @@ def test_groups_keep_their_pieces() -> None:
     a, b = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([{"params": [a], "lr": 0.5}, {"params": [b], "lr": 0.25}])
     piece = in_two("b", b, 2)[1]
-    onto_pieces(optimizer, [piece])
+    restrict_to_pieces(optimizer, [piece])
     assert [group["params"] for group in optimizer.param_groups] == [[], [piece.updated]]
     piece.updated.grad = torch.ones(2)
     optimizer.step()
@@ -70,7 +70,7 @@ def test_groups_keep_their_pieces() -> None:
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (lambda p: torch.optim.Adafactor([p]), "Adafactor is not known to treat each number by itself"),
+        (lambda p: torch.optim.Adafactor([p]), "Adafactor is not known to update each number independently"),
         (lambda p: torch.optim.LBFGS([p]), "elementwise = True"),
         (lambda p: _Eager([p], lr=0.1), "begin without state"),
     ],
@@ -79,7 +79,7 @@ def test_what_cannot_work_on_pieces_is_refused(build: object, said: str) -> None
     """Optimisers that look at rows, columns or norms, or have state from the start, are refused with advice."""
     parameter = nn.Parameter(torch.ones(4, 4))
     with pytest.raises(InputError, match=said):
-        onto_pieces(build(parameter), in_two("a", parameter, 7))
+        restrict_to_pieces(build(parameter), in_two("a", parameter, 7))
 
 
 class _Eager(torch.optim.SGD):
@@ -103,7 +103,7 @@ def test_an_own_optimiser_may_say_that_it_goes_by_numbers() -> None:
 
     parameter = nn.Parameter(torch.ones(4))
     optimizer = Own([("a", parameter)], {"lr": 0.5})
-    onto_pieces(optimizer, in_two("a", parameter, 1)[:1])
+    restrict_to_pieces(optimizer, in_two("a", parameter, 1)[:1])
     assert [piece.numel() for piece in optimizer.param_groups[0]["params"]] == [1]
 
 
@@ -170,7 +170,7 @@ def test_more_state_than_planned_is_told(used: str, planned: str, more: bool) ->
     """What an optimiser really keeps is compared with what the plan counted on, and told in bytes if it is more."""
     stage = StageOptimizer(nn.Linear(16, 16), planned_optimizer(used, 0.1))
     stage.update()
-    told = excess(stage, planned)
+    told = state_excess(stage, planned)
     assert (told is not None) == more
     if more:
         assert planned in told

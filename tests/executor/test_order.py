@@ -65,4 +65,4 @@ def test_sharded_updates_are_collective() -> None:
     schedule = of("0F0 1F0 1B0 0B0 0R 1R 0U 1U", "0F1 1F1 1B1 0B1 0R 1R 1U 0U")
     lower(schedule, lambda _: False)
     with pytest.raises(PlanError, match="device 0 waits at 0U for 0U on device 1"):
-        lower(schedule, lambda _: False, sharded=True)
+        lower(schedule, lambda _: False, zero1=True)

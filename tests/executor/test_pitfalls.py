@@ -213,7 +213,7 @@ def test_another_shape_than_was_announced_is_refused() -> None:
     """12: the next rank would wait for bytes that never come, or take others for them."""
     work, _ = stage_of({"a": nn.Linear(6, 2)}, (given(3, 6).float(),), number=4)
     with pytest.raises(
-        PlanError, match=r"stage 4 made \(2, 2\) of float32.*where \(3, 2\) of float32 with gradient was"
+        PlanError, match=r"stage 4 returned \(2, 2\) of float32.*but \(3, 2\) of float32 with gradient was"
     ):
         work.forward(0, (torch.zeros(2, 6),), None)
 

@@ -31,7 +31,7 @@ def asked(store: dist.Store, *told: str) -> str:
     while not store.check([str(len(told))]):
         pass
     try:
-        return joined.missed(store, 0, 1 + len(told))
+        return joined.missing_ranks(store, 0, 1 + len(told))
     finally:
         done.set()
         thread.join()
@@ -52,5 +52,5 @@ def test_a_rank_that_is_busy_is_named(store: dist.Store) -> None:
 def test_ranks_that_lost_another_one_are_not_blamed(store: dist.Store) -> None:
     """A rank that has said that it is lost itself needs no pulse any more; one that never had any does."""
     store.set("1", joined.LOST)
-    assert joined.missed(store, 0, 2) == ""
-    assert joined.missed(store, 0, 3) == "rank 2 gives no sign of life"
+    assert joined.missing_ranks(store, 0, 2) == ""
+    assert joined.missing_ranks(store, 0, 3) == "rank 2 gives no sign of life"

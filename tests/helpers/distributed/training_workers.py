@@ -204,7 +204,7 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     ours.evaluated.append(pipeline.evaluate(inputs, targets))
     theirs.evaluated.append(plain.evaluate(inputs, targets))
     expected = dict(whole.named_parameters(remove_duplicate=False))
-    wanted = {name: pipeline.cuts[name].of(p) if name in pipeline.cuts else p for name, p in expected.items()}
+    wanted = {name: pipeline.shards[name].of(p) if name in pipeline.shards else p for name, p in expected.items()}
     apart = [float((p - wanted[name]).detach().abs().max()) for name, p in pipeline.named_parameters()]
     return ours, theirs, greatest(max(apart, default=0.0))
 

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from pipeplan_executor.processes.meeting import agree
+from pipeplan_executor.processes.rendezvous import agree
 
 
 def met(store: dist.Store, world: int, late: tuple[int, ...]) -> dict[int, str]:

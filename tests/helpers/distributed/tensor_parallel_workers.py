@@ -111,7 +111,7 @@ def collectives() -> dict[str, dict[str, int]]:
     for name, seen in (("forward", forward), ("both", both)):
         counts = {str(operation): count for operation, count in seen.get_comm_counts().items()}
         found[name] = {key: count for key, count in counts.items() if "functional" in key}  # DTensor's
-    found["gathered"] = dict(pipeline.modules[pipeline.numbers[0]].team.placing.gathered)
+    found["gathered"] = dict(pipeline.modules[pipeline.numbers[0]].sharded_layers.dispatch.gathered)
     return found
 
 
@@ -122,12 +122,12 @@ def waiting() -> tuple[dict[str, bool], dict[str, bool]]:
     pipeline = Pipeline(plan, one_block, tensor_parallel=TEAM)
     inputs, targets = draw(pipeline.workload, plan.micro_batch, 3)
     (stage,) = pipeline._stages.values()
-    number = next(action.micro_batch for action in plan.schedule.orders[pipeline.team.rank])
+    number = next(action.micro_batch for action in plan.schedule.orders[pipeline.tensor_group.rank])
     stage.weights = [1.0] * plan.micro_batches
     stage.forward(number, (inputs,), targets)
 
     def there() -> dict[str, bool]:
-        return {name: bool(p.grad.any()) for name, p in pipeline.named_parameters() if name in pipeline.cuts}
+        return {name: bool(p.grad.any()) for name, p in pipeline.named_parameters() if name in pipeline.shards}
 
     stage.input_gradient(number, ())
     behind = there()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from helpers.distributed import checkpointing, models, team_workers, training_workers
+from helpers.distributed import checkpointing, models, tensor_parallel_workers, training_workers
 from helpers.distributed.together import Job
 from helpers.distributed.training_workers import TEAMS, TEAMS_LOW
 from pipeplan_executor import launch
@@ -25,12 +25,12 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
         return {}
     cases = (("decoder", ("again", "split")), ("dropped", ("split",)), ("skipping", ("joined",)))
     return {
-        "team named": (team_workers.named, cases),
-        "team random": (team_workers.random_teams, (RANDOM, 4)),
-        "team outputs": (team_workers.outputs, ()),
-        "team collectives": (team_workers.collectives, ()),
-        "team waiting": (team_workers.waiting, ()),
-        "team report": (team_workers.report, ()),
+        "team named": (tensor_parallel_workers.named, cases),
+        "team random": (tensor_parallel_workers.random_teams, (RANDOM, 4)),
+        "team outputs": (tensor_parallel_workers.outputs, ()),
+        "team collectives": (tensor_parallel_workers.collectives, ()),
+        "team waiting": (tensor_parallel_workers.waiting, ()),
+        "team report": (tensor_parallel_workers.report, ()),
         "team training": (training_workers.teams, ()),
         "team handed on": (checkpointing.handed_on, (str(folder), "shared", "adam")),
     }
@@ -53,7 +53,7 @@ def test_models_are_exact_as_people_cut_them(found: dict[str, Any]) -> None:
 def test_transformers_are_exact() -> None:
     """So do captured Llama, by columns and rows, and GPT-2, whose queries, keys and values are gathered."""
     ways = ("joined", "split", "again")
-    _all_exact(launch(team_workers.named, 4, ("llama", ways), ("gpt2", ways), timeout=90))
+    _all_exact(launch(tensor_parallel_workers.named, 4, ("llama", ways), ("gpt2", ways), timeout=90))
 
 
 def test_random_cuts_are_exact(found: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ def test_random_cuts_are_exact(found: dict[str, Any]) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_many_random_cuts_are_exact(seed: int) -> None:
     """The same for more plans of all models."""
-    _all_exact(launch(team_workers.random_teams, 4, 39, 100 + seed, timeout=300))
+    _all_exact(launch(tensor_parallel_workers.random_teams, 4, 39, 100 + seed, timeout=300))
 
 
 def _all_exact(errors: dict[str, float]) -> None:
