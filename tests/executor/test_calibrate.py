@@ -292,7 +292,7 @@ def test_a_better_plan_is_told() -> None:
     text = as_text(plan, found, best)
     assert "another plan is best now" in text
     assert "layers 2 | 1, 4 micro-batches of 1, 1f1b-sno; it was layers 1 (1 again) | 2" in text
-    assert "rank 1: 50 us ahead of an action" in text
+    assert "rank 1: gap of 50 us before an action" in text
     told = as_json(plan, found, best)
     assert told["best"]["better"] is True  # type: ignore[index]
     assert told["measured_step_time_s"] == seen.step_time / 1e9

@@ -143,7 +143,7 @@ def test_what_arrived_is_not_written_into() -> None:
 def test_writing_into_one_of_two_names_of_a_tensor_is_refused() -> None:
     """11: apart, the two would differ."""
     first, second = Calls(lambda self, x: (y := self.mix(x), y.view(24))), Calls(lambda self, x, y: x.exp_() + y.sum())
-    with pytest.raises(PlanError, match=r"second or one behind it writes in place.*under another name"):
+    with pytest.raises(PlanError, match=r"second or a later one writes in place.*under another name"):
         stage_of({"first": first, "second": second}, (given(4, 6).float(),))
 
 

@@ -96,8 +96,8 @@ def _reduction_times(cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Obs
     found: dict[Where, list[tuple[Pair, int]]] = defaultdict(list)
     for s, stage in enumerate(pipeline.stages):
         took = seen.actions.get((s, Kind.REDUCE))
-        members = next((group for group in pipeline.tied if s in group), (s,))
-        ranks = {rank for member in members for rank in pipeline.placement[member]}
+        stages = next((group for group in pipeline.tied if s in group), (s,))
+        ranks = {rank for each in stages for rank in pipeline.placement[each]}
         where, rounds = _where(cluster, (plan.ranks[rank] for rank in ranks)), 2 * (len(ranks) - 1)
         link = cluster.network if where is None else cluster.nodes[where].link
         if took is not None and link is not None and stage.reduce > rounds * link.latency:

@@ -91,20 +91,20 @@ class Measured:
 
     exchanges: dict[int, float]
     sums: dict[int, float]
-    members: int
+    ranks: int
     bare: int
 
     def link(self) -> Link:
         """Return the fitted link."""
         bandwidth, latency = fit_link(list(self.exchanges), list(self.exchanges.values()))
-        return Link(bandwidth, latency, collective_efficiency(Link(bandwidth, latency), self.members, self.sums))
+        return Link(bandwidth, latency, collective_efficiency(Link(bandwidth, latency), self.ranks, self.sums))
 
 
-def collective_efficiency(link: Link, members: int, sums: dict[int, float]) -> float:
+def collective_efficiency(link: Link, ranks: int, sums: dict[int, float]) -> float:
     """Return the fraction of the bandwidth at which the ring formula gives the measured times: median, two digits."""
     found = []
     for size, time in sums.items():
-        ring = Ring(members, link)
+        ring = Ring(ranks, link)
         found.append(int(ring.times(np.array([size]))[0]) / max(time - ring.base, 1.0))
     return max(round(median(found), 2), 0.01)
 

@@ -71,9 +71,9 @@ def check_same(origin: object, saved: Inventory, own: Inventory) -> None:
     absent = [name for name in ours if name not in theirs]
     foreign = [name for name in theirs if name not in ours]
     if absent or foreign:
-        told = [f"it lacks {some(absent)}"] if absent else []
-        told += [f"the model lacks its {some(foreign)}"] if foreign else []
-        raise InputError(f"{origin} is of another model: {'; '.join(told)}")
+        reasons = [f"it lacks {some(absent)}"] if absent else []
+        reasons += [f"the model lacks its {some(foreign)}"] if foreign else []
+        raise InputError(f"{origin} is of another model: {'; '.join(reasons)}")
     for name, entry in ours.items():
         if theirs[name].shape != entry.shape:
             raise InputError(
@@ -97,6 +97,6 @@ def check_complete(keys: Collection[str], inventory: Inventory) -> None:
     absent = [entry.name for entry in inventory if entry.name == entry.first and entry.name not in keys]
     if absent:
         raise InputError(
-            f"no stage has {some(absent)}, so the checkpoint could not be loaded into the whole model; a parameter that "
+            f"no stage has {some(absent)}, so the checkpoint would not fit the whole model; a parameter that "
             "the model never uses should not be in it"
         )

@@ -70,7 +70,7 @@ def save(state: TrainingState, folder: str | Path, *, keep: int = 3, extra: Any 
     dist.all_gather_object(everyone, _rank_state(stages, taken, tensors))
 
     def finish() -> Path:
-        write_record(_record(state, inventory, [told for told in everyone if told is not None], extra), part)
+        write_record(_record(state, inventory, [one for one in everyone if one is not None], extra), part)
         return places.publish(part, step, keep)
 
     return on_first(finish)
@@ -100,9 +100,9 @@ def _rank_state(
 
 def _record(state: TrainingState, inventory: Inventory, everyone: Sequence[_RankState], extra: Any) -> Record:
     prefix = model_key("")
-    keys = {key.removeprefix(prefix) for told in everyone for key in told.keys if key.startswith(prefix)}
+    keys = {key.removeprefix(prefix) for one in everyone for key in one.keys if key.startswith(prefix)}
     check_complete(keys, inventory)
-    kinds = sorted({kind for told in everyone for kind in told.kinds})
+    kinds = sorted({kind for one in everyone for kind in one.kinds})
     if len(kinds) > 1:
         raise InputError(f"stages have optimisers of different kinds ({', '.join(kinds)}), which cannot be saved")
     scale = state.updates.scale
@@ -113,9 +113,9 @@ def _record(state: TrainingState, inventory: Inventory, everyone: Sequence[_Rank
         inventory=inventory,
         layout=layout(state.plan),
         kind=kinds[0] if kinds else "",
-        groups=_joined([group for told in everyone for group in told.groups]),
-        values={name: values for told in everyone for name, values in told.values.items()},
-        schedulers={stage: kept for told in everyone for stage, kept in told.schedulers.items()},
+        groups=_joined([group for one in everyone for group in one.groups]),
+        values={name: values for one in everyone for name, values in one.values.items()},
+        schedulers={stage: kept for one in everyone for stage, kept in one.schedulers.items()},
         scaler=None if scale is None else scale.scaler.state_dict(),
         extra=extra,
     )

@@ -47,7 +47,7 @@ def on_all(function: Callable[[], T]) -> T:
         failure = error
     everyone: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, None if failure is None else str(failure))
-    told = next((text for text in everyone if text is not None), None)
-    if told is not None:
-        raise InputError(told) from failure
+    message = next((text for text in everyone if text is not None), None)
+    if message is not None:
+        raise InputError(message) from failure
     return value  # type: ignore[return-value]

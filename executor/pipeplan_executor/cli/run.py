@@ -39,7 +39,7 @@ def configure(parser: ArgumentParser) -> None:
     saving = parser.add_argument_group("checkpoints")
     saving.add_argument("--checkpoint", metavar="DIR", help="save the last step there")
     saving.add_argument("--every", type=int, default=0, metavar="N", help="and after every N steps")
-    saving.add_argument("--keep", type=int, default=3, metavar="N", help="so many stay (3)")
+    saving.add_argument("--keep", type=int, default=3, metavar="N", help="number of newest ones that stay (3)")
     saving.add_argument("--resume", action="store_true", help="go on from the latest one, if there is one")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 

@@ -149,9 +149,9 @@ class Updates:
         optimizer.update()
         if stage in self._unchecked:
             self._unchecked.remove(stage)
-            told = state_excess(optimizer, self._planned)
-            if told is not None:
-                warnings.warn(f"stage {stage}: {told}", stacklevel=2)
+            warning = state_excess(optimizer, self._planned)
+            if warning is not None:
+                warnings.warn(f"stage {stage}: {warning}", stacklevel=2)
 
 
 def shares(weight: Callable[[Any], float] | None, targets: Sequence[Any]) -> list[float]:

@@ -162,12 +162,14 @@ class Watch:
 
     def _kill(self, rank: int) -> None:
         """Kill a rank. Without a heartbeat its process is unknown: kill all children that registered for no rank."""
-        told = {int(path.read_text() or 0) for path in self._folder.glob("pid*")}
+        registered = {int(path.read_text() or 0) for path in self._folder.glob("pid*")}
         own = self._folder / f"pid{rank}"
         if own.exists():
             processes = {int(own.read_text())}
         else:
-            processes = {child.pid for child in multiprocessing.active_children() if child.pid} - told - self._strangers
+            processes = (
+                {child.pid for child in multiprocessing.active_children() if child.pid} - registered - self._strangers
+            )
         for process in processes:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)

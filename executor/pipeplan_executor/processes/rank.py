@@ -114,14 +114,14 @@ def worker(task: str, folder: str, timeout: float, device: str, launcher: int) -
         if rank == 0:
             (home / "value").write_bytes(pickle.dumps(value))
     except BaseException as error:
-        consequence, told = isinstance(error, RunError), isinstance(error, PipeplanError)
+        consequence, explained = isinstance(error, RunError), isinstance(error, PipeplanError)
         note = {
             "rank": rank,
             "time": time.time(),
             "consequence": consequence,
-            "again": consequence or not told,
-            "error": str(error) if told else f"{type(error).__name__}: {error}",
-            "trace": "" if told else traceback.format_exc(),
+            "again": consequence or not explained,
+            "error": str(error) if explained else f"{type(error).__name__}: {error}",
+            "trace": "" if explained else traceback.format_exc(),
         }
         part = home / f"error{rank}.part"
         part.write_text(json.dumps(note))

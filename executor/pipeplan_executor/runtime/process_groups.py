@@ -60,7 +60,7 @@ class LastReplicas:
     def gathered(
         self, found: Mapping[int, tuple[Tensor, ...]], shapes: Sequence[Tensor], device: torch.device
     ) -> list[tuple[Tensor, ...]]:
-        """Return the outputs of all micro-batches, broadcast by their ranks; ``shapes`` are those of one micro-batch."""
+        """Return the outputs of all micro-batches, broadcast by their ranks; ``shapes``: those of one micro-batch."""
         rows = []
         for number in range(len(self._owners)):
             row = found.get(number) or tuple(torch.empty(s.shape, dtype=s.dtype, device=device) for s in shapes)

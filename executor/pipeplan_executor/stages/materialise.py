@@ -84,7 +84,7 @@ def values_of(
 
 
 def put(module: nn.Module, name: str, value: Tensor, *, lasting: bool | None = None) -> None:
-    """Set a parameter or buffer by its dotted name, with `setattr`, so that recurrent layers update their weights' list.
+    """Set a parameter or buffer by its dotted name, with `setattr`, so that recurrent layers update their lists.
 
     ``lasting``: True if a buffer belongs to the module's ``state_dict``; by default as before.
     """
@@ -170,9 +170,9 @@ def _check_drawn(name: str, owner: nn.Module, tensor: Tensor) -> None:
     mark = _NOTHING.get(tensor.dtype)
     if mark is not None and (tensor.isnan() if mark != mark else tensor == mark).any():
         raise PlanError(
-            f"{name} has no values and no rule to draw them: {type(owner).__name__} has no reset_parameters() that "
-            "fills it, so its stage cannot be built alone; give the class a reset_parameters() that fills all that it owns, "
-            "or pass the weights as a state-dict file (--weights file.pt)"
+            f"{name} has no values and no rule to draw them: {type(owner).__name__} has no "
+            "reset_parameters() that fills it, so its stage cannot be built alone; give the class a reset_parameters() "
+            "that fills all that it owns, or pass the weights as a state-dict file (--weights file.pt)"
         )
 
 

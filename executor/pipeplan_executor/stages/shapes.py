@@ -143,6 +143,6 @@ def _check_aliases(name: str, given: Tensors, written: Sequence[bool]) -> None:
     for home, is_written in zip(homes, written, strict=True):
         if is_written and homes.count(home) > 1:
             raise PlanError(
-                f"layer {name} or one behind it writes in place into a tensor that it also gets under another name; "
+                f"layer {name} or a later one writes in place into a tensor that it also gets under another name; "
                 "cut apart, the two would differ: use the out-of-place operation there (x.relu(), not x.relu_())"
             )

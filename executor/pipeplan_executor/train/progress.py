@@ -38,13 +38,13 @@ def running(plan: Plan, total: int, quiet: bool = False) -> Iterator[OnStep]:
         with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
             yield lambda *state: live.update(Text(line(plan, total, *state)), refresh=True)
         return
-    told = -SECONDS
+    last_line = -SECONDS
 
     def show(step: int, loss: float, took: int, peaks: Sequence[int]) -> None:
-        nonlocal told
+        nonlocal last_line
         now = time.monotonic()
-        if now - told >= SECONDS or step == total:
-            told = now
+        if now - last_line >= SECONDS or step == total:
+            last_line = now
             print(line(plan, total, step, loss, took, peaks), file=sys.stderr, flush=True)
 
     yield show
