@@ -15,7 +15,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # more ranks are started than most mach
 
 @pytest.fixture(scope="session")
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
-    """From a number of ranks to what was found on them: one start does the jobs of all modules that were asked for.
+    """Map a number of ranks to the results on them: one start runs the jobs of all collected modules.
 
     A module's ``jobs(world, folder)`` are its jobs on so many ranks, by name; the folder is there for them.
     """

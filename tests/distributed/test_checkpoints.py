@@ -17,11 +17,11 @@ JOBS: dict[int, dict[str, tuple[object, ...]]] = {
     2: {"resumed": ("decoder", "adam"), "resumed dropping": ("dropping", "momentum"), "refused": ()},
     3: {"moved": ("tied", "adam", True), "alone": ("tied", "adam")},
 }
-"""What runs on so many ranks: the first word is the function's name."""
+"""Jobs by number of ranks; the first word is the function's name."""
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
-    """What these tests do on so many ranks."""
+    """Jobs of these tests on this number of ranks."""
     return calls(JOBS.get(world, {}), folder)
 
 
@@ -35,7 +35,7 @@ def calls(named: dict[str, tuple[object, ...]], folder: Path) -> dict[str, Job]:
 
 @pytest.fixture(scope="module")
 def found(request: pytest.FixtureRequest, ranks: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
-    """Of one number of ranks."""
+    """Results of one number of ranks."""
     return ranks(request.param)
 
 
@@ -102,7 +102,7 @@ def _all_near(found: dict[str, float], count: int) -> None:
     ],
 )
 def test_a_bad_checkpoint_is_refused(case: str, said: str, found: dict[str, dict]) -> None:
-    """What is broken or belongs to something else is refused, by an error that names what is wrong."""
+    """Broken and foreign checkpoints are refused, by an error that names the fault."""
     assert said in found["refused"][case]
 
 

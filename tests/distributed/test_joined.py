@@ -1,4 +1,4 @@
-"""Ranks that another launcher starts: torchrun, and Slurm as its environment tells of it."""
+"""Ranks that another launcher starts: torchrun, and Slurm by its environment variables."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_ranks_join_slurm(tmp_path: Path) -> None:
 
 
 def slurm(rank: int) -> dict[str, str]:
-    """What ``srun`` tells its tasks."""
+    """Environment variables that ``srun`` sets for its tasks."""
     return {
         "SLURM_PROCID": str(rank),
         "SLURM_LOCALID": str(rank),

@@ -20,19 +20,19 @@ from pipeplan_executor.train.saving import Saving
 
 TIMEOUT = 12.0
 START_UP = 120.0
-"""Seconds more, on a busy machine: a rank that is stopped before its peers have begun must first be missed by them."""
+"""Additional seconds on a busy machine: peers must start before they can miss a stopped rank."""
 KILLS = 50
 NAMED = {SIGKILL: "was killed by SIGKILL", SIGSTOP: "stood still"}
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
-    """What these tests do on so many ranks."""
+    """Jobs of these tests on this number of ranks."""
     return {"undisturbed": (undisturbed_run, (str(folder),))} if world == 2 else {}
 
 
 @pytest.fixture(scope="module")
 def undisturbed(ranks: Callable[[int], dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """The weights after all steps, by two ranks that nobody disturbs."""
+    """Weights after all steps of a run without losses."""
     return as_plain(ranks(2)["undisturbed"])["model"]
 
 
@@ -49,7 +49,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     ],
 )
 def test_a_run_survives_losses(signals: list[Signals], tmp_path: Path, undisturbed: dict[str, torch.Tensor]) -> None:
-    """A rank is lost, then another; the run names what befell them, starts again, and ends with the same weights."""
+    """A rank is lost, then another; the run names the cause, starts again, and ends with the same weights."""
     with Killer(signals, tmp_path, seed=1) as killer:
         saving = Saving(str(tmp_path), every=3)
         report = run(lasting_plan(2), unhurried, steps=STEPS, warmup=0, timeout=TIMEOUT, saving=saving, restarts=2)

@@ -1,4 +1,4 @@
-"""A rank that is lost: the run ends everywhere in time, says why, and starts again where that was asked for."""
+"""A rank that is lost: the run ends everywhere in time, names the cause, and starts again if restarts are left."""
 
 import os
 import re
@@ -34,12 +34,12 @@ def test_a_rank_that_is_waited_for_in_vain_ends_the_run(how: str, said: str) -> 
 
 
 def environment() -> dict[str, str]:
-    """What processes that are started later find, but for torch's own."""
+    """Environment that later processes inherit, except torch's own variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
 
 
 def test_lost_ranks_are_started_again_but_for_bad_input(tmp_path: Path) -> None:
-    """Each loss is told, then all ranks start again, but not for bad input; the caller's environment is left alone."""
+    """Each loss is reported, then all ranks restart, except for invalid input; the caller's environment is unchanged."""
     said: list[str] = []
     ways = ("raise", "input")
     before = environment()
@@ -68,7 +68,7 @@ def test_what_cannot_travel_is_told() -> None:
     ],
 )
 def test_ranks_that_joined_name_the_one_that_is_missing(how: str, said: str) -> None:
-    """Where somebody else started the ranks, the one that waited says for whom, and where that one was."""
+    """Under another launcher, the rank that waited names the lost rank and its place in the code."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -90,7 +90,7 @@ def test_ranks_that_joined_name_the_one_that_is_missing(how: str, said: str) -> 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_no_rank_outlives_its_launcher() -> None:
-    """Where the launcher itself is killed, at whatever time, nobody is left to end the ranks: they end themselves."""
+    """If the launcher itself is killed, at any time, the ranks end themselves."""
     for seconds in (3, 15):
         launcher = subprocess.Popen([sys.executable, losses.__file__, "busy", "300"], env=ENVIRONMENT)
         time.sleep(seconds)

@@ -19,7 +19,7 @@ from pipeplan_executor import launch, run
 
 EXACT = 1e-10
 CASES = {2: 15, 3: 15, 4: 10}
-"""Random plans on so many ranks."""
+"""Number of random plans, by number of ranks."""
 TIED = 8
 """Random plans of models whose layers share weights."""
 CAPTURED = {2: 2, 3: 1, 4: 0}
@@ -28,18 +28,18 @@ BESIDES = {
     2: {"replicas": (), "evaluation": (), "verification": ()},
     3: {"training": (3,), "tied_training": (3,)},
 }
-"""What else runs on these ranks, once they are there."""
+"""Further jobs by number of ranks."""
 
 
 class Results(NamedTuple):
-    """What the workers of this module found on so many ranks, by name."""
+    """Results of this module's workers on a number of ranks, by name."""
 
     world: int
     found: dict[str, Any]
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
-    """What these tests do on so many ranks."""
+    """Jobs of these tests on this number of ranks."""
     return {
         "random": (workers.random_cases, (CASES[world], 5)),
         "tied": (workers.random_cases, (TIED, 6, "TIED")),
@@ -52,7 +52,7 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
 
 @pytest.fixture(scope="module")
 def results(request: pytest.FixtureRequest, ranks: Callable[[int], dict[str, Any]]) -> Results:
-    """Those of one number of ranks."""
+    """Results of one number of ranks."""
     return Results(request.param, ranks(request.param))
 
 
@@ -130,7 +130,7 @@ def test_replicas_share_out_the_optimiser_and_keep_their_own_buffers(results: Re
 
 @on(2)
 def test_verification_allows_rounding_only(results: Results) -> None:
-    """Right gradients pass, also those that are zero but for rounding."""
+    """Right gradients pass, also those that are zero except for rounding."""
     assert all(error <= EXACT for error in results.found["verification"].values()), results.found["verification"]
 
 

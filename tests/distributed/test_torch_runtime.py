@@ -1,4 +1,4 @@
-"""What is exported for torch runs in torch: its own runtime takes our orders from the file."""
+"""Exported orders run in torch's own pipeline runtime."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ WORLD, MICRO_BATCHES = 2, 4
 
 
 def orders() -> dict[str, Schedule]:
-    """Families on one stage a rank and on two, and orders that were found."""
+    """Families with one and two stages per rank, and searched orders."""
     found = {name: FAMILIES[name].write((1,) * WORLD, MICRO_BATCHES) for name in ("gpipe", "1f1b-sno")}
     for name in ("zb-h1", "interleaved", "zb-v", "v-half"):
         found[name] = PLACED[name].write(WORLD, MICRO_BATCHES, PLACED[name].chunks or 2)
@@ -29,7 +29,7 @@ def orders() -> dict[str, Schedule]:
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
-    """What torch does on two ranks."""
+    """Jobs of torch's runtime on two ranks."""
     if world != WORLD:
         return {}
     files = {}

@@ -22,7 +22,7 @@ class Results(NamedTuple):
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
-    """What these tests do on so many ranks."""
+    """Jobs of these tests on this number of ranks."""
     return {"everything": (training_workers.everything, ())} if world in WORLDS else {}
 
 

@@ -62,7 +62,7 @@ def fitted(plan: Plan) -> Fitted:
 
 
 def test_one_name_is_enough_where_layers_share(fitted: Fitted) -> None:
-    """A parameter is cut under each of its names, whichever one matches; negative axes count from the end."""
+    """A parameter is sharded under each of its names, whichever one matches; negative axes count from the end."""
     shards = find_shards(fitted.blank, fitted.workload.shards, TensorParallel(2, {"3.weight": -1}), tensor_rank=1)
     assert shards == dict.fromkeys(("0.weight", "3.weight"), ParameterShard((10, 6), 1, 2, 1))
     assert shards["0.weight"].offsets == (0, 3)
@@ -85,13 +85,13 @@ def test_cuts_that_make_no_sense_never_start(plan: Plan, shards: dict[str, int] 
         run(plan, words, tensor_parallel=TensorParallel(size, shards))
 
 
-def test_a_team_has_a_member() -> None:
-    """No team is empty."""
+def test_a_group_has_a_process() -> None:
+    """A tensor-parallel group is not empty."""
     with pytest.raises(InputError, match="a tensor-parallel group of 0 processes"):
         TensorParallel(0)
 
 
-def test_the_world_is_that_of_all_teams(plan: Plan) -> None:
+def test_the_world_is_that_of_all_groups(plan: Plan) -> None:
     """Another number of processes is refused with the right one."""
     check_world(plan, 4, 2)
     with pytest.raises(PlanError, match="2 ranks of 2 processes, but 3 processes were started; start 4 "):
@@ -99,8 +99,8 @@ def test_the_world_is_that_of_all_teams(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("origin", ["seed", "module", "file"])
-def test_members_keep_their_parts(fitted: Fitted, origin: str, tmp_path: Path) -> None:
-    """Put together, the parts are the whole's values, wherever these come from; each has memory for itself only."""
+def test_ranks_keep_their_shards(fitted: Fitted, origin: str, tmp_path: Path) -> None:
+    """Concatenated shards are the whole values, for every source of them; each has memory of its own."""
     shards = {"3.weight": 1, "3.bias": 0, "2.weight": 0}
     own = nn.Sequential(*words().module) if origin == "module" else fitted.blank
     file = tmp_path / "weights.pt" if origin == "file" else None
@@ -108,7 +108,7 @@ def test_members_keep_their_parts(fitted: Fitted, origin: str, tmp_path: Path) -
         torch.save(words().module.state_dict(), file)
     names = list(dict(named_tensors(fitted.blank)))
     whole = values_of(fitted.blank, own, names, seed=3, weights=file)
-    parts = []
+    ranks = []
     for tensor_rank in range(2):
         own_shards = find_shards(fitted.blank, fitted.workload.shards, TensorParallel(2, shards), tensor_rank)
         found = values_of(fitted.blank, own, names, seed=3, weights=file, shards=own_shards)
@@ -116,13 +116,13 @@ def test_members_keep_their_parts(fitted: Fitted, origin: str, tmp_path: Path) -
         assert all(torch.equal(found[name], whole[name]) for name in set(names) - set(own_shards))
         assert all(found[name].untyped_storage().nbytes() == found[name].nbytes for name in own_shards)
         assert found["0.weight"] is found["3.weight"]
-        parts.append(found)
+        ranks.append(found)
     for name, axis in shards.items():
-        assert torch.equal(torch.cat([found[name] for found in parts], axis), whole[name])
+        assert torch.equal(torch.cat([found[name] for found in ranks], axis), whole[name])
 
 
 def test_optimisers_of_whole_matrices_are_refused() -> None:
-    """An optimiser that looks at rows and columns would see parts of them."""
+    """An optimiser that reads rows and columns is refused, since it would get parts of them."""
     with pytest.raises(InputError, match="tensor-parallel rank updates shards of parameters, and Adafactor"):
         StageOptimizer(
             nn.Linear(2, 2),
@@ -131,8 +131,8 @@ def test_optimisers_of_whole_matrices_are_refused() -> None:
         )
 
 
-def test_predictions_are_not_held_against_teams(plan: Plan) -> None:
-    """Where processes share a rank, no percentage is told of what was predicted for one process each."""
+def test_predictions_are_not_compared_with_groups(plan: Plan) -> None:
+    """If processes share a rank, the prediction for one process gets no percentage."""
     report = RunReport((1.0,), (5,), (7, 8), (Timeline((), (), (), ()),), tensor_parallel=2)
     assert "%" not in as_text(plan, report)
     assert "not for tensor-parallel groups of 2" in as_text(plan, report)

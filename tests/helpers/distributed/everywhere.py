@@ -1,4 +1,4 @@
-"""What ranks found, put together."""
+"""Merging of results over ranks."""
 
 import torch
 import torch.distributed as dist

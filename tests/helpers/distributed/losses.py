@@ -1,4 +1,4 @@
-"""What ranks run in the tests of losing them: importable by name, as other processes need it."""
+"""Workers for the tests of lost ranks, importable by name in other processes."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def misbehave(how: str) -> None:
 
 
 def failing_at_first(folder: str, failures: tuple[str, ...]) -> int:
-    """Fails in these ways, one an attempt, and then says how many attempts it took."""
+    """Fail in these ways, one per attempt, then return the number of attempts."""
     attempts = Path(folder) / f"attempts{dist.get_rank()}"
     number = len(attempts.read_text()) if attempts.exists() else 0
     attempts.write_text("x" * (number + 1))
@@ -45,7 +45,7 @@ def failing_at_first(folder: str, failures: tuple[str, ...]) -> int:
 
 
 def returning_what_stays() -> object:
-    """Something that no other process can have."""
+    """Object that cannot be sent to another process."""
     return lambda: None
 
 

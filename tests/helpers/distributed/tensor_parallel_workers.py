@@ -1,4 +1,4 @@
-"""What ranks run in the tests of tensor parallelism: teams of two processes, on all the processes there are."""
+"""Workers for the tests of tensor parallelism, in groups of two processes."""
 
 import random
 from collections.abc import Callable
@@ -47,7 +47,7 @@ NAMED: dict[str, tuple[Callable[[], Workload], dict[str, int] | None]] = {
 
 
 def named(*cases: tuple[str, tuple[str, ...]]) -> dict[str, float]:
-    """The worst error of models that are cut as people cut them: joined, split, or run again in the backward."""
+    """The worst error of models with Megatron's sharding: joined or split backwards, or recomputed."""
     found = {}
     for name, ways in cases:
         build, shards = NAMED[name]
@@ -61,7 +61,7 @@ def named(*cases: tuple[str, tuple[str, ...]]) -> dict[str, float]:
     return found
 
 
-def random_teams(count: int, seed: int) -> dict[str, float]:
+def random_groups(count: int, seed: int) -> dict[str, float]:
     """The worst error of random plans of all models, with random parameters cut along random axes."""
     generator, ranks = random.Random(seed), dist.get_world_size() // TEAM
     found = {}
@@ -99,7 +99,7 @@ def outputs() -> tuple[float, float, float]:
 
 
 def collectives() -> dict[str, dict[str, int]]:
-    """How many of which collectives a rank with one block issues for a micro-batch: forward only, and both ways."""
+    """Number of each collective that a rank with one block issues per micro-batch: forward only, and with backward."""
     plan = _plan(one_block, each=1)
     pipeline = Pipeline(plan, one_block, tensor_parallel=TEAM)
     batch = draw(pipeline.workload, plan.batch, 3)
@@ -116,7 +116,7 @@ def collectives() -> dict[str, dict[str, int]]:
 
 
 def waiting() -> tuple[dict[str, bool], dict[str, bool]]:
-    """Of the parameters that are cut: which of their gradients are there behind I, and which behind W."""
+    """Sharded parameters with gradients after I, and after W."""
     plan = _plan(one_block)
     plan = replace(plan, schedule=halved(plan.schedule))
     pipeline = Pipeline(plan, one_block, tensor_parallel=TEAM)
@@ -136,7 +136,7 @@ def waiting() -> tuple[dict[str, bool], dict[str, bool]]:
 
 
 def _plan(build: Callable[[], Workload], each: int = 3) -> Plan:
-    """One stage, replicated on all teams, for so many micro-batches each."""
+    """One stage, replicated on all tensor-parallel groups, with this number of micro-batches each."""
     module, names, held = row(build)
     ranks = dist.get_world_size() // TEAM
     return plan_for(module, names, (0, len(names)), FAMILIES["gpipe"].write((ranks,), each * ranks), held=held)
@@ -148,7 +148,7 @@ def one_block() -> Workload:
 
 
 def report() -> tuple[RunReport, Schedule]:
-    """What a run reports, and of which schedule."""
+    """Report of a run, and its schedule."""
     plan = _plan(one_block)
     options = runner._Options(
         steps=1,

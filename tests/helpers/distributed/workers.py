@@ -1,4 +1,4 @@
-"""What ranks run in the tests of this folder: importable by name, as other processes need it."""
+"""Workers for the tests of runs, importable by name in other processes."""
 
 import random
 from collections.abc import Callable
@@ -70,7 +70,7 @@ def worst_error(case: Case, passes: int) -> float:
     for name, parameter in pipeline.named_parameters():
         gradient = expected[name].grad
         wanted = torch.zeros_like(parameter) if gradient is None else gradient
-        scale = max(float(wanted.abs().max()), 1e-6 * largest)  # some are zero but for rounding
+        scale = max(float(wanted.abs().max()), 1e-6 * largest)  # some are zero except for rounding
         worst = max(worst, float((parameter.grad / passes - wanted).abs().max()) / scale)
     return greatest(worst)
 
@@ -140,7 +140,7 @@ def _train(
 
 
 def replicas() -> tuple[tuple[int, list[int]], list[float]]:
-    """What the replicas of a stage share, and what they do not."""
+    """Shared and separate state of a stage's replicas."""
     return optimizer_shares(), batch_norm_of_replicas()
 
 
@@ -177,7 +177,7 @@ def batch_norm_of_replicas() -> list[float]:
 
 
 def verification() -> dict[str, float]:
-    """What ``--verify`` finds for the user's own stages and, with transformers, for gradients that are but rounding."""
+    """Result of ``--verify`` for the user's own stages and, with transformers, for gradients that are only rounding."""
     builds = (models_of_tests.tiny_stages, *(models_of_tests.tiny_bert,) * models_of_tests.HAS_TRANSFORMERS)
     found = {}
     for build in builds:
