@@ -39,7 +39,7 @@ def environment() -> dict[str, str]:
 
 
 def test_lost_ranks_are_started_again_but_for_bad_input(tmp_path: Path) -> None:
-    """Each loss is reported, then all ranks restart, except for invalid input; the caller's environment is unchanged."""
+    """Each loss is reported, then all ranks restart, except for invalid input; the environment stays unchanged."""
     said: list[str] = []
     ways = ("raise", "input")
     before = environment()

@@ -92,7 +92,7 @@ def test_a_run_over_a_network_is_exact(hosts: None, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_lost_host_ends_the_run_which_goes_on_later(hosts: None, tmp_path: Path) -> None:
-    """One host dies at once; the other ends in time with an error; both resume later to the weights of an unbroken run."""
+    """One host dies at once; the other ends in time with an error; both resume to the weights of an unbroken run."""
     saved, whole_run = tmp_path / "saved", tmp_path / "undisturbed"
     options = ("--steps", str(STEPS), "--checkpoint", str(saved), "--every", "3", "--resume")
     runs = start(tmp_path, *options)

@@ -118,7 +118,7 @@ def test_outputs_and_gradients_of_awkward_stages(name: str, split: bool) -> None
 
 @pytest.mark.parametrize("split", [False, True])
 def test_inputs_that_nobody_reads_get_gradients_of_zero(split: bool) -> None:
-    """14: the previous stage waits for a gradient of what it sent, and gets one also from a stage that reads nothing."""
+    """14: the previous stage waits for a gradient of its output, and gets one also from a stage that reads nothing."""
     torch.manual_seed(1)
     inputs = (given(4, 6), given(3, seed=1), torch.arange(4), given(2, seed=2, gradient=False))
     _, (first, second, *_) = ran({"a": Calls(lambda self, x, y, n, z: (self.mix(x) * n[:, None], z))}, inputs, split)
