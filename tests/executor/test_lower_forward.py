@@ -85,9 +85,9 @@ def test_forward_passes_can_be_played(seed: int) -> None:
 @pytest.mark.parametrize("micro_batches", [1, 4, 40])
 @pytest.mark.parametrize("world", [2, 4])
 def test_what_was_sent_is_let_go_of(micro_batches: int, world: int) -> None:
-    """For any number of micro-batches, a rank holds at most four of its messages.
+    """A rank holds at most four of its messages, for any number of micro-batches.
 
-    But where a rank takes all micro-batches through one stage before the first enters its next one.
+    Ranks that run all micro-batches of one stage before the first one of their next stage are excepted.
     """
     schedules = [family.write((1,) * world, micro_batches) for family in FAMILIES.values()]
     schedules += [family.write(world, micro_batches, family.chunks or 2) for family in PLACED.values()]

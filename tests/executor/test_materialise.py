@@ -100,7 +100,7 @@ def test_masters_draw_the_weights_of_their_submodules() -> None:
 
 
 def test_tied_names_get_one_tensor() -> None:
-    """For each of its names, the values are those of the first one's owner, and both share the memory."""
+    """Under each of its names a tensor has the values of the first name's owner, in the same memory."""
     first, second = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
     second.weight = first.weight
     model = on_meta(nn.ModuleDict({"first": first, "second": second}))

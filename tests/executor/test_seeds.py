@@ -7,7 +7,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pipeplan_executor.stages.seeds import Moment, derive, seed_layers, seeded
-from pipeplan_executor.stages.shapes import Draws
+from pipeplan_executor.stages.shapes import DetectRandom
 
 
 def drawn(model: nn.Module, seed: int = 0, step: int = 0, micro_batch: int = 0) -> Tensor:
@@ -127,7 +127,7 @@ def test_layers_that_do_not_draw_are_left_alone(name: str) -> None:
 
 def _draws(layer: nn.Module) -> bool:
     x = torch.ones(3, 5, 8, device="meta")
-    with Draws() as draws:
+    with DetectRandom() as draws:
         many = isinstance(layer, nn.MultiheadAttention)
         layer.to("meta")(*([x] * 3 if many else [x]), **({"need_weights": False} if many else {}))
     return draws.seen

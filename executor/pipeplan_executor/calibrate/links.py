@@ -16,7 +16,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind
 from pipeplan_executor.calibrate.observed import Observed
 
-Where = int | None
+LinkPlace = int | None
 """A node's own link, or the network."""
 Pair = tuple[int, int]
 """Nanoseconds, measured and predicted."""
@@ -41,7 +41,7 @@ def calibrated_cluster(
         _reduction_times(cluster, plan, pipeline, seen),
     )
 
-    def changed(where: Where, link: Link) -> Link:
+    def changed(where: LinkPlace, link: Link) -> Link:
         return with_times(link, transfer_times.get(where, (1, 1)), *reduction_times.get(where, (None, 0)))
 
     note = f"calibrated from {seen.steps} steps of a plan for {plan.model}, {plan.schedule.family}"
@@ -72,33 +72,35 @@ def with_times(link: Link, transfer: Pair, total: Pair | None, rounds: int) -> L
     return Link(max(round(link.bandwidth / factor), 1), latency, float(f"{efficiency:.6g}"))
 
 
-def _where(cluster: Cluster, devices: Iterable[int]) -> Where:
+def _link_place(cluster: Cluster, devices: Iterable[int]) -> LinkPlace:
     nodes = {cluster.devices[device].node for device in devices}
     return nodes.pop() if len(nodes) == 1 else None
 
 
-def _transfer_times(cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Observed) -> dict[Where, Pair]:
+def _transfer_times(cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Observed) -> dict[LinkPlace, Pair]:
     """Return the time of a transfer per link, without the reader's gap, which counts as part of the reader."""
-    found: dict[Where, list[Pair]] = defaultdict(list)
+    found: dict[LinkPlace, list[Pair]] = defaultdict(list)
     for route, took in seen.transfers.items():
         rows = pipeline.transfers if route.source < route.target else pipeline.returns
         row = rows[min(route.source, route.target)]
         pairs = [(pipeline.device_of(route.source, m), pipeline.device_of(route.target, m)) for m in range(len(row))]
         transfer = row[pairs.index((route.source_rank, route.target_rank))]
-        where = _where(cluster, (plan.ranks[route.source_rank], plan.ranks[route.target_rank]))
+        where = _link_place(cluster, (plan.ranks[route.source_rank], plan.ranks[route.target_rank]))
         gap = seen.gaps[route.target_rank]
         found[where].append((max(took - gap, 1), transfer.occupancy + transfer.latency))
     return {where: sorted(pairs, key=_ratio)[len(pairs) // 2] for where, pairs in found.items()}
 
 
-def _reduction_times(cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Observed) -> dict[Where, tuple[Pair, int]]:
+def _reduction_times(
+    cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Observed
+) -> dict[LinkPlace, tuple[Pair, int]]:
     """Return the time and rounds of a reduction per link, if its bytes were predicted to take any time."""
-    found: dict[Where, list[tuple[Pair, int]]] = defaultdict(list)
+    found: dict[LinkPlace, list[tuple[Pair, int]]] = defaultdict(list)
     for s, stage in enumerate(pipeline.stages):
         took = seen.actions.get((s, Kind.REDUCE))
         stages = next((group for group in pipeline.tied if s in group), (s,))
         ranks = {rank for each in stages for rank in pipeline.placement[each]}
-        where, rounds = _where(cluster, (plan.ranks[rank] for rank in ranks)), 2 * (len(ranks) - 1)
+        where, rounds = _link_place(cluster, (plan.ranks[rank] for rank in ranks)), 2 * (len(ranks) - 1)
         link = cluster.network if where is None else cluster.nodes[where].link
         if took is not None and link is not None and stage.reduce > rounds * link.latency:
             found[where].append(((took, stage.reduce), rounds))

@@ -62,7 +62,7 @@ def start_local(
             start_method="spawn",
             monitor_interval=0.1,
         )
-        with Watch(folder, world, timeout) as watch, own_signals(), inherited(settings):
+        with Watch(folder, world, timeout) as watch, restored_signals(), inherited(settings):
             try:
                 elastic_launch(config, worker)(str(task), name, timeout, device, os.getpid())
             except ChildFailedError as error:
@@ -85,7 +85,7 @@ def _packed(task: object) -> bytes:
 
 
 @contextmanager
-def own_signals() -> Iterator[None]:
+def restored_signals() -> Iterator[None]:
     """Context that restores signal handlers at its end, since torch's agent replaces them."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -126,7 +126,7 @@ class Watch:
         self._looks, self._first_looks = (max(3, round(part * timeout / PULSE)) for part in (PATIENCE, 1))
         self._silent = dict.fromkeys(range(world), 0)
         self._pulses: dict[int, int] = {}
-        self._strangers = {child.pid for child in multiprocessing.active_children()}
+        self._other_children = {child.pid for child in multiprocessing.active_children()}
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -168,7 +168,9 @@ class Watch:
             processes = {int(own.read_text())}
         else:
             processes = (
-                {child.pid for child in multiprocessing.active_children() if child.pid} - registered - self._strangers
+                {child.pid for child in multiprocessing.active_children() if child.pid}
+                - registered
+                - self._other_children
             )
         for process in processes:
             with suppress(ProcessLookupError):

@@ -39,9 +39,9 @@ def place() -> str:
     return ""
 
 
-COURTESY = 1.0
+PEER_WAIT = 1.0
 """Seconds that a rank waits before it ends after losing a peer, so that the launcher sees the peer's end first."""
-_SIGNS = ("closed by peer", "timed out", "timeout", "broken pipe", "connect")
+_LOST_PEER = ("closed by peer", "timed out", "timeout", "broken pipe", "connect")
 """Parts of torch's messages about errors that another rank caused."""
 
 
@@ -77,7 +77,7 @@ def as_rank(function: Callable[..., Any], arguments: tuple[Any, ...], timeout: f
         join(backend, timeout)
         return function(*arguments)
     except RuntimeError as error:  # those of torch.distributed are of this kind; a user's own timeouts are not
-        if any(sign in str(error).lower() for sign in _SIGNS):
+        if any(sign in str(error).lower() for sign in _LOST_PEER):
             raise RunError(
                 f"rank {os.environ['RANK']} lost a peer or waited {timeout:.0f} s for it: {_first(error)}"
             ) from error
@@ -127,7 +127,7 @@ def worker(task: str, folder: str, timeout: float, device: str, launcher: int) -
         part.write_text(json.dumps(note))
         part.rename(home / f"error{rank}.json")
         if consequence:
-            time.sleep(COURTESY)
+            time.sleep(PEER_WAIT)
         os._exit(1)  # at once: neither the interpreter's exit nor a peer's can delay it
     succeeded.append(True)
 

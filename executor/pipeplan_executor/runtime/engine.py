@@ -30,7 +30,7 @@ SMALL = 1 << 20
 """Bytes of the largest message whose receive is posted early: few wait at a time, beside a process of 200 MiB."""
 
 
-def carried(message: Message, boundaries: Sequence[Boundary]) -> Tensors:
+def message_tensors(message: Message, boundaries: Sequence[Boundary]) -> Tensors:
     """Return a message's tensors on the meta device: outputs of the earlier of its two stages, or their gradients."""
     if message.made.kind is Kind.FORWARD:
         return boundaries[message.made.stage].outputs
@@ -39,7 +39,7 @@ def carried(message: Message, boundaries: Sequence[Boundary]) -> Tensors:
 
 def is_small(message: Message, boundaries: Sequence[Boundary]) -> bool:
     """Return whether the receive of the message is posted early."""
-    return sum(int(tensor.nbytes) for tensor in carried(message, boundaries)) <= SMALL
+    return sum(int(tensor.nbytes) for tensor in message_tensors(message, boundaries)) <= SMALL
 
 
 OncePerStep = Callable[[Action], None]
@@ -100,7 +100,7 @@ class Engine:
         self._group = group  # called directly: isend and irecv do the same and take twice as long
         self._inbox: dict[Action, _Arrival] = {}
         self._outbox: dict[Action, Tensors] = {}
-        self._under_way: dict[Message, tuple[Sequence[Any], Tensors]] = {}
+        self._in_transit: dict[Message, tuple[Sequence[Any], Tensors]] = {}
 
     def run(self, inputs: Sequence[Batch | None], targets: Sequence[Batch | None]) -> dict[int, float]:
         """Run all steps once; return the losses of micro-batches whose last stage is here, by number.
@@ -132,7 +132,7 @@ class Engine:
                 self._move(step)
                 continue
             number = step.micro_batch
-            made = self._stages[step.stage].infer(number, self._given(step, inputs), targets[number])
+            made = self._stages[step.stage].infer(number, self._inputs_of(step, inputs), targets[number])
             if step.stage < self._last:
                 self._hand_over(step, made)
             elif targets[number] is None:
@@ -142,7 +142,7 @@ class Engine:
     def _clear(self) -> None:
         for stage in self._stages.values():
             stage.clear()
-        self._inbox, self._outbox, self._under_way = {}, {}, {}
+        self._inbox, self._outbox, self._in_transit = {}, {}, {}
 
     def _losses(self) -> dict[int, float]:
         return {number: float(loss) for stage in self._stages.values() for number, loss in stage.losses.items()}
@@ -151,7 +151,7 @@ class Engine:
         kind, number = action.kind, action.micro_batch
         self._moment.micro_batch = number
         if kind is Kind.FORWARD:
-            made = self._stages[action.stage].forward(number, self._given(action, inputs), targets[number])
+            made = self._stages[action.stage].forward(number, self._inputs_of(action, inputs), targets[number])
             self._hand_over(action, made)
         elif kind is Kind.BACKWARD:
             self._hand_over(action, self._stages[action.stage].backward(number, self._gradients(action)))
@@ -162,7 +162,7 @@ class Engine:
         else:
             self._once_per_step(action)
 
-    def _given(self, action: Action, inputs: Sequence[Batch | None]) -> Tensors:
+    def _inputs_of(self, action: Action, inputs: Sequence[Batch | None]) -> Tensors:
         return self._inbox.pop(action).get() if action.stage else tensors(inputs[action.micro_batch])
 
     def _gradients(self, action: Action) -> Tensors:
@@ -183,11 +183,11 @@ class Engine:
         message = step.message
         if isinstance(step, Send):
             made = self._outbox.pop(message.made, ())
-            self._under_way[message] = ([self._group.send([tensor], message.target, 0) for tensor in made], made)
+            self._in_transit[message] = ([self._group.send([tensor], message.target, 0) for tensor in made], made)
         elif isinstance(step, Settle):
-            for work in self._under_way.pop(message)[0]:
+            for work in self._in_transit.pop(message)[0]:
                 work.wait()
-        elif expected := carried(message, self._boundaries):
+        elif expected := message_tensors(message, self._boundaries):
             buffers = tuple(torch.empty(t.shape, dtype=t.dtype, device=self._device) for t in expected)
             works = [self._group.recv([buffer], message.source, 0) for buffer in buffers]
             self._inbox[message.reads] = _Arrival(buffers, works)

@@ -120,7 +120,7 @@ class ShardDispatch(TorchDispatchMode):
             return wholes[id(tensor)] if id(tensor) in wholes else _whole(tensor)
 
         made = func(*mapped(whole, args), **mapped(whole, kwargs))
-        # each rank copies its shard of what was written back into the argument
+        # each rank copies its shard of the written whole back into the argument
         for key, tensor in written.items():
             if not is_whole(tensor):
                 part = local(placed(wholes[key], self._mesh, WHOLE), tensor.placements)

@@ -34,7 +34,7 @@ def formats(row: Row, inputs: Batch, precision: str, device: torch.device) -> tu
 
     Nothing is computed: the layers run on fake tensors of the device, since autocast does nothing on the meta device.
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)  # what a captured layer keeps has values
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # constants of a captured layer have values
     layers = on_fake(nn.ModuleList(row.layers), mode, device)
     found: list[Tensors] = [tuple(fake(tensor, mode, device) for tensor in tensors(inputs))]
     with mode, autocast(precision, device):

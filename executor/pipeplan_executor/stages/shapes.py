@@ -15,7 +15,7 @@ from pipeplan.frontend.profile.ties import named_tensors
 from pipeplan_executor.sharding.private import TorchDispatchMode
 
 
-class Draws(TorchDispatchMode):
+class DetectRandom(TorchDispatchMode):
     """Dispatch mode that detects random operations inside ``with``, on tensors without values too.
 
     Torch tags the operations that draw. A dropout that is off, or of probability 0, calls none.
@@ -99,7 +99,7 @@ def trace(row: Row, inputs: Batch) -> Flow:
     for name, layer, held in zip(row.names, row.layers, row.parameters, strict=True):
         own = _held(layer, held)
         before, before_own = _versions(taken[-1]), {local: tensor._version for local, tensor in own.items()}
-        with Draws() as random:
+        with DetectRandom() as random:
             returned = layer(*taken[-1])
         draws.append(random.seen)
         versions.append(before)

@@ -158,15 +158,15 @@ def find_row(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool = Tru
     reasons: list[str] = []
     nearest: tuple[str, ...] = ()
     graph = cache(partial(graph_of, blank, inputs, both_modes=both_modes))
-    ways: tuple[Callable[[], Row], ...] = (
+    front_ends: tuple[Callable[[], Row], ...] = (
         lambda: row_of(blank, inputs, group=names, front_end="chain"),
         lambda: graph().row(graph().module_cuts()),
         lambda: graph().row(graph().module_cuts(names)),
     )
-    for number, way in enumerate(ways):
+    for number, front_end in enumerate(front_ends):
         try:
-            row = way()
-        except Exception as error:  # what is no chain may fail in any way when it is called as one
+            row = front_end()
+        except Exception as error:  # a model that is no chain may fail in any way when it is called as one
             if number and not isinstance(error, InputError):
                 raise
             reasons.append(str(error))

@@ -39,14 +39,14 @@ class Boundary:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _InFlight:
     """State of one micro-batch: the output edges of its graph, and the gradients of its inputs once known."""
 
     roots: tuple[GradientEdge, ...]
     arrived: list[Tensor | None] = field(default_factory=list)
 
 
-class _Beginning(torch.autograd.Function):
+class _FirstNode(torch.autograd.Function):
     """First node of a stage's graph: stores the inputs' gradients, and does not keep the inputs.
 
     ``anchor`` requires a gradient, so that the node is recorded; it gets none.
@@ -101,7 +101,7 @@ class StageWork:
         self._queue = WeightQueue()
         if split:
             attach(self._queue, [module])
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _InFlight] = {}
         self._waiting: dict[int, Sequence[Work]] = {}
         self.weights: Sequence[float] = ()
         """Weight of each micro-batch's loss in the loss of the step."""
@@ -114,9 +114,9 @@ class StageWork:
 
     def forward(self, number: int, inputs: Tensors, targets: Batch | None) -> Tensors:
         """F: return the outputs for the next stage, contiguous and detached; none from the last stage."""
-        kept = _Kept(())
+        kept = _InFlight(())
         with self._queue.opened(number in self._split), autocast(self._precision, self._anchor.device):
-            outputs = self._module(*self._begun(kept, inputs))
+            outputs = self._module(*self._with_first_node(kept, inputs))
             if self._loss is not None:
                 assert targets is not None
                 loss = self._loss(outputs, targets)
@@ -167,13 +167,13 @@ class StageWork:
         gradient = torch.full_like(self.losses[number], self.weights[number])
         return gradient if self._scale is None else self._scale.scaled(gradient)
 
-    def _begun(self, kept: _Kept, inputs: Tensors) -> Sequence[Tensor]:
+    def _with_first_node(self, kept: _InFlight, inputs: Tensors) -> Sequence[Tensor]:
         """Return the inputs, with the first node of a graph for those that require a gradient."""
         if not self._wanted:
             return inputs
         begun = list(inputs)
         for place, tensor in zip(
-            self._wanted, _Beginning.apply(kept.arrived, self._anchor, *(inputs[i] for i in self._wanted)), strict=True
+            self._wanted, _FirstNode.apply(kept.arrived, self._anchor, *(inputs[i] for i in self._wanted)), strict=True
         ):
             begun[place] = tensor
         return begun

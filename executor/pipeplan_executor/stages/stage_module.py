@@ -152,11 +152,11 @@ def _no_contexts() -> Contexts:
 
 
 def _contexts(layer: nn.Module, lasting: Sequence[str]) -> Contexts:
-    return nullcontext(), _undone(layer, lasting)
+    return nullcontext(), _restored(layer, lasting)
 
 
 @contextmanager
-def _undone(layer: nn.Module, lasting: Sequence[str]) -> Iterator[None]:
+def _restored(layer: nn.Module, lasting: Sequence[str]) -> Iterator[None]:
     """Context that restores these buffers at its end.
 
     It writes through ``.data``, so that autograd, which may have saved them, counts no new version.

@@ -83,7 +83,7 @@ def lower(
     """
     owners = find_owners(schedule, tied)
     validate_order(schedule, tied, zero1)
-    return arranged(schedule, owners, small, _proofs)
+    return insert_messages(schedule, owners, small, _reply_places)
 
 
 def lower_forward(schedule: Schedule, small: Small) -> tuple[tuple[Step, ...], ...]:
@@ -107,7 +107,7 @@ def lower_forward(schedule: Schedule, small: Small) -> tuple[tuple[Step, ...], .
     orders = tuple(tuple(a for a in order if a.kind is Kind.FORWARD) for order in schedule.orders)
     owners = {(a.stage, a.micro_batch): rank for rank, order in enumerate(orders) for a in order}
     settling = partial(_later_rounds, _rounds(orders))
-    return arranged(Schedule("forward only", orders), owners, small, settling)
+    return insert_messages(Schedule("forward only", orders), owners, small, settling)
 
 
 Settling: TypeAlias = Callable[
@@ -117,7 +117,9 @@ Settling: TypeAlias = Callable[
 ``own`` after which they are settled. ``replies`` are the opposite messages, ``place`` has the place of every action."""
 
 
-def arranged(schedule: Schedule, owners: Owners, small: Small, settling: Settling) -> tuple[tuple[Step, ...], ...]:
+def insert_messages(
+    schedule: Schedule, owners: Owners, small: Small, settling: Settling
+) -> tuple[tuple[Step, ...], ...]:
     """Insert sends, receives and settles into lists of actions that are known to be free of deadlocks."""
     place = {a: i for order in schedule.orders for i, a in enumerate(order) if a.kind.per_micro_batch}
     pairs: dict[tuple[int, int], list[Message]] = defaultdict(list)
@@ -128,15 +130,15 @@ def arranged(schedule: Schedule, owners: Owners, small: Small, settling: Settlin
         insort(readers[message.target], place[message.reads])
     # steps to insert before and after each place of each rank's list
     before: list[dict[int, list[Step]]] = [defaultdict(list) for _ in schedule.orders]
-    behind: list[dict[int, list[Step]]] = [defaultdict(list) for _ in schedule.orders]
+    after: list[dict[int, list[Step]]] = [defaultdict(list) for _ in schedule.orders]
     for (source, target), row in pairs.items():
-        for message, post in zip(row, _posts(row, place, readers[target], small), strict=True):
+        for message, post in zip(row, _receive_places(row, place, readers[target], small), strict=True):
             before[target][post].append(Receive(message))
-            behind[source][place[message.made]].append(Send(message))
+            after[source][place[message.made]].append(Send(message))
         places = settling(row, pairs.get((target, source), ()), place, schedule.orders[source])
-        for message, proof in zip(row, places, strict=True):
-            behind[source][proof].append(Settle(message))
-    return tuple(tuple(_steps(order, before[r], behind[r])) for r, order in enumerate(schedule.orders))
+        for message, at in zip(row, places, strict=True):
+            after[source][at].append(Settle(message))
+    return tuple(tuple(_steps(order, before[r], after[r])) for r, order in enumerate(schedule.orders))
 
 
 def messages(schedule: Schedule, owners: Owners) -> Iterator[Message]:
@@ -149,7 +151,9 @@ def messages(schedule: Schedule, owners: Owners) -> Iterator[Message]:
                 yield Message(action, reads, rank, owners[reads.stage, reads.micro_batch])
 
 
-def _posts(row: Sequence[Message], place: Mapping[Action, int], readers: Sequence[int], small: Small) -> list[int]:
+def _receive_places(
+    row: Sequence[Message], place: Mapping[Action, int], readers: Sequence[int], small: Small
+) -> list[int]:
     """Return places in the target's list before which the receives of a pair are posted, in the order of the sends.
 
     ``readers``: places of the actions that read a message, ascending.
@@ -162,7 +166,7 @@ def _posts(row: Sequence[Message], place: Mapping[Action, int], readers: Sequenc
     return list(accumulate(map(post, reversed(row)), min))[::-1]  # never after a later message
 
 
-def _proofs(
+def _reply_places(
     row: Sequence[Message], replies: Sequence[Message], place: Mapping[Action, int], own: Sequence[Action]
 ) -> list[int]:
     """Return places in the source's list after which each message of a pair is known to have been read."""
@@ -198,9 +202,9 @@ def _later_rounds(
 
 
 def _steps(
-    order: Sequence[Action], before: Mapping[int, Sequence[Step]], behind: Mapping[int, Sequence[Step]]
+    order: Sequence[Action], before: Mapping[int, Sequence[Step]], after: Mapping[int, Sequence[Step]]
 ) -> Iterator[Step]:
     for number, action in enumerate(order):
         yield from before.get(number, ())
         yield action
-        yield from sorted(behind.get(number, ()), key=lambda step: isinstance(step, Settle))  # sends come first
+        yield from sorted(after.get(number, ()), key=lambda step: isinstance(step, Settle))  # sends come first
