@@ -99,6 +99,7 @@ def observed(
         raise InputError("a calibration needs at least one timed step; give more --steps")
     rows = [{(s.device, s.action): (s.start, s.end) for s in timeline.spans} for timeline in timelines]
     orders = _orders(timelines[0].spans)
+    # transfers first, since gaps exclude waiting for them; then the time that no action or gap explains
     transfers = _transfers(rows, orders)
     gaps = tuple(_gap(rows, order, rank, transfers) for rank, order in sorted(orders.items()))
     first = min(rows[0], key=lambda key: rows[0][key])[0]
@@ -126,6 +127,7 @@ def _orders(spans: Iterable[Span]) -> dict[int, list[Action]]:
 
 def _actions(rows: Sequence[Times], tied: Sequence[Sequence[int]]) -> dict[tuple[int, Kind], int]:
     group = {stage: number for number, stages in enumerate(tied) for stage in stages}
+    # times of each action over steps
     samples: dict[tuple[int, Action], list[int]] = defaultdict(list)
     for row in rows:
         joined: dict[object, int] = {}  # start of the last rank at a reduction
@@ -136,6 +138,7 @@ def _actions(rows: Sequence[Times], tied: Sequence[Sequence[int]]) -> dict[tuple
         for (rank, action), (start, end) in row.items():
             together = action.kind is Kind.REDUCE
             samples[rank, action].append(end - (joined[group.get(action.stage, action)] if together else start))
+    # medians over steps, then means over micro-batches and replicas
     means: dict[tuple[int, Kind], list[float]] = defaultdict(list)
     for (_, action), times in samples.items():
         means[action.stage, action.kind].append(median(times))

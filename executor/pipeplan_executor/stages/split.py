@@ -114,6 +114,7 @@ def fit(
     original = on_meta(workload.module)
     blank = original if dtype is None else on_meta(original).to(dtype)
     inputs = converted(draw(workload, plan.micro_batch, seed=0)[0], dtype)
+    # the plan's layers in the model, and their sizes, by the fingerprint
     row = find_row(plan, blank, inputs, both_modes)
     described = describe(plan.model, original, row.names, row.parameters)
     if described.fingerprint != plan.fingerprint:
@@ -122,6 +123,7 @@ def fit(
             f"{described.fingerprint}): the layers' names agree, their parameters or edges do not; profile this model "
             "and solve again"
         )
+    # the tensors between them; under autocast some have other formats
     flow = trace(row, inputs)
     if precision is not None:
         flow = replace(flow, tensors=formats(row, inputs, precision, torch.device(device)))

@@ -118,6 +118,7 @@ class Pipeline:
         self.recorder = Recorder()
         self.fitted = fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
         self.workload = fitted.workload
+        # this rank's stages, with their weights or shards of them
         tensor_rank = dist.get_rank() % wanted.size
         self.shards = find_shards(fitted.blank, fitted.workload.shards, wanted, tensor_rank)
         self.tensor_group = group = find_tensor_parallel_group(wanted.size, self.device)
@@ -136,6 +137,7 @@ class Pipeline:
             )
             for number in self.numbers
         }
+        # their optimisers, and seeds of the layers that draw random numbers
         build = optimizer or planned_optimizer(plan.optimizer, learning_rate)
         optimizers = stage_optimizers(fitted, self.modules, build, scheduler, group, self.shards)
         scale = LossScale(self.device) if precision == "fp16" else None
@@ -144,13 +146,14 @@ class Pipeline:
         for number, module in self.modules.items():
             layers = zip(fitted.span(number), module.row, strict=True)
             seed_layers([(place, layer) for place, layer in layers if fitted.flow.draws[place]], self.moment)
+        # their forward and backward, and the steps of the plan on this rank
         self._last = len(plan.stages) - 1
         groups = replica_groups(find_replicas(plan.schedule), group.size)
         self._last_replicas = LastReplicas(plan.schedule, groups.get(self._last))
         self._stages = self._make_stages()
         small = partial(is_small, boundaries=fitted.boundaries)
         steps = lower(plan.schedule, small, zero1=plan.zero1, tied=plan.pipeline.tied)[rank]
-        if self.updates.needs_all_sums:
+        if self.updates.needs_all_sums:  # `compute` then updates after the last step
             steps = tuple(s for s in steps if not (isinstance(s, Action) and s.kind is Kind.UPDATE))
         self._engine = Engine(
             self._stages,
@@ -163,6 +166,7 @@ class Pipeline:
             self.moment,
             group.column,
         )
+        # stages whose update is one of the steps
         self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
         self._updates = True
 
@@ -175,17 +179,17 @@ class Pipeline:
         return ShardedLayers(self.tensor_group.mesh, self.shards)
 
     def _make_stages(self) -> dict[int, StageWork]:
-        halved: dict[int, set[int]] = {number: set() for number in self.numbers}
+        split_backwards: dict[int, set[int]] = {number: set() for number in self.numbers}
         for action in self.plan.schedule.orders[self.tensor_group.rank]:
             if action.kind is Kind.INPUT_GRADIENT:
-                halved[action.stage].add(action.micro_batch)
+                split_backwards[action.stage].add(action.micro_batch)
         boundaries = self.fitted.boundaries
         return {
             number: StageWork(
                 module,
                 boundaries[number],
                 self._loss if number == self._last else None,
-                halved[number],
+                split_backwards[number],
                 number,
                 self.device,
                 self.precision,

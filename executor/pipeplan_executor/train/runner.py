@@ -157,6 +157,7 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
         tensor_parallel=options.tensor_parallel,
         evaluates=False,
     )
+    # continue from a checkpoint if there is one; predictions are shown only for one process per rank
     total = options.warmup + options.steps
     if options.saving is not None:
         seen.first = options.saving.restore(pipeline)
@@ -166,6 +167,7 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
             timed = number >= seen.first + options.warmup
             if number == seen.first + options.warmup:
                 forget_peak()
+            # every process draws the whole batch; the barrier starts the step at the same time on all
             inputs, targets = draw(pipeline.workload, plan.batch, pipeline.moment.seed, step=number)
             inputs_here = inputs if pipeline.holds_first else None
             targets_here = targets if pipeline.holds_last else None

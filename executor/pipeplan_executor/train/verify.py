@@ -100,6 +100,7 @@ def worst_error(
     inputs, targets = draw(pipeline.workload, plan.batch, seed, torch.float64)
     loss = pipeline.step(inputs, targets, update=False)
     reference, gradients = unsplit(pipeline.fitted, inputs, targets, seed, weights)
+    # the loss, then the gradients of this rank's stages, or their shards
     worst = _relative(torch.tensor(loss), torch.tensor(reference), 1e-300)
     least = max(SMALL * max(map(_largest, gradients.values())), 1e-300)
     for name, parameter in pipeline.named_parameters():
