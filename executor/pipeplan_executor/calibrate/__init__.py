@@ -3,7 +3,7 @@
 ::
 
     plan ──run──▶ time lines, peaks ──observed──▶ actions, gaps, transfers ──┬─▶ costs: the model's profiles
-                                                                            └─▶ links: the cluster's links and runtimes
+                                                                             └─▶ links: the cluster's links and runtimes
 """
 
 from pipeplan_executor.calibrate.calibration import (
