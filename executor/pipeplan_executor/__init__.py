@@ -1,4 +1,4 @@
-"""How a plan is run: the only place where torch runs a plan. Light to import; torch is loaded on first use.
+"""Execution of plans with torch. Torch is loaded on first use, so that importing this package is cheap.
 
 >>> from pipeplan_executor import run
 >>> report = run(plan, "my_project:build_model", verify=True)          # doctest: +SKIP

@@ -15,7 +15,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # more ranks are started than most mach
 
 @pytest.fixture(scope="session")
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
-    """Function that returns the results of a number of ranks; one start runs the jobs of all selected modules.
+    """Map a number of ranks to the results on them: one start runs the jobs of all collected modules.
 
     A module's ``jobs(world, folder)`` returns its jobs on ``world`` ranks, by name, with a folder for their files.
     """

@@ -17,11 +17,11 @@ JOBS: dict[int, dict[str, tuple[object, ...]]] = {
     2: {"resumed": ("decoder", "adam"), "resumed dropping": ("dropping", "momentum"), "refused": ()},
     3: {"moved": ("tied", "adam", True), "alone": ("tied", "adam")},
 }
-"""Jobs by number of ranks; the first word of a name is the function's name."""
+"""Jobs by number of ranks; the first word is the function's name."""
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
-    """Jobs of these tests on ``world`` ranks."""
+    """Jobs of these tests on this number of ranks."""
     return calls(JOBS.get(world, {}), folder)
 
 
@@ -98,11 +98,11 @@ def _all_near(found: dict[str, float], count: int) -> None:
         ("model", "is of another model: it lacks stem"),
         ("optimizer", "saved with Adam, and stage 0 has SGD"),
         ("extra", "numbers, texts, tensors"),
-        ("gradients", "save behind a step that updates"),
+        ("gradients", "save after a step that updates"),
     ],
 )
 def test_a_bad_checkpoint_is_refused(case: str, said: str, found: dict[str, dict]) -> None:
-    """Broken or foreign checkpoints are refused, by an error that names the reason."""
+    """Broken and foreign checkpoints are refused, by an error that names the fault."""
     assert said in found["refused"][case]
 
 

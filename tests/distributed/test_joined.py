@@ -59,7 +59,7 @@ def test_ranks_join_slurm(tmp_path: Path) -> None:
 
 
 def slurm(rank: int) -> dict[str, str]:
-    """Environment variables of a task of ``srun``."""
+    """Environment variables that ``srun`` sets for its tasks."""
     return {
         "SLURM_PROCID": str(rank),
         "SLURM_LOCALID": str(rank),

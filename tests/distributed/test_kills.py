@@ -20,19 +20,19 @@ from pipeplan_executor.train.saving import Saving
 
 TIMEOUT = 12.0
 START_UP = 120.0
-"""Additional seconds on a busy machine: peers that start after a rank has stopped must first time out on it."""
+"""Additional seconds on a busy machine: peers must start before they can miss a stopped rank."""
 KILLS = 50
 NAMED = {SIGKILL: "was killed by SIGKILL", SIGSTOP: "stood still"}
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
-    """Jobs of these tests on ``world`` ranks."""
+    """Jobs of these tests on this number of ranks."""
     return {"undisturbed": (undisturbed_run, (str(folder),))} if world == 2 else {}
 
 
 @pytest.fixture(scope="module")
 def undisturbed(ranks: Callable[[int], dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """The weights after all steps of an undisturbed run on two ranks."""
+    """Weights after all steps of a run without losses."""
     return as_plain(ranks(2)["undisturbed"])["model"]
 
 
@@ -49,7 +49,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     ],
 )
 def test_a_run_survives_losses(signals: list[Signals], tmp_path: Path, undisturbed: dict[str, torch.Tensor]) -> None:
-    """A rank is lost, then another; the run names the causes, starts again, and ends with the same weights."""
+    """A rank is lost, then another; the run names the cause, starts again, and ends with the same weights."""
     with Killer(signals, tmp_path, seed=1) as killer:
         saving = Saving(str(tmp_path), every=3)
         report = run(lasting_plan(2), unhurried, steps=STEPS, warmup=0, timeout=TIMEOUT, saving=saving, restarts=2)

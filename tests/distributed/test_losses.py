@@ -1,4 +1,4 @@
-"""Lost ranks: the run ends everywhere in time, with the reason, and restarts if the options allow it."""
+"""A rank that is lost: the run ends everywhere in time, names the cause, and starts again if restarts are left."""
 
 import os
 import re
@@ -34,17 +34,17 @@ def test_a_rank_that_is_waited_for_in_vain_ends_the_run(how: str, said: str) -> 
 
 
 def environment() -> dict[str, str]:
-    """Environment variables for processes started later, except torch's own."""
+    """Environment that later processes inherit, except torch's own variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
 
 
 def test_lost_ranks_are_started_again_but_for_bad_input(tmp_path: Path) -> None:
-    """Each loss is reported, then all ranks start again, except for bad input; the environment stays unchanged."""
+    """Each loss is reported, then all ranks restart, except for invalid input; the environment stays unchanged."""
     said: list[str] = []
     ways = ("raise", "input")
     before = environment()
     with pytest.raises(RunError, match="rank 1 failed: there is no such file"):
-        launch(losses.failing_at_first, 2, str(tmp_path), ways, timeout=20, restarts=9, told=said.append)
+        launch(losses.failing_at_first, 2, str(tmp_path), ways, timeout=20, restarts=9, on_restart=said.append)
     assert said == ["rank 1 failed: TimeoutError: the data timed out; restart 1 of 9"]
     assert environment() == before
 
@@ -68,7 +68,7 @@ def test_what_cannot_travel_is_told() -> None:
     ],
 )
 def test_ranks_that_joined_name_the_one_that_is_missing(how: str, said: str) -> None:
-    """With another launcher, the rank that waited names the missing rank and its place."""
+    """Under another launcher, the rank that waited names the lost rank and its place in the code."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]

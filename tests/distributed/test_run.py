@@ -28,18 +28,18 @@ BESIDES = {
     2: {"replicas": (), "evaluation": (), "verification": ()},
     3: {"training": (3,), "tied_training": (3,)},
 }
-"""Further jobs, by number of ranks."""
+"""Further jobs by number of ranks."""
 
 
 class Results(NamedTuple):
-    """Results of this module's jobs on a number of ranks, by name."""
+    """Results of this module's workers on a number of ranks, by name."""
 
     world: int
     found: dict[str, Any]
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
-    """Jobs of these tests on ``world`` ranks."""
+    """Jobs of these tests on this number of ranks."""
     return {
         "random": (workers.random_cases, (CASES[world], 5)),
         "tied": (workers.random_cases, (TIED, 6, "TIED")),

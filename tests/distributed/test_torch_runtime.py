@@ -1,4 +1,4 @@
-"""Exported schedules in torch's own pipeline runtime, which reads the orders from files."""
+"""Exported orders run in torch's own pipeline runtime."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -22,7 +22,7 @@ class Results(NamedTuple):
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
-    """Jobs of these tests on ``world`` ranks."""
+    """Jobs of these tests on this number of ranks."""
     return {"everything": (training_workers.everything, ())} if world in WORLDS else {}
 
 

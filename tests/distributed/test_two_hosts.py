@@ -26,7 +26,7 @@ TIMEOUT = 10
 
 
 def call(line: str) -> str:
-    """Output of a command; fails with the command's error text."""
+    """Run a command and return its output; raise with its error output."""
     done = subprocess.run(line.split(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{line}: {done.stderr.strip()}")
@@ -92,7 +92,7 @@ def test_a_run_over_a_network_is_exact(hosts: None, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_lost_host_ends_the_run_which_goes_on_later(hosts: None, tmp_path: Path) -> None:
-    """One host dies at once; the other ends in time with an error, and both go on later to the undisturbed weights."""
+    """One host dies at once; the other ends in time with an error; both resume to the weights of an unbroken run."""
     saved, whole_run = tmp_path / "saved", tmp_path / "undisturbed"
     options = ("--steps", str(STEPS), "--checkpoint", str(saved), "--every", "3", "--resume")
     runs = start(tmp_path, *options)

@@ -1,4 +1,4 @@
-"""Calibration from time lines whose truth is known."""
+"""Calibration from simulated time lines with known times."""
 
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -27,7 +27,7 @@ from pipeplan.io.model_file import read_model, write_model
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan.schedules.placed import Placement, vee
 from pipeplan.simulate import simulate
-from pipeplan_executor.calibrate import Observed, Way, calibrated, observed, repriced
+from pipeplan_executor.calibrate import Observed, Route, calibrated, observed, repriced
 from pipeplan_executor.calibrate.costs import apportion
 from pipeplan_executor.calibrate.report import as_json, as_text
 
@@ -68,7 +68,7 @@ def plan_of(
 
 
 def real(pipeline: Pipeline, factors: list[float], way: float, sums: float, gap: int) -> Pipeline:
-    """The pipeline as it would really be: stages, links and reductions of other speeds, a gap ahead of every action."""
+    """The pipeline as it would really be: stages, links and reductions of other speeds, a gap before every action."""
 
     def stage(old: Stage, factor: float) -> Stage:
         times = ("forward", "backward", "input_gradient", "weight_gradient", "update")
@@ -90,13 +90,13 @@ def real(pipeline: Pipeline, factors: list[float], way: float, sums: float, gap:
 
 
 def as_recorded(timeline: Timeline, gap: int) -> Timeline:
-    """What a recorder shows of it: actions begin behind their gaps."""
+    """Recorded time line of a simulated one: actions begin after their gaps."""
     return replace(timeline, spans=tuple(span._replace(start=span.start + gap) for span in timeline.spans))
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Plan, Model, Cluster, Pipeline, int]:
-    """A plan, what it was solved with, what its pipeline really is, and the gap ahead of its actions."""
+    """A plan, what it was solved with, what its pipeline really is, and the gap before its actions."""
     devices, count = draw(st.integers(1, 3)), draw(st.integers(2, 6))
     name = draw(st.sampled_from(["gpipe", "1f1b-sno", "replicas", "zb-h1", "zb-v"]))
     homes: Placement = tuple((device,) for device in range(devices))
@@ -145,7 +145,7 @@ def test_known_times_are_recovered(case: tuple[Plan, Model, Cluster, Pipeline, i
 @settings(max_examples=30, deadline=None)
 @given(cases(), st.randoms(use_true_random=False))
 def test_steps_that_vary_are_predicted(case: tuple[Plan, Model, Cluster, Pipeline, int], random: Random) -> None:
-    """Where every action takes up to a third longer, at random, the prediction is the median step all the same."""
+    """The prediction is the median step also if every action takes up to a third longer, at random."""
     plan, model, cluster, truth, gap = case
     timelines, times = [], []
     for _ in range(5):
@@ -187,7 +187,7 @@ def one_case(cut: int = 2) -> tuple[Plan, Model, Cluster, Observed]:
 
 @pytest.mark.parametrize(("width", "zero1"), [(1, False), (2, False), (2, True)])
 def test_copies_of_shared_weights_and_shares_of_updates_are_recovered(width: int, zero1: bool) -> None:
-    """Where stages sum gradients of weights they share, and replicas share out updates, the step comes out."""
+    """The predicted step is right also with shared weights on several stages, and with ZeRO-1."""
     plain = model_of(
         [4 * MILLI, 6 * MILLI, 9 * MILLI], output=[10_000] * 3, parameters=[10**6] * 3, update=[MILLI, 0, 0]
     )
@@ -248,7 +248,7 @@ def test_layers_of_a_stage_keep_their_ratios() -> None:
 
 
 def test_a_constant_of_memory_is_the_runtimes() -> None:
-    """What all ranks hold more than simulated counts as their runtime's, and then the peaks agree."""
+    """Memory above the simulated peaks counts as the runtime's, and then the peaks agree."""
     plan, model, cluster, seen = one_case()
     found = calibrated(plan, model, cluster, seen)
     assert found.cluster.devices[0].kind.runtime == 7_000
@@ -282,8 +282,8 @@ def test_estimated_models_get_profiles() -> None:
     assert abs(found.after.step_time - timeline.makespan) <= ROUNDING
 
 
-def test_a_better_plan_is_told() -> None:
-    """With the true costs another cut wins, and the report says so; asked again for that one, nothing is better."""
+def test_a_better_plan_is_reported() -> None:
+    """With the true costs another partition wins, as the report says; calibrated again for it, nothing is better."""
     plan, model, cluster, seen = one_case(1)
     found = calibrated(plan, model, cluster, seen)
     best = solve(found.model, found.cluster, batch=4, depths=(2,), micro_batches=(4,), schedules=("1f1b-sno",))
@@ -292,23 +292,23 @@ def test_a_better_plan_is_told() -> None:
     text = as_text(plan, found, best)
     assert "another plan is best now" in text
     assert "layers 2 | 1, 4 micro-batches of 1, 1f1b-sno; it was layers 1 (1 again) | 2" in text
-    assert "rank 1: 50 us ahead of an action" in text
-    told = as_json(plan, found, best)
-    assert told["best"]["better"] is True  # type: ignore[index]
-    assert told["measured_step_time_s"] == seen.step_time / 1e9
+    assert "rank 1: gap of 50 us before an action" in text
+    report = as_json(plan, found, best)
+    assert report["best"]["better"] is True  # type: ignore[index]
+    assert report["measured_step_time_s"] == seen.step_time / 1e9
     timeline = simulate(best.plan.schedule, best.plan.pipeline)
     again = calibrated(best.plan, found.model, found.cluster, observed([timeline], [timeline.makespan]))
     assert "the plan stays" in as_text(best.plan, again, best)
 
 
 def test_waiting_is_no_gap() -> None:
-    """What a rank waits for a tensor is neither its gap nor any action's time."""
+    """Waiting for a tensor counts neither as the rank's gap nor as any action's time."""
     plan, _, _, seen = one_case()
     assert seen.gaps == (50_000, 50_000)
     transfer = plan.pipeline.transfers[0][0]
     took = 3 * (transfer.occupancy + transfer.latency) + 50_000
-    assert set(seen.flights.values()) == {took}
-    assert set(seen.flights) == {Way(0, 1, 0, 1), Way(1, 0, 1, 0)}
+    assert set(seen.transfers.values()) == {took}
+    assert set(seen.transfers) == {Route(0, 1, 0, 1), Route(1, 0, 1, 0)}
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,4 +1,4 @@
-"""A folder of checkpoints: at every moment its latest is whole."""
+"""A folder of checkpoints: at every moment its latest is complete."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def written(folder: Path, step: int, keep: int = 2) -> Path:
 
 
 def test_the_newest_stay_and_latest_names_the_last(tmp_path: Path) -> None:
-    """Of many checkpoints so many stay as are kept, and the folder stands for the one that was written last."""
+    """The newest ``keep`` checkpoints stay, and the folder resolves to the one that was written last."""
     for step in (5, 10, 15):
         path = written(tmp_path / "new" / "run", step)
     assert path.name == "step-00000015"
@@ -62,7 +62,7 @@ def test_a_first_save_that_dies_ahead_of_its_pointer_counts(tmp_path: Path) -> N
 
 
 def test_what_is_not_whole_is_refused(tmp_path: Path) -> None:
-    """A half-written checkpoint, one that was removed by hand and an empty folder are told apart."""
+    """A half-written checkpoint, one that was removed by hand and an empty folder are distinguished."""
     with pytest.raises(InputError, match="there is no checkpoint"):
         places.resolve(tmp_path / "absent")
     with pytest.raises(InputError, match="holds no whole checkpoint"):

@@ -1,4 +1,4 @@
-"""Who runs on which device."""
+"""Choice of the device of a rank."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from pipeplan_executor.processes.launcher import joined_world
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has started this process as a rank; its machine has four GPUs."""
+    """A process without a launcher's environment, on a machine with four GPUs."""
     for name in (
         "RANK",
         "WORLD_SIZE",
@@ -36,7 +36,7 @@ def test_ranks_of_other_machines_need_no_gpu_here(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_batch_script_is_no_task_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slurm tells batch scripts of a number and of tasks too, and nobody has started these."""
+    """Slurm sets a process number and a task count for batch scripts too, which are no ranks."""
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_NTASKS", "8")
     assert joined_world() is None

@@ -9,7 +9,7 @@ from pipeplan_executor.stages.split import fit
 
 
 def test_a_plan_of_modules_kept_whole_finds_them_again() -> None:
-    """Its layers' names tell which modules were not cut, so running it takes no patterns."""
+    """Its layers' names determine the modules that stay whole, so running it needs no patterns."""
     workload = tiny_unet()
     inputs = draw(workload, 2, 0)[0]
     names = row_of(workload.module, inputs, both_modes=False).names

@@ -57,7 +57,7 @@ def play(steps: tuple[tuple[Step, ...], ...]) -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_lists_can_be_played(seed: int) -> None:
-    """However early they are expected, messages meet the right receives; nobody is stuck, no settle waits midway."""
+    """However early receives are posted, they match their messages; there is no deadlock, no settle waits midway."""
     schedule = random_schedule(seed)
     sizes = random.Random(seed)
     steps = lower(schedule, lambda _: sizes.random() < 0.5)
@@ -84,7 +84,7 @@ def test_the_picture() -> None:
 
 
 def test_small_messages_are_expected_where_a_rank_waits() -> None:
-    """One arrival ahead, not between an action and the next one that has all it needs."""
+    """Receives are posted one arrival ahead, not between an action and the next one whose input is there."""
     schedule = FAMILIES["1f1b-sno"].write((1, 1), 3)
     steps = lower(schedule, lambda _: True)
     for own in steps:

@@ -12,7 +12,7 @@ from pipeplan_executor.runtime.program.lower import Message, Receive, Send, Sett
 
 
 def play(steps: tuple[tuple[Step, ...], ...]) -> int:
-    """Run all ranks' lists, with settles that wait until the receive is posted; the most messages a rank had unsettled.
+    """Play all ranks' lists, with settles that wait for the receive; return the most unsettled messages of a rank.
 
     Raises AssertionError if a rank is stuck or takes another message than it expects.
     """
@@ -65,14 +65,14 @@ def between(step: Send | Receive) -> tuple[int, int]:
 
 
 def local(step: Action, ran: set[Action], own: tuple[Step, ...]) -> set[Action]:
-    """The action itself if this rank ran the one ahead of it."""
+    """The action itself, if this rank ran the one before it."""
     ahead = step._replace(stage=step.stage - 1)
     return {step} if ahead in ran and ahead in own else set()
 
 
 @pytest.mark.parametrize("seed", range(100))
 def test_forward_passes_can_be_played(seed: int) -> None:
-    """Every forward runs once, on the rank that runs it in training, in the order of training; nobody is stuck."""
+    """Every forward runs once, on the rank that runs it in training, in the order of training; there is no deadlock."""
     schedule = random_schedule(seed)
     sizes = random.Random(seed)
     steps = lower_forward(schedule, lambda _: sizes.random() < 0.5)
@@ -85,9 +85,9 @@ def test_forward_passes_can_be_played(seed: int) -> None:
 @pytest.mark.parametrize("micro_batches", [1, 4, 40])
 @pytest.mark.parametrize("world", [2, 4])
 def test_what_was_sent_is_let_go_of(micro_batches: int, world: int) -> None:
-    """However many micro-batches there are, a rank holds four of its messages at most.
+    """A rank holds at most four of its messages, for any number of micro-batches.
 
-    But where a rank takes all micro-batches through one stage before the first enters its next one.
+    Ranks that run all micro-batches of one stage before the first one of their next stage are excepted.
     """
     schedules = [family.write((1,) * world, micro_batches) for family in FAMILIES.values()]
     schedules += [family.write(world, micro_batches, family.chunks or 2) for family in PLACED.values()]

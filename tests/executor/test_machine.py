@@ -1,4 +1,4 @@
-"""What is made of a machine's measurements, and that they can be taken."""
+"""Description of a machine: the measurements, and the link that is fitted to them."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def test_a_straight_line_is_found_again() -> None:
 
 
 def test_a_line_below_the_origin_gets_no_latency() -> None:
-    """Where the fit would ask for a negative latency, the bandwidth alone is fitted."""
+    """If the fitted latency would be negative, the bandwidth alone is fitted."""
     sizes = list(SIZES)
     bandwidth, latency = fit_link(sizes, [size / 4 - 500 for size in sizes])
     assert latency == 0
@@ -27,7 +27,7 @@ def test_the_share_makes_the_ring_formula_true(members: int) -> None:
     link, rounds = Link(10**9, 30_000), 2 * (members - 1)
     sums = {size: rounds * (30_000 + size / members / 0.6) for size in (4 * 10**6, 16 * 10**6, 64 * 10**6)}
     assert collective_efficiency(link, members, sums) == 0.6
-    sums[4 * 10**6] *= 5  # one disturbed measurement does not count
+    sums[4 * 10**6] *= 5  # one outlier does not count
     assert collective_efficiency(link, members, sums) == 0.6
 
 

@@ -1,4 +1,4 @@
-"""Where tensors get their values from, and that a part of a model gets those that the whole would."""
+"""Sources of tensors' values: a part of a model gets the same values as in the whole."""
 
 import pytest
 import torch
@@ -87,7 +87,7 @@ def test_random_numbers_of_the_process_are_left_alone() -> None:
 
 
 def test_masters_draw_the_weights_of_their_submodules() -> None:
-    """What a surrounding module draws overrules a submodule's own rule; what has neither is refused with advice."""
+    """A surrounding module's rule overrides a submodule's own; without either, a tensor is refused with advice."""
     model = on_meta(Master())
     found = values_of(model, model, dict(named_tensors(model)))
     assert float(found["block.child.weight"].detach().mean()) > 90
@@ -100,7 +100,7 @@ def test_masters_draw_the_weights_of_their_submodules() -> None:
 
 
 def test_tied_names_get_one_tensor() -> None:
-    """Whichever name is asked for, the values are those of the first one's owner, and both share the memory."""
+    """Under each of its names a tensor has the values of the first name's owner, in the same memory."""
     first, second = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
     second.weight = first.weight
     model = on_meta(nn.ModuleDict({"first": first, "second": second}))
@@ -111,7 +111,7 @@ def test_tied_names_get_one_tensor() -> None:
 
 
 def test_real_values_are_kept_and_copied() -> None:
-    """What the user's module has is used, not shared; what it lacks is drawn."""
+    """Values of the user's module are copied, not shared; missing ones are drawn."""
     own = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).to("meta"))
     model = on_meta(own)
     found = values_of(model, own, dict(named_tensors(model)), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Optimisers of stages: the user's own, on whole parameters or pieces of them, within what the plan counted on."""
+"""Optimisers of stages: the user's own, on whole parameters or pieces of them, within the planned memory."""
 
 import warnings
 
@@ -8,9 +8,9 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from pipeplan.core.errors import InputError
-from pipeplan_executor.optim.optimise import ELEMENTWISE, StageOptimizer, onto_pieces, planned_optimizer
+from pipeplan_executor.optim.optimise import ELEMENTWISE, StageOptimizer, planned_optimizer, restrict_to_pieces
 from pipeplan_executor.optim.reduction import Piece
-from pipeplan_executor.optim.updates import Updates, excess
+from pipeplan_executor.optim.updates import Updates, state_excess
 
 CHOICES = {
     "sgd": lambda named: torch.optim.SGD(named, lr=0.1, momentum=0.9, weight_decay=0.1),
@@ -34,7 +34,7 @@ def in_two(name: str, parameter: nn.Parameter, at: int) -> list[Piece]:
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_pieces_are_updated_like_the_whole(choice: str) -> None:
-    """Every optimiser that is let onto pieces gives the numbers that it gives for whole parameters."""
+    """Every optimiser that accepts pieces gives the numbers that it gives for whole parameters."""
     torch.manual_seed(0)
     whole = nn.Parameter(torch.randn(4, 3, dtype=torch.float64))
     apart = nn.Parameter(whole.detach().clone())
@@ -43,7 +43,7 @@ def test_pieces_are_updated_like_the_whole(choice: str) -> None:
     shares = []
     for piece in pieces:
         shares.append(CHOICES[choice]([("a", apart)]))
-        onto_pieces(shares[-1], [piece])
+        restrict_to_pieces(shares[-1], [piece])
         assert shares[-1].param_groups[0]["param_names"] == ["a"]
     assert isinstance(plain, ELEMENTWISE)
     for _ in range(4):
@@ -60,7 +60,7 @@ def test_groups_keep_their_pieces() -> None:
     a, b = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([{"params": [a], "lr": 0.5}, {"params": [b], "lr": 0.25}])
     piece = in_two("b", b, 2)[1]
-    onto_pieces(optimizer, [piece])
+    restrict_to_pieces(optimizer, [piece])
     assert [group["params"] for group in optimizer.param_groups] == [[], [piece.updated]]
     piece.updated.grad = torch.ones(2)
     optimizer.step()
@@ -70,7 +70,7 @@ def test_groups_keep_their_pieces() -> None:
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (lambda p: torch.optim.Adafactor([p]), "Adafactor is not known to treat each number by itself"),
+        (lambda p: torch.optim.Adafactor([p]), "Adafactor is not known to update each number independently"),
         (lambda p: torch.optim.LBFGS([p]), "elementwise = True"),
         (lambda p: _Eager([p], lr=0.1), "begin without state"),
     ],
@@ -79,7 +79,7 @@ def test_what_cannot_work_on_pieces_is_refused(build: object, said: str) -> None
     """Optimisers that look at rows, columns or norms, or have state from the start, are refused with advice."""
     parameter = nn.Parameter(torch.ones(4, 4))
     with pytest.raises(InputError, match=said):
-        onto_pieces(build(parameter), in_two("a", parameter, 7))
+        restrict_to_pieces(build(parameter), in_two("a", parameter, 7))
 
 
 class _Eager(torch.optim.SGD):
@@ -91,7 +91,7 @@ class _Eager(torch.optim.SGD):
 
 
 def test_an_own_optimiser_may_say_that_it_goes_by_numbers() -> None:
-    """A class of the user's is let onto pieces if it says so."""
+    """A user's optimiser class gets pieces if it declares itself elementwise."""
 
     class Own(torch.optim.Optimizer):
         elementwise = True
@@ -103,7 +103,7 @@ def test_an_own_optimiser_may_say_that_it_goes_by_numbers() -> None:
 
     parameter = nn.Parameter(torch.ones(4))
     optimizer = Own([("a", parameter)], {"lr": 0.5})
-    onto_pieces(optimizer, in_two("a", parameter, 1)[:1])
+    restrict_to_pieces(optimizer, in_two("a", parameter, 1)[:1])
     assert [piece.numel() for piece in optimizer.param_groups[0]["params"]] == [1]
 
 
@@ -129,7 +129,7 @@ def test_a_stage_gives_its_parameters_with_names() -> None:
 
 
 def test_a_stage_without_parameters_has_no_optimiser() -> None:
-    """Poolings have nothing to update, and the function is not asked."""
+    """Poolings have nothing to update, and the function is not called."""
     stage = StageOptimizer(nn.MaxPool2d(2), lambda named: pytest.fail(str(named)))
     stage.begin()
     stage.reduce()
@@ -139,13 +139,13 @@ def test_a_stage_without_parameters_has_no_optimiser() -> None:
 
 
 def test_a_schedule_that_waits_for_a_number_is_refused() -> None:
-    """ReduceLROnPlateau would wait for ever; the error says what to do."""
+    """ReduceLROnPlateau never gets its metric; it is refused with advice."""
     with pytest.raises(InputError, match=r"pipeline\.updates"):
         StageOptimizer(nn.Linear(2, 2), planned_optimizer("sgd", 0.1), schedule=lr_scheduler.ReduceLROnPlateau)
 
 
 def test_more_state_than_planned_is_warned_of_once() -> None:
-    """The first update of a stage tells that its optimiser keeps more, later ones do not."""
+    """The first update of a stage warns of a larger state than planned, later ones do not."""
     stage = StageOptimizer(nn.Linear(4, 4), planned_optimizer("adam", 0.1))
     updates = Updates({3: stage}, "sgd", torch.device("cpu"))
     with pytest.warns(UserWarning, match="stage 3: Adam keeps"):
@@ -167,11 +167,11 @@ def test_limits_that_are_none_are_refused(limit: float) -> None:
     [("sgd", "momentum", False), ("adam", "adam", False), ("adam", "sgd", True), ("adam", "momentum", True)],
 )
 def test_more_state_than_planned_is_told(used: str, planned: str, more: bool) -> None:
-    """What an optimiser really keeps is compared with what the plan counted on, and told in bytes if it is more."""
+    """An optimiser's state is compared with the planned one, and a larger one is reported in bytes."""
     stage = StageOptimizer(nn.Linear(16, 16), planned_optimizer(used, 0.1))
     stage.update()
-    told = excess(stage, planned)
-    assert (told is not None) == more
+    excess = state_excess(stage, planned)
+    assert (excess is not None) == more
     if more:
-        assert planned in told
-        assert "2.1" in told  # KiB: two numbers for each of 272
+        assert planned in excess
+        assert "2.1" in excess  # KiB: two numbers for each of 272

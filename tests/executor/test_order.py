@@ -1,4 +1,4 @@
-"""The check of a schedule before ranks are started: complete, and no circle of waiting, collectives included."""
+"""Check of a schedule before ranks start: complete, and free of deadlocks, collectives included."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from pipeplan_executor.runtime.program.order import find_owners, find_replicas
 
 
 def of(*lines: str) -> Schedule:
-    """A schedule from one line of actions a rank."""
+    """A schedule from one line of actions per rank."""
     return Schedule.from_text("test", lines)
 
 
@@ -55,14 +55,14 @@ def test_what_is_wrong_is_named(lines: tuple[str, ...], said: str) -> None:
     ],
 )
 def test_circles_are_named(lines: tuple[str, ...], said: str) -> None:
-    """Ranks that would wait for each other for ever are refused, with what each waits for."""
+    """Deadlocks are refused, with the action that each rank waits for."""
     with pytest.raises(PlanError, match=said):
         lower(of(*lines), lambda _: False)
 
 
 def test_sharded_updates_are_collective() -> None:
-    """Updates in different orders pass where every replica is on its own, and not where they exchange shares."""
+    """Updates in different orders pass if replicas update independently, and not if they exchange shares."""
     schedule = of("0F0 1F0 1B0 0B0 0R 1R 0U 1U", "0F1 1F1 1B1 0B1 0R 1R 1U 0U")
     lower(schedule, lambda _: False)
     with pytest.raises(PlanError, match="device 0 waits at 0U for 0U on device 1"):
-        lower(schedule, lambda _: False, sharded=True)
+        lower(schedule, lambda _: False, zero1=True)

@@ -118,7 +118,7 @@ def test_outputs_and_gradients_of_awkward_stages(name: str, split: bool) -> None
 
 @pytest.mark.parametrize("split", [False, True])
 def test_inputs_that_nobody_reads_get_gradients_of_zero(split: bool) -> None:
-    """14: the stage ahead waits for a gradient of what it sent, so one comes, also from a stage that reads nothing."""
+    """14: the previous stage waits for a gradient of its output, and gets one also from a stage that reads nothing."""
     torch.manual_seed(1)
     inputs = (given(4, 6), given(3, seed=1), torch.arange(4), given(2, seed=2, gradient=False))
     _, (first, second, *_) = ran({"a": Calls(lambda self, x, y, n, z: (self.mix(x) * n[:, None], z))}, inputs, split)
@@ -129,7 +129,7 @@ def test_inputs_that_nobody_reads_get_gradients_of_zero(split: bool) -> None:
 
 
 def test_what_arrived_is_not_written_into() -> None:
-    """11: a stage next door still needs what it handed over, and a user still has the batch."""
+    """11: in-place writes change neither tensors of a neighbouring stage nor the user's batch."""
     for recompute in ((), ("a",)):
         work, _ = stage_of({"a": nn.ReLU(inplace=True), "b": nn.Sigmoid()}, (given(4, 6),), recompute=recompute)
         arrived = given(4, 6, gradient=False)
@@ -143,7 +143,7 @@ def test_what_arrived_is_not_written_into() -> None:
 def test_writing_into_one_of_two_names_of_a_tensor_is_refused() -> None:
     """11: apart, the two would differ."""
     first, second = Calls(lambda self, x: (y := self.mix(x), y.view(24))), Calls(lambda self, x, y: x.exp_() + y.sum())
-    with pytest.raises(PlanError, match=r"second or one behind it writes in place.*under another name"):
+    with pytest.raises(PlanError, match=r"second or a later one writes in place.*under another name"):
         stage_of({"first": first, "second": second}, (given(4, 6).float(),))
 
 
@@ -210,10 +210,10 @@ def test_what_is_no_tensor_cannot_pass(function: Callable[..., Tensor], said: st
 
 
 def test_another_shape_than_was_announced_is_refused() -> None:
-    """12: the next rank would wait for bytes that never come, or take others for them."""
+    """12: outputs of another shape are refused; the next rank would wait for missing bytes, or take others for them."""
     work, _ = stage_of({"a": nn.Linear(6, 2)}, (given(3, 6).float(),), number=4)
     with pytest.raises(
-        PlanError, match=r"stage 4 made \(2, 2\) of float32.*where \(3, 2\) of float32 with gradient was"
+        PlanError, match=r"stage 4 returned \(2, 2\) of float32.*but \(3, 2\) of float32 with gradient was"
     ):
         work.forward(0, (torch.zeros(2, 6),), None)
 

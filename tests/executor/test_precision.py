@@ -26,7 +26,7 @@ class Called(nn.Module):
         self.weight = nn.Parameter(torch.ones(4, 4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the function says."""
+        """Call the function."""
         return self.function(x, self.weight)
 
 

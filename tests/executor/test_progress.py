@@ -1,4 +1,4 @@
-"""What is told of a run while it goes on."""
+"""Progress lines of a run."""
 
 import io
 import sys
@@ -23,15 +23,15 @@ def test_a_line_sets_the_step_beside_its_prediction(plan: Plan) -> None:
 
 
 def test_files_get_few_lines(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where standard error is no terminal, the first and the last of many short steps are told."""
+    """If standard error is no terminal, the first and the last of many short steps are shown."""
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with running(plan, 500) as tell:
         for step in range(1, 501):
             tell(step, 1.0, 3, [0])
-    told = sys.stderr.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert told[0].startswith("step 1 of 500")
-    assert told[-1].startswith("step 500 of 500")
-    assert len(told) <= 10
+    shown = sys.stderr.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert shown[0].startswith("step 1 of 500")
+    assert shown[-1].startswith("step 500 of 500")
+    assert len(shown) <= 10
 
 
 def test_terminals_get_one_line_that_renews_itself(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_terminals_get_one_line_that_renews_itself(plan: Plan, monkeypatch: pyte
 
 
 def test_quiet_runs_say_nothing(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ranks beside the first, and --json, tell nothing."""
+    """Ranks other than the first, and --json, print nothing."""
     with running(plan, 1, quiet=True) as tell:
         tell(1, 1.0, 3, [0])
     assert capsys.readouterr() == ("", "")

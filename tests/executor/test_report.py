@@ -1,4 +1,4 @@
-"""What a run showed, from what every rank saw."""
+"""Report of a run, merged from the measurements of its ranks."""
 
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.core.timeline import Span

@@ -1,4 +1,4 @@
-"""What layers draw: by seed, step, micro-batch and layer, and by nothing else."""
+"""Random numbers of layers depend only on seed, step, micro-batch and layer."""
 
 import pytest
 import torch
@@ -7,11 +7,11 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pipeplan_executor.stages.seeds import Moment, derive, seed_layers, seeded
-from pipeplan_executor.stages.shapes import Draws
+from pipeplan_executor.stages.shapes import DetectRandom
 
 
 def drawn(model: nn.Module, seed: int = 0, step: int = 0, micro_batch: int = 0) -> Tensor:
-    """What comes out of ones."""
+    """Apply a layer to ones."""
     with seeded(list(model), seed) as moment:
         moment.step, moment.micro_batch = step, micro_batch
         return model(torch.ones(64))
@@ -121,13 +121,13 @@ def test_layers_that_draw_are_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUIET)
 def test_layers_that_do_not_draw_are_left_alone(name: str) -> None:
-    """What is off, has no probability, or computes only is not taken for a layer that draws."""
+    """Layers that are off, have probability 0, or only compute are not taken for layers that draw."""
     assert not _draws(QUIET[name])
 
 
 def _draws(layer: nn.Module) -> bool:
     x = torch.ones(3, 5, 8, device="meta")
-    with Draws() as draws:
+    with DetectRandom() as draws:
         many = isinstance(layer, nn.MultiheadAttention)
         layer.to("meta")(*([x] * 3 if many else [x]), **({"need_weights": False} if many else {}))
     return draws.seen

@@ -1,4 +1,4 @@
-"""What a run without values tells about a row of layers."""
+"""Trace of layers by a run without values."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""One stage without any network: what it computes, and what it holds of a micro-batch."""
+"""One stage without a network: its computations, and its memory per micro-batch."""
 
 import copy
 import weakref
@@ -120,7 +120,7 @@ def test_split_backwards_recompute_once(wants_gradient: bool, recompute: tuple[s
 @pytest.mark.parametrize(("first", "saves"), [(nn.Softmax(-1), False), (nn.Linear(8, 8), True)])
 @pytest.mark.parametrize("split", [frozenset(), frozenset({0})])
 def test_an_input_lives_until_its_last_use(first: nn.Module, saves: bool, split: frozenset[int]) -> None:
-    """What arrived is let go of when the layers have read it, or in the backward if one of them saved it."""
+    """Received tensors are released when the layers have read them, or in the backward if one of them saved them."""
     work, _ = stage_of({"first": first, "then": nn.Tanh()}, (torch.zeros(4, 8, requires_grad=True),), split=split)
     memory = np.ones((4, 8), dtype=np.float32)
     there = weakref.ref(memory)
@@ -154,7 +154,7 @@ def test_the_last_stage_keeps_no_outputs() -> None:
 
 
 def test_nothing_is_left_of_a_step_that_broke_off() -> None:
-    """Between I and W a stage holds what waits; once cleared it holds nothing, and the next step is right."""
+    """Between I and W a stage holds delayed weight gradients; cleared, it holds nothing, and the next step is exact."""
     inputs = torch.randn(64, 32, 16)
     work, module = stage_of(chain(), (inputs.detach().requires_grad_(),), split={0, 1, 2})
     ones = (torch.ones_like(inputs),)

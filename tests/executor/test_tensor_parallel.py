@@ -1,4 +1,4 @@
-"""How parameters are cut for teams of processes: what each member keeps, and what is refused before anything starts."""
+"""Sharded parameters: the shard of each tensor-parallel rank, and what is refused before anything starts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.cli.run import as_text
 from pipeplan_executor.optim.optimise import StageOptimizer
-from pipeplan_executor.optim.reduction import Parts
+from pipeplan_executor.optim.reduction import ShardedNames
 from pipeplan_executor.sharding import TensorParallel
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.materialise import values_of
@@ -62,21 +62,21 @@ def fitted(plan: Plan) -> Fitted:
 
 
 def test_one_name_is_enough_where_layers_share(fitted: Fitted) -> None:
-    """A parameter is cut under each of its names, whichever one matches; negative axes count from the end."""
-    cuts = find_shards(fitted.blank, fitted.workload.shards, TensorParallel(2, {"3.weight": -1}), member=1)
-    assert cuts == dict.fromkeys(("0.weight", "3.weight"), ParameterShard((10, 6), 1, 2, 1))
-    assert cuts["0.weight"].offsets == (0, 3)
+    """A parameter is sharded under each of its names, whichever one matches; negative axes count from the end."""
+    shards = find_shards(fitted.blank, fitted.workload.shards, TensorParallel(2, {"3.weight": -1}), tensor_rank=1)
+    assert shards == dict.fromkeys(("0.weight", "3.weight"), ParameterShard((10, 6), 1, 2, 1))
+    assert shards["0.weight"].offsets == (0, 3)
 
 
 @pytest.mark.parametrize(
     ("shards", "size", "said"),
     [
         ({"3.wait": 0}, 2, r"no parameter is called '3.wait'.* 0.weight, .* and \d more"),
-        ({"2.*": 1}, 2, r"2.weight cannot be cut along axis 1 \('2.\*'\): its shape is \(6,\)"),
-        ({"0.weight": 0, "3.*": 1}, 2, r"3.weight is cut along axis 0 by '0.weight' and along axis 1 by '3.\*'"),
-        ({"3.*": 0}, 3, r"0.weight \(10 along axis 0\), 3.weight .*, 3.bias .* cannot be cut into 3 equal parts"),
+        ({"2.*": 1}, 2, r"2.weight cannot be sharded along axis 1 \('2.\*'\): its shape is \(6,\)"),
+        ({"0.weight": 0, "3.*": 1}, 2, r"3.weight is sharded along axis 0 by '0.weight' and along axis 1 by '3.\*'"),
+        ({"3.*": 0}, 3, r"0.weight \(10 along axis 0\), 3.weight .*, 3.bias .* cannot be divided into 3 equal shards"),
         ({"1.cell.bias*": 0}, 2, "1.cell.bias_ih_l0, 1.cell.bias_hh_l0: recurrent layers"),
-        (None, 2, "nobody says how Sequential is cut for 2 processes a rank"),
+        (None, 2, "no shards are declared for Sequential on 2 processes per rank"),
     ],
 )
 def test_cuts_that_make_no_sense_never_start(plan: Plan, shards: dict[str, int] | None, size: int, said: str) -> None:
@@ -85,13 +85,13 @@ def test_cuts_that_make_no_sense_never_start(plan: Plan, shards: dict[str, int] 
         run(plan, words, tensor_parallel=TensorParallel(size, shards))
 
 
-def test_a_team_has_a_member() -> None:
-    """No team is empty."""
-    with pytest.raises(InputError, match="a team of 0 processes"):
+def test_a_group_has_a_process() -> None:
+    """A tensor-parallel group is not empty."""
+    with pytest.raises(InputError, match="a tensor-parallel group of 0 processes"):
         TensorParallel(0)
 
 
-def test_the_world_is_that_of_all_teams(plan: Plan) -> None:
+def test_the_world_is_that_of_all_groups(plan: Plan) -> None:
     """Another number of processes is refused with the right one."""
     check_world(plan, 4, 2)
     with pytest.raises(PlanError, match="2 ranks of 2 processes, but 3 processes were started; start 4 "):
@@ -99,8 +99,8 @@ def test_the_world_is_that_of_all_teams(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("origin", ["seed", "module", "file"])
-def test_members_keep_their_parts(fitted: Fitted, origin: str, tmp_path: Path) -> None:
-    """Put together, the parts are the whole's values, wherever these come from; each has memory for itself only."""
+def test_ranks_keep_their_shards(fitted: Fitted, origin: str, tmp_path: Path) -> None:
+    """Concatenated shards are the whole values, for every source of them; each has memory of its own."""
     shards = {"3.weight": 1, "3.bias": 0, "2.weight": 0}
     own = nn.Sequential(*words().module) if origin == "module" else fitted.blank
     file = tmp_path / "weights.pt" if origin == "file" else None
@@ -108,32 +108,32 @@ def test_members_keep_their_parts(fitted: Fitted, origin: str, tmp_path: Path) -
         torch.save(words().module.state_dict(), file)
     names = list(dict(named_tensors(fitted.blank)))
     whole = values_of(fitted.blank, own, names, seed=3, weights=file)
-    parts = []
-    for member in range(2):
-        cuts = find_shards(fitted.blank, fitted.workload.shards, TensorParallel(2, shards), member)
-        found = values_of(fitted.blank, own, names, seed=3, weights=file, cuts=cuts)
-        assert all(torch.equal(found[name], cut.of(whole[name])) for name, cut in cuts.items())
-        assert all(torch.equal(found[name], whole[name]) for name in set(names) - set(cuts))
-        assert all(found[name].untyped_storage().nbytes() == found[name].nbytes for name in cuts)
+    ranks = []
+    for tensor_rank in range(2):
+        own_shards = find_shards(fitted.blank, fitted.workload.shards, TensorParallel(2, shards), tensor_rank)
+        found = values_of(fitted.blank, own, names, seed=3, weights=file, shards=own_shards)
+        assert all(torch.equal(found[name], shard.of(whole[name])) for name, shard in own_shards.items())
+        assert all(torch.equal(found[name], whole[name]) for name in set(names) - set(own_shards))
+        assert all(found[name].untyped_storage().nbytes() == found[name].nbytes for name in own_shards)
         assert found["0.weight"] is found["3.weight"]
-        parts.append(found)
+        ranks.append(found)
     for name, axis in shards.items():
-        assert torch.equal(torch.cat([found[name] for found in parts], axis), whole[name])
+        assert torch.equal(torch.cat([found[name] for found in ranks], axis), whole[name])
 
 
 def test_optimisers_of_whole_matrices_are_refused() -> None:
-    """An optimiser that looks at rows and columns would see parts of them."""
-    with pytest.raises(InputError, match="process of a team updates its parts of parameters, and Adafactor"):
+    """An optimiser that reads rows and columns is refused, since it would get parts of them."""
+    with pytest.raises(InputError, match="tensor-parallel rank updates shards of parameters, and Adafactor"):
         StageOptimizer(
             nn.Linear(2, 2),
             lambda named: torch.optim.Adafactor([parameter for _, parameter in named]),
-            cut=Parts({"weight"}),
+            sharded_names=ShardedNames({"weight"}),
         )
 
 
-def test_predictions_are_not_held_against_teams(plan: Plan) -> None:
-    """Where processes share a rank, no percentage is told of what was predicted for one process each."""
+def test_predictions_are_not_compared_with_groups(plan: Plan) -> None:
+    """If processes share a rank, the prediction for one process gets no percentage."""
     report = RunReport((1.0,), (5,), (7, 8), (Timeline((), (), (), ()),), tensor_parallel=2)
     assert "%" not in as_text(plan, report)
-    assert "not for teams of 2" in as_text(plan, report)
+    assert "not for tensor-parallel groups of 2" in as_text(plan, report)
     assert "%" in as_text(plan, replace(report, tensor_parallel=1))

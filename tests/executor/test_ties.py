@@ -25,13 +25,13 @@ def tied() -> Workload:
 
 
 def tied_plan(cuts: tuple[int, ...]):
-    """One rank a stage."""
+    """One rank per stage."""
     stages = len(cuts) - 1
     return plan_for(tied().module, NAMES, cuts, FAMILIES["1f1b-sno"].write((1,) * stages, 4))
 
 
 def test_stages_with_copies_are_found() -> None:
-    """Split ends are summed under the names that each stage knows them by; on one stage there is nothing to sum."""
+    """Copies on several stages are summed, under each stage's names; on one stage there is nothing to sum."""
     (copies,) = fit(tied_plan((0, 2, 4, 5)), tied).copies
     assert copies.stages == (0, 2)
     assert [copies.on(stage) for stage in range(3)] == [("embedding.tokens.weight",), (), ("head.weight",)]
@@ -106,7 +106,7 @@ def shifts(changes: bool) -> Workload:
 
 
 def test_a_shared_buffer_that_changes_is_refused() -> None:
-    """Buffers are a stage's own: two stages may share a constant, and nothing that one of them writes into."""
+    """Stages may share a constant buffer, but none that one of them writes into."""
     for changes, cuts in ((False, (0, 2, 4)), (True, (0, 4))):
         workload = shifts(changes)
         plan = plan_for(workload.module, "0123", cuts, FAMILIES["gpipe"].write((1,) * (len(cuts) - 1), 2))

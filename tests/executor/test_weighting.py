@@ -1,4 +1,4 @@
-"""What micro-batches count in the mean of their batch."""
+"""Weights of micro-batches in the mean of their batch."""
 
 import pytest
 import torch

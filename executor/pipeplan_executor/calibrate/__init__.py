@@ -1,9 +1,9 @@
-"""Calibration: a model and a cluster corrected by what a plan's run took, to plan again with.
+"""Calibration: correction of a model and a cluster by the measurements of a plan's run, to solve again.
 
 ::
 
-    plan ──run──▶ time lines, peaks ──observed──▶ actions, gaps, flights ──┬─▶ costs: the model's profiles
-                                                                          └─▶ links: the cluster's links and runtimes
+    plan ──run──▶ time lines, peaks ──observed──▶ actions, gaps, transfers ──┬─▶ costs: the model's profiles
+                                                                             └─▶ links: the cluster's links and runtimes
 """
 
 from pipeplan_executor.calibrate.calibration import (
@@ -14,13 +14,13 @@ from pipeplan_executor.calibrate.calibration import (
     predict,
     repriced,
 )
-from pipeplan_executor.calibrate.observed import Observed, Way, observed
+from pipeplan_executor.calibrate.observed import Observed, Route, observed
 
 __all__ = [
     "Calibration",
     "Observed",
     "Prediction",
-    "Way",
+    "Route",
     "calibrated",
     "check_belongs",
     "observed",

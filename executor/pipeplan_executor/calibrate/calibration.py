@@ -18,7 +18,7 @@ from pipeplan_executor.calibrate.observed import Observed
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of one plan: nanoseconds of a step, bytes of each rank's peak."""
+    """Prediction of one plan: nanoseconds of a step, bytes of each rank's peak."""
 
     step_time: int
     peaks: tuple[int, ...]
@@ -26,16 +26,16 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a run changed.
+    """Model and cluster after calibration, with predictions before and after.
 
     Attributes
     ----------
     before, after : Prediction
-        Of the plan that ran, with the model and the cluster as they were given and as they are here.
+        Predictions of the plan that ran, with the given and with the calibrated model and cluster.
     seen : Observed
     stretch : float
-        How much longer the step is than its actions' typical times come to. They vary, and at every tensor the later of
-        two ranks decides; the simulator knows no variation, so that every time is counted as so much longer.
+        Ratio of the measured step to the step simulated with typical times. Times vary, and at every transfer the later
+        of two ranks decides. The simulator has no variation, so every time is multiplied by this ratio.
     model : Model
     cluster : Cluster
     """
@@ -49,7 +49,7 @@ class Calibration:
 
 
 def calibrated(plan: Plan, model: Model, cluster: Cluster, seen: Observed) -> Calibration:
-    """A model and a cluster that predict what was seen of a plan.
+    """Calibrate a model and a cluster so that they predict the measurements of a plan.
 
     Raises
     ------
@@ -65,6 +65,7 @@ def calibrated(plan: Plan, model: Model, cluster: Cluster, seen: Observed) -> Ca
         new_cluster = calibrated_cluster(cluster, plan, pipeline, before.peaks, by)
         return new_model, new_cluster, predict(plan, repriced(plan, new_model, new_cluster))
 
+    # once with the typical times, to find the stretch; then with all times stretched
     typical = corrected(seen)[-1].step_time
     stretch = seen.step_time / typical if typical else 1.0
     new_model, new_cluster, after = corrected(seen.stretched(stretch))
@@ -91,7 +92,7 @@ def _counted(kinds: tuple[str, ...]) -> str:
 
 
 def repriced(plan: Plan, model: Model, cluster: Cluster) -> Pipeline:
-    """What a plan runs on, with the costs of a model and a cluster as they are now."""
+    """Return the plan's pipeline with the costs of a model and a cluster."""
     job = Job(batch=plan.batch, optimizer=plan.optimizer, zero1=plan.zero1, extrapolate=True)
     groups = [tuple(cluster.devices[device] for device in stage.devices) for stage in plan.stages]
     chain = price(model, cluster, groups, plan.micro_batch, job)
@@ -105,6 +106,6 @@ def repriced(plan: Plan, model: Model, cluster: Cluster) -> Pipeline:
 
 
 def predict(plan: Plan, pipeline: Pipeline) -> Prediction:
-    """The plan's step on a pipeline, as simulated."""
+    """Simulate the plan's step on a pipeline."""
     timeline = simulate(plan.schedule, pipeline)
     return Prediction(timeline.makespan, timeline.peaks)

@@ -1,11 +1,11 @@
-"""Scaled profiles of a model, with which the stages of a plan take what they were measured to take.
+"""Scaled profiles of a model, under which the stages of a plan take their measured times.
 
-Layers of a stage keep their ratios. What lies between two actions counts as part of the second: an engine's work for
-an action is then spread over the layers of its stage. That is exact for plans of as many stages, whatever their cuts
-come to in all, and charges a plan of fewer stages for a few actions too many.
+Layers of a stage keep their ratios. The gap between two actions counts as part of the second: an engine's work for an
+action is thus spread over the layers of its stage. That is exact for plans with the same number of stages, for any
+boundaries, and charges a plan with fewer stages for a few actions too many.
 
-Profiles of other micro-batch sizes are scaled alike. Left as they were, they would look faster than what was measured,
-and the next search would choose one of them for that alone.
+Profiles of other micro-batch sizes are scaled alike. Unscaled, they would look faster than the measured one, and the
+next search would choose one of them for that reason alone.
 """
 
 from collections import Counter
@@ -31,20 +31,20 @@ FIELDS = {
     Kind.REDUCE: "reduce",
     Kind.UPDATE: "update",
 }
-"""What the times of actions are called in `LayerCost` and `pipeplan.core.pipeline.Stage`."""
+"""Fields of `LayerCost` and `pipeplan.core.pipeline.Stage` with the times of actions."""
 BACKWARD = (Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
 BEFORE = "; before: "
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What actions on some layers took and what was predicted, in nanoseconds for all of these layers together."""
+    """Measured and predicted times of actions on some layers, in nanoseconds for all of these layers together."""
 
     measured: Mapping[Kind, int]
     predicted: Mapping[Kind, int]
 
     def __call__(self, costs: Sequence[LayerCost]) -> list[LayerCost]:
-        """The layers' costs, scaled; where nothing was predicted, each layer gets its part of what was measured."""
+        """Scale the layers' costs; if zero was predicted, divide the measured time among the layers."""
         columns = {}
         for kind, measured in self.measured.items():
             own, predicted = [getattr(cost, FIELDS[kind]) for cost in costs], self.predicted[kind]
@@ -53,21 +53,21 @@ class Scale:
 
 
 def apportion(parts: Sequence[int], total: int) -> list[int]:
-    """Integers in the ratios of ``parts`` whose sum is ``total``; about equal ones where all parts are 0."""
+    """Return integers in the ratios of ``parts`` with the sum ``total``; about equal ones if all parts are 0."""
     row = parts if sum(parts) else [1] * len(parts)
     whole = sum(row)
     return [b - a for a, b in pairwise(total * reach // whole for reach in accumulate(row, initial=0))]
 
 
 def calibrated_model(model: Model, cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Observed) -> Model:
-    """The model with profiles under which the plan's stages take what was seen.
+    """Return the model with profiles under which the plan's stages take their measured times.
 
-    Layers that lie on another kind of device are scaled, in the profile of this one, like all of its own together.
+    In the profile of a kind of device, layers that ran on other kinds are scaled like all of its own layers together.
 
     Parameters
     ----------
     pipeline : Pipeline
-        The plan as the model and the cluster price it.
+        Pipeline of the plan with the costs of the model and the cluster.
     """
     kinds = [cluster.devices[stage.devices[0]].kind for stage in plan.stages]
     profiles = {(profile.device, profile.micro_batch): profile for profile in model.profiles}
@@ -81,7 +81,7 @@ def calibrated_model(model: Model, cluster: Cluster, plan: Plan, pipeline: Pipel
 
 
 def _profiles(model: Model, kind: DeviceKind, plan: Plan) -> dict[int, Profile]:
-    """Those that time the kind; where it has none, what was estimated for every size that plans may choose."""
+    """Return the profiles of a kind by micro-batch size; without any, estimates for the sizes that plans may choose."""
     known = profiles_for(model, kind)
     if known:
         return known
@@ -102,7 +102,7 @@ def _scaled(costs: Sequence[LayerCost], plan: Plan, scales: Mapping[int, Scale])
 
 
 def _sum(scales: Iterable[Scale]) -> Scale:
-    """All stages as one; without what was predicted for none of them."""
+    """Return the scale of all stages together, without kinds of action that were predicted for none of them."""
     rows = list(scales)
     measured, predicted = Counter[Kind](), Counter[Kind]()
     for scale in rows:
@@ -117,21 +117,24 @@ def _scale(model: Model, kind: DeviceKind, plan: Plan, pipeline: Pipeline, seen:
     predicted = {
         kind: sum(getattr(cost, FIELDS[kind]) for cost in costs[a:b]) for kind in (Kind.FORWARD, *BACKWARD, Kind.UPDATE)
     }
+    # measured times, with the gap before each action
     ranks = pipeline.placement[s]
     gap = round(fmean(seen.gaps[rank] for rank in ranks))
     measured = {kind: seen.actions[s, kind] + gap for kind in (Kind.FORWARD, *BACKWARD) if (s, kind) in seen.actions}
+    # recomputed forwards are part of the measured backward, not of its profile
     again = [cost.forward for name, cost in zip(model.names, costs, strict=True) if name in plan.stages[s].recompute]
     if again and predicted[Kind.FORWARD]:
         repeated = round(sum(again) * measured[Kind.FORWARD] / predicted[Kind.FORWARD])
         for passed in measured.keys() & {Kind.BACKWARD, Kind.INPUT_GRADIENT}:
             measured[passed] = max(measured[passed] - repeated, 0)
     ran = [kind for kind in BACKWARD if kind in measured]
-    if whole := sum(predicted[kind] for kind in ran):  # what did not run is scaled like what did
+    if whole := sum(predicted[kind] for kind in ran):  # kinds that did not run are scaled like those that did
         ratio = sum(measured[kind] for kind in ran) / whole
         measured |= {kind: round(ratio * predicted[kind]) for kind in BACKWARD if kind not in ran}
+    # the update also takes the reduction's gap, and its share of the time around the step
     if (s, Kind.UPDATE) in seen.actions:
         beside = seen.around // max(len(pipeline.stages_on[rank]) for rank in ranks)
-        gaps = gap * (1 + ((s, Kind.REDUCE) in seen.actions))  # that of the reduction is not its links'
+        gaps = gap * (1 + ((s, Kind.REDUCE) in seen.actions))  # the reduction's gap is not the links' time
         took = seen.actions[s, Kind.UPDATE] + gaps + beside
         priced = pipeline.stages[s].update  # of a share of the numbers under ZeRO-1, and of copies of shared weights
         measured[Kind.UPDATE] = round(predicted[Kind.UPDATE] * took / priced) if priced else took

@@ -1,8 +1,8 @@
 """Corrected links and runtimes of a cluster, by a plan's measured transfers, reductions and peaks.
 
-A link's bandwidth and latency change by one factor, since one size of tensor cannot tell them apart. Reductions have a
-factor of their own, which the link's efficiency in collectives takes. What a rank's peak lies above or below the
-simulated one counts as its runtime's.
+A link's bandwidth and latency change by one factor, since one size of tensor does not determine both. Reductions have
+their own factor, in the link's efficiency in collectives. The difference of a rank's measured and simulated peak is
+added to its runtime's memory.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind
 from pipeplan_executor.calibrate.observed import Observed
 
-Where = int | None
+LinkPlace = int | None
 """A node's own link, or the network."""
 Pair = tuple[int, int]
 """Nanoseconds, measured and predicted."""
@@ -25,21 +25,24 @@ Pair = tuple[int, int]
 def calibrated_cluster(
     cluster: Cluster, plan: Plan, pipeline: Pipeline, peaks: tuple[int, ...], seen: Observed
 ) -> Cluster:
-    """The cluster under which the plan's tensors travel, and its ranks hold, what was seen.
+    """Return the cluster under which the plan's transfers, reductions and peaks are the measured ones.
 
-    Links that no tensor took, or for which no receiver waited, stay as they are.
+    Links without transfers, or for whose transfers no receiver waited, stay unchanged.
 
     Parameters
     ----------
     pipeline : Pipeline
-        The plan as the model and the cluster price it.
+        Pipeline of the plan with the costs of the model and the cluster.
     peaks : tuple of int
-        Bytes that were simulated for each rank.
+        Simulated peak of each rank, in bytes.
     """
-    ways, sums = _ways(cluster, plan, pipeline, seen), _sums(cluster, plan, pipeline, seen)
+    transfer_times, reduction_times = (
+        _transfer_times(cluster, plan, pipeline, seen),
+        _reduction_times(cluster, plan, pipeline, seen),
+    )
 
-    def changed(where: Where, link: Link) -> Link:
-        return with_times(link, ways.get(where, (1, 1)), *sums.get(where, (None, 0)))
+    def changed(where: LinkPlace, link: Link) -> Link:
+        return with_times(link, transfer_times.get(where, (1, 1)), *reduction_times.get(where, (None, 0)))
 
     note = f"calibrated from {seen.steps} steps of a plan for {plan.model}, {plan.schedule.family}"
     return replace(
@@ -51,51 +54,53 @@ def calibrated_cluster(
     )
 
 
-def with_times(link: Link, way: Pair, total: Pair | None, rounds: int) -> Link:
-    """The link on which a tensor takes as long as was measured, and so does a reduction of so many rounds.
+def with_times(link: Link, transfer: Pair, total: Pair | None, rounds: int) -> Link:
+    """Return the link on which a transfer takes its measured time, and so does a reduction of ``rounds`` rounds.
 
-    A free link gets the tensor's time as its latency.
+    A free link gets the transfer's time as its latency.
     """
-    took, predicted = way
+    took, predicted = transfer
     if not predicted:
         return replace(link, latency=took)
     factor = took / predicted
     latency = round(link.latency * factor)
     if link.bandwidth is None:
         return replace(link, latency=latency)
-    efficiency = link.collective_efficiency * factor  # of the bandwidth that it has now: rounds take what they took
+    efficiency = link.collective_efficiency * factor  # relative to the new bandwidth: rounds take as long as before
     if total is not None:
         efficiency *= (total[1] - rounds * link.latency) / max(total[0] - rounds * latency, 1)
     return Link(max(round(link.bandwidth / factor), 1), latency, float(f"{efficiency:.6g}"))
 
 
-def _where(cluster: Cluster, devices: Iterable[int]) -> Where:
+def _link_place(cluster: Cluster, devices: Iterable[int]) -> LinkPlace:
     nodes = {cluster.devices[device].node for device in devices}
     return nodes.pop() if len(nodes) == 1 else None
 
 
-def _ways(cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Observed) -> dict[Where, Pair]:
-    """What a tensor took; when it has come, its reader's gap goes by, which is priced with the reader."""
-    found: dict[Where, list[Pair]] = defaultdict(list)
-    for way, took in seen.flights.items():
-        rows = pipeline.transfers if way.source < way.target else pipeline.returns
-        row = rows[min(way.source, way.target)]
-        pairs = [(pipeline.device_of(way.source, m), pipeline.device_of(way.target, m)) for m in range(len(row))]
-        transfer = row[pairs.index((way.source_rank, way.target_rank))]
-        where = _where(cluster, (plan.ranks[way.source_rank], plan.ranks[way.target_rank]))
-        gap = seen.gaps[way.target_rank]
+def _transfer_times(cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Observed) -> dict[LinkPlace, Pair]:
+    """Return the time of a transfer per link, without the reader's gap, which counts as part of the reader."""
+    found: dict[LinkPlace, list[Pair]] = defaultdict(list)
+    for route, took in seen.transfers.items():
+        rows = pipeline.transfers if route.source < route.target else pipeline.returns
+        row = rows[min(route.source, route.target)]
+        pairs = [(pipeline.device_of(route.source, m), pipeline.device_of(route.target, m)) for m in range(len(row))]
+        transfer = row[pairs.index((route.source_rank, route.target_rank))]
+        where = _link_place(cluster, (plan.ranks[route.source_rank], plan.ranks[route.target_rank]))
+        gap = seen.gaps[route.target_rank]
         found[where].append((max(took - gap, 1), transfer.occupancy + transfer.latency))
     return {where: sorted(pairs, key=_ratio)[len(pairs) // 2] for where, pairs in found.items()}
 
 
-def _sums(cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Observed) -> dict[Where, tuple[Pair, int]]:
-    """What a reduction took, and in how many rounds; where moving its bytes was predicted to take any time."""
-    found: dict[Where, list[tuple[Pair, int]]] = defaultdict(list)
+def _reduction_times(
+    cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Observed
+) -> dict[LinkPlace, tuple[Pair, int]]:
+    """Return the time and rounds of a reduction per link, if its bytes were predicted to take any time."""
+    found: dict[LinkPlace, list[tuple[Pair, int]]] = defaultdict(list)
     for s, stage in enumerate(pipeline.stages):
         took = seen.actions.get((s, Kind.REDUCE))
-        members = next((group for group in pipeline.tied if s in group), (s,))
-        ranks = {rank for member in members for rank in pipeline.placement[member]}
-        where, rounds = _where(cluster, (plan.ranks[rank] for rank in ranks)), 2 * (len(ranks) - 1)
+        stages = next((group for group in pipeline.tied if s in group), (s,))
+        ranks = {rank for each in stages for rank in pipeline.placement[each]}
+        where, rounds = _link_place(cluster, (plan.ranks[rank] for rank in ranks)), 2 * (len(ranks) - 1)
         link = cluster.network if where is None else cluster.nodes[where].link
         if took is not None and link is not None and stage.reduce > rounds * link.latency:
             found[where].append(((took, stage.reduce), rounds))

@@ -1,12 +1,12 @@
 """Description of this machine as a cluster of worker processes, by measurement.
 
-Two processes exchange tensors of growing size through torch.distributed, both ways at once, as neighbours in a pipeline
-do; the time is fitted by latency + size / bandwidth (least squares on relative errors, over medians). One way alone is
-two to three times as fast on 2 cores, because here processes move the bytes themselves.
+Two processes exchange tensors of increasing size through torch.distributed, in both directions at once, like neighbours
+in a pipeline. The time is fitted by latency + size / bandwidth (least squares on relative errors, over medians). One
+direction alone is two to three times as fast on 2 cores, because on a CPU the processes move the bytes themselves.
 
-Then all processes sum large tensors as replicas do. The ring formula of `costs.network` says which bandwidth that
-time stands for; its ratio to the fitted one is the link's efficiency in collectives. Gloo reached about a half on 2
-cores: it adds, and copies, between one round and the next.
+Then all processes sum large tensors, like replicas. The ring formula of `costs.network` converts that time to a
+bandwidth; its ratio to the fitted one is the link's efficiency in collectives. Gloo reached about a half on 2 cores,
+since it adds and copies between rounds.
 """
 
 import os
@@ -34,21 +34,21 @@ SIZES = tuple(2**power for power in range(12, 25, 2))
 """Bytes: 4 KiB to 16 MiB."""
 ROUNDS = 15
 SUMMED = tuple(2**power for power in (22, 24, 26))
-"""Bytes that are summed: 4 to 64 MiB, what the gradients of a stage take."""
+"""Bytes that are summed: 4 to 64 MiB, the sizes of a stage's gradients."""
 SUMS = 10
-"""Of each size; the first two do not count."""
+"""Sums of each size; the first two do not count."""
 KIND = "cpu-worker"
 
 
 MOST_PROCESSES = 1024
-"""Workers that one machine is described with at most."""
+"""Largest number of workers on one machine."""
 
 
 def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
-    """A cluster of ``processes`` equal CPU workers on this machine.
+    """Return a cluster of ``processes`` equal CPU workers on this machine.
 
-    Memory is each worker's share of what is free now; the link, and the bytes that a worker takes before it holds any
-    layer, are measured between the first two of them.
+    Memory is each worker's share of the free memory. The link, and the bytes of a worker without layers, are measured
+    between the first two workers.
     """
     whole(processes, "processes (at least one worker)", 1, MOST_PROCESSES)
     real(timeout, "the timeout (seconds)", most=LONGEST, above=True)
@@ -66,7 +66,7 @@ def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
 
 
 def in_words(cluster: Cluster) -> str:
-    """What `describe_machine` found, in two lines."""
+    """Describe the result of `describe_machine` in two lines."""
     kind, link = cluster.devices[0].kind, cluster.nodes[0].link
     return (
         f"{cluster.name}: {format_bytes(kind.memory or 0)} each, {format_bytes(kind.runtime)} of them taken by the "
@@ -76,7 +76,7 @@ def in_words(cluster: Cluster) -> str:
 
 
 def free_memory() -> int:
-    """Bytes of memory that new processes may use."""
+    """Return the memory available to new processes, in bytes."""
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():
@@ -87,24 +87,24 @@ def free_memory() -> int:
 
 @dataclass(frozen=True)
 class Measured:
-    """Nanoseconds of an exchange and of an all-reduce by bytes, members of the latter, bytes of a bare worker."""
+    """Nanoseconds of an exchange and an all-reduce by bytes, ranks of the latter, bytes of a worker without layers."""
 
     exchanges: dict[int, float]
     sums: dict[int, float]
-    members: int
+    ranks: int
     bare: int
 
     def link(self) -> Link:
-        """The link that fits."""
+        """Return the fitted link."""
         bandwidth, latency = fit_link(list(self.exchanges), list(self.exchanges.values()))
-        return Link(bandwidth, latency, collective_efficiency(Link(bandwidth, latency), self.members, self.sums))
+        return Link(bandwidth, latency, collective_efficiency(Link(bandwidth, latency), self.ranks, self.sums))
 
 
-def collective_efficiency(link: Link, members: int, sums: dict[int, float]) -> float:
-    """The share of the link's bandwidth at which the ring formula gives the measured times; two digits, the median."""
+def collective_efficiency(link: Link, ranks: int, sums: dict[int, float]) -> float:
+    """Return the fraction of the bandwidth at which the ring formula gives the measured times: median, two digits."""
     found = []
     for size, time in sums.items():
-        ring = Ring(members, link)
+        ring = Ring(ranks, link)
         found.append(int(ring.times(np.array([size]))[0]) / max(time - ring.base, 1.0))
     return max(round(median(found), 2), 0.01)
 
@@ -117,7 +117,7 @@ def _measure() -> Measured:
 
 
 def _exchange(size: int) -> float:
-    """Nanoseconds in which the first two ranks give each other so many bytes; 0 on others."""
+    """Return the nanoseconds in which the first two ranks exchange ``size`` bytes; 0 on other ranks."""
     rank = dist.get_rank()
     if rank > 1:
         return 0.0
@@ -133,7 +133,7 @@ def _exchange(size: int) -> float:
 
 
 def _sum(size: int) -> float:
-    """Nanoseconds in which all ranks sum so many bytes."""
+    """Return the nanoseconds in which all ranks sum ``size`` bytes."""
     gradients = torch.zeros(size // 4)
     times = []
     for _ in range(SUMS):
@@ -145,7 +145,7 @@ def _sum(size: int) -> float:
 
 
 def _bare_worker() -> int:
-    """Bytes of a worker that holds no layer but has used everything that it will need: engine, kernels, optimiser."""
+    """Return the bytes of a worker without layers after it has used engine, kernels and optimiser."""
     import_module("pipeplan_executor.train.pipeline")
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 6 * 6, 8))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
@@ -156,10 +156,11 @@ def _bare_worker() -> int:
 
 
 def fit_link(sizes: list[int], times: list[float]) -> tuple[int, int]:
-    """Bandwidth and latency that fit the times best, each error relative to its time.
+    """Fit bandwidth (bytes per second) and latency (ns) to times (ns), with errors relative to each time.
 
     Minimises Σ ((latency + size / bandwidth) / time − 1)², which is linear in latency and 1 / bandwidth.
     """
+    # normal equations of the linear least squares in latency and 1 / bandwidth
     rows = [(1 / time, size / time) for size, time in zip(sizes, times, strict=True)]
     aa = sum(a * a for a, _ in rows)
     ab = sum(a * b for a, b in rows)

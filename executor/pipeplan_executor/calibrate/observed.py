@@ -1,10 +1,10 @@
-"""Measured times of a plan's steps: actions, what lies between them, and tensors in transit.
+"""Measured times of a plan's steps: actions, gaps between them, and transfers.
 
 ::
 
     rank 0   ▐F0▌g▐F1▌g             ▐B0▌             g  a gap: neither action nor waiting; its end is known, since
-                   ╰──flight──╮    ╱                    what the next action reads was there before
-    rank 1                    ▐F1▌g▐B1▌              flight  from the end of the action that made a tensor to the
+                   ╰─transfer─╮    ╱                    the input of the next action had arrived before
+    rank 1                    ▐F1▌g▐B1▌              transfer  from the end of the action that made a tensor to the
                                                         start of the one that waited for it
 """
 
@@ -23,8 +23,8 @@ Times = Mapping[tuple[int, Action], tuple[int, int]]
 """Start and end of each rank's actions in one step."""
 
 
-class Way(NamedTuple):
-    """From a stage on a rank to a stage on another one."""
+class Route(NamedTuple):
+    """A stage on a rank, and the stage on another rank that reads its tensors."""
 
     source: int
     target: int
@@ -34,41 +34,41 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Observed:
-    """Nanoseconds, and bytes.
+    """Measured times of a plan in nanoseconds, and peaks in bytes.
 
     Attributes
     ----------
     steps : int
     step_time : int
-        The median.
+        Median over steps.
     actions : mapping of (int, Kind) to int
-        What an action of a stage takes: the mean over micro-batches and replicas of medians over steps, so that all of
-        them together take what they took. A reduction begins when the last rank joins it.
+        Time of an action of a stage: the mean over micro-batches and replicas of medians over steps, so that the sum
+        over all of them is kept. A reduction begins when the last rank joins it.
     gaps : tuple of int
-        For each rank what lies ahead of an action, beside waiting; the mean over the step.
-    flights : mapping of Way to int
-        Medians over the tensors for which the receiver waited; a way on which it never did is absent.
+        Time before an action on each rank, without waiting; the mean over the step.
+    transfers : mapping of Route to int
+        Medians over the transfers for which the receiver waited; a route without such transfers is absent.
     around : int
-        Before the first action of a step and behind the last one, the first one's gap apart.
+        Time before the first action of a step and after the last one, except the first one's gap.
     peaks : tuple of int
-        Bytes of each rank.
+        Peak of each rank in bytes.
     """
 
     steps: int
     step_time: int
     actions: Mapping[tuple[int, Kind], int]
     gaps: tuple[int, ...]
-    flights: Mapping[Way, int]
+    transfers: Mapping[Route, int]
     around: int
     peaks: tuple[int, ...]
 
     def stretched(self, factor: float) -> "Observed":
-        """With all times but the step's multiplied."""
+        """Return a copy with all times except the step's multiplied."""
         return replace(
             self,
             actions={key: round(factor * took) for key, took in self.actions.items()},
             gaps=tuple(round(factor * gap) for gap in self.gaps),
-            flights={way: round(factor * took) for way, took in self.flights.items()},
+            transfers={route: round(factor * took) for route, took in self.transfers.items()},
             around=round(factor * self.around),
         )
 
@@ -79,16 +79,16 @@ def observed(
     peaks: Sequence[int] = (),
     tied: Sequence[Sequence[int]] = (),
 ) -> Observed:
-    """What steps of one plan show.
+    """Extract the times of actions, gaps and transfers from measured steps of one plan.
 
     Parameters
     ----------
     timelines : sequence of Timeline
-        Of at least one step on CPU workers: what ran when (see `pipeplan_executor.RunReport`).
+        Time lines of at least one step on CPU workers (see `pipeplan_executor.RunReport`).
     step_times : sequence of int
-        Of the same steps.
+        Step times of the same steps, in nanoseconds.
     tied : sequence of sequence of int
-        Groups of stages whose reductions are one act.
+        Groups of stages whose reductions are one collective.
 
     Raises
     ------
@@ -96,11 +96,12 @@ def observed(
         If there is no step.
     """
     if not timelines:
-        raise InputError("a calibration takes one timed step at least; ask for more --steps")
+        raise InputError("a calibration needs at least one timed step; give more --steps")
     rows = [{(s.device, s.action): (s.start, s.end) for s in timeline.spans} for timeline in timelines]
     orders = _orders(timelines[0].spans)
-    flights = _flights(rows, orders)
-    gaps = tuple(_gap(rows, order, rank, flights) for rank, order in sorted(orders.items()))
+    # transfers first, since gaps exclude waiting for them; then the time that no action or gap explains
+    transfers = _transfers(rows, orders)
+    gaps = tuple(_gap(rows, order, rank, transfers) for rank, order in sorted(orders.items()))
     first = min(rows[0], key=lambda key: rows[0][key])[0]
     idle = median(
         time - max(end for _, end in row.values()) + min(start for start, _ in row.values())
@@ -111,7 +112,7 @@ def observed(
         step_time=round(median(step_times)),
         actions=_actions(rows, tied),
         gaps=gaps,
-        flights=flights,
+        transfers=transfers,
         around=max(round(idle) - gaps[first], 0),
         peaks=tuple(peaks),
     )
@@ -126,9 +127,10 @@ def _orders(spans: Iterable[Span]) -> dict[int, list[Action]]:
 
 def _actions(rows: Sequence[Times], tied: Sequence[Sequence[int]]) -> dict[tuple[int, Kind], int]:
     group = {stage: number for number, stages in enumerate(tied) for stage in stages}
+    # times of each action over steps
     samples: dict[tuple[int, Action], list[int]] = defaultdict(list)
     for row in rows:
-        joined: dict[object, int] = {}  # when the last rank came to a reduction
+        joined: dict[object, int] = {}  # start of the last rank at a reduction
         for (_, action), (start, _) in row.items():
             if action.kind is Kind.REDUCE:
                 meeting = group.get(action.stage, action)
@@ -136,6 +138,7 @@ def _actions(rows: Sequence[Times], tied: Sequence[Sequence[int]]) -> dict[tuple
         for (rank, action), (start, end) in row.items():
             together = action.kind is Kind.REDUCE
             samples[rank, action].append(end - (joined[group.get(action.stage, action)] if together else start))
+    # medians over steps, then means over micro-batches and replicas
     means: dict[tuple[int, Kind], list[float]] = defaultdict(list)
     for (_, action), times in samples.items():
         means[action.stage, action.kind].append(median(times))
@@ -143,7 +146,7 @@ def _actions(rows: Sequence[Times], tied: Sequence[Sequence[int]]) -> dict[tuple
 
 
 def _read(row: Times) -> dict[tuple[int, Action], tuple[int, Action]]:
-    """For each action that reads what another rank has sent: the action that made it, and where."""
+    """Map each action that reads a tensor of another rank to that rank and the action that made the tensor."""
     homes = {action: rank for rank, action in row if action.kind.per_micro_batch}
     found = {}
     for action, rank in homes.items():
@@ -160,9 +163,9 @@ def _read(row: Times) -> dict[tuple[int, Action], tuple[int, Action]]:
     return found
 
 
-def _flights(rows: Sequence[Times], orders: Mapping[int, Sequence[Action]]) -> dict[Way, int]:
-    """A receiver waited if its tensor was made after its last action had ended."""
-    samples: dict[Way, list[int]] = defaultdict(list)
+def _transfers(rows: Sequence[Times], orders: Mapping[int, Sequence[Action]]) -> dict[Route, int]:
+    """Return the time of each route's transfers, of those made after the receiver's previous action had ended."""
+    samples: dict[Route, list[int]] = defaultdict(list)
     read = _read(rows[0])
     for rank, order in orders.items():
         for before, action in pairwise((None, *order)):
@@ -172,16 +175,16 @@ def _flights(rows: Sequence[Times], orders: Mapping[int, Sequence[Action]]) -> d
             for row in rows:
                 free = 0 if before is None else row[rank, before][1]
                 if row[maker][1] >= free:
-                    samples[_way(maker, (rank, action))].append(row[rank, action][0] - row[maker][1])
-    return {way: max(round(median(times)), 0) for way, times in samples.items()}
+                    samples[_route(maker, (rank, action))].append(row[rank, action][0] - row[maker][1])
+    return {route: max(round(median(times)), 0) for route, times in samples.items()}
 
 
-def _way(maker: tuple[int, Action], reader: tuple[int, Action]) -> Way:
-    return Way(maker[1].stage, reader[1].stage, maker[0], reader[0])
+def _route(maker: tuple[int, Action], reader: tuple[int, Action]) -> Route:
+    return Route(maker[1].stage, reader[1].stage, maker[0], reader[0])
 
 
-def _gap(rows: Sequence[Times], order: Sequence[Action], rank: int, flights: Mapping[Way, int]) -> int:
-    """From where what the second of two neighbours reads was there when the first one ended; reductions may wait."""
+def _gap(rows: Sequence[Times], order: Sequence[Action], rank: int, transfers: Mapping[Route, int]) -> int:
+    """Return a rank's mean gap, over actions whose input had arrived before the previous one ended; no reductions."""
     read = _read(rows[0])
     means = []
     for before, action in pairwise(order):
@@ -191,7 +194,7 @@ def _gap(rows: Sequence[Times], order: Sequence[Action], rank: int, flights: Map
         samples = []
         for row in rows:
             free = row[rank, before][1]
-            if maker is None or row[maker][1] + flights.get(_way(maker, (rank, action)), 0) <= free:
+            if maker is None or row[maker][1] + transfers.get(_route(maker, (rank, action)), 0) <= free:
                 samples.append(row[rank, action][0] - free)
         if samples:
             means.append(median(samples))

@@ -1,4 +1,4 @@
-"""Report of a calibration's changes, in words and as plain data."""
+"""Report of a calibration as text and as plain data."""
 
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind
@@ -10,17 +10,17 @@ from pipeplan_executor.calibrate.costs import FIELDS
 from pipeplan_executor.train.report import layers_by_stage
 
 SAME = 0.01
-"""A plan that promises less than this share of the step is not called better: runs differ by more."""
+"""Smallest relative gain for which another plan is reported as better: runs differ by more than less."""
 ORDER = {kind: place for place, kind in enumerate(Kind)}
 
 
 def as_text(plan: Plan, found: Calibration, best: Result | None = None) -> str:
-    """For people.
+    """Return the report as text.
 
     Parameters
     ----------
     best : Result, optional
-        The answer to the same question with the calibrated model and cluster.
+        The result of solving again with the calibrated model and cluster.
     """
     seen, before, after = found.seen, found.before, found.after
     lines = [
@@ -34,10 +34,10 @@ def as_text(plan: Plan, found: Calibration, best: Result | None = None) -> str:
             f"stage {stage}: {STYLES[kind].label} {format_time(took)} measured, {format_time(planned)} planned"
         )
     for rank, gap in enumerate(seen.gaps):
-        lines.append(f"rank {rank}: {format_time(gap)} ahead of an action, beside waiting")
-    for way, took in sorted(seen.flights.items()):
+        lines.append(f"rank {rank}: gap of {format_time(gap)} before an action")
+    for route, took in sorted(seen.transfers.items()):
         lines.append(
-            f"stage {way.source} to stage {way.target}: a tensor is read {format_time(took)} after it was made"
+            f"stage {route.source} to stage {route.target}: a tensor is read {format_time(took)} after it was made"
         )
     for rank, peak in enumerate(seen.peaks):
         lines.append(
@@ -46,7 +46,7 @@ def as_text(plan: Plan, found: Calibration, best: Result | None = None) -> str:
             f" ({_off(after.peaks[rank], peak)})"
         )
     lines.append(
-        f"the step takes {found.stretch:.3f} of what these times come to: actions vary, and the later one counts"
+        f"the measured step is {found.stretch:.3f} times the simulated one: actions vary, and the later of two counts"
     )
     if best is not None:
         lines.append(_verdict(plan, found, best))
@@ -58,7 +58,7 @@ def _off(predicted: int, measured: int) -> str:
 
 
 def better(found: Calibration, best: Result) -> bool:
-    """Whether another plan now promises a step that is shorter by more than runs differ."""
+    """Return whether another plan's predicted step is shorter by more than `SAME`."""
     return best.plan.step_time < (1 - SAME) * found.after.step_time
 
 
@@ -81,7 +81,7 @@ def _shape(plan: Plan) -> str:
 
 
 def as_json(plan: Plan, found: Calibration, best: Result | None = None) -> dict[str, object]:
-    """Plain data: seconds and bytes."""
+    """Return plain data in seconds and bytes."""
     seen = found.seen
     return {
         "steps": seen.steps,

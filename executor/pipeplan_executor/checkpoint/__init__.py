@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on, under the names of the unsplit model.
+"""Checkpoints: the state that a run needs to continue, under the names of the unsplit model.
 
 ::
 
@@ -10,9 +10,9 @@
 """
 
 from pipeplan_executor.checkpoint.folder import latest
-from pipeplan_executor.checkpoint.held import TrainingState
 from pipeplan_executor.checkpoint.load import Restored, load
 from pipeplan_executor.checkpoint.plain import as_plain
 from pipeplan_executor.checkpoint.save import save
+from pipeplan_executor.checkpoint.training_state import TrainingState
 
 __all__ = ["Restored", "TrainingState", "as_plain", "latest", "load", "save"]

@@ -1,9 +1,9 @@
-"""Checkpoints in a folder: each appears whole or not at all, and ``latest`` names one that is whole.
+"""Checkpoints in a folder: each appears complete or not at all, and ``latest`` names a complete one.
 
 ::
 
     runs/a/
-      step-00000020/          has its name since all of it was on the disk
+      step-00000020/          named once all of it was on the disk
       step-00000030/
       latest                  step-00000030
       .step-00000040.part/    being written, or left by a run that died; the next save removes it
@@ -18,12 +18,12 @@ from pipeplan.io.atomic import sync_folder, write_whole
 
 POINTER = "latest"
 MANIFEST = "checkpoint.json"
-"""Written after everything else: what has it is whole."""
+"""Written after everything else: a folder that has it is complete."""
 _NAME = re.compile(r"step-\d{8,}(-\d+)?")
 
 
 def begin(folder: Path, step: int) -> Path:
-    """An empty place for the files of a checkpoint; what runs that died left of theirs is removed.
+    """Create an empty folder for the files of a checkpoint; incomplete ones of runs that died are removed.
 
     Raises
     ------
@@ -42,10 +42,10 @@ def begin(folder: Path, step: int) -> Path:
 
 
 def publish(part: Path, step: int, keep: int) -> Path:
-    """Give complete files their name, let ``latest`` point to them, and remove all but the newest ``keep``.
+    """Name a complete checkpoint, let ``latest`` point to it, and remove all except the newest ``keep``.
 
-    A step that was saved before (by a run that went back to an earlier one) gets a name of its own, so that no moment
-    is without a whole checkpoint.
+    A step that was saved before (by a run that resumed from an earlier one) gets a new name, so that a complete
+    checkpoint exists at every moment.
     """
     folder = part.parent
     sync_folder(part)
@@ -62,14 +62,14 @@ def publish(part: Path, step: int, keep: int) -> Path:
 
 
 def whole(folder: Path) -> list[Path]:
-    """All whole checkpoints of a folder, by name."""
+    """Return all complete checkpoints of a folder, by name."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name) and (path / MANIFEST).exists())
 
 
 def latest(folder: str | Path) -> Path | None:
-    """The checkpoint that was written last; None if there is none yet.
+    """Return the checkpoint that was written last; None if there is none yet.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def latest(folder: str | Path) -> Path | None:
     try:
         name = (folder / POINTER).read_text().strip()
     except (FileNotFoundError, NotADirectoryError):
-        return max(complete, key=_written, default=None)  # it died between the first one and the pointer
+        return max(complete, key=_written, default=None)  # the run died between the first checkpoint and the pointer
     if folder / name not in complete:
         others = ", ".join(path.name for path in complete) or "none"
         raise InputError(
@@ -92,12 +92,12 @@ def latest(folder: str | Path) -> Path | None:
 
 
 def resolve(path: str | Path) -> Path:
-    """A checkpoint from its own path, or the latest of a folder.
+    """Return a checkpoint from its own path, or the latest of a folder.
 
     Raises
     ------
     InputError
-        If there is none, or it is not whole.
+        If there is none, or it is incomplete.
     """
     path = Path(path)
     if (path / MANIFEST).exists():
@@ -117,7 +117,7 @@ def _written(checkpoint: Path) -> tuple[int, str]:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Make a checkpoint disappear at once, then take its files away: no half of one is ever seen."""
+    """Rename a checkpoint, then remove its files: no incomplete one is ever visible."""
     gone = checkpoint.with_name(f".{checkpoint.name}.part")
     checkpoint.replace(gone)
     shutil.rmtree(gone, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Inventory of the unsplit model, whatever plan runs it: by this a checkpoint is matched with its model."""
+"""Inventory of the unsplit model, independent of the plan; it matches a checkpoint with its model."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ class Entry:
     Attributes
     ----------
     name : str
-        In ``state_dict()``.
+        Name in ``state_dict()``.
     shape : tuple of int
     parameter : bool
-        Not a buffer.
+        True for a parameter, False for a buffer.
     first : str
-        The first name of the same tensor: ``name`` itself, but for tied weights.
+        The first name of the same tensor: ``name`` itself, except for tied weights.
     """
 
     name: str
@@ -34,7 +34,7 @@ Inventory = tuple[Entry, ...]
 
 
 def take(module: nn.Module) -> Inventory:
-    """All parameters in the order of ``parameters()``, which optimisers count by; then the buffers of state dicts."""
+    """List all parameters in the order of ``parameters()``, as optimisers number them; then buffers of state dicts."""
     kept = module.state_dict(keep_vars=True)
     firsts: dict[int, str] = {}
     parameters = [
@@ -50,30 +50,30 @@ def take(module: nn.Module) -> Inventory:
 
 
 def first_names(inventory: Inventory) -> dict[str, str]:
-    """Under which name each tensor is kept."""
+    """Map each name to the name under which its tensor is stored."""
     return {entry.name: entry.first for entry in inventory}
 
 
 def parameter_names(inventory: Inventory) -> list[str]:
-    """Of the parameters as ``Module.parameters()`` gives them: each once."""
+    """Return the names of parameters in the order of ``Module.parameters()``: each parameter once."""
     return [entry.name for entry in inventory if entry.parameter and entry.name == entry.first]
 
 
 def check_same(origin: object, saved: Inventory, own: Inventory) -> None:
-    """Refuse what was saved of another model.
+    """Refuse a checkpoint of another model.
 
     Raises
     ------
     InputError
-        Naming the first tensors that only one of them has, or that differ in shape.
+        With the names of the first tensors that only one of them has, or that differ in shape.
     """
     theirs, ours = ({entry.name: entry for entry in inventory} for inventory in (saved, own))
     absent = [name for name in ours if name not in theirs]
     foreign = [name for name in theirs if name not in ours]
     if absent or foreign:
-        told = [f"it lacks {some(absent)}"] if absent else []
-        told += [f"the model lacks its {some(foreign)}"] if foreign else []
-        raise InputError(f"{origin} is of another model: {'; '.join(told)}")
+        reasons = [f"it lacks {some(absent)}"] if absent else []
+        reasons += [f"the model lacks its {some(foreign)}"] if foreign else []
+        raise InputError(f"{origin} is of another model: {'; '.join(reasons)}")
     for name, entry in ours.items():
         if theirs[name].shape != entry.shape:
             raise InputError(
@@ -87,16 +87,16 @@ def check_same(origin: object, saved: Inventory, own: Inventory) -> None:
 
 
 def check_complete(keys: Collection[str], inventory: Inventory) -> None:
-    """Refuse to save a model of which no stage has some part.
+    """Refuse to save a model with tensors that no stage has.
 
     Raises
     ------
     InputError
-        Naming it.
+        With their names.
     """
     absent = [entry.name for entry in inventory if entry.name == entry.first and entry.name not in keys]
     if absent:
         raise InputError(
-            f"no stage has {some(absent)}, so nothing could be loaded into the whole model; a parameter that the "
-            "model never uses should not be in it"
+            f"no stage has {some(absent)}, so the checkpoint would not fit the whole model; a parameter that "
+            "the model never uses should not be in it"
         )

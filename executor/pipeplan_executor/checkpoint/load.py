@@ -1,4 +1,4 @@
-"""Reading a checkpoint into training under any plan, each rank what it needs."""
+"""Loading of a checkpoint into training under any plan; each rank reads the parts that it needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,27 +9,27 @@ from torch import Tensor
 
 from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint.folder import resolve
-from pipeplan_executor.checkpoint.held import Held, TrainingState, held, layout
 from pipeplan_executor.checkpoint.inventory import Inventory, check_same
-from pipeplan_executor.checkpoint.optimizer import Kept, put
+from pipeplan_executor.checkpoint.optimizer import StoredStates, put
 from pipeplan_executor.checkpoint.origin import Origin, open_origin
 from pipeplan_executor.checkpoint.record import Record
 from pipeplan_executor.checkpoint.slices import Slice, model_key, replica_key
 from pipeplan_executor.checkpoint.together import on_all, on_first
+from pipeplan_executor.checkpoint.training_state import StageState, TrainingState, layout, stage_states
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What was loaded.
+    """Position and user data of a loaded checkpoint.
 
     Attributes
     ----------
     path : Path
-        Of the checkpoint or plain file.
+        Path of the checkpoint or plain file.
     step : int
-        Steps that were done when it was saved.
+        Number of completed steps when it was saved.
     extra : object
-        What the user saved with it.
+        Value that the user saved with it.
     """
 
     path: Path
@@ -38,24 +38,24 @@ class Restored:
 
 
 def load(state: TrainingState, path: str | Path, *, weights_only: bool = False) -> Restored:
-    """Go on where a checkpoint was saved, under whatever plan. Every rank calls this, ahead of a step.
+    """Continue from a checkpoint, under any plan. Every rank calls this, before a step.
 
-    Under the plan that saved it, everything that follows is what would have followed, bit by bit, as far as the
-    machine computes the same twice. Under another one, replicas of a stage begin with the buffers (batch norm's
-    statistics) that the first replica of the layer had.
+    Under the plan that saved it, training continues bit by bit as it would have, as far as the machine computes
+    reproducibly. Under another plan, replicas of a stage begin with the buffers (batch norm's statistics) that the
+    first replica of the layer had.
 
     Parameters
     ----------
     path : path
-        A checkpoint; a folder of them, which means its latest; or a file that `torch.save` wrote of what `as_plain`
-        gives: ``{"model": state_dict, "optimizer": state_dict, "step": 20}``, of which only the model must be there.
+        A checkpoint; a folder of them, of which the latest is loaded; or a file that `torch.save` wrote of a result of
+        `as_plain`: ``{"model": state_dict, "optimizer": state_dict, "step": 20}``, of which only the model is required.
     weights_only : bool
-        Parameters and buffers; the optimiser, its schedule and the count of steps begin anew.
+        Load only parameters and buffers; the optimiser, its schedule and the step count start anew.
 
     Raises
     ------
     InputError
-        On every rank, if there is nothing whole, or it is of another model or optimiser.
+        On every rank, if there is no complete checkpoint, or it is of another model or optimiser.
     """
     found = on_first(lambda: Path(path) if Path(path).is_file() else resolve(path))
     return on_all(lambda: _restore(state, found, weights_only))
@@ -66,16 +66,17 @@ def _restore(state: TrainingState, path: Path, weights_only: bool) -> Restored:
     origin = open_origin(path, inventory)
     record = origin.record
     check_same(path, record.inventory, inventory)
-    stages = held(state, inventory)
+    stages = stage_states(state, inventory)
     if not weights_only:
         _check_kind(record, stages, path)
-    kept = Kept(origin.stored, record.values, record.groups)
+    kept = StoredStates(origin.stored, record.values, record.groups)
     same_plan = record.layout == layout(state.plan)
     for stage in stages:
+        # empty or live tensors to fill, by key: the model's, then the optimiser's state
         wanted = _model(origin, stage, inventory, same_plan, path)
         states: dict[str, dict[str, Any]] = {}
         for part in () if weights_only else stage.parts:
-            tensors, states[part.name] = kept.room(part)
+            tensors, states[part.name] = kept.allocate(part)
             wanted.update(tensors)
         origin.read(wanted)
         if stage.optimizer is not None and not weights_only:
@@ -90,8 +91,10 @@ def _restore(state: TrainingState, path: Path, weights_only: bool) -> Restored:
     return Restored(path, record.step, record.extra)
 
 
-def _model(origin: Origin, stage: Held, inventory: Inventory, same_plan: bool, path: Path) -> dict[str, Tensor | Slice]:
-    """Parameters and buffers of a stage, by where they are kept."""
+def _model(
+    origin: Origin, stage: StageState, inventory: Inventory, same_plan: bool, path: Path
+) -> dict[str, Tensor | Slice]:
+    """Return parameters and buffers of a stage, by their keys in the checkpoint."""
     found: dict[str, Tensor | Slice] = {model_key(name): value for name, value in stage.parameters(inventory)}
     for name, buffer in stage.buffers(inventory):
         own = replica_key(stage.replica, name)
@@ -102,7 +105,7 @@ def _model(origin: Origin, stage: Held, inventory: Inventory, same_plan: bool, p
     return found
 
 
-def _check_kind(record: Record, stages: Sequence[Held], path: Path) -> None:
+def _check_kind(record: Record, stages: Sequence[StageState], path: Path) -> None:
     for stage in stages:
         own = "" if stage.optimizer is None else type(stage.optimizer).__name__
         if own and record.kind and own != record.kind:
@@ -112,13 +115,13 @@ def _check_kind(record: Record, stages: Sequence[Held], path: Path) -> None:
             )
 
 
-def _restore_scheduler(stage: Held, record: Record) -> None:
-    """Give a stage's schedule the state that one was saved with; one that was not there before begins anew.
+def _restore_scheduler(stage: StageState, record: Record) -> None:
+    """Restore a stage's learning-rate schedule; without a saved one it starts anew.
 
     Raises
     ------
     InputError
-        If no stage was saved that has as many groups of parameters.
+        If no saved stage has as many parameter groups.
     """
     if stage.scheduler is None or stage.optimizer is None or not record.schedulers:
         return

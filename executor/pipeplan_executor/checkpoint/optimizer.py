@@ -1,8 +1,7 @@
-"""The state of optimisers by the names of parameters: out of the optimisers of stages, and back into them.
+"""Optimiser state by the names of parameters: extracted from the optimisers of stages, and restored into them.
 
-What an optimiser keeps for each number of a parameter is a slice of a tensor of the parameter's shape, whatever share
-of the parameter the optimiser has. What it keeps for the parameter as a whole (a step count) is the same in every
-share.
+State per number of a parameter is stored as a slice of a tensor of the parameter's shape, for any share of the
+parameter that the optimiser has. State per parameter (a step count) is the same in every share.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,48 +19,48 @@ from pipeplan_executor.checkpoint.slices import Box, Slice, Stored, numbers_key,
 
 @dataclass(frozen=True)
 class Part:
-    """A parameter as an optimiser has it: whole, or (in a team, or under ZeRO-1) some of its numbers.
+    """A parameter of an optimiser: whole, or (under tensor parallelism or ZeRO-1) some of its numbers.
 
     Attributes
     ----------
     name : str
-        In the unsplit model; the first one where several layers share it.
-    held : Tensor
-        What the optimiser holds.
+        Name in the unsplit model; the first one if several layers share it.
+    tensor : Tensor
+        The optimiser's parameter.
     boxes : tuple of Box
-        Where these numbers lie in the parameter.
+        Positions of these numbers in the parameter.
     shape : tuple of int
-        Of the parameter.
+        Shape of the whole parameter.
     """
 
     name: str
-    held: Tensor
+    tensor: Tensor
     boxes: tuple[Box, ...]
     shape: tuple[int, ...]
 
     def sliced(self, values: Tensor) -> Slice:
-        """What is kept for each of these numbers."""
+        """Return values of these numbers as a slice of the whole parameter."""
         return Slice(values.reshape(-1), self.boxes, self.shape)
 
 
 @dataclass(frozen=True)
-class Taken:
-    """The state of one optimiser."""
+class OptimizerState:
+    """State of one optimiser: tensors by key, other values by parameter, and parameter groups."""
 
     tensors: dict[str, Tensor | Slice]
     values: dict[str, dict[str, Any]]
     groups: tuple[Group, ...]
 
 
-def take(optimizer: torch.optim.Optimizer, parts: Iterable[Part], stage: int) -> Taken:
-    """What an optimiser keeps of these of its parameters.
+def take(optimizer: torch.optim.Optimizer, parts: Iterable[Part], stage: int) -> OptimizerState:
+    """Extract an optimiser's state of these parameters.
 
     Raises
     ------
     InputError
-        If it keeps something for rows or columns of a parameter of which it has a share only.
+        If it has state per row or column of a parameter of which it has only a share.
     """
-    known = {id(part.held): part for part in parts}
+    known = {id(part.tensor): part for part in parts}
     packed = optimizer.state_dict()
     tensors: dict[str, Tensor | Slice] = {}
     values: dict[str, dict[str, Any]] = {}
@@ -72,30 +71,30 @@ def take(optimizer: torch.optim.Optimizer, parts: Iterable[Part], stage: int) ->
         ]
         groups.append(Group(stage, index, options_of(group), tuple(part.name for _, part in mine)))
         for number, part in mine:
-            numbers, whole, rest = sorted_out(packed["state"].get(number, {}), part.held.shape)
+            numbers, whole, rest = split_state(packed["state"].get(number, {}), part.tensor.shape)
             tensors |= {numbers_key(part.name, key): part.sliced(value) for key, value in numbers.items()}
             for key, value in whole.items():
-                if value.dim() and part.held.numel() != prod(part.shape):
+                if value.dim() and part.tensor.numel() != prod(part.shape):
                     raise InputError(
                         f"{type(optimizer).__name__} keeps {key} of shape {tuple(value.shape)} for a share of "
-                        f"{part.name}; what it keeps must go number by number (or run without ZeRO-1 and "
+                        f"{part.name}; its state must be per number (or run without ZeRO-1 and "
                         "tensor parallelism)"
                     )
                 tensors[whole_key(part.name, key)] = value
             if rest:
                 values[part.name] = rest
-    return Taken(tensors, values, tuple(groups))
+    return OptimizerState(tensors, values, tuple(groups))
 
 
 def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What was chosen for a group of parameters: learning rate and the like."""
+    """Return the options of a parameter group: learning rate and the like."""
     return {key: value for key, value in group.items() if key not in ("params", "param_names")}
 
 
-def sorted_out(
+def split_state(
     state: Mapping[str, Any], shape: Sequence[int]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
-    """What an optimiser keeps for each number of a parameter, what for it as a whole, and what is no tensor."""
+    """Split an optimiser's state of a parameter into tensors per number, other tensors, and other values."""
     numbers, whole, values = {}, {}, {}
     for key, value in state.items():
         if not isinstance(value, Tensor):
@@ -107,13 +106,13 @@ def sorted_out(
     return numbers, whole, values
 
 
-class Kept:
-    """Where a checkpoint has which parameter's state.
+class StoredStates:
+    """Index of the optimiser states in a checkpoint, by parameter.
 
     Parameters
     ----------
     stored : mapping of str to Stored
-        All its tensors, by key.
+        All tensors of the checkpoint, by key.
     values, groups
         As in `pipeplan_executor.checkpoint.record.Record`.
     """
@@ -130,29 +129,29 @@ class Kept:
                 by_number, name, key = said
                 self._tensors.setdefault(name, []).append((full, by_number, key, seen))
 
-    def room(self, part: Part) -> tuple[dict[str, Tensor | Slice], dict[str, Any]]:
-        """Empty tensors for the state of a part: to be read, by key, and as the optimiser will have them."""
+    def allocate(self, part: Part) -> tuple[dict[str, Tensor | Slice], dict[str, Any]]:
+        """Allocate tensors for the state of a part; return them by key, for reading, and as the optimiser's state."""
         wanted: dict[str, Tensor | Slice] = {}
         state: dict[str, Any] = dict(self._values.get(part.name, {}))
         for full, by_number, key, seen in self._tensors.get(part.name, []):
-            device = "cpu" if key == "step" else part.held.device
+            device = "cpu" if key == "step" else part.tensor.device
             if by_number:
-                numbers = torch.empty(part.held.numel(), dtype=seen.dtype, device=device)
-                wanted[full], state[key] = part.sliced(numbers), numbers.view(part.held.shape)
+                numbers = torch.empty(part.tensor.numel(), dtype=seen.dtype, device=device)
+                wanted[full], state[key] = part.sliced(numbers), numbers.view(part.tensor.shape)
             else:
                 wanted[full] = state[key] = torch.empty(seen.shape, dtype=seen.dtype, device=device)
         return wanted, state
 
     def options(self, names: Iterable[str]) -> dict[str, Any]:
-        """What was chosen for the group of these parameters; empty if nothing was."""
+        """Return the options of the group of these parameters; empty if none were saved."""
         return next((self._options[name] for name in names if name in self._options), {})
 
 
 def put(
-    optimizer: torch.optim.Optimizer, parts: Iterable[Part], states: Mapping[str, dict[str, Any]], kept: Kept
+    optimizer: torch.optim.Optimizer, parts: Iterable[Part], states: Mapping[str, dict[str, Any]], kept: StoredStates
 ) -> None:
-    """Give an optimiser the states of its parameters, by name, once they are read; and the groups their options."""
-    known = {id(part.held): part for part in parts}
+    """Restore an optimiser from the states of its parameters, by name, and its groups' options."""
+    known = {id(part.tensor): part for part in parts}
     packed = optimizer.state_dict()
     state = {}
     groups = []

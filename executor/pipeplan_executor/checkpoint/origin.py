@@ -1,4 +1,4 @@
-"""Sources that a run can be loaded from, with one interface: a checkpoint, or a plain file of the whole model."""
+"""Sources of a load with one interface: a checkpoint, or a plain file of the whole model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,28 +11,28 @@ from torch import Tensor
 from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint import slices
 from pipeplan_executor.checkpoint.inventory import Entry, Inventory, first_names, parameter_names
-from pipeplan_executor.checkpoint.optimizer import options_of, sorted_out
+from pipeplan_executor.checkpoint.optimizer import options_of, split_state
 from pipeplan_executor.checkpoint.record import Group, Record, read_record
 from pipeplan_executor.checkpoint.slices import Slice, Stored, Tensors, model_key, numbers_key, whole_key
 
 
 class Origin(Protocol):
-    """Something that knows its tensors by key, and fills those that are wanted."""
+    """Source of a load: a record, and tensors by key."""
 
     @property
     def record(self) -> Record:
-        """All but the tensors."""
+        """Everything except the tensors."""
 
     @property
     def stored(self) -> Mapping[str, Stored]:
-        """What tensors there are."""
+        """Shape and type of every tensor, by key."""
 
     def read(self, wanted: Tensors) -> None:
-        """Fill them in place."""
+        """Fill the wanted tensors in place."""
 
 
 def open_origin(path: Path, inventory: Inventory) -> Origin:
-    """A checkpoint's folder, or a plain file for a model of this inventory.
+    """Open a checkpoint's folder, or a plain file for a model of this inventory.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def open_origin(path: Path, inventory: Inventory) -> Origin:
 
 
 class Folder:
-    """A checkpoint."""
+    """A checkpoint's folder as a source."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,24 +51,24 @@ class Folder:
         self.stored = slices.stored(path)
 
     def read(self, wanted: Tensors) -> None:
-        """Those parts of files that are needed."""
+        """Read the wanted parts of the files."""
         slices.read(self._path, wanted)
 
 
 @dataclass(frozen=True)
 class Plain:
-    """A plain file's tensors, by the keys that they would have in a checkpoint."""
+    """A plain file as a source; tensors by their keys in a checkpoint."""
 
     record: Record
     tensors: Mapping[str, Tensor]
 
     @property
     def stored(self) -> Mapping[str, Stored]:
-        """What there is."""
+        """Shape and type of every tensor, by key."""
         return {key: Stored(tuple(value.shape), value.dtype) for key, value in self.tensors.items()}
 
     def read(self, wanted: Tensors) -> None:
-        """Copied from memory; the file itself is mapped."""
+        """Copy the wanted tensors from the memory-mapped file."""
         with torch.no_grad():
             for key, target in wanted.items():
                 if isinstance(target, Slice):
@@ -79,16 +79,16 @@ class Plain:
 
 
 def from_plain(path: Path, inventory: Inventory) -> Plain:
-    """A file with a whole model's state dict, alone or with the optimiser's beside it.
+    """Read a file with a whole model's state dict, alone or together with the optimiser's.
 
     Raises
     ------
     InputError
-        If it is no such file.
+        If it is not such a file.
     """
     try:
         content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except Exception as error:  # whatever a file that is something else raises
+    except Exception as error:  # other files may raise anything
         raise InputError(f"cannot read {path}: {type(error).__name__}: {error}".partition("\n")[0]) from error
     if not isinstance(content, Mapping):
         raise InputError(f"{path} holds {type(content).__name__}; it must hold a model's state_dict()")
@@ -103,8 +103,8 @@ def from_plain(path: Path, inventory: Inventory) -> Plain:
         groups.append(Group(0, index, options_of(group), tuple(members.values())))
         for number, name in members.items():
             if name not in model:
-                continue  # the file is of another model, as will be told
-            numbers, whole, values[name] = sorted_out(packed["state"].get(number, {}), model[name].shape)
+                continue  # the file is of another model, which check_same refuses later
+            numbers, whole, values[name] = split_state(packed["state"].get(number, {}), model[name].shape)
             tensors |= {numbers_key(name, key): value for key, value in numbers.items()}
             tensors |= {whole_key(name, key): value for key, value in whole.items()}
     scheduler = content.get("scheduler")
@@ -127,7 +127,7 @@ def from_plain(path: Path, inventory: Inventory) -> Plain:
 
 
 def _members(path: Path, groups: list[dict[str, Any]], names: list[str]) -> list[tuple[dict[str, Any], dict[int, str]]]:
-    """Each group with the names of its parameters, by the numbers that the optimiser gave them."""
+    """Return each group with the names of its parameters, by their numbers in the optimiser."""
     if all("param_names" in group for group in groups):
         return [(group, dict(zip(group["params"], group["param_names"], strict=True))) for group in groups]
     count = sum(len(group["params"]) for group in groups)
@@ -140,7 +140,7 @@ def _members(path: Path, groups: list[dict[str, Any]], names: list[str]) -> list
 
 
 def _listed(model: Mapping[str, Tensor], inventory: Inventory) -> Inventory:
-    """What a state dict has, as far as it can be known: which names share values is the model's to say."""
+    """Return the inventory of a state dict; names that share values are taken from the model's inventory."""
     own = {entry.name: entry for entry in inventory}
     firsts = first_names(inventory)
     found = [

@@ -1,4 +1,4 @@
-"""A checkpoint as torch knows it without pipelines: state dicts of the whole model and of one optimiser for it."""
+"""Conversion of a checkpoint to plain torch: state dicts of the whole model and of one optimiser for it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,25 +14,25 @@ from pipeplan_executor.checkpoint.slices import model_key, optimizer_key, read, 
 
 
 def as_plain(path: str | Path) -> dict[str, Any]:
-    """Everything in a checkpoint, for a model without a pipeline; no process group is needed.
+    """Read a checkpoint for a model without a pipeline; no process group is needed.
 
     Parameters
     ----------
     path : path
-        A checkpoint, or a folder of them, which means its latest.
+        A checkpoint, or a folder of them, of which the latest is read.
 
     Returns
     -------
     dict
-        ``model``: what ``load_state_dict`` of the unsplit module takes. ``optimizer``: the same for an optimiser of its
-        ``parameters()``, whose groups also name them; None where nothing is trained. ``scheduler``, ``scaler``,
+        ``model``: state dict of the unsplit module. ``optimizer``: state dict of an optimiser of its
+        ``parameters()``, whose groups also name them; None if nothing is trained. ``scheduler``, ``scaler``,
         ``step``, ``seed``, ``kind`` (the optimiser's class), ``extra``. `torch.save` writes it to a file that
         `load` reads.
 
     Raises
     ------
     InputError
-        If there is nothing whole.
+        If there is no complete checkpoint.
     """
     path = resolve(path)
     record = read_record(path)
@@ -68,10 +68,10 @@ def _optimizer(record: Record, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _groups(record: Record) -> list[tuple[dict[str, Any], list[str]]]:
-    """The groups of all stages as one optimiser would have them: those of equal number that have equal options.
+    """Merge the parameter groups of all stages into those of one optimiser.
 
-    Where stages number theirs differently, those of equal options. One group is all that an optimiser of
-    ``parameters()`` has, so it gets those that are not trained too.
+    Groups of equal number are merged if their options agree everywhere; otherwise groups of equal options. A single
+    group also gets the parameters that are not trained, as in an optimiser of ``parameters()``.
     """
     by_index: dict[int, list[dict[str, Any]]] = {}
     for group in record.groups:

@@ -1,6 +1,6 @@
-"""Record of a checkpoint beside its tensors: ``checkpoint.json`` for people and checks, ``state.pt`` for the rest.
+"""Record of a checkpoint except its tensors: ``checkpoint.json`` for people and checks, ``state.pt`` for the rest.
 
-``state.pt`` is read with torch's restricted unpickler, so it holds numbers, texts, tensors and containers only.
+``state.pt`` is read with torch's restricted unpickler, so it holds only numbers, texts, tensors and containers.
 """
 
 import io
@@ -24,14 +24,14 @@ STATE = "state.pt"
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters that an optimiser treats alike.
+    """A parameter group of an optimiser.
 
     Attributes
     ----------
     stage, index : int
-        It is this stage's group of this number.
+        The stage, and the group's number in its optimiser.
     options : dict
-        Learning rate and whatever else the optimiser has for a group.
+        Learning rate and the optimiser's other options of a group.
     names : tuple of str
     """
 
@@ -43,31 +43,31 @@ class Group:
 
 @dataclass(frozen=True)
 class Record:
-    """A checkpoint but for its tensors.
+    """A checkpoint except its tensors.
 
     Attributes
     ----------
     step : int
-        Steps that were done.
+        Number of completed steps.
     seed : int or None
-        Of what layers draw; None where nobody said.
+        Seed of the layers' random numbers; None if unknown.
     model : str
         The plan's name for it.
     inventory : Inventory
-        Of the unsplit model.
+        Inventory of the unsplit model.
     layout : list
-        Layers and ranks of every stage (see `pipeplan_executor.checkpoint.held.layout`).
+        Layers and ranks of every stage (see `pipeplan_executor.checkpoint.training_state.layout`).
     kind : str
-        Class of the optimiser; empty where nothing is trained.
+        Class of the optimiser; empty if nothing is trained.
     groups : tuple of Group
     values : dict
-        By parameter: what the optimiser keeps that is no tensor.
+        Optimiser state that is no tensor, by parameter.
     schedulers : dict
         State of every stage's learning-rate schedule, by the stage's number.
     scaler : dict or None
         State of the loss scaler.
     extra : object
-        What the user gave.
+        Value that the user saved.
     """
 
     step: int
@@ -83,22 +83,22 @@ class Record:
     extra: Any = None
 
     def groups_of(self, stage: int) -> int:
-        """The number of groups of a stage's optimiser."""
+        """Return the number of groups of a stage's optimiser."""
         return sum(group.stage == stage for group in self.groups)
 
     def scheduler_for_all(self) -> dict[str, Any] | None:
-        """The state of the schedule of an optimiser of the whole model: that of a stage with all its groups."""
+        """Return a learning-rate schedule's state for the whole model: that of the stage with the most groups."""
         most = max(self.schedulers, key=self.groups_of, default=None)
         return None if most is None else self.schedulers[most]
 
 
 def write_record(record: Record, path: Path) -> None:
-    """Both files, the manifest last.
+    """Write both files, the manifest last.
 
     Raises
     ------
     InputError
-        If something is kept that the restricted unpickler would not read again.
+        If a value could not be read again by the restricted unpickler.
     """
     state = {
         "seed": record.seed,
@@ -133,7 +133,7 @@ def write_record(record: Record, path: Path) -> None:
 
 
 def read_record(path: Path) -> Record:
-    """What `write_record` wrote.
+    """Read the files of `write_record`.
 
     Raises
     ------

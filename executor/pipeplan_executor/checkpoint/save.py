@@ -1,4 +1,4 @@
-"""Writing a checkpoint: every rank what it has, the first one the record; whole or not at all."""
+"""Saving of a checkpoint: every rank writes its tensors, the first one the record; complete or not at all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from torch import Tensor
 
 from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint import folder as places
-from pipeplan_executor.checkpoint.held import Held, TrainingState, held, layout
 from pipeplan_executor.checkpoint.inventory import Inventory, check_complete
-from pipeplan_executor.checkpoint.optimizer import Taken, take
+from pipeplan_executor.checkpoint.optimizer import OptimizerState, take
 from pipeplan_executor.checkpoint.record import Group, Record, write_record
 from pipeplan_executor.checkpoint.slices import Slice, model_key, replica_key, write
 from pipeplan_executor.checkpoint.together import on_all, on_first
+from pipeplan_executor.checkpoint.training_state import StageState, TrainingState, layout, stage_states
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What a rank tells the first one."""
+class _RankState:
+    """Part of the record that a rank sends to the first one."""
 
     keys: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -30,51 +30,53 @@ class _Told:
 
 
 def save(state: TrainingState, folder: str | Path, *, keep: int = 3, extra: Any = None) -> Path:
-    """Save all that a later run needs as ``folder/step-N``. Every rank calls this, between two updates.
+    """Save the state that a later run needs as ``folder/step-N``. Every rank calls this, between two updates.
 
     Parameters
     ----------
     folder : path
         On a file system that all ranks see.
     keep : int
-        So many checkpoints stay, the newest.
+        Number of newest checkpoints that are kept.
     extra : object
-        What `load` shall give back, the first rank's: an epoch, a place in the data. Numbers, texts, tensors, and
-        lists, tuples and dicts of them.
+        Value that `load` returns, taken from the first rank: an epoch, a place in the data. Numbers, texts, tensors,
+        and lists, tuples and dicts of them.
 
     Returns
     -------
     Path
-        Of the checkpoint.
+        Path of the checkpoint.
 
     Raises
     ------
     InputError
-        On every rank, if one of them cannot write, or gradients wait for an update. What was saved before stays.
+        On every rank, if one of them cannot write, or gradients wait for an update. Earlier checkpoints stay.
     """
     if keep < 1:
         raise InputError(f"keep is {keep}; at least the newest checkpoint must stay")
     if state.accumulates:
-        raise InputError("gradients of steps without update are not saved; save behind a step that updates")
+        raise InputError("gradients of steps without update are not saved; save after a step that updates")
     step, inventory = state.moment.step, state.inventory()
     part = on_first(lambda: places.begin(Path(folder), step))
-    stages = held(state, inventory)
+    stages = stage_states(state, inventory)
+    # optimiser states, then all tensors of this rank by key
     taken = on_all(lambda: [take(one.optimizer, one.own_parts(), one.stage) for one in stages if one.optimizer])
     tensors = _of_model(stages, inventory)
     for one in taken:
         tensors.update(one.tensors)
     write(part, tensors)
-    everyone: list[_Told | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, _told(stages, taken, tensors))
+    # the first rank writes the record of all ranks
+    everyone: list[_RankState | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, _rank_state(stages, taken, tensors))
 
     def finish() -> Path:
-        write_record(_record(state, inventory, [told for told in everyone if told is not None], extra), part)
+        write_record(_record(state, inventory, [one for one in everyone if one is not None], extra), part)
         return places.publish(part, step, keep)
 
     return on_first(finish)
 
 
-def _of_model(stages: Sequence[Held], inventory: Inventory) -> dict[str, Tensor | Slice]:
+def _of_model(stages: Sequence[StageState], inventory: Inventory) -> dict[str, Tensor | Slice]:
     found: dict[str, Tensor | Slice] = {}
     for stage in stages:
         found |= {model_key(name): parameter for name, parameter in stage.parameters(inventory)}
@@ -83,9 +85,11 @@ def _of_model(stages: Sequence[Held], inventory: Inventory) -> dict[str, Tensor 
     return found
 
 
-def _told(stages: Sequence[Held], taken: Sequence[Taken], tensors: dict[str, Tensor | Slice]) -> _Told:
+def _rank_state(
+    stages: Sequence[StageState], taken: Sequence[OptimizerState], tensors: dict[str, Tensor | Slice]
+) -> _RankState:
     optimizers = [stage for stage in stages if stage.optimizer is not None]
-    return _Told(
+    return _RankState(
         tuple(tensors),
         tuple(type(stage.optimizer).__name__ for stage in optimizers),
         tuple(group for one in taken for group in one.groups),
@@ -94,11 +98,11 @@ def _told(stages: Sequence[Held], taken: Sequence[Taken], tensors: dict[str, Ten
     )
 
 
-def _record(state: TrainingState, inventory: Inventory, everyone: Sequence[_Told], extra: Any) -> Record:
+def _record(state: TrainingState, inventory: Inventory, everyone: Sequence[_RankState], extra: Any) -> Record:
     prefix = model_key("")
-    keys = {key.removeprefix(prefix) for told in everyone for key in told.keys if key.startswith(prefix)}
+    keys = {key.removeprefix(prefix) for one in everyone for key in one.keys if key.startswith(prefix)}
     check_complete(keys, inventory)
-    kinds = sorted({kind for told in everyone for kind in told.kinds})
+    kinds = sorted({kind for one in everyone for kind in one.kinds})
     if len(kinds) > 1:
         raise InputError(f"stages have optimisers of different kinds ({', '.join(kinds)}), which cannot be saved")
     scale = state.updates.scale
@@ -109,16 +113,16 @@ def _record(state: TrainingState, inventory: Inventory, everyone: Sequence[_Told
         inventory=inventory,
         layout=layout(state.plan),
         kind=kinds[0] if kinds else "",
-        groups=_joined([group for told in everyone for group in told.groups]),
-        values={name: values for told in everyone for name, values in told.values.items()},
-        schedulers={stage: kept for told in everyone for stage, kept in told.schedulers.items()},
+        groups=_joined([group for one in everyone for group in one.groups]),
+        values={name: values for one in everyone for name, values in one.values.items()},
+        schedulers={stage: kept for one in everyone for stage, kept in one.schedulers.items()},
         scaler=None if scale is None else scale.scaler.state_dict(),
         extra=extra,
     )
 
 
 def _joined(groups: Sequence[Group]) -> tuple[Group, ...]:
-    """One group for each of a stage's, whose replicas have shares of it."""
+    """Merge the shares that replicas have of each stage's parameter groups."""
     found: dict[tuple[int, int], Group] = {}
     for group in groups:
         place = group.stage, group.index

@@ -1,6 +1,6 @@
-"""Tensors on the disk, through torch.distributed.checkpoint: whole ones, and slices of which each rank has another.
+"""Storage of whole tensors and of slices that differ between ranks, through torch.distributed.checkpoint.
 
-Numbers of a tensor that follow one another are stored as boxes::
+Consecutive numbers of a tensor are stored as boxes::
 
     of 4 x 5 numbers, laid out flat, those from 3 to 15        . . . a a      a: 1 x 2 numbers from (0, 3) on
                                                                b b b b b      b: 2 x 5 numbers from (1, 0) on
@@ -11,12 +11,12 @@ Ranks store and read slices::
 
     a weight of 2 x 4 numbers           0 0 0 0       0 0 1 1
                                         0 0 1 1       0 0 1 1
-    saved by two processes              ZeRO-1        a team, each of whose members has two columns
+    saved by two processes              ZeRO-1        tensor parallelism: two columns per rank
     as boxes                            2 and 1       1 and 1
-    loaded by one, or others            each reads what it needs from all of these
+    loaded by one, or others            each reads the parts that it needs from all of these
 
-Torch's planners find out which boxes (their chunks) a slice needs; here they only learn what a slice is. Names of the
-model have dots, so a stroke ends a part of a key.
+Torch's planners find the boxes (their chunks) that a slice needs; the subclasses here describe slices to them. Names of
+the model contain dots, so slashes separate the parts of a key.
 """
 
 import warnings
@@ -51,27 +51,27 @@ from pipeplan.core.errors import InputError
 
 
 def model_key(name: str) -> str:
-    """A parameter, or the first replica's buffer."""
+    """Key of a parameter, or of the first replica's buffer."""
     return f"model/{name}"
 
 
 def replica_key(replica: int, name: str) -> str:
-    """A buffer of another replica of its stage, which counts from 1."""
+    """Key of a buffer of another replica of its stage, numbered from 1."""
     return f"replica/{replica}/{name}"
 
 
 def numbers_key(name: str, key: str) -> str:
-    """What an optimiser keeps for every number of a parameter, in its shape."""
+    """Key of optimiser state per number of a parameter, in its shape."""
     return f"optimizer/{name}/{key}"
 
 
 def whole_key(name: str, key: str) -> str:
-    """What an optimiser keeps for a parameter as a whole."""
+    """Key of optimiser state per parameter."""
     return f"optimizer-whole/{name}/{key}"
 
 
 def optimizer_key(full: str) -> tuple[bool, str, str] | None:
-    """Whether it goes number by number, the parameter and the optimiser's key; None for keys of another kind."""
+    """Parse a key of optimiser state: (per number, parameter, optimiser's key); None for other keys."""
     kind, *rest = full.split("/")
     if kind not in ("optimizer", "optimizer-whole"):
         return None
@@ -80,25 +80,25 @@ def optimizer_key(full: str) -> tuple[bool, str, str] | None:
 
 
 class Box(NamedTuple):
-    """A part of a tensor: where it begins, and how long it is, axis by axis."""
+    """A part of a tensor: offsets and sizes along each axis."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
 
     @property
     def numbers(self) -> int:
-        """How many it holds."""
+        """Number of elements."""
         return prod(self.sizes)
 
     def of(self, tensor: Tensor) -> Tensor:
-        """This part of a tensor, as a view."""
+        """Return this part of a tensor, as a view."""
         return tensor[tuple(slice(first, first + size) for first, size in zip(self.offsets, self.sizes, strict=True))]
 
 
 def boxes_of(shape: Sequence[int], first: int, end: int, corner: Sequence[int] = ()) -> tuple[Box, ...]:
-    """The fewest boxes, in order, that hold the numbers from ``first`` to ``end`` of a tensor laid out flat.
+    """Return the fewest boxes, in order, that hold the numbers from ``first`` to ``end`` of a flattened tensor.
 
-    ``corner`` is where the tensor begins in a larger one, in whose coordinates the boxes are.
+    ``corner``: offsets of the tensor in a larger one, in whose coordinates the boxes are.
     """
     at = tuple(corner) or (0,) * len(shape)
     return tuple(
@@ -112,11 +112,11 @@ def _within(shape: tuple[int, ...], first: int, end: int) -> Iterator[tuple[tupl
         if first < end:
             yield (), ()
         return
-    row = prod(shape[1:])
+    row = prod(shape[1:])  # numbers per index of the first axis
     while first < end:
         number, within = divmod(first, row)
         rows = (end - first) // row
-        if not within and rows:
+        if not within and rows:  # whole rows are one box; a partial row is divided along the next axes
             yield (number, *(0 for _ in shape[1:])), (rows, *shape[1:])
             first += rows * row
         else:
@@ -136,7 +136,7 @@ class Slice:
         One axis: the first box's numbers, row by row, then those of the next.
     boxes : tuple of Box
     shape : tuple of int
-        Of the whole tensor.
+        Shape of the whole tensor.
     """
 
     values: Tensor
@@ -144,13 +144,13 @@ class Slice:
     shape: tuple[int, ...]
 
     def parts(self) -> Iterator[tuple[Box, Tensor]]:
-        """Each box and its numbers, which can be written into."""
+        """Yield each box and a writable view of its numbers."""
         rows = self.values.split([box.numbers for box in self.boxes])
         for box, row in zip(self.boxes, rows, strict=True):
             yield box, row.view(box.sizes)
 
     def at(self, offsets: Sequence[int]) -> Tensor:
-        """The numbers of the box that begins there."""
+        """Return the numbers of the box with these offsets."""
         return next(values for box, values in self.parts() if box.offsets == tuple(offsets))
 
 
@@ -159,16 +159,16 @@ Tensors = Mapping[str, Tensor | Slice]
 
 @dataclass(frozen=True)
 class Stored:
-    """What is known of a stored tensor before it is read."""
+    """Shape and type of a stored tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
 def write(path: Path, tensors: Tensors) -> None:
-    """Write what every rank has; a tensor that several ranks have is written by one of them.
+    """Write the tensors of every rank; a tensor that several ranks have is written by one of them.
 
-    All ranks of the process group take part. Files are forced to the disk.
+    All ranks of the process group call this. Files are synced to the disk.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def write(path: Path, tensors: Tensors) -> None:
 
 
 def stored(path: Path) -> dict[str, Stored]:
-    """What a checkpoint has, by key.
+    """Return shape and type of every tensor of a checkpoint, by key.
 
     Raises
     ------
@@ -269,7 +269,7 @@ def _values(value: Tensor | Slice, index: MetadataIndex) -> Tensor:
 
 
 def _chunk(box: Box) -> ChunkStorageMetadata:
-    """A box in torch's words."""
+    """Convert a box to torch's type."""
     return ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes))
 
 

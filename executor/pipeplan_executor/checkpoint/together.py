@@ -1,4 +1,4 @@
-"""Collective calls on the first rank or on all, so that all have the result or all know that it failed."""
+"""Calls on the first rank or on all, with the result or the error on every rank."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,12 +11,12 @@ T = TypeVar("T")
 
 
 def on_first(function: Callable[[], T]) -> T:
-    """What a function returns on the first rank, told to every rank, or its error.
+    """Call a function on the first rank and return its result, or raise its error, on every rank.
 
     Raises
     ------
     InputError
-        On the others, where the function raises on the first.
+        On the other ranks, if the function raises on the first.
     """
     said: list[Any] = [None, None]
     if dist.get_rank() == 0:
@@ -32,12 +32,12 @@ def on_first(function: Callable[[], T]) -> T:
 
 
 def on_all(function: Callable[[], T]) -> T:
-    """What a function returns on this rank.
+    """Call a function on every rank and return its result on this rank.
 
     Raises
     ------
     InputError
-        On every rank, if it raises one on any of them: the first such rank's.
+        On every rank, if it raises one on any of them: the error of the first such rank.
     """
     value: T | None = None
     failure: InputError | None = None
@@ -47,7 +47,7 @@ def on_all(function: Callable[[], T]) -> T:
         failure = error
     everyone: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, None if failure is None else str(failure))
-    told = next((text for text in everyone if text is not None), None)
-    if told is not None:
-        raise InputError(told) from failure
+    message = next((text for text in everyone if text is not None), None)
+    if message is not None:
+        raise InputError(message) from failure
     return value  # type: ignore[return-value]

@@ -1,1 +1,1 @@
-"""Commands that the executor adds to the ``pipeplan`` program (torch is imported when one runs, not before)."""
+"""Commands that the executor adds to the ``pipeplan`` program; torch is imported when one runs."""

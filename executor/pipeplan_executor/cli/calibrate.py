@@ -1,4 +1,4 @@
-"""``pipeplan calibrate``: run a plan, correct model and cluster by what was seen, and solve again."""
+"""``pipeplan calibrate``: run a plan, correct model and cluster by its measurements, and solve again."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def configure(parser: ArgumentParser) -> None:
-    """Arguments of ``calibrate``."""
+    """Add the arguments of ``calibrate``."""
     add_run(parser)
     add_questions(parser)
     add_limits(parser)
     parser.set_defaults(optimizer=None)
     parser.add_argument("-o", "--output", metavar="MODEL", help="write the calibrated model here")
     parser.add_argument("--save-cluster", metavar="CLUSTER", help="write the calibrated cluster here")
-    parser.add_argument("--save-plan", metavar="PLAN", help="write the plan that is best now here")
+    parser.add_argument("--save-plan", metavar="PLAN", help="write the best plan after calibration here")
     parser.add_argument("--no-solve", action="store_true", help="calibrate only")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
@@ -52,7 +52,7 @@ def run(options: Namespace) -> int:
     cluster = read_cluster(options, model)
     job = read_job(options, model)
     check_belongs(plan, model, cluster)
-    # on a GPU the recorder sees when actions are handed over, not when they run
+    # on a GPU the recorder measures launches of actions, not their runs
     report = run_plan(options, plan, device="cpu")
     if not is_first():
         return finished()
@@ -77,15 +77,15 @@ def run(options: Namespace) -> int:
 
 
 def _as_planned(options: Namespace, plan: "Plan") -> None:
-    """What the plan knows of its own question need not be said again."""
+    """Take options that are not given from the plan, and refuse contradictions."""
     from pipeplan.core.errors import InputError
 
     if options.save_plan and options.no_solve:
         raise InputError(
-            "--save-plan saves what is best now, and --no-solve looks for nothing; leave out one of the two"
+            "--save-plan saves the plan of a new search, and --no-solve does none; leave out one of the two"
         )
     if options.no_solve:
-        refuse_given(options, LIMITS, "--no-solve looks for no plan")
+        refuse_given(options, LIMITS, "--no-solve searches for no plan")
     if options.batch is None:
         options.batch = plan.batch
     if options.batch != plan.batch:

@@ -1,4 +1,4 @@
-"""``pipeplan demo``: the main job on real models on this machine, from profile to measured step."""
+"""``pipeplan demo``: profile, solve, compare and run real models on this machine."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -6,7 +6,7 @@ from pipeplan.cli.base import Command, try_outputs
 
 
 def configure(parser: ArgumentParser) -> None:
-    """Arguments of ``demo``."""
+    """Add the arguments of ``demo``."""
     parser.add_argument("--output", default="demo-out", metavar="FOLDER", help="where files and pictures go (demo-out)")
     parser.add_argument("--models", default="decoder,vgg16", help="names in pipeplan_executor.zoo (decoder,vgg16)")
     parser.add_argument("--batch", type=int, default=16, metavar="N", help="samples in one step (16)")

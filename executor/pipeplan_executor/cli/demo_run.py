@@ -1,4 +1,4 @@
-"""Demonstration from end to end: describe the machine, profile, solve, compare, run, compare with the prediction."""
+"""Steps of the demonstration: describe the machine, profile, solve, compare, run, compare with the prediction."""
 
 from pathlib import Path
 
@@ -28,8 +28,8 @@ SOLVE_SECONDS = 30.0
 
 
 def demonstrate(folder: Path, names: tuple[str, ...], batch: int, steps: int) -> None:
-    """Everything, for each model of `pipeplan_executor.zoo`; files and pictures go into ``folder``."""
-    Job(batch=batch)  # refuses what is no batch before anything is measured
+    """Run the demonstration for each named model of `pipeplan_executor.zoo`; write files into ``folder``."""
+    Job(batch=batch)  # refuses an invalid batch before anything is measured
     whole(steps, "steps", 1)
     folder.mkdir(parents=True, exist_ok=True)
     _title(f"This machine as {PROCESSES} worker processes")
@@ -50,7 +50,7 @@ def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> N
         comparison = compare(model, cluster, Job(batch=batch), time_limit=SOLVE_SECONDS, on_progress=on_progress)
     show(comparison)
     print(str(comparison.best).partition("heuristics,")[0].rstrip())
-    _title(f"{name}: the plan and the best balancer's plan, run with {PROCESSES} processes")
+    _title(f"{name}: the plan and the best partitioner's plan, run with {PROCESSES} processes")
     spec = f"pipeplan_executor.zoo:{name}"
     rows = []
     for label, plan in _contestants(model, cluster, comparison):
@@ -84,7 +84,7 @@ def _profiled(name: str, batch: int) -> Model:
 
 
 def _contestants(model: Model, cluster: Cluster, comparison: Comparison) -> list[tuple[str, Plan]]:
-    """The solver's plan, and the best plan that any balancer made."""
+    """Return the solver's plan, and the best plan of any partitioner."""
     best = comparison.best
     plans = [("pipeplan", best.plan)]
     balanced = ranked(

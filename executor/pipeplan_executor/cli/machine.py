@@ -7,14 +7,14 @@ from pipeplan.cli.base import Command, show, try_outputs
 
 
 def configure(parser: ArgumentParser) -> None:
-    """Arguments of ``machine``."""
+    """Add the arguments of ``machine``."""
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="how many workers (2)")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for a worker that is lost (60)")
     parser.add_argument("-o", "--output", metavar="CLUSTER", required=True, help="write the cluster here; - prints it")
 
 
 def run(options: Namespace) -> int:
-    """Measure and write."""
+    """Measure the machine and write the cluster."""
     from pipeplan.io.cluster_file import write_cluster
     from pipeplan_executor.calibrate.machine import describe_machine, in_words
 

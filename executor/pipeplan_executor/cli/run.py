@@ -1,4 +1,4 @@
-"""``pipeplan run``: run a plan with torch, and compare with its prediction."""
+"""``pipeplan run``: run a plan with torch, and compare it with its prediction."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def configure(parser: ArgumentParser) -> None:
-    """Arguments of ``run``."""
+    """Add the arguments of ``run``."""
     add_run(parser)
     parser.add_argument("--verify", action="store_true", help="compare loss and gradients with the unsplit model")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
@@ -39,13 +39,13 @@ def configure(parser: ArgumentParser) -> None:
     saving = parser.add_argument_group("checkpoints")
     saving.add_argument("--checkpoint", metavar="DIR", help="save the last step there")
     saving.add_argument("--every", type=int, default=0, metavar="N", help="and after every N steps")
-    saving.add_argument("--keep", type=int, default=3, metavar="N", help="so many stay (3)")
+    saving.add_argument("--keep", type=int, default=3, metavar="N", help="number of newest ones that stay (3)")
     saving.add_argument("--resume", action="store_true", help="go on from the latest one, if there is one")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
 def run(options: Namespace) -> int:
-    """Run, print, draw; 1 if the gradients are wrong."""
+    """Run, print, draw; raise if the gradients are wrong."""
     from pipeplan.core.plan import Plan
     from pipeplan_executor.train.verify import check_error
 
@@ -89,7 +89,7 @@ def _saving(options: Namespace) -> "Saving | None":
 
 
 def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
-    """What happened, in seconds and bytes."""
+    """Return the report as plain data in seconds and bytes."""
     return {
         "losses": list(report.losses),
         "step_times_s": [time / 1e9 for time in report.step_times],
@@ -105,7 +105,7 @@ def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
 
 
 def as_text(plan: "Plan", report: "RunReport") -> str:
-    """The same for people."""
+    """Return the report as text."""
     from pipeplan.core.units import format_bytes, format_time
 
     lines = []
@@ -124,17 +124,17 @@ def as_text(plan: "Plan", report: "RunReport") -> str:
             lines.append(f"rank {rank}: peak {format_bytes(peak)} measured, {beside}")
         if report.tensor_parallel > 1:
             lines.append(
-                "predictions are for the plan's devices as they were profiled, one process each, and not for teams of "
-                f"{report.tensor_parallel}; peaks are those of each team's largest process"
+                "predictions are for one process per rank, as profiled, and not for tensor-parallel groups of "
+                f"{report.tensor_parallel}; peaks are those of each group's largest process"
             )
     return "\n".join(lines)
 
 
-def _beside(measured: int, promised: int, text: "Callable[[int], str]", report: "RunReport") -> str:
-    """What was promised, and how far off that is, if it was promised for what ran."""
+def _beside(measured: int, predicted: int, text: "Callable[[int], str]", report: "RunReport") -> str:
+    """Return the prediction, and its relative error unless it is for one process and several ran."""
     if report.tensor_parallel > 1:
-        return f"{text(promised)} predicted without teams"
-    return f"{text(promised)} predicted: {measured / promised - 1 if promised else 0.0:+.1%}"
+        return f"{text(predicted)} predicted without tensor parallelism"
+    return f"{text(predicted)} predicted: {measured / predicted - 1 if predicted else 0.0:+.1%}"
 
 
-command = Command("run", "run a plan with torch, beside what it promised", configure, run)
+command = Command("run", "run a plan with torch, beside its prediction", configure, run)

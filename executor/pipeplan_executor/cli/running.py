@@ -1,4 +1,4 @@
-"""Arguments and steps that the commands which run a plan share."""
+"""Arguments and steps shared by the commands that run a plan."""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def add_run(parser: ArgumentParser) -> None:
-    """The plan, the model, and how many steps of it."""
+    """Add arguments for the plan, the model, and the number of steps."""
     parser.add_argument("plan", metavar="PLAN", help="a file that solve -o wrote")
     parser.add_argument("workload", metavar="MODULE:FUNCTION", help="builds and returns the model")
     parser.add_argument("--input", metavar="SPEC", help="one sample of a plain module, like float32:3x224x224")
@@ -21,7 +21,7 @@ def add_run(parser: ArgumentParser) -> None:
 
 
 def run_plan(options: Namespace, plan: "Plan", **more: Any) -> "RunReport":
-    """Run as `add_run`, ``--seed`` and ``--json`` say; ``more`` goes to `pipeplan_executor.run`."""
+    """Run a plan with the options of `add_run`, ``--seed`` and ``--json``; ``more`` goes to `pipeplan_executor.run`."""
     from pipeplan_executor.cli.spec import Spec
     from pipeplan_executor.train.runner import run
 
@@ -39,14 +39,14 @@ def run_plan(options: Namespace, plan: "Plan", **more: Any) -> "RunReport":
 
 
 def is_first() -> bool:
-    """Whether this process tells of the run: the only one, or rank 0 of those that somebody else started."""
+    """Return whether this process prints the report: the only one, or rank 0 of another launcher's."""
     from pipeplan_executor.processes.launcher import joined_world
 
     return joined_world() is None or os.environ["RANK"] == "0"
 
 
 def finished() -> int:
-    """The exit code of a run that went well; a rank that somebody else started ends here."""
+    """Return the exit code of a successful run; a rank of another launcher ends here."""
     from pipeplan_executor.processes.launcher import joined_world
     from pipeplan_executor.processes.rank import leave
 

@@ -1,4 +1,4 @@
-"""A workload by name, for other processes to build."""
+"""`Spec`: a workload by name, which other processes build."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from pipeplan.frontend.workload import Workload, load_workload
 
 @dataclass(frozen=True)
 class Spec:
-    """``module:function``, with what a sample of a plain module looks like; calling it builds the workload."""
+    """``module:function``, with the shape of a plain module's sample; calling it builds the workload."""
 
     name: str
     input: str | None = None

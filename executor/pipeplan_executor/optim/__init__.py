@@ -1,1 +1,1 @@
-"""Work done once per step: gradients summed over replicas and copies, clipped, and used by each stage's optimiser."""
+"""Work once per step: gradients summed over replicas and copies, clipped, and used by each stage's optimiser."""

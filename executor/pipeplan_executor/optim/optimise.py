@@ -1,6 +1,6 @@
-"""The optimiser of one stage, and the reduction ahead of it.
+"""The optimiser of one stage, and the reduction before it.
 
-Under ZeRO-1 the user's own optimiser is built for whole parameters, then holds this replica's pieces of them.
+Under ZeRO-1 the user's own optimiser is built for whole parameters, then restricted to this replica's pieces of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from torch import nn, optim
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pipeplan.core.errors import InputError
-from pipeplan_executor.optim.reduction import WHOLE, Copied, Named, Parts, Piece, flattened
+from pipeplan_executor.optim.reduction import NONE_SHARDED, Copied, Named, Piece, ShardedNames, flattened
 
 ELEMENTWISE = (
     optim.SGD,
@@ -26,37 +26,39 @@ ELEMENTWISE = (
     optim.Adadelta,
     optim.ASGD,
 )
-"""Optimisers whose update of a number depends on that number's own gradient and past only."""
+"""Optimisers whose update of a number depends only on that number's own gradient and past."""
 
 
 def check_elementwise(optimizer: torch.optim.Optimizer, why: str) -> None:
-    """Refuse an optimiser that may look at more than one number at a time; ``why`` it sees some only.
+    """Refuse an optimiser that is not known to update number by number.
+
+    ``why``: the reason that it gets only some numbers, for the message.
 
     Raises
     ------
     InputError
-        Naming those that are known not to.
+        With the names of the known elementwise optimisers.
     """
     if not (isinstance(optimizer, ELEMENTWISE) or getattr(optimizer, "elementwise", False)):
         raise InputError(
-            f"{why}, and {type(optimizer).__name__} is not known to treat each number by itself; do without, or, if it "
-            "does, say so in its class: elementwise = True. Known: "
+            f"{why}, and {type(optimizer).__name__} is not known to update each number independently; do without, or, "
+            "if it does, declare it in its class: elementwise = True. Known: "
             f"{', '.join(known.__name__ for known in ELEMENTWISE)}"
         )
 
 
-def onto_pieces(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece]) -> None:
-    """Let an optimiser that was built for whole parameters update this replica's pieces of them, group by group.
+def restrict_to_pieces(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece]) -> None:
+    """Replace the whole parameters of an optimiser by this replica's pieces of them, group by group.
 
     Raises
     ------
     InputError
-        If it is not known to work number by number, or keeps state already.
+        If it is not known to work number by number, or has state already.
     """
     check_elementwise(optimizer, "under ZeRO-1 a replica updates a flat piece of the stage's numbers")
     if optimizer.state:
         raise InputError(
-            "under ZeRO-1 an optimiser must begin without state, for it holds pieces of parameters only; "
+            "under ZeRO-1 an optimiser must begin without state, since it holds only pieces of parameters; "
             f"{type(optimizer).__name__} has some before its first step. Solve without --zero1"
         )
     by_parameter: dict[int, list[Piece]] = {}
@@ -70,7 +72,7 @@ def onto_pieces(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece]) -> No
 
 
 OptimizerFactory = Callable[[list[Named]], torch.optim.Optimizer]
-"""Builds the optimiser of a stage from its parameters, each behind its name in the unsplit model."""
+"""Builds the optimiser of a stage from its parameters, as (name in the unsplit model, parameter)."""
 SchedulerFactory = Callable[[torch.optim.Optimizer], LRScheduler]
 """Builds the learning-rate schedule of an optimiser."""
 
@@ -81,33 +83,33 @@ class StageOptimizer:
     Parameters
     ----------
     module : torch.nn.Module
-        Its trainable parameters get gradients of zero that stay in place.
+        Its trainable parameters get zero gradients at a fixed place in memory.
     build : callable
-        Builds the optimiser. Under ZeRO-1 too it sees whole parameters, so that it may group them by name or shape.
+        Builds the optimiser, also under ZeRO-1 from whole parameters, so that it can group them by name or shape.
     group : ProcessGroup or None
-        The stage's replicas; None if it has one only.
-    sharded : bool
-        ZeRO-1: each replica updates a share.
+        The stage's replicas; None for a single one.
+    zero1 : bool
+        Each replica updates a share of the parameters.
     copied : sequence of (named parameters, ProcessGroup)
-        Parameters of which other stages have copies, with all ranks that have one; in the same order on all of them,
-        under one name for all copies.
+        Parameters of which other stages have copies, with the group of all ranks that have one; in the same order on
+        all of them, under one name for all copies.
     schedule : callable, optional
-        Builds the learning-rate schedule, which moves on with every update.
-    cut : Parts
-        In a team: what of the parameters is here.
+        Builds the learning-rate schedule, which advances with every update.
+    sharded_names : ShardedNames
+        Names of the sharded parameters under tensor parallelism.
 
     Attributes
     ----------
     optimizer : torch.optim.Optimizer or None
-        None if the stage has nothing to update, like one of poolings.
+        None if the stage has no parameters, like one of poolings.
     scheduler : torch.optim.lr_scheduler.LRScheduler or None
     pieces : tuple of Piece
-        What the optimiser updates.
+        Pieces of parameters that the optimiser updates.
 
     Raises
     ------
     InputError
-        If the optimiser cannot work on shares, or the schedule does not move on by itself.
+        If the optimiser cannot work on shares, or the schedule needs an argument to advance.
     """
 
     def __init__(
@@ -115,38 +117,38 @@ class StageOptimizer:
         module: nn.Module,
         build: OptimizerFactory,
         group: dist.ProcessGroup | None = None,
-        sharded: bool = False,
+        zero1: bool = False,
         copied: Sequence[Copied] = (),
         schedule: SchedulerFactory | None = None,
-        cut: Parts = WHOLE,
+        sharded_names: ShardedNames = NONE_SHARDED,
     ) -> None:
-        self.parts = flattened(module, group, sharded, copied, cut)
+        self.parts = flattened(module, group, zero1, copied, sharded_names)
         named = [each for part in self.parts for each in part.named]
         self.optimizer = build(named) if named else None
         self.pieces: tuple[Piece, ...] = tuple(piece for part in self.parts for piece in part.pieces())
-        if self.optimizer is not None and not cut.names.isdisjoint(name for name, _ in named):
-            check_elementwise(self.optimizer, "a process of a team updates its parts of parameters")
-        if self.optimizer is not None and group is not None and sharded:
-            onto_pieces(self.optimizer, self.pieces)
+        if self.optimizer is not None and not sharded_names.names.isdisjoint(name for name, _ in named):
+            check_elementwise(self.optimizer, "a tensor-parallel rank updates shards of parameters")
+        if self.optimizer is not None and group is not None and zero1:
+            restrict_to_pieces(self.optimizer, self.pieces)
         self.scheduler = _scheduled(schedule, self.optimizer)
 
     @property
     def state(self) -> dict[Any, Any]:
-        """The optimiser's state, of this replica's share."""
+        """State of the optimiser, for this replica's share."""
         return {} if self.optimizer is None else self.optimizer.state
 
     def begin(self) -> None:
-        """Ahead of a step."""
+        """Prepare the gradients for a step."""
         for part in self.parts:
             part.begin()
 
     def reduce(self) -> None:
-        """R: sum the gradients over the replicas, those of copies over all stages that have one."""
+        """R: sum the gradients over replicas, those of copies over all stages that have one."""
         for part in self.parts:
             part.reduce()
 
     def update(self) -> None:
-        """U: the optimiser's step, and gradients of zero."""
+        """U: run the optimiser and its schedule, then zero the gradients."""
         if self.optimizer is not None:
             self.optimizer.step()
         if self.scheduler is not None:
@@ -156,13 +158,13 @@ class StageOptimizer:
             part.clear()
 
     def skip(self) -> None:
-        """No update this time; gradients become zero all the same."""
+        """Zero the gradients without an update."""
         for part in self.parts:
             part.clear()
 
 
 def planned_optimizer(name: str, rate: float) -> OptimizerFactory:
-    """What a plan counted on.
+    """Return a factory of the optimiser that the plan assumes.
 
     Parameters
     ----------
@@ -181,7 +183,7 @@ def _scheduled(build: SchedulerFactory | None, optimizer: torch.optim.Optimizer 
     scheduler = build(optimizer)
     if isinstance(scheduler, ReduceLROnPlateau):
         raise InputError(
-            "ReduceLROnPlateau waits to be told a number, and schedules here move on with every update; build one for "
+            "ReduceLROnPlateau needs a metric, and schedules here advance with every update; build one for "
             "each of pipeline.updates.optimizers in your own loop and call its step(loss): losses are the same on "
             "every rank"
         )

@@ -1,13 +1,13 @@
-"""The gradients and parameters of a stage side by side in one piece of memory, shared among its replicas.
+"""Flat storage of a stage's gradients and parameters, and their reduction over replicas.
 
 ::
 
-    parameters   weight ─────────┬ bias ┬ padding        gradients lie the same way; ``grad`` of every parameter is a
+    parameters   weight ─────────┬ bias ┬ padding        gradients have the same layout; each parameter's ``grad`` is a
     flat         ┊ share of 0 ┊ share of 1 ┊             view, so that a reduction is one collective without copies
 
-With ZeRO-1 (Rajbhandari et al., ZeRO, 2020, section 5.1) a replica keeps optimiser state for its share only: each share
-of the gradients is summed at its owner, updated there, and the parameters go from each owner to all. (Gloo's own
-reduce-scatter and all-gather move as much, but copy everything first.)
+With ZeRO-1 (Rajbhandari et al., ZeRO, 2020, section 5.1) a replica keeps optimiser state only for its share: each share
+of the gradients is summed at its owner and updated there, and each owner broadcasts its parameters. (Gloo's own
+reduce-scatter and all-gather move as many bytes, but copy everything first.)
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -18,23 +18,23 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 ALIGNMENT = 16
-"""Every parameter begins at a multiple of so many numbers, as kernels like it."""
+"""Every parameter begins at a multiple of this number of elements, for efficient kernels."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one replica updates of one parameter.
+    """The numbers of one parameter that one replica updates.
 
     Attributes
     ----------
     name : str
-        In the unsplit model; copies of one weight on several stages have one name.
+        Name in the unsplit model; copies of one weight on several stages have one name.
     parameter : torch.nn.Parameter
-        Of the stage's module, in its shape.
+        Parameter of the stage's module, in its shape.
     updated : torch.nn.Parameter
-        What the optimiser holds: ``parameter`` itself, or a flat view of those of its numbers that lie in the share.
+        Parameter of the optimiser: ``parameter`` itself, or a flat view of its numbers in the share.
     start, end : int
-        Which numbers these are, of the parameter laid out flat.
+        Range of these numbers in the flattened parameter.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Piece:
 
 
 Named = tuple[str, nn.Parameter]
-"""A parameter behind its name."""
+"""A name and its parameter."""
 
 
 class Flat:
@@ -54,30 +54,30 @@ class Flat:
     Parameters
     ----------
     named : sequence of (str, torch.nn.Parameter)
-        Of one format, on one device.
+        Parameters of one format, on one device.
     group : ProcessGroup or None
-        The stage's replicas; None if it has one only.
-    sharded : bool
-        Each replica updates a share (ZeRO-1). The parameters then move into one piece of memory too.
-    everybody : ProcessGroup, optional
-        Where other stages have copies of the parameters: all replicas of all these stages. Gradients are summed over
-        them, and each replica has the whole sum.
-    elsewhere : bool
-        Another process has all this alike, and counts it.
+        The stage's replicas; None for a single one.
+    zero1 : bool
+        Each replica updates a share (ZeRO-1). The parameters are then stored flat too.
+    copy_group : ProcessGroup, optional
+        All replicas of all stages that have copies of the parameters, if others have. Gradients are summed over them,
+        and each replica has the whole sum.
+    counted_elsewhere : bool
+        Another process has the same parameters and counts them in sums over all processes.
     """
 
     def __init__(
         self,
         named: Sequence[Named],
         group: dist.ProcessGroup | None,
-        sharded: bool,
-        everybody: dist.ProcessGroup | None = None,
-        elsewhere: bool = False,
+        zero1: bool,
+        copy_group: dist.ProcessGroup | None = None,
+        counted_elsewhere: bool = False,
     ) -> None:
         self._group = group
-        self._everybody = everybody
-        self._elsewhere = elsewhere
-        self._shares = dist.get_world_size(group) if group is not None and sharded else 1
+        self._copy_group = copy_group
+        self._counted_elsewhere = counted_elsewhere
+        self._shares = dist.get_world_size(group) if group is not None and zero1 else 1
         self._share = dist.get_rank(group) if self._shares > 1 else 0
         self.named = tuple(named)
         self._summed = False
@@ -98,7 +98,7 @@ class Flat:
                 parameter.data = place
 
     def pieces(self) -> Iterator[Piece]:
-        """What this replica's optimiser updates."""
+        """Yield the pieces of parameters that this replica's optimiser updates."""
         part = len(self.gradients) // self._shares
         low, high = part * self._share, part * (self._share + 1)
         for (name, parameter), edge in zip(self.named, self._edges, strict=False):
@@ -113,22 +113,22 @@ class Flat:
 
     @property
     def sums(self) -> Tensor:
-        """Behind a reduction: those gradients of which this replica has the whole sum, side by side."""
-        if self._values is None or self._everybody is not None:
+        """Gradients of which this replica has the whole sum after a reduction, flat."""
+        if self._values is None or self._copy_group is not None:
             return self.gradients
         return self.gradients.chunk(self._shares)[self._share]
 
     @property
     def counts(self) -> bool:
-        """Whether a sum over all processes takes `sums` from here: what several have alike counts once."""
-        alike = self._everybody or (self._group if self._values is None else None)
-        return not self._elsewhere and (alike is None or dist.get_rank(alike) == 0)
+        """True if a sum over all processes includes `sums` of this process: equal values of several count once."""
+        alike = self._copy_group or (self._group if self._values is None else None)
+        return not self._counted_elsewhere and (alike is None or dist.get_rank(alike) == 0)
 
     def begin(self) -> None:
-        """Ahead of a step: gradients that are summed already and were not used must count once in the next sum."""
-        summed_by = self._everybody or self._group
+        """Prepare a step: gradients that were summed but not used must count once in the next sum."""
+        summed_by = self._copy_group or self._group
         if self._summed and summed_by is not None:
-            if self._values is not None and self._everybody is None:
+            if self._values is not None and self._copy_group is None:
                 for number, part in enumerate(self.gradients.chunk(self._shares)):
                     if number != self._share:
                         part.zero_()
@@ -137,9 +137,9 @@ class Flat:
         self._summed = False
 
     def reduce(self) -> None:
-        """Sum the gradients over the replicas: all of them, or (ZeRO-1) this replica's share."""
-        if self._everybody is not None:
-            dist.all_reduce(self.gradients, group=self._everybody)
+        """Sum the gradients over the replicas: all gradients, or (ZeRO-1) this replica's share."""
+        if self._copy_group is not None:
+            dist.all_reduce(self.gradients, group=self._copy_group)
         elif self._values is not None:
             parts = self.gradients.chunk(self._shares)
             _finish([dist.reduce(p, group=self._group, group_dst=i, async_op=True) for i, p in enumerate(parts)])
@@ -148,68 +148,68 @@ class Flat:
         self._summed = True
 
     def exchange(self) -> None:
-        """After an update: give every replica all parameters."""
+        """Give every replica all parameters, after an update."""
         if self._values is not None:
             parts = self._values.chunk(self._shares)
             _finish([dist.broadcast(p, group=self._group, group_src=i, async_op=True) for i, p in enumerate(parts)])
 
     def clear(self) -> None:
-        """Gradients become zero."""
+        """Zero the gradients."""
         self.gradients.zero_()
         self._summed = False
 
 
 Copied = tuple[Sequence[Named], dist.ProcessGroup]
-"""Parameters of which other stages have copies, and all ranks that have one."""
+"""Parameters of which other stages have copies, and the group of all ranks that have one."""
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Of which parameters this process has a part, and other members of its team the others.
+class ShardedNames:
+    """Names of sharded parameters, of which the other tensor-parallel ranks have the other shards.
 
     Attributes
     ----------
     names : set of str
-        All other parameters all members have alike.
+        All other parameters are the same on all tensor-parallel ranks.
     first : bool
-        Whether this is the first member.
+        True on the first tensor-parallel rank.
     """
 
     names: Set[str] = frozenset()
     first: bool = True
 
 
-WHOLE = Parts()
-"""All parameters are whole here, and counted."""
+NONE_SHARDED = ShardedNames()
+"""No tensor parallelism: all parameters are whole, and counted here."""
 
 
 def flattened(
     module: nn.Module,
     group: dist.ProcessGroup | None,
-    sharded: bool,
+    zero1: bool,
     copied: Sequence[Copied] = (),
-    cut: Parts = WHOLE,
+    sharded_names: ShardedNames = NONE_SHARDED,
 ) -> tuple[Flat, ...]:
-    """The trainable parameters of a stage, one `Flat` for each number format; first those that are copied.
+    """Return the trainable parameters of a stage, one `Flat` per number format; copied ones first.
 
-    Those that are cut are apart from those that are whole, on every member of a team in the same order.
+    Sharded parameters are separate from whole ones, in the same order on every tensor-parallel rank.
     """
     apart = {id(parameter) for named, _ in copied for _, parameter in named}
     rest = [(name, parameter) for name, parameter in module.named_parameters() if id(parameter) not in apart]
     return tuple(
-        Flat(own, group, sharded, everybody, elsewhere=not (cut.first or is_cut))
-        for named, everybody in (*copied, (rest, None))
-        for is_cut, own in _by_kind(named, cut.names)
+        Flat(own, group, zero1, copy_group, counted_elsewhere=not (sharded_names.first or is_sharded))
+        for named, copy_group in (*copied, (rest, None))
+        for is_sharded, own in _by_kind(named, sharded_names.names)
     )
 
 
-def _by_kind(named: Iterable[Named], cut: Set[str]) -> list[tuple[bool, list[Named]]]:
-    """Parameters of one format, all cut or all whole."""
+def _by_kind(named: Iterable[Named], sharded: Set[str]) -> list[tuple[bool, list[Named]]]:
+    """Group parameters by format, and sharded ones apart from whole ones."""
     kinds: dict[tuple[bool, torch.dtype], list[Named]] = {}
     for name, parameter in named:
         if parameter.requires_grad and parameter.numel():
-            kinds.setdefault((name in cut, parameter.dtype), []).append((name, parameter))
-    return [(is_cut, own) for (is_cut, _), own in kinds.items()]
+            kinds.setdefault((name in sharded, parameter.dtype), []).append((name, parameter))
+    return [(is_sharded, own) for (is_sharded, _), own in kinds.items()]
 
 
 def _padded(count: int, multiple: int) -> int:

@@ -1,4 +1,4 @@
-"""One optimiser for each stage of a rank, with the groups of ranks that share its gradients."""
+"""Construction of one optimiser per stage of a rank, with the process groups that reduce its gradients."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,11 +6,11 @@ import torch.distributed as dist
 from torch import nn
 
 from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory, StageOptimizer
-from pipeplan_executor.optim.reduction import Copied, Parts
+from pipeplan_executor.optim.reduction import Copied, ShardedNames
 from pipeplan_executor.runtime.process_groups import replica_groups
 from pipeplan_executor.runtime.program.order import find_replicas
 from pipeplan_executor.sharding.shards import ParameterShard
-from pipeplan_executor.sharding.team import TensorParallelGroup
+from pipeplan_executor.sharding.tensor_parallel_group import TensorParallelGroup
 from pipeplan_executor.stages.split import Fitted
 from pipeplan_executor.stages.ties import Copies
 
@@ -20,12 +20,12 @@ def stage_optimizers(
     modules: Mapping[int, nn.Module],
     build: OptimizerFactory,
     schedule: SchedulerFactory | None,
-    team: TensorParallelGroup,
-    cuts: Mapping[str, ParameterShard],
+    group: TensorParallelGroup,
+    shards: Mapping[str, ParameterShard],
 ) -> dict[int, StageOptimizer]:
-    """The optimisers of these stages of this rank, by number.
+    """Build the optimisers of these stages of this rank, by number.
 
-    Every process takes part, since groups are made.
+    Every process must call this, since process groups are created.
 
     Parameters
     ----------
@@ -33,10 +33,10 @@ def stage_optimizers(
         See `pipeplan_executor.optim.optimise.StageOptimizer`.
     """
     replicas = find_replicas(fitted.plan.schedule)
-    groups = replica_groups(replicas, team.size)
-    everybody = replica_groups(
+    groups = replica_groups(replicas, group.size)
+    copy_groups = replica_groups(
         [tuple(sorted({rank for stage in copies.stages for rank in replicas[stage]})) for copies in fitted.copies],
-        team.size,
+        group.size,
     )
     return {
         number: StageOptimizer(
@@ -44,21 +44,21 @@ def stage_optimizers(
             build,
             groups.get(number),
             fitted.plan.zero1,
-            _copied(fitted.copies, everybody, number, module),
+            _copied(fitted.copies, copy_groups, number, module),
             schedule,
-            Parts(cuts.keys(), team.member == 0),
+            ShardedNames(shards.keys(), group.tensor_rank == 0),
         )
         for number, module in modules.items()
     }
 
 
 def _copied(
-    every: Sequence[Copies], everybody: Mapping[int, dist.ProcessGroup], stage: int, module: nn.Module
+    every: Sequence[Copies], copy_groups: Mapping[int, dist.ProcessGroup], stage: int, module: nn.Module
 ) -> list[Copied]:
-    """The stage's parameters of which other stages have copies, by the first one's names; all ranks that have one."""
+    """Return the stage's copied parameters, by their names on the first stage, with the group of all their ranks."""
     own = dict(module.named_parameters(remove_duplicate=False))
     return [
-        ([(first, own[name]) for first, name in zip(copies.names[0], copies.on(stage), strict=True)], everybody[i])
+        ([(first, own[name]) for first, name in zip(copies.names[0], copies.on(stage), strict=True)], copy_groups[i])
         for i, copies in enumerate(every)
         if stage in copies.stages
     ]

@@ -1,12 +1,11 @@
-"""Updates of one rank: those that a stage makes for itself, and those on which all stages have to agree.
+"""Updates of one rank: of each stage independently, or after an agreement of all stages (clipping, loss scale).
 
 ::
 
-    each for itself       R ── U                          as the plan has it
+    independent           R ── U                          as in the plan
     clipped or scaled     R ─────────── all ranks ── U    a stage waits until the last one has its sums
 
-Gradients are clipped by their global norm, over all stages, with everything that several ranks have alike counted
-once::
+Gradients are clipped by their global norm over all stages; gradients that several ranks share count once::
 
     rank 0   stage 0, replica 0   [ sums ]        ── square, add up ──╮
     rank 1   stage 0, replica 1   the same                            ├─ norm ─▶ every gradient × min(1, limit / norm)
@@ -33,7 +32,7 @@ TINY = 1e-6
 
 
 def total_norm(parts: Sequence[Flat], device: torch.device) -> Tensor:
-    """The 2-norm of all gradients of the model, the same in every process; all take part, behind their reductions."""
+    """Return the 2-norm of all gradients of the model; every process calls this after its reductions."""
     square = torch.zeros((), dtype=torch.float64, device=device)
     for part in parts:
         if part.counts:
@@ -43,19 +42,19 @@ def total_norm(parts: Sequence[Flat], device: torch.device) -> Tensor:
 
 
 def clip(parts: Sequence[Flat], limit: float, norm: Tensor) -> None:
-    """Scale the gradients so that their norm is ``limit`` at most."""
+    """Scale the gradients so that their norm is at most ``limit``."""
     factor = (limit / (norm + TINY)).clamp(max=1.0)
     for part in parts:
         part.sums.mul_(factor.to(part.sums.dtype))
 
 
 def _accumulated(dtype: torch.dtype) -> torch.dtype:
-    """Squares of 16-bit numbers leave their range."""
+    """Return the format for sums of squares: squares of 16-bit numbers would overflow."""
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 
-def excess(optimizer: StageOptimizer, planned: str) -> str | None:
-    """After the first update: what to tell if the state is larger than that of the planned optimiser, else None."""
+def state_excess(optimizer: StageOptimizer, planned: str) -> str | None:
+    """Return a warning if the optimiser's state is larger than that of the planned one, otherwise None."""
     counted = sum(
         optimizer_bytes(part.numel() * part.element_size(), str(part.dtype).removeprefix("torch."), planned)
         for part in (piece.updated for piece in optimizer.pieces)
@@ -66,7 +65,7 @@ def excess(optimizer: StageOptimizer, planned: str) -> str | None:
         return None
     more = "" if planned == "adam" else ", or solve again with --optimizer adam"
     return (
-        f"{type(optimizer.optimizer).__name__} keeps {format_bytes(kept)} of state, and the plan counted on "
+        f"{type(optimizer.optimizer).__name__} keeps {format_bytes(kept)} of state, and the plan assumed "
         f"{format_bytes(counted)} ({planned}): it may run out of memory, and updates take longer than predicted. "
         f"Choose an optimiser that keeps less{more}"
     )
@@ -78,13 +77,13 @@ class Updates:
     Parameters
     ----------
     optimizers : mapping of int to StageOptimizer
-        By stage.
+        Optimisers by stage.
     planned : str
-        The optimiser that the plan counted on; what keeps more is warned of behind its first update.
+        The optimiser that the plan assumes; a larger state causes a warning after the first update.
     limit : float, optional
         Clip gradients to this global norm.
     scale : LossScale, optional
-        Gradients come scaled by it.
+        Scale of the gradients.
 
     Raises
     ------
@@ -96,7 +95,7 @@ class Updates:
     optimizers : dict of int to StageOptimizer
     scale : LossScale or None
     norm : Tensor or None
-        Global norm of the gradients of the last update, ahead of clipping; None without a limit, or after an overflow.
+        Global norm of the gradients of the last update before clipping; None without a limit, or after an overflow.
     """
 
     def __init__(
@@ -115,23 +114,23 @@ class Updates:
         self._unchecked = set(self.optimizers)
 
     @property
-    def together(self) -> bool:
-        """Whether no stage may update before all have their sums."""
+    def needs_all_sums(self) -> bool:
+        """True if no stage may update before all stages have their sums."""
         return self._limit is not None or self.scale is not None
 
     def begin(self) -> None:
-        """Ahead of a step."""
+        """Prepare the gradients for a step."""
         for optimizer in self.optimizers.values():
             optimizer.begin()
 
     def reduce(self, stage: int) -> None:
-        """R of a stage."""
+        """R: reduce the gradients of a stage."""
         self.optimizers[stage].reduce()
 
-    def agreed(self) -> bool:
-        """Unscale and clip the sums, where that is asked for; whether there is to be an update.
+    def unscale_and_clip(self) -> bool:
+        """Unscale and clip the sums as configured; return False if gradients overflowed and the update is skipped.
 
-        Every rank takes part, behind all its reductions. Gradients that overflowed are cleared.
+        Every rank calls this after all its reductions. Gradients that overflowed are cleared.
         """
         parts = [part for optimizer in self.optimizers.values() for part in optimizer.parts]
         if self.scale is not None and not self.scale.unscale([part.sums for part in parts]):
@@ -145,18 +144,18 @@ class Updates:
         return True
 
     def update(self, stage: int) -> None:
-        """U of a stage."""
+        """U: update the parameters of a stage."""
         optimizer = self.optimizers[stage]
         optimizer.update()
         if stage in self._unchecked:
             self._unchecked.remove(stage)
-            told = excess(optimizer, self._planned)
-            if told is not None:
-                warnings.warn(f"stage {stage}: {told}", stacklevel=2)
+            warning = state_excess(optimizer, self._planned)
+            if warning is not None:
+                warnings.warn(f"stage {stage}: {warning}", stacklevel=2)
 
 
 def shares(weight: Callable[[Any], float] | None, targets: Sequence[Any]) -> list[float]:
-    """Parts of 1, one a micro-batch, in proportion to what `Workload.weight` says of its targets; else equal.
+    """Return the share of each micro-batch in the loss: proportional to `Workload.weight` of its targets, else equal.
 
     Raises
     ------
@@ -168,6 +167,6 @@ def shares(weight: Callable[[Any], float] | None, targets: Sequence[Any]) -> lis
     if not total > 0 or min(weights) < 0:
         raise InputError(
             f"the micro-batches of this batch weigh {weights}: no weight may be negative, and one must be positive; "
-            "leave out batches in which nothing counts, like those of padding only"
+            "leave out batches without weight, like those that are only padding"
         )
     return [weight / total for weight in weights]

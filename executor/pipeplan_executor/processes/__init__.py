@@ -1,1 +1,1 @@
-"""Processes of a run: rendezvous, watching, ending together, restart; `processes.launcher` uses them."""
+"""Processes of a run: start, rendezvous, heartbeats, common end, restart. `processes.launcher` is the entry."""

@@ -8,12 +8,12 @@ from pipeplan.core.errors import InputError
 
 
 def choose(wanted: str, local: int) -> str:
-    """``'cuda'`` or ``'cpu'``, for so many ranks on this machine.
+    """Return ``'cuda'`` or ``'cpu'``, for ``local`` ranks on this machine.
 
     Parameters
     ----------
     wanted : {'auto', 'cpu', 'cuda'}
-        ``auto``: the GPUs of a machine that has any.
+        ``auto``: the GPUs, if the machine has any.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def choose(wanted: str, local: int) -> str:
 
 
 def take(wanted: str) -> torch.device:
-    """This rank's device, made the current one; ranks of a machine know their place by ``LOCAL_RANK``."""
+    """Return this rank's device and make it the current one; ``LOCAL_RANK`` is its number on the machine."""
     place = int(os.environ.get("LOCAL_RANK", "0"))
     local = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or place + 1
     kind = choose(wanted, int(local))
@@ -46,7 +46,7 @@ def take(wanted: str) -> torch.device:
 
 
 def here() -> torch.device:
-    """The device that `take` made this rank's."""
+    """Return the device that `take` assigned to this rank."""
     import torch.distributed as dist
 
     on_gpu = "nccl" in dist.get_backend_config()
@@ -54,5 +54,5 @@ def here() -> torch.device:
 
 
 def cores() -> int:
-    """Processors that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,9 +1,9 @@
-"""Ranks that torchrun or Slurm started: through the store they report to each other where they are.
+"""Heartbeats of ranks that torchrun or Slurm started, through the rendezvous store.
 
 ::
 
-    rank 1   pulse/1 = "17 my_data.py:33 in draw"      every half a second; the number grows
-    rank 0   waited in vain ──▶ reads every pulse, and a little later once more: what has not changed is no sign of life
+    rank 1   pulse/1 = "17 my_data.py:33 in draw"      every half second; the number grows
+    rank 0   timed out ──▶ reads every pulse twice, a little apart: a rank with an unchanged pulse is dead or stopped
 """
 
 import datetime
@@ -19,19 +19,19 @@ import torch.distributed as dist
 from pipeplan_executor.processes.rank import PULSE, RunError, place
 
 LOST = "lost"
-"""The pulse of a rank that ends because of another one."""
+"""Pulse of a rank that ends because of another one."""
 ANSWER = 5.0
-"""Seconds within which the store answers, if it is there."""
+"""Seconds within which the store must answer."""
 
 
 @contextmanager
-def in_touch(timeout: float) -> Iterator[None]:
-    """Tell the others where this rank is; a `RunError` says which of them are to blame, if that can be found out."""
+def reporting_pulse(timeout: float) -> Iterator[None]:
+    """Context that reports this rank's pulse, and adds to a `RunError` which other ranks caused it, if known."""
     try:
         with _beating(timeout):
             yield
     except RunError as error:
-        raise RunError(f"{error}; {_asked()}".removesuffix("; ")) from error
+        raise RunError(f"{error}; {_blame()}".removesuffix("; ")) from error
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def _beating(timeout: float) -> Iterator[None]:
 
 
 def _beat(done: threading.Event, timeout: float) -> None:
-    with suppress(RuntimeError):  # no store any more: the run has ended
+    with suppress(RuntimeError):  # the store is gone: the run has ended
         store = _store(timeout)
         for number in count():
             store.set(os.environ["RANK"], f"{number} {place()}")
@@ -56,21 +56,22 @@ def _beat(done: threading.Event, timeout: float) -> None:
 
 
 def _store(timeout: float) -> dist.Store:
-    """A connection of its own to where the ranks met, since a rank that waits keeps its one busy."""
+    """Open a separate connection to the rendezvous store: a waiting rank blocks its first one."""
     patience = datetime.timedelta(seconds=timeout)
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return dist.PrefixStore("pulse", dist.TCPStore(address, port, None, False, patience, wait_for_workers=False))
 
 
-def _asked() -> str:
+def _blame() -> str:
     try:
-        return missed(_store(ANSWER), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        return missing_ranks(_store(ANSWER), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     except RuntimeError:
-        return f"{os.environ['MASTER_ADDR']}, where the ranks met, does not answer"
+        return f"{os.environ['MASTER_ADDR']}, the rendezvous host, does not answer"
 
 
-def missed(store: dist.Store, own: int, world: int) -> str:
-    """Which other ranks give no sign of life, or else are busy in the user's code; empty if there are none."""
+def missing_ranks(store: dist.Store, own: int, world: int) -> str:
+    """Name the other ranks without a sign of life, otherwise those busy in the user's code; empty if none."""
+    # pulses of all ranks, twice: a living rank writes a new one in between
     store.set(str(own), LOST)
     before = _pulses(store, world)
     time.sleep(3 * PULSE)

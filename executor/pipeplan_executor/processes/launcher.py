@@ -1,10 +1,10 @@
-"""Start of a plan's ranks on this machine, or joining those of torchrun or Slurm; all end when one fails.
+"""Launch of a plan's ranks: local processes, or those that torchrun or Slurm started; all end when one fails.
 
 ::
 
     RANK and WORLD_SIZE set       torchrun: this process is one rank
     SLURM_STEP_NUM_TASKS          Slurm: this process is one task of several, as srun starts them
-    neither                       local processes, one a rank (`pipeplan_executor.processes.local`)
+    neither                       local processes, one per rank (`pipeplan_executor.processes.local`)
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import Any
 
 from pipeplan.core.errors import InputError
 from pipeplan_executor.processes.devices import choose
-from pipeplan_executor.processes.joined import in_touch
+from pipeplan_executor.processes.joined import reporting_pulse
 from pipeplan_executor.processes.local import start_local
 from pipeplan_executor.processes.rank import RunError, as_rank
 
@@ -29,35 +29,35 @@ def launch(
     timeout: float = 60.0,
     restarts: int = 0,
     device: str = "auto",
-    told: Callable[[str], None] | None = None,
+    on_restart: Callable[[str], None] | None = None,
 ) -> Any:
-    """Call ``function(*arguments)`` on ``world`` ranks that form a process group; the value of rank 0.
+    """Call ``function(*arguments)`` on ``world`` ranks that form a process group; return the value of rank 0.
 
     Parameters
     ----------
     function : callable
-        Importable by name, as are the arguments' types: it is called in other processes.
+        Importable by name, like the arguments' types, since it is called in other processes.
     timeout : float
-        Seconds within which a rank that died, hangs or waits for nothing ends the run everywhere.
+        Seconds within which a rank that died, hangs or waits in vain ends the run everywhere.
     restarts : int
-        How often all ranks are started again after one was lost; ``function`` goes on from what it has saved. Bad
-        input is not tried again.
+        Number of times that all ranks are started again after one was lost; ``function`` continues from its
+        checkpoint. Invalid input is not tried again.
     device : {'auto', 'cpu', 'cuda'}
         See `pipeplan_executor.processes.devices.choose`.
-    told : callable, optional
-        Gets the line that goes to standard error at each restart.
+    on_restart : callable, optional
+        Called with the line that is printed to standard error at each restart.
 
     Raises
     ------
     RunError
         If a rank fails, or the launcher started another number of ranks than ``world``.
     InputError
-        If the devices are not there.
+        If devices are missing.
     """
     started = joined_world()
     if started is None:
         choose(device, world)
-        return _restarted(function, world, arguments, timeout, restarts, device, told)
+        return _restarted(function, world, arguments, timeout, restarts, device, on_restart)
     if started != world:
         raise RunError(
             f"the run takes {world} processes, but the launcher started {started}; start {world}, or solve for "
@@ -65,9 +65,9 @@ def launch(
         )
     if restarts:
         raise InputError(
-            "restarts are up to the launcher that started this rank: torchrun --max-restarts N, or sbatch --requeue"
+            "restarts belong to the launcher that started this rank: torchrun --max-restarts N, or sbatch --requeue"
         )
-    with in_touch(timeout):
+    with reporting_pulse(timeout):
         return as_rank(function, arguments, timeout, device)
 
 
@@ -78,7 +78,7 @@ def _restarted(
     timeout: float,
     restarts: int,
     device: str,
-    told: Callable[[str], None] | None,
+    on_restart: Callable[[str], None] | None,
 ) -> Any:
     for number in range(1, restarts + 1):
         try:
@@ -88,13 +88,13 @@ def _restarted(
                 raise
             line = f"{error}; restart {number} of {restarts}"
             print(f"pipeplan: {line}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr, flush=True)
-            if told is not None:
-                told(line)
+            if on_restart is not None:
+                on_restart(line)
     return start_local(function, world, arguments, timeout, device)
 
 
 def joined_world() -> int | None:
-    """How many ranks somebody else has started, with the environment that torch.distributed reads; None if nobody."""
+    """Return the number of ranks that another launcher started, or None; set torch.distributed's environment."""
     environment = os.environ
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return int(environment["WORLD_SIZE"])
@@ -112,7 +112,7 @@ def joined_world() -> int | None:
 
 
 def first_node(nodes: str) -> str:
-    """The first host of a list as Slurm writes it, where rank 0 runs: ``gpu[07-09,12],cpu1`` begins with ``gpu07``."""
+    """Return the first host of a Slurm node list, where rank 0 runs: ``gpu07`` of ``gpu[07-09,12],cpu1``."""
     match = re.match(r"([^,\[]*)(?:\[([^,\-\]]*)[^\]]*\]([^,]*))?", nodes)
     assert match is not None  # every part may be empty
     return "".join(part or "" for part in match.groups())

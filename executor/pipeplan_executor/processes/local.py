@@ -1,8 +1,8 @@
-"""Ranks as processes of this machine: started together, watched, ended together when one is lost.
+"""Ranks as processes of this machine: started together, monitored, ended together when one is lost.
 
-A rank that dies is noticed by torch's elastic agent. A rank that stands still has no pulse and is killed. Ranks that
-wait for each other run into the process group's timeout. Either way the call ends with one `RunError` that names the
-first cause.
+Torch's elastic agent detects a rank that dies. A rank that stands still has no pulse and is killed. Ranks that wait for
+each other reach the process group's timeout. In each case the call ends with one `RunError` that names the first
+cause.
 """
 
 import json
@@ -25,26 +25,26 @@ from pipeplan_executor.processes.devices import cores
 from pipeplan_executor.processes.rank import PULSE, RunError, worker
 
 PATIENCE = 0.6
-"""The part of the timeout after which a rank without pulse is killed: earlier than its peers give up waiting for it."""
+"""Fraction of the timeout after which a rank without pulse is killed, before its peers' timeout."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def start_local(
     function: Callable[..., Any], world: int, arguments: tuple[Any, ...], timeout: float, device: str
 ) -> Any:
-    """Call a function on so many new processes that form a process group; the value of rank 0.
+    """Call a function on ``world`` new processes that form a process group; return the value of rank 0.
 
     Raises
     ------
     RunError
-        Naming the rank that failed, and how.
+        With the rank that failed, and its error.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # the one error is ours to tell
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the RunError replaces their reports
     threads = max(1, cores() // world)
     settings = {"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo", **allocator_settings()}
     with tempfile.TemporaryDirectory(prefix="pipeplan-run-") as name:
@@ -62,7 +62,7 @@ def start_local(
             start_method="spawn",
             monitor_interval=0.1,
         )
-        with Watch(folder, world, timeout) as watch, own_signals(), inherited(settings):
+        with Watch(folder, world, timeout) as watch, restored_signals(), inherited(settings):
             try:
                 elastic_launch(config, worker)(str(task), name, timeout, device, os.getpid())
             except ChildFailedError as error:
@@ -79,14 +79,14 @@ def _packed(task: object) -> bytes:
         return pickle.dumps(task)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(
-            f"ranks are processes of their own, and what they are to run cannot be sent there: {error}; name a model "
+            f"ranks are separate processes, and their task cannot be sent to them: {error}; name a model "
             "as 'module:function', and define functions and classes at the top level of a module"
         ) from error
 
 
 @contextmanager
-def own_signals() -> Iterator[None]:
-    """Torch's agent answers to signals while it runs; afterwards they mean what they meant before."""
+def restored_signals() -> Iterator[None]:
+    """Context that restores signal handlers at its end, since torch's agent replaces them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -99,34 +99,34 @@ def own_signals() -> Iterator[None]:
 
 
 class Watch:
-    """Looks at the pulse of every rank, and kills one that has none while others have, or has none any more.
+    """Monitor that kills a rank whose pulse stops, or never starts while others have one.
 
-    A silence is counted in looks, not read off the clock: where the launcher was stopped too, all was silent.
+    Silence is counted in polls, not in clock time, since a stopped launcher would see all ranks silent.
 
     Parameters
     ----------
     folder : Path
-        Where ranks leave their pulse.
+        Folder of the ranks' pulse files.
     world : int
     timeout : float
-        Seconds; a rank that had a pulse may be silent for `PATIENCE` of them, one that never had one for all.
+        Seconds; a rank that had a pulse may be silent for the fraction `PATIENCE` of them, other ranks for all.
 
     Attributes
     ----------
     killed : list of (int, str)
-        Ranks, and where they were last.
-    heard : dict
-        For each rank when that was last, and where it was then.
+        Ranks, and their last known places in the user's code.
+    last_pulse : dict
+        Time of each rank's last pulse, and its place in the user's code.
     """
 
     def __init__(self, folder: Path, world: int, timeout: float) -> None:
         self.killed: list[tuple[int, str]] = []
-        self.heard = dict.fromkeys(range(world), (0.0, ""))
+        self.last_pulse = dict.fromkeys(range(world), (0.0, ""))
         self._folder = folder
         self._looks, self._first_looks = (max(3, round(part * timeout / PULSE)) for part in (PATIENCE, 1))
         self._silent = dict.fromkeys(range(world), 0)
         self._pulses: dict[int, int] = {}
-        self._strangers = {child.pid for child in multiprocessing.active_children()}
+        self._other_children = {child.pid for child in multiprocessing.active_children()}
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -140,7 +140,7 @@ class Watch:
 
     def _run(self) -> None:
         while not self._done.wait(PULSE):
-            for rank in self.heard:
+            for rank in self.last_pulse:
                 if self._beats(rank):
                     self._silent[rank] = 0
                 elif self._pulses:
@@ -155,32 +155,37 @@ class Watch:
             if self._pulses.get(rank) == last:
                 return False
             self._pulses[rank] = last
-            self.heard[rank] = time.time(), pulse.read_text()
+            self.last_pulse[rank] = time.time(), pulse.read_text()
         except FileNotFoundError:
             return False
         return True
 
     def _kill(self, rank: int) -> None:
-        """A rank that never had a pulse did not tell its process either: it is one of those that nobody told."""
-        told = {int(path.read_text() or 0) for path in self._folder.glob("pid*")}
+        """Kill a rank. Without a heartbeat its process is unknown: kill all children that registered for no rank."""
+        registered = {int(path.read_text() or 0) for path in self._folder.glob("pid*")}
         own = self._folder / f"pid{rank}"
         if own.exists():
             processes = {int(own.read_text())}
         else:
-            processes = {child.pid for child in multiprocessing.active_children() if child.pid} - told - self._strangers
+            processes = (
+                {child.pid for child in multiprocessing.active_children() if child.pid}
+                - registered
+                - self._other_children
+            )
         for process in processes:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         if processes:
-            self.killed.append((rank, self.heard[rank][1]))
+            self.killed.append((rank, self.last_pulse[rank][1]))
 
 
 def cause(folder: Path, failures: dict[int, Any], watch: Watch, timeout: float) -> RunError:
-    """The first error that is no other one's consequence."""
+    """Return the first error that is not a consequence of another one."""
+    # each rank's own note of its error; a killed rank has none
     notes = {note["rank"]: note for note in (json.loads(path.read_text()) for path in folder.glob("error*.json"))}
     if watch.killed:
         rank, place = watch.killed[0]
-        silent = timeout if watch.heard[rank][0] == 0 else PATIENCE * timeout
+        silent = timeout if watch.last_pulse[rank][0] == 0 else PATIENCE * timeout
         return RunError(f"rank {rank} stood still for {silent:.0f} s{_at(place)} and was killed; {_END}")
     for rank, failure in sorted(failures.items()):
         if rank not in notes and failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:
@@ -195,7 +200,7 @@ def cause(folder: Path, failures: dict[int, Any], watch: Watch, timeout: float) 
             failed.add_note(first["trace"])
         return failed
     if notes:
-        return _unanswered(notes, watch, timeout)
+        return _timeout_cause(notes, watch, timeout)
     rank, failure = min(failures.items(), key=lambda item: item[1].timestamp)
     return RunError(f"rank {rank} ended with exit code {failure.exitcode}; {_END}")
 
@@ -203,13 +208,13 @@ def cause(folder: Path, failures: dict[int, Any], watch: Watch, timeout: float) 
 _END = "the run ended on every rank"
 
 
-def _unanswered(notes: dict[int, dict[str, Any]], watch: Watch, timeout: float) -> RunError:
-    """Ranks waited in vain: for one that has no pulse, for one that is busy with something else, or for each other."""
+def _timeout_cause(notes: dict[int, dict[str, Any]], watch: Watch, timeout: float) -> RunError:
+    """Return the cause of a timeout: a rank without pulse, a rank busy in the user's code, or a mutual wait."""
     first = min(notes.values(), key=lambda note: note["time"])
-    for rank, (heard, place) in watch.heard.items():
-        if rank not in notes and first["time"] - heard > 4 * PULSE:
+    for rank, (last_pulse, place) in watch.last_pulse.items():
+        if rank not in notes and first["time"] - last_pulse > 4 * PULSE:
             return RunError(f"rank {rank} stood still{_at(place)} while others waited {timeout:.0f} s for it; {_END}")
-    for rank, (_, place) in watch.heard.items():
+    for rank, (_, place) in watch.last_pulse.items():
         if rank not in notes and place:
             return RunError(f"rank {rank} was busy{_at(place)} while others waited {timeout:.0f} s for it; {_END}")
     return RunError(f"rank {first['rank']} failed: {first['error']}")

@@ -1,4 +1,4 @@
-"""A rank's process around the function that it was started for: process group, signs of life, and its outcome."""
+"""Process of a rank: process group, heartbeat, and outcome of its function."""
 
 import atexit
 import json
@@ -17,13 +17,16 @@ from typing import Any
 from pipeplan.core.errors import PipeplanError
 
 PULSE = 0.5
-"""Seconds between two signs of life of a rank."""
+"""Seconds between two heartbeats of a rank."""
 _PACKAGE = Path(__file__).parent.parent
 _PYTHON = sysconfig.get_path("stdlib")
 
 
 def place() -> str:
-    """``'my_data.py:33 in draw'``: where the main thread is; empty if it is at work here, or waits for other ranks."""
+    """Return the main thread's place in the user's code, like ``'my_data.py:33 in draw'``.
+
+    It is empty while the thread runs this package or waits for other ranks.
+    """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         file = Path(frame.f_code.co_filename)
@@ -36,19 +39,19 @@ def place() -> str:
     return ""
 
 
-COURTESY = 1.0
-"""Seconds that a rank which lost a peer waits before it ends, so that the launcher sees the peer's end first."""
-_SIGNS = ("closed by peer", "timed out", "timeout", "broken pipe", "connect")
-"""What torch says where another rank is to blame."""
+PEER_WAIT = 1.0
+"""Seconds that a rank waits before it ends after losing a peer, so that the launcher sees the peer's end first."""
+_LOST_PEER = ("closed by peer", "timed out", "timeout", "broken pipe", "connect")
+"""Parts of torch's messages about errors that another rank caused."""
 
 
 class RunError(PipeplanError):
-    """A run ended before its time; the text names the rank and its error.
+    """Early end of a run; the text names the rank and its error.
 
     Attributes
     ----------
     again : bool
-        Whether another attempt may go better.
+        True if another attempt may succeed.
     """
 
     def __init__(self, text: str, again: bool = True) -> None:
@@ -57,24 +60,24 @@ class RunError(PipeplanError):
 
 
 def as_rank(function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float, device: str) -> Any:
-    """Join the process group that the environment tells of, call the function, leave the group.
+    """Join the process group that the environment describes, call the function, leave the group.
 
     Raises
     ------
     RunError
-        If another rank is to blame.
+        If another rank caused the error.
     """
     import torch.distributed as dist
 
     from pipeplan_executor.processes.devices import take
-    from pipeplan_executor.processes.meeting import join
+    from pipeplan_executor.processes.rendezvous import join
 
     backend = "cpu:gloo,cuda:nccl" if take(device).type == "cuda" else "gloo"
     try:
         join(backend, timeout)
         return function(*arguments)
     except RuntimeError as error:  # those of torch.distributed are of this kind; a user's own timeouts are not
-        if any(sign in str(error).lower() for sign in _SIGNS):
+        if any(sign in str(error).lower() for sign in _LOST_PEER):
             raise RunError(
                 f"rank {os.environ['RANK']} lost a peer or waited {timeout:.0f} s for it: {_first(error)}"
             ) from error
@@ -90,18 +93,18 @@ def _first(error: BaseException) -> str:
 
 
 def worker(task: str, folder: str, timeout: float, device: str, launcher: int) -> None:
-    """What a local rank runs, as long as the process ``launcher`` is there, which knows by files how it fares.
+    """Run the task of a local rank while the process ``launcher`` exists, and report to it through files.
 
     ::
 
-        pid1     its process          pulse1        rewritten every half a second: where in the user's code it is
-        value    what rank 0 returns  error1.json   how it failed
+        pid1     its process          pulse1        place in the user's code, rewritten every half second
+        value    result of rank 0     error1.json   error of the rank
     """
     rank, home = int(os.environ["RANK"]), Path(folder)
     succeeded: list[bool] = []
-    atexit.register(lambda: leave() if succeeded else None)  # as the first, so that it is the last to be called
+    atexit.register(lambda: leave() if succeeded else None)  # registered first, so that it is called last
 
-    import torch.distributed  # noqa: F401  ahead of the pulse, which loading libraries would hold up
+    import torch.distributed  # noqa: F401  before the first pulse, since loading libraries would delay the next ones
 
     (home / f"pid{rank}").write_text(str(os.getpid()))
     threading.Thread(target=_pulse, args=(home / f"pulse{rank}", launcher), daemon=True).start()
@@ -111,29 +114,29 @@ def worker(task: str, folder: str, timeout: float, device: str, launcher: int) -
         if rank == 0:
             (home / "value").write_bytes(pickle.dumps(value))
     except BaseException as error:
-        consequence, told = isinstance(error, RunError), isinstance(error, PipeplanError)
+        consequence, explained = isinstance(error, RunError), isinstance(error, PipeplanError)
         note = {
             "rank": rank,
             "time": time.time(),
             "consequence": consequence,
-            "again": consequence or not told,
-            "error": str(error) if told else f"{type(error).__name__}: {error}",
-            "trace": "" if told else traceback.format_exc(),
+            "again": consequence or not explained,
+            "error": str(error) if explained else f"{type(error).__name__}: {error}",
+            "trace": "" if explained else traceback.format_exc(),
         }
         part = home / f"error{rank}.part"
         part.write_text(json.dumps(note))
         part.rename(home / f"error{rank}.json")
         if consequence:
-            time.sleep(COURTESY)
-        os._exit(1)  # neither the interpreter's exit nor a peer's can hold this rank back any more
+            time.sleep(PEER_WAIT)
+        os._exit(1)  # at once: neither the interpreter's exit nor a peer's can delay it
     succeeded.append(True)
 
 
 def leave() -> None:
-    """Be gone, successfully.
+    """End the process at once, with success.
 
-    Without this, Python takes modules apart for seconds before a process ends that has loaded torch, and threads of
-    torch that are still there then may abort a process that has done all its work.
+    Otherwise Python unloads the modules of torch for seconds, and remaining threads of torch may abort a process that
+    has completed its work.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -144,7 +147,7 @@ def _pulse(path: Path, launcher: int) -> None:
     part = path.with_suffix(".part")
     while True:
         if os.getppid() != launcher:
-            os._exit(1)  # nobody is left to end this rank
+            os._exit(1)  # the launcher is gone and cannot end this rank
         part.write_text(place())
         part.replace(path)
         time.sleep(PULSE)

@@ -1,1 +1,1 @@
-"""The step engine: a schedule as sends, receives and computations, and what runs them."""
+"""The step engine: lowering of a schedule to sends, receives and computations, and their execution."""

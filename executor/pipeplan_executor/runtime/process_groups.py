@@ -11,39 +11,39 @@ from pipeplan.core.schedule import Kind, Schedule
 from pipeplan_executor.runtime.program.order import find_replicas
 
 _MADE: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]] = WeakKeyDictionary()
-"""Groups by their ranks, for every world: making one takes time and threads, so it is made once."""
+"""Groups by their ranks, for every world: creating one takes time and threads, so it is created once."""
 
 
-def replica_groups(replicas: Sequence[tuple[int, ...]], members: int = 1) -> dict[int, dist.ProcessGroup]:
-    """A group for each stage (or whatever else is listed) that has several ranks.
+def replica_groups(replicas: Sequence[tuple[int, ...]], group_size: int = 1) -> dict[int, dist.ProcessGroup]:
+    """Return a process group for each listed stage, or set of copies, that has several ranks, by its place in the list.
 
-    Every process calls this with the same arguments, and gets the groups of which it is no member too; but where a rank
-    has several ``members``, those only of its own column.
+    Every process calls this with the same arguments, and gets also groups that it does not belong to. If a rank of the
+    plan is a tensor-parallel group of ``group_size`` processes, it gets only the groups of its own column.
     """
     world = dist.group.WORLD
     assert world is not None
     made = _MADE.setdefault(world, {})
     found = {}
     for stage, ranks in enumerate(replicas):
-        for member in range(members):
-            processes = tuple(rank * members + member for rank in ranks)
+        for tensor_rank in range(group_size):
+            processes = tuple(rank * group_size + tensor_rank for rank in ranks)
             if len(processes) == dist.get_world_size() > 1:
                 found[stage] = world
             elif len(processes) > 1:
                 if processes not in made:
                     made[processes] = dist.new_group(list(processes))
-                if member == dist.get_rank() % members:
+                if tensor_rank == dist.get_rank() % group_size:
                     found[stage] = made[processes]
     return found
 
 
 class LastReplicas:
-    """The ranks that share the last stage's micro-batches.
+    """Replicas of the last stage, and the micro-batches of each.
 
     Parameters
     ----------
     group : ProcessGroup or None
-        None if there is one only.
+        Their group; None for a single replica.
     """
 
     def __init__(self, schedule: Schedule, group: dist.ProcessGroup | None) -> None:
@@ -60,7 +60,7 @@ class LastReplicas:
     def gathered(
         self, found: Mapping[int, tuple[Tensor, ...]], shapes: Sequence[Tensor], device: torch.device
     ) -> list[tuple[Tensor, ...]]:
-        """What each rank found for its micro-batches, for all of them; ``shapes`` are those of one micro-batch."""
+        """Return the outputs of all micro-batches, broadcast by their ranks; ``shapes``: those of one micro-batch."""
         rows = []
         for number in range(len(self._owners)):
             row = found.get(number) or tuple(torch.empty(s.shape, dtype=s.dtype, device=device) for s in shapes)

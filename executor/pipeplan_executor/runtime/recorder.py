@@ -1,6 +1,6 @@
-"""Recorder of a rank's actions: when each began and ended.
+"""Recorder of the start and end of a rank's actions.
 
-Times are the processor's. On a GPU they tell when actions were handed to it, not when they ran.
+Times are taken on the CPU. On a GPU they are the times at which actions were launched, not those at which they ran.
 """
 
 import platform
@@ -14,29 +14,29 @@ from pipeplan.core.schedule import Action
 
 
 def now() -> int:
-    """Nanoseconds of the steady clock that all processes of one host share."""
+    """Return nanoseconds of the monotonic clock that all processes of one host share."""
     return time.monotonic_ns()
 
 
 def host() -> str:
-    """Whose clock `now` reads: where two processes get the same here, it is the same clock."""
+    """Return a name of the clock that `now` reads: processes with the same name share the clock."""
     boot = Path("/proc/sys/kernel/random/boot_id")  # containers of one machine have many names, and one clock
     return boot.read_text().strip() if boot.exists() else platform.node()
 
 
 @dataclass
 class Recorder:
-    """Keeps the start and end of every action since `clear`."""
+    """Start and end of every action since `clear`, in nanoseconds."""
 
     spans: list[tuple[Action, int, int]] = field(default_factory=list)
 
     @contextmanager
     def during(self, action: Action) -> Iterator[None]:
-        """Around an action."""
+        """Context that records an action."""
         start = now()
         yield
         self.spans.append((action, start, now()))
 
     def clear(self) -> None:
-        """Forget what was recorded."""
+        """Discard all records."""
         self.spans = []

@@ -1,11 +1,13 @@
-"""`ShardedLayers`: calls of a stage's layers on a team; layers with cut parameters get whole tensors as DTensors.
+"""`ShardedLayers`: calls of a stage's layers on a tensor-parallel group.
+
+Layers with sharded parameters get whole tensors as DTensors.
 
 ::
 
-    plain x ──▶ layer without cuts ──▶ plain ──▶ layer with cuts ──▶ plain, or a part ──▶ … ──▶ plain, whole
-                every member alike               DTensors inside
+    plain x ──▶ layer without shards ──▶ plain ──▶ layer with shards ──▶ plain, or a shard ──▶ … ──▶ plain, whole
+                alike on every rank                DTensors inside
 
-A layer whose parameters and inputs are whole runs as it would in one process, on every member.
+A layer whose parameters and inputs are whole runs on every tensor-parallel rank as it would in one process.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,62 +22,69 @@ from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.func import functional_call
 
 from pipeplan.frontend.split_backward.queue import TAKER, plain
+from pipeplan_executor.sharding.dispatch import ShardDispatch
 from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped
-from pipeplan_executor.sharding.placing import Placing
 from pipeplan_executor.sharding.shards import ParameterShard
 
 
 class ShardedLayers:
-    """What a stage does for its layers on a team.
+    """Wrapper of a stage's layers for a tensor-parallel group.
 
     Parameters
     ----------
     mesh : DeviceMesh
-        The members.
-    cuts : mapping of str to ParameterShard
-        This member's parts, by names of the unsplit model.
+        The tensor-parallel ranks.
+    shards : mapping of str to ParameterShard
+        The shards of this tensor-parallel rank, by names of the unsplit model.
     """
 
-    def __init__(self, mesh: DeviceMesh, cuts: Mapping[str, ParameterShard]) -> None:
-        self.placing = Placing(mesh)
-        self._mesh, self._cuts = mesh, cuts
+    def __init__(self, mesh: DeviceMesh, shards: Mapping[str, ParameterShard]) -> None:
+        self.dispatch = ShardDispatch(mesh)
+        self._mesh, self._shards = mesh, shards
 
-    def called(self, layer: nn.Module, names: Mapping[str, str]) -> Callable[..., Any]:
-        """What stands for a call of the layer; ``names`` are those of its parameters in the unsplit model."""
+    def wrapped(self, layer: nn.Module, names: Mapping[str, str]) -> Callable[..., Any]:
+        """Return a function to call in place of the layer.
+
+        ``names``: the names of its parameters in the unsplit model, by their names in the layer.
+        """
         there = dict(layer.named_parameters(remove_duplicate=False))
         placements: dict[str, tuple[Placement, ...]] = {
-            name: (Shard(self._cuts[names[name]].axis),) if names.get(name) in self._cuts else WHOLE for name in there
+            name: (Shard(self._shards[names[name]].axis),) if names.get(name) in self._shards else WHOLE
+            for name in there
         }
         return partial(self._call, layer, placements, any(each != WHOLE for each in placements.values()))
 
     def _call(
-        self, layer: nn.Module, placements: Mapping[str, tuple[Placement, ...]], is_cut: bool, *tensors: Tensor
+        self, layer: nn.Module, placements: Mapping[str, tuple[Placement, ...]], is_sharded: bool, *tensors: Tensor
     ) -> Any:
-        if not is_cut and not any(isinstance(tensor, DTensor) for tensor in tensors):
+        if not is_sharded and not any(isinstance(tensor, DTensor) for tensor in tensors):
             return layer(*tensors)
         there = dict(layer.named_parameters(remove_duplicate=False))
-        with self.placing.during(forward=True):
+        with self.dispatch.during(forward=True):
             held = {name: self._stand_in(there[name], how) for name, how in placements.items()}
-            given = tuple(self._on_team(tensor, WHOLE) for tensor in tensors)
+            given = tuple(self._as_dtensor(tensor, WHOLE) for tensor in tensors)
             return mapped(_plain_if_whole, functional_call(layer, held, given, tie_weights=False))
 
-    def end(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """What leaves the stage: plain and whole."""
-        with self.placing.during(forward=True):
+    def gathered(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the outputs of the stage as plain, whole tensors."""
+        with self.dispatch.during(forward=True):
             return tuple(map(_gathered, tensors))
 
     def backward(self) -> AbstractContextManager[None]:
-        """Around a backward, and around what it leaves for later."""
-        return self.placing.during(forward=False)
+        """Context for a backward, and for its delayed weight gradients."""
+        return self.dispatch.during(forward=False)
 
-    def _on_team(self, tensor: Tensor, placements: tuple[Placement, ...]) -> DTensor:
+    def _as_dtensor(self, tensor: Tensor, placements: tuple[Placement, ...]) -> DTensor:
         if isinstance(tensor, DTensor):
             return tensor
         return DTensor.from_local(tensor, self._mesh, placements, run_check=False)
 
     def _stand_in(self, parameter: nn.Parameter, placements: tuple[Placement, ...]) -> DTensor:
-        """The whole parameter for the layer; its delayed gradient (`frontend.split_backward`) comes to the part."""
-        stand_in = self._on_team(parameter, placements)
+        """Return the whole parameter as a DTensor for the layer.
+
+        Its delayed weight gradient (`frontend.split_backward`) is added to the gradient of the shard.
+        """
+        stand_in = self._as_dtensor(parameter, placements)
         if plain(parameter):
             setattr(stand_in, TAKER, partial(_add, parameter, placements))
         return stand_in
@@ -91,15 +100,18 @@ def _add(parameter: nn.Parameter, placements: tuple[Placement, ...], gradient: D
 
 def _plain_if_whole(tensor: Tensor) -> Tensor:
     if isinstance(tensor, DTensor) and is_whole(tensor):
-        return _left(tensor)
+        return _as_plain(tensor)
     return tensor
 
 
 def _gathered(tensor: Tensor) -> Tensor:
-    return _left(tensor.redistribute(placements=WHOLE)) if isinstance(tensor, DTensor) else tensor
+    return _as_plain(tensor.redistribute(placements=WHOLE)) if isinstance(tensor, DTensor) else tensor
 
 
-def _left(tensor: DTensor) -> Tensor:
-    """The plain tensor; no view to autograd, which lets nobody write into one that a function of torch's own made."""
+def _as_plain(tensor: DTensor) -> Tensor:
+    """Return the local tensor as a plain one.
+
+    It is no view to autograd, which forbids in-place writes into a view that a function of torch's own made.
+    """
     plain = tensor.to_local()
     return torch.ops.aten._unsafe_view(plain, plain.shape) if plain.requires_grad else plain

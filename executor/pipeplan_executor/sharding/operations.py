@@ -1,11 +1,11 @@
-"""Operations that run on parts of tensors, with their traits; and attention on a CPU.
+"""Operations that run on shards of tensors, with their traits; and attention on a CPU.
 
-DTensor has rules for many more. Some of them are wrong where sizes are arguments (group norm), or made for another use
-(convolutions cut along the width of images). Those listed here are held by random tests, but for attention on GPUs,
-which nobody has run; all others gather.
+DTensor has rules for many more operations. Some of them are wrong where sizes are arguments (group norm), or made for
+another use (convolutions sharded along the width of images). Those listed here are covered by random tests, except
+attention on GPUs, which has not been run. All other operations gather.
 
-For attention on GPUs torch's DTensor has rules; for the CPU's it has none, so `attend` has them here, for queries, keys
-and values of which each member has some heads or samples.
+Torch's DTensor has rules for attention on GPUs and none for attention on a CPU. `attend` implements the latter, for
+queries, keys and values of which each tensor-parallel rank has some heads or samples.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ from pipeplan_executor.sharding.parts import WHOLE, local, mapped, placed
 
 _ATEN = torch.ops.aten
 
-_ASIDE = frozenset({_ATEN.view, _ATEN._unsafe_view, _ATEN.detach, _ATEN.alias})
-"""Behind them partial sums stay what they are."""
+_KEEPING_VALUES = frozenset({_ATEN.view, _ATEN._unsafe_view, _ATEN.detach, _ATEN.alias})
+"""Operations that keep every value: partial sums pass through them unchanged."""
 
 _PRODUCTS = {_ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm}
 _SHAPES = {
@@ -45,28 +45,30 @@ _ON_GPUS = {
     *(_ATEN._scaled_dot_product_efficient_attention, _ATEN._scaled_dot_product_efficient_attention_backward),
     *(_ATEN._scaled_dot_product_cudnn_attention, _ATEN._scaled_dot_product_cudnn_attention_backward),
 }
-_BY_PARTS = frozenset({*_ASIDE, *_PRODUCTS, *_SHAPES, *_COPIES, *_SUMS, *_LAYERS, *_ON_GPUS})
+_BY_PARTS = frozenset({*_KEEPING_VALUES, *_PRODUCTS, *_SHAPES, *_COPIES, *_SUMS, *_LAYERS, *_ON_GPUS})
 
 _FILLS = frozenset({_ATEN.bernoulli_, _ATEN.uniform_, _ATEN.normal_, _ATEN.exponential_, _ATEN.random_})
 
 
 class Traits(NamedTuple):
-    """What is to know of an operation.
+    """Properties of an operation that decide how it is dispatched.
 
     Attributes
     ----------
     by_parts : bool
-        DTensor's rule for it is used.
-    aside : bool
-        It leaves every number as it is.
+        It runs on shards, by DTensor's rule.
+    keeps_values : bool
+        It leaves every number unchanged.
     seeded : bool
         It may draw random numbers.
-    writing, filling : bool
-        It writes into arguments; without reading them.
+    writing : bool
+        It writes into arguments.
+    filling : bool
+        It writes into arguments without reading them.
     """
 
     by_parts: bool
-    aside: bool
+    keeps_values: bool
     seeded: bool
     writing: bool
     filling: bool
@@ -74,11 +76,11 @@ class Traits(NamedTuple):
 
 @cache
 def traits(func: Any) -> Traits:
-    """Of an operation."""
+    """Return the traits of an operation."""
     packet = func.overloadpacket
     return Traits(
         packet in _BY_PARTS or torch.Tag.pointwise in func.tags,
-        packet in _ASIDE,
+        packet in _KEEPING_VALUES,
         torch.Tag.nondeterministic_seeded in func.tags,
         func._schema.is_mutable,
         packet in _FILLS,
@@ -86,7 +88,7 @@ def traits(func: Any) -> Traits:
 
 
 def draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether one that may draw does: attention draws with dropout only."""
+    """Return whether an operation that may draw random numbers does: attention draws with dropout only."""
     for place, argument in enumerate(func._schema.arguments):
         if argument.name == "dropout_p":
             return bool(kwargs.get("dropout_p", args[place] if place < len(args) else argument.default_value))
@@ -94,7 +96,7 @@ def draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """The arguments that an operation writes into."""
+    """Yield the arguments that an operation writes into."""
     for place, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             if argument.name in kwargs:
@@ -107,18 +109,18 @@ ATTENTION = (
     _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
     _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default,
 )
-_APART = (0, 1)
-"""Axes along which parts are computed apart: samples and heads."""
+_INDEPENDENT_AXES = (0, 1)
+"""Axes along which shards are computed independently: samples and heads."""
 
 
 def attend(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[DTensor, ...] | None:
-    """Each member's part of what the operation makes; None if no tensor is cut along samples or heads.
+    """Run attention on shards and return its sharded results; None if no tensor is sharded along samples or heads.
 
-    The others are cut alike; of a mask, which broadcasts, every member takes what its part needs.
+    The other tensors are sharded alike. A mask broadcasts, so every rank takes the part of it that its shard needs.
     """
     tensors = [each for each in args if isinstance(each, Tensor)]
     found = [(each.placements[0], each.device_mesh) for each in tensors if isinstance(each, DTensor)]
-    cut, mesh = next(((p, mesh) for p, mesh in found if type(p) is Shard and p.dim in _APART), (None, None))
+    cut, mesh = next(((p, mesh) for p, mesh in found if type(p) is Shard and p.dim in _INDEPENDENT_AXES), (None, None))
     if cut is None or mesh is None or any(each.shape[cut.dim] % mesh.size() for each in tensors):
         return None
     parts = mapped(lambda tensor: _part(tensor, mesh, cut.dim), args)

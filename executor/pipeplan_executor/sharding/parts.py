@@ -1,7 +1,7 @@
-"""DTensors made from each member's part and taken apart again, below autograd; and the tensors among arguments.
+"""Conversion between DTensors and local shards below autograd; and traversal of the tensors among arguments.
 
-All uses of parts of DTensor that are not public are here; a new release may move them. `mapped` and `tensors` look into
-arguments themselves, since torch's trees take longer than the operation.
+All uses of DTensor's private names are here; a new release may move them. `mapped` and `tensors` traverse arguments
+themselves, since torch's pytree functions take longer than the operation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +18,9 @@ WHOLE = (Replicate(),)
 
 
 def placed(part: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> DTensor:
-    """The tensor of which ``part`` is here.
+    """Return the DTensor whose local shard is ``part``.
 
-    `DTensor.from_local` is a function of autograd's, and what an operation below it returns must not be.
+    `DTensor.from_local` is recorded by autograd; results of operations below autograd must not be.
     """
     if placements == WHOLE:
         meta = TensorMeta(part.shape, part.stride(), part.dtype)
@@ -31,19 +31,19 @@ def placed(part: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> D
 
 
 def local(tensor: DTensor, placements: Sequence[Placement]) -> Tensor:
-    """What is here of a tensor that lies so: its own memory, where it does already."""
+    """Return the local shard of a tensor under these placements; no copy if it has them already."""
     with torch.no_grad():
         there = tensor if tensor.placements == tuple(placements) else tensor.redistribute(placements=placements)
         return there.to_local()
 
 
 def is_whole(tensor: DTensor) -> bool:
-    """Whether every member has all of it."""
+    """Return whether every tensor-parallel rank has the whole tensor."""
     return bool(tensor.placements == WHOLE)
 
 
 def mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
-    """The value with every tensor in it exchanged."""
+    """Return the value with every tensor in it replaced by ``change(tensor)``."""
     if isinstance(value, Tensor):
         return change(value)
     kind = type(value)
@@ -57,7 +57,7 @@ def _within(change: Callable[[Tensor], Any], value: Any) -> Any:
 
 
 def tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[DTensor]:
-    """Those that lie on a team."""
+    """Return the DTensors among the arguments."""
     found = []
     for each in (*args, *kwargs.values()):
         if isinstance(each, DTensor):

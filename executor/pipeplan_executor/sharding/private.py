@@ -1,6 +1,6 @@
-"""All uses of names of torch that have an underscore on their way, except DTensor's (`parts`).
+"""Imports from private modules of torch, except DTensor's (`parts`).
 
-Torch 2.13 documents what is here; where it is imported from may change.
+Torch 2.13 documents these names; their modules may change.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,9 @@ __all__ = ["TorchDispatchMode", "run_backward"]
 
 
 def run_backward(roots: Sequence[GradientEdge], gradients: Sequence[Tensor]) -> None:
-    """``torch.autograd.backward(roots, gradients)`` for gradients that are known to fit.
+    """Run ``torch.autograd.backward(roots, gradients)`` without checking shapes and types.
 
-    It is what that function calls once it has compared shapes and types, which takes a third of the backward of a tiny
-    stage.
+    The check takes a third of the backward of a tiny stage.
     """
     _engine_run_backward(
         tuple(roots),

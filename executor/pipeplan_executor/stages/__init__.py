@@ -1,6 +1,6 @@
-"""A model as the stages of a plan: cut, with the unsplit weights, and what each computes of a micro-batch.
+"""Stages of a plan: split of the model, weights of the unsplit model, forward and backward of a micro-batch.
 
 ::
 
-    source ──▶ row of layers ──split──▶ stage modules ──materialise──▶ with weights ──stage──▶ F, B, I, W
+    source ──▶ layers ──split──▶ stage modules ──materialise──▶ with weights ──stage──▶ F, B, I, W
 """

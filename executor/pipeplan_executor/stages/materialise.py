@@ -1,7 +1,7 @@
 """Values for tensors of a model: from the workload's own module, from a file, or drawn from a seed.
 
-The random numbers of a tensor depend on the seed and on the submodule that owns it, and on nothing else. So a stage
-that builds two layers and a process that builds the whole model end up with the same weights, wherever layers begin.
+The random numbers of a tensor depend only on the seed and on the submodule that owns it. So a stage that builds two
+layers and a process that builds the whole model get the same weights, for all boundaries.
 """
 
 import copy
@@ -21,7 +21,7 @@ _NOTHING = {
     **dict.fromkeys((torch.float64, torch.float32, torch.float16, torch.bfloat16), torch.nan),
     **{kind: torch.iinfo(kind).min for kind in (torch.int64, torch.int32, torch.int16)},
 }
-"""What a tensor is filled with before it is drawn, by its format: afterwards it shows whether anything was drawn."""
+"""Fill value of a tensor before it is drawn, by its format; numbers that still have it later were not drawn."""
 
 
 def values_of(
@@ -33,39 +33,40 @@ def values_of(
     weights: str | Path | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
-    cuts: Mapping[str, ParameterShard] | None = None,
+    shards: Mapping[str, ParameterShard] | None = None,
 ) -> dict[str, Tensor]:
-    """The tensors with these names; names of one tensor get one object.
+    """Return the tensors with these names; names of one tensor get one object.
 
     Parameters
     ----------
     blank : torch.nn.Module
         The unsplit model on the meta device.
     own : torch.nn.Module
-        The same from the user; what has values there has the same here, unless a file says otherwise.
+        The user's model. Tensors that have values in it keep them, unless they are read from ``weights``.
     names : iterable of str
-        Of parameters and buffers. Nothing else takes memory.
+        Names of parameters and buffers. Nothing else takes memory.
     seed : int
-        Of what has no values.
+        Seed of tensors without values.
     weights : path, optional
         A state-dict file of the unsplit model.
     dtype : torch.dtype, optional
         Converts floating-point tensors.
-    cuts : mapping of str to ParameterShard, optional
-        Of which parameters only a part is kept. Whole tensors are there for one submodule at a time.
+    shards : mapping of str to ParameterShard, optional
+        Sharded parameters, of which only the shard is kept. Whole tensors exist for one submodule at a time.
 
     Raises
     ------
     InputError
         If the file cannot be read, or lacks a tensor, or has it in another shape.
     PlanError
-        If there is no rule by which a tensor could be drawn.
+        If a tensor has no values and no rule to draw them.
     """
-    known, given, parts = dict(named_tensors(blank)), dict(named_tensors(own)), cuts or {}
+    known, given, parts = dict(named_tensors(blank)), dict(named_tensors(own)), shards or {}
     aliases: dict[int, list[str]] = {}
     for name, tensor in known.items():
         aliases.setdefault(id(tensor), []).append(name)
     wanted = {aliases[id(known[name])][0]: aliases[id(known[name])] for name in names}
+    # sources in order: the file, the user's own module, the seed
     found = _read(weights, wanted, known, set(blank.state_dict())) if weights is not None else {}
     found |= {name: given[name] for name in wanted if name not in found and not given[name].is_meta}
     fresh = drawn(blank, [name for name in wanted if name not in found], seed, dtype, parts)
@@ -83,9 +84,9 @@ def values_of(
 
 
 def put(module: nn.Module, name: str, value: Tensor, *, lasting: bool | None = None) -> None:
-    """Set a parameter or buffer by its dotted name; recurrent layers hear of it.
+    """Set a parameter or buffer by its dotted name, with `setattr`, so that recurrent layers update their lists.
 
-    ``lasting``: whether a buffer is part of the module's ``state_dict``; by default as it was.
+    ``lasting``: True if a buffer belongs to the module's ``state_dict``; by default as before.
     """
     path, _, last = name.rpartition(".")
     holder = module.get_submodule(path)
@@ -99,13 +100,13 @@ def drawn(
     names: Iterable[str],
     seed: int,
     dtype: torch.dtype | None = None,
-    cuts: Mapping[str, ParameterShard] | None = None,
+    shards: Mapping[str, ParameterShard] | None = None,
 ) -> dict[str, Tensor]:
-    """Tensors with the values that their owners draw, on the CPU, so that they are the same on every kind of device.
+    """Draw tensors by the rules of their owners, on the CPU, so that they are the same on every kind of device.
 
-    The owner of a tensor is the innermost submodule that has it. It is drawn by its ``reset_parameters``, and by
-    ``_init_weights(submodule)`` of the modules around it where they have that, as models of ``transformers`` do; the
-    method is then called for the owner and for the submodules between, since some draw their children's weights.
+    The owner of a tensor is the innermost submodule that has it. Its ``reset_parameters`` draws the tensor. So does
+    ``_init_weights(submodule)`` of a surrounding module, as in models of ``transformers``. That method is called for
+    the owner and for the submodules between, since some draw their children's weights.
     """
     owners: dict[str, list[str]] = {}
     for name in names:
@@ -118,17 +119,19 @@ def drawn(
         whole.to(dtype)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         for path, wanted in owners.items():
+            # only this submodule takes memory, filled with marks
             part = whole.get_submodule(path)
             part.to_empty(device="cpu", recurse=False)
             own = {**part._parameters, **part._buffers}
             for tensor in own.values():
                 _mark(tensor)
+            # draw it from its own seed, then keep the wanted tensors, or their shards
             torch.manual_seed(derive(seed, "weights", path))
             _draw(whole, path)
             for name in wanted:
                 value = own[name.rpartition(".")[2]]
                 _check_drawn(name, part, value)
-                found[name] = cuts[name].of(value) if cuts and name in cuts else value
+                found[name] = shards[name].of(value) if shards and name in shards else value
             part.to_empty(device="meta", recurse=False)
     return found
 
@@ -151,7 +154,7 @@ def _initialises_others(module: nn.Module) -> bool:
 
 
 def _prefixes(path: str) -> Iterator[str]:
-    """The path, and those of the modules around it, outwards."""
+    """Yield the path, then those of the surrounding modules, from the inside out."""
     while path:
         yield path
         path = path.rpartition(".")[0]
@@ -167,16 +170,16 @@ def _check_drawn(name: str, owner: nn.Module, tensor: Tensor) -> None:
     mark = _NOTHING.get(tensor.dtype)
     if mark is not None and (tensor.isnan() if mark != mark else tensor == mark).any():
         raise PlanError(
-            f"{name} has no values, and nothing draws it: {type(owner).__name__} has no reset_parameters() that fills "
-            "it, so its stage cannot be built alone; give the class a reset_parameters() that fills all that it owns, "
-            "or pass the weights as a state-dict file (--weights file.pt)"
+            f"{name} has no values and no rule to draw them: {type(owner).__name__} has no "
+            "reset_parameters() that fills it, so its stage cannot be built alone; give the class a reset_parameters() "
+            "that fills all that it owns, or pass the weights as a state-dict file (--weights file.pt)"
         )
 
 
 def _read(
     path: str | Path, wanted: Mapping[str, list[str]], known: Mapping[str, Tensor], lasting: set[str]
 ) -> dict[str, Tensor]:
-    """From a state-dict file, which is mapped, not read as a whole; buffers that are never saved are left out."""
+    """Read tensors from a state-dict file, which is memory-mapped; buffers that are never saved are left out."""
     try:
         state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except (OSError, RuntimeError, ValueError) as error:

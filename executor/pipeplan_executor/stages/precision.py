@@ -1,8 +1,8 @@
-"""Mixed precision on the ranks of a plan: what passes between stages, what lasts for a step, and loss scaling for fp16.
+"""Mixed precision on the ranks of a plan: formats between stages, converted weights of a step, loss scaling for fp16.
 
-Loss scaling makes small gradients larger on their way, and leaves out an update that overflowed. Torch's own scaler for
-sharded training decides: it sends overflows to all ranks and adapts the scale (Micikevicius et
-al., Mixed Precision Training, 2018, section 3.2).
+Loss scaling multiplies gradients, so that small ones do not underflow, and skips an update whose gradients overflowed.
+Torch's scaler for sharded training does this: it shares overflows among all ranks and adapts the scale (Micikevicius
+et al., Mixed Precision Training, 2018, section 3.2).
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from pipeplan_executor.stages.shapes import Tensors, as_tuple
 
 
 def sharing_casts(precision: str | None, device: torch.device) -> AbstractContextManager[object]:
-    """Around a step: every weight is converted once for all its micro-batches, not kept once for each in flight.
+    """Context for a step in which each weight is converted once, not once for every micro-batch in flight.
 
-    Torch keeps converted weights until the outermost context ends; this one is off, and outside of all others.
+    Torch keeps converted weights until the outermost autocast context ends. This outermost one is itself disabled.
     """
     if precision is None:
         return nullcontext()
@@ -30,11 +30,11 @@ def sharing_casts(precision: str | None, device: torch.device) -> AbstractContex
 
 
 def formats(row: Row, inputs: Batch, precision: str, device: torch.device) -> tuple[Tensors, ...]:
-    """What the first layer takes and what each one returns under autocast, on the meta device.
+    """Return the inputs of the first layer and the outputs of each layer under autocast, on the meta device.
 
-    Found without computing anything, on a device that is only pretended: on the meta device autocast does nothing.
+    Nothing is computed: the layers run on fake tensors of the device, since autocast does nothing on the meta device.
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)  # what a captured layer keeps has values
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # constants of a captured layer have values
     layers = on_fake(nn.ModuleList(row.layers), mode, device)
     found: list[Tensors] = [tuple(fake(tensor, mode, device) for tensor in tensors(inputs))]
     with mode, autocast(precision, device):
@@ -48,7 +48,7 @@ def _on_meta(tensor: Tensor) -> Tensor:
 
 
 class LossScale:
-    """The scale, the same on every rank.
+    """Loss scale, the same on every rank.
 
     Attributes
     ----------
@@ -63,20 +63,20 @@ class LossScale:
         self.scaler.scale(torch.zeros((), device=device))  # ranks without the last stage need its value too
 
     def scaled(self, gradient: Tensor) -> Tensor:
-        """With what a backward begins, instead of ``gradient``."""
+        """Return the first gradient of a backward, scaled."""
         return self.scaler.scale(gradient)
 
     def unscale(self, gradients: Sequence[Tensor]) -> bool:
-        """Divide by the scale, in place; whether all gradients of all ranks are finite. Then the scale adapts."""
-        asked = _Asked(gradients)
-        self.scaler.unscale_(asked)
-        finite = self.scaler.step(asked) is True
+        """Divide by the scale in place and adapt the scale; return whether all gradients of all ranks are finite."""
+        holder = _GradientHolder(gradients)
+        self.scaler.unscale_(holder)
+        finite = self.scaler.step(holder) is True
         self.scaler.update()
         return finite
 
 
-class _Asked:
-    """To torch's scaler an optimiser, whose step tells that it would have been taken."""
+class _GradientHolder:
+    """Stand-in for an optimiser, for torch's scaler: its step returns True, so the scaler's result shows overflows."""
 
     def __init__(self, gradients: Sequence[Tensor]) -> None:
         self.param_groups = [{"params": [SimpleNamespace(grad=gradient) for gradient in gradients]}]

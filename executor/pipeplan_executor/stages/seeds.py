@@ -1,7 +1,8 @@
-"""One seed for everything: weights, batches, and the random numbers that layers draw while they train.
+"""Seeds for weights, batches, and the random numbers that layers draw in training, all derived from one.
 
-What a layer draws depends on the seed, the step, the micro-batch and the layer's place in the model only. So the masks
-of dropout are the same for every cut, order, number of replicas and set of recomputed layers, and in the unsplit model.
+A layer's random numbers depend only on the seed, the step, the micro-batch and the layer's place in the model. So
+dropout masks are the same for all boundaries, orders, numbers of replicas and sets of recomputed layers, and in the
+unsplit model.
 
 ::
 
@@ -23,15 +24,15 @@ from torch.utils.hooks import RemovableHandle
 
 @dataclass
 class Moment:
-    """Where in training a process is.
+    """Position of a process in training.
 
     Attributes
     ----------
     seed : int
     step : int
-        How many batches came before, whether or not they led to an update.
+        Number of batches before this one, with or without an update.
     micro_batch : int
-        Place in the batch.
+        Number within the batch.
     """
 
     seed: int = 0
@@ -40,20 +41,20 @@ class Moment:
 
 
 def derive(seed: int, *path: object) -> int:
-    """A seed below 2**63 for one of the uses of ``seed``, which the path names."""
+    """Return a seed below 2**63 for one use of ``seed``; the path names the use."""
     digest = hashlib.sha256("/".join(map(str, (seed, *path))).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 def seed_layers(layers: Iterable[tuple[int, nn.Module]], moment: Moment) -> list[RemovableHandle]:
-    """Seed ahead of every forward of these layers in training, that of a recomputation too.
+    """Seed the generators before every forward of these layers in training, recomputed forwards included.
 
     Parameters
     ----------
     layers : iterable of (int, torch.nn.Module)
         Place in the model, and layer.
     moment : Moment
-        Kept up to date by whoever runs the layers, ahead of forwards and backwards.
+        Updated by the caller before forwards and backwards.
     """
     return [layer.register_forward_pre_hook(_seeder(number, moment)) for number, layer in layers]
 
@@ -71,25 +72,25 @@ def _seeder(number: int, moment: Moment) -> Callable[[nn.Module, Any], None]:
 
 
 @contextmanager
-def undisturbed(device: torch.device) -> Iterator[None]:
-    """Give the process its own random numbers back afterwards."""
+def preserved_random_state(device: torch.device) -> Iterator[None]:
+    """Context that restores the random state of the process at its end."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
 
 
 @contextmanager
 def seeded(layers: Sequence[nn.Module], seed: int = 0) -> Iterator[Moment]:
-    """Let the layers of an unsplit model draw what they draw in a `Pipeline` that has the same seed.
+    """Context in which the layers of an unsplit model draw the same numbers as in a `Pipeline` with the same seed.
 
     Parameters
     ----------
     layers : sequence of torch.nn.Module
-        All layers of the row that plans cut, in order.
+        All layers that plans divide into stages, in order.
 
     Yields
     ------
     Moment
-        Set its ``step`` and ``micro_batch`` ahead of each forward.
+        Set its ``step`` and ``micro_batch`` before each forward.
 
     Examples
     --------

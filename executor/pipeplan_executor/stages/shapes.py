@@ -1,4 +1,4 @@
-"""Shapes and types of what passes between layers, and which layers draw at random, by one run on the meta device."""
+"""Shapes and types of tensors between layers, in-place writes and random draws, by one run on the meta device."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from pipeplan.frontend.profile.ties import named_tensors
 from pipeplan_executor.sharding.private import TorchDispatchMode
 
 
-class Draws(TorchDispatchMode):
-    """Sees every operation of the code inside ``with``, on tensors without values too.
+class DetectRandom(TorchDispatchMode):
+    """Dispatch mode that detects random operations inside ``with``, on tensors without values too.
 
-    Torch marks the operations that draw. A dropout that is off, or of probability 0, calls none.
+    Torch tags the operations that draw. A dropout that is off, or of probability 0, calls none.
 
     Attributes
     ----------
     seen : bool
-        Whether a marked one was called.
+        True once a tagged operation was called.
     """
 
     def __init__(self) -> None:
@@ -40,20 +40,20 @@ Tensors = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Flow:
-    """What flows through a row of layers for one micro-batch, as tensors without values.
+    """Tensors between the layers of a model for one micro-batch, without values.
 
     Attributes
     ----------
     tensors : tuple of tuple of Tensor
-        What the first layer takes, then what each layer returns; ``requires_grad`` tells whether a gradient comes back.
+        Inputs of the first layer, then outputs of each layer; a tensor with ``requires_grad`` gets a gradient back.
     bare : bool
-        Whether the last layer returns a tensor, and not a tuple of one.
+        True if the last layer returns a tensor, False if a tuple.
     overwritten : tuple of tuple of bool
-        For each layer and each tensor that it takes, whether this or a later layer writes into it in place.
+        For each layer and each of its inputs, whether this or a later layer writes into it in place.
     writes : tuple of tuple of bool
-        The same for what the layer itself does.
+        For each layer and each of its inputs, whether this layer writes into it in place.
     changed : tuple of frozenset of str
-        For each layer the parameters and buffers, by their names in it, that it writes into, like running statistics.
+        Parameters and buffers that each layer writes into, like running statistics, by their names in the layer.
     draws : tuple of bool
         Whether each layer draws random numbers.
     """
@@ -67,7 +67,7 @@ class Flow:
 
 
 def as_tuple(value: Any, layer: str = "a layer") -> Tensors:
-    """What a layer returned, as a tuple of tensors."""
+    """Return the outputs of a layer as a tuple of tensors."""
     if isinstance(value, Tensor):
         return (value,)
     if isinstance(value, tuple | list) and value and all(isinstance(each, Tensor) for each in value):
@@ -88,7 +88,7 @@ def trace(row: Row, inputs: Batch) -> Flow:
     Raises
     ------
     PlanError
-        If a layer returns something else than tensors, or writes into a tensor of which another one is a view.
+        If a layer returns anything except tensors, or writes into a tensor of which another one is a view.
     """
     start = tuple(torch.empty_like(tensor, device="meta") for tensor in tensors(inputs))
     taken: list[Tensors] = [start]
@@ -99,7 +99,7 @@ def trace(row: Row, inputs: Batch) -> Flow:
     for name, layer, held in zip(row.names, row.layers, row.parameters, strict=True):
         own = _held(layer, held)
         before, before_own = _versions(taken[-1]), {local: tensor._version for local, tensor in own.items()}
-        with Draws() as random:
+        with DetectRandom() as random:
             returned = layer(*taken[-1])
         draws.append(random.seen)
         versions.append(before)
@@ -118,7 +118,10 @@ def _held(layer: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
 
 
 def _with_siblings(changed: Sequence[str], own: Mapping[str, Tensor]) -> frozenset[str]:
-    """And the other buffers of the same submodules: batch norm's kernel changes its statistics and does not tell."""
+    """Return the changed names and the other buffers of the same submodules.
+
+    Batch norm's kernel changes its statistics without counting a new version of them.
+    """
     homes = {name.rpartition(".")[0] for name in changed}
     return frozenset(
         name
@@ -140,6 +143,6 @@ def _check_aliases(name: str, given: Tensors, written: Sequence[bool]) -> None:
     for home, is_written in zip(homes, written, strict=True):
         if is_written and homes.count(home) > 1:
             raise PlanError(
-                f"layer {name} or one behind it writes in place into a tensor that it also gets under another name; "
+                f"layer {name} or a later one writes in place into a tensor that it also gets under another name; "
                 "cut apart, the two would differ: use the out-of-place operation there (x.relu(), not x.relu_())"
             )

@@ -14,7 +14,7 @@ Source: TypeAlias = Workload | str | Callable[[], Workload]
 
 
 def build(source: Source) -> Workload:
-    """The workload, its module on the meta device unless the source is a workload that has its module already."""
+    """Return the workload; its module is on the meta device unless the source is a workload itself."""
     if isinstance(source, Workload):
         return source
     with torch.device("meta"):
@@ -24,7 +24,7 @@ def build(source: Source) -> Workload:
 def draw(
     workload: Workload, samples: int, seed: int, dtype: torch.dtype | None = None, step: int = 0
 ) -> tuple[Batch, Batch]:
-    """Inputs and targets; the same for the same seed and step in every process. Floating-point parts are converted."""
+    """Draw inputs and targets, the same for a seed and step in every process; floating-point tensors are converted."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     with torch.device("cpu"):
         inputs, targets = workload.draw(samples, generator)
@@ -32,7 +32,7 @@ def draw(
 
 
 def converted(batch: Batch, dtype: torch.dtype | None, device: torch.device | None = None) -> Batch:
-    """The batch in another floating-point format, or on another device; integers stay what they are."""
+    """Return the batch in another floating-point format or on another device; integers keep their format."""
 
     def change(tensor: Tensor) -> Tensor:
         wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype

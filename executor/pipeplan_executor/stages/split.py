@@ -1,8 +1,8 @@
-"""Split of a row of layers at a plan's boundaries, after checking that plan and model belong together.
+"""Split of a model into stages at a plan's boundaries, after checking that plan and model belong together.
 
 ::
 
-    model   features.0  features.1  classifier          one nn.Module, as a row of layers (pipeplan.frontend.capture)
+    model   features.0  features.1  classifier          one nn.Module, as layers in order (pipeplan.frontend.capture)
     plan    ╰─── stage 0 ───────╯   ╰ stage 1 ╯         names from the plan
     rank    StageModule             StageModule         parameters keep the unsplit names
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A plan and the model it belongs to, checked against each other.
+    """A plan and its model, checked against each other.
 
     Attributes
     ----------
@@ -49,11 +49,11 @@ class Fitted:
     blank : torch.nn.Module
         The model on the meta device, in the number format of the run.
     row : Row
-        Its layers, which are on the meta device too.
+        Its layers, also on the meta device.
     flow : Flow
-        What passes between them.
+        The tensors between them.
     copies : tuple of Copies
-        Of weights that stages share.
+        Copies of weights that stages share.
     """
 
     plan: Plan
@@ -65,22 +65,22 @@ class Fitted:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All layers, in order."""
+        """Names of all layers, in order."""
         return self.row.names
 
     def span(self, stage: int) -> range:
-        """The numbers of a stage's layers."""
+        """Return the numbers of a stage's layers."""
         edges = self.plan.boundaries
         return range(edges[stage], edges[stage + 1])
 
     @property
     def boundaries(self) -> tuple[Boundary, ...]:
-        """What enters and leaves every stage."""
+        """Inputs and outputs of every stage."""
         spans = map(self.span, range(len(self.plan.stages)))
         return tuple(Boundary(self.flow.tensors[span.start], self.flow.tensors[span.stop]) for span in spans)
 
     def restored(self, outputs: Tensors) -> Any:
-        """From what the last stage returns to what the unsplit model returns."""
+        """Convert the outputs of the last stage to the output of the unsplit model."""
         return self.row.restore(outputs[0] if self.flow.bare else outputs)
 
 
@@ -92,7 +92,9 @@ def fit(
     device: torch.device | str = "cpu",
     both_modes: bool = True,
 ) -> Fitted:
-    """Check that the plan was made for the model; find what passes between the stages, on what kind of device.
+    """Check that the plan was made for the model, and trace the tensors between its layers.
+
+    ``device``: kind of device for which formats are traced.
 
     ``both_modes``: see `pipeplan.frontend.capture.row_of`.
 
@@ -112,6 +114,7 @@ def fit(
     original = on_meta(workload.module)
     blank = original if dtype is None else on_meta(original).to(dtype)
     inputs = converted(draw(workload, plan.micro_batch, seed=0)[0], dtype)
+    # the plan's layers in the model, and their sizes, by the fingerprint
     row = find_row(plan, blank, inputs, both_modes)
     described = describe(plan.model, original, row.names, row.parameters)
     if described.fingerprint != plan.fingerprint:
@@ -120,6 +123,7 @@ def fit(
             f"{described.fingerprint}): the layers' names agree, their parameters or edges do not; profile this model "
             "and solve again"
         )
+    # the tensors between them; under autocast some have other formats
     flow = trace(row, inputs)
     if precision is not None:
         flow = replace(flow, tensors=formats(row, inputs, precision, torch.device(device)))
@@ -129,7 +133,7 @@ def fit(
 
 
 def _check_plain(module: nn.Module) -> None:
-    """Wrappers that share out or sum parameters by themselves do not see what a pipeline does with them."""
+    """Refuse wrappers that shard parameters or sum gradients themselves, since they bypass the pipeline."""
     for path, part in module.named_modules():
         if isinstance(part, nn.parallel.DistributedDataParallel):
             raise PlanError(
@@ -139,32 +143,32 @@ def _check_plain(module: nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if type(parameter) is not nn.Parameter:
             raise PlanError(
-                f"{name} is a {type(parameter).__name__}, which some other library shares out or fills later; give the "
-                "module with plain parameters (no fully_shard, no lazy layers): the plan says who holds what"
+                f"{name} is a {type(parameter).__name__}, which another library shards or fills later; give the "
+                "module with plain parameters (no fully_shard, no lazy layers): the plan assigns parameters to ranks"
             )
 
 
 def find_row(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool = True) -> Row:
-    """The model as the row of layers that the plan lists, by the front end that gives it.
+    """Return the model as the sequence of layers that the plan lists, by the first front end that finds it.
 
     Raises
     ------
     PlanError
-        If none does.
+        If no front end finds it.
     """
     names = tuple(name for stage in plan.stages for name in stage.layers)
     reasons: list[str] = []
     nearest: tuple[str, ...] = ()
     graph = cache(partial(graph_of, blank, inputs, both_modes=both_modes))
-    ways: tuple[Callable[[], Row], ...] = (
+    front_ends: tuple[Callable[[], Row], ...] = (
         lambda: row_of(blank, inputs, group=names, front_end="chain"),
         lambda: graph().row(graph().module_cuts()),
         lambda: graph().row(graph().module_cuts(names)),
     )
-    for number, way in enumerate(ways):
+    for number, front_end in enumerate(front_ends):
         try:
-            row = way()
-        except Exception as error:  # what is no chain may fail in any way when it is called as one
+            row = front_end()
+        except Exception as error:  # a model that is no chain may fail in any way when it is called as one
             if number and not isinstance(error, InputError):
                 raise
             reasons.append(str(error))
@@ -193,16 +197,16 @@ def _difference(names: Sequence[str], found: Sequence[str]) -> str:
 
 
 def describe(name: str, module: nn.Module, layers: Sequence[str], held: Held) -> Model:
-    """The model as a planner sees it, without costs.
+    """Return the planner's `Model` of a module, without costs.
 
     Parameters
     ----------
     module : torch.nn.Module
         The unsplit model.
     layers : sequence of str
-        Their names.
+        Names of its layers.
     held : sequence of mapping
-        What each of them holds of the unsplit model.
+        Parameters and buffers of each layer, as names in the layer to names in the unsplit model.
     """
     return Model(
         name,
@@ -215,7 +219,7 @@ def describe(name: str, module: nn.Module, layers: Sequence[str], held: Held) ->
 
 
 def _check_buffers(fitted: Fitted) -> None:
-    """Buffers are a stage's own: what one stage writes into its own would be lost for another one."""
+    """Refuse changing buffers that stages share: each stage has its own copy and would not see the other's writes."""
     known = dict(named_tensors(fitted.blank))
     held = fitted.row.parameters
     changed = {id(known[held[n][local]]) for n, names in enumerate(fitted.flow.changed) for local in names}
@@ -239,21 +243,28 @@ def build_stage(
     weights: str | Path | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
-    cuts: Mapping[str, ParameterShard] | None = None,
-    wrap: "ShardedLayers | None" = None,
+    shards: Mapping[str, ParameterShard] | None = None,
+    sharded_layers: "ShardedLayers | None" = None,
 ) -> StageModule:
-    """One stage with its weights; no other layer of the model takes memory.
+    """Build one stage with its weights; no other layer of the model takes memory.
 
-    The weights come from the ``weights`` file, or from the workload's own module where that has values, or from the
-    seed (see `pipeplan_executor.stages.materialise`). Of ``cuts`` a part is here; ``wrap`` calls layers with the other
-    members, which have the other parts (see `pipeplan_executor.sharding`).
+    The weights come from the ``weights`` file, or from the workload's own module if it has values, or from the seed
+    (see `pipeplan_executor.stages.materialise`). Of the parameters in ``shards`` only the shard is kept;
+    ``sharded_layers`` calls layers together with the other tensor-parallel ranks (see `pipeplan_executor.sharding`).
     """
     span = fitted.span(stage)
     held = fitted.row.parameters[span.start : span.stop]
     names = list(dict.fromkeys(full for each in held for full in each.values()))
     layers = copy.deepcopy(fitted.row.layers[span.start : span.stop])
     values = values_of(
-        fitted.blank, fitted.workload.module, names, seed=seed, weights=weights, device=device, dtype=dtype, cuts=cuts
+        fitted.blank,
+        fitted.workload.module,
+        names,
+        seed=seed,
+        weights=weights,
+        device=device,
+        dtype=dtype,
+        shards=shards,
     )
     transient = set(names) - set(fitted.blank.state_dict())
     for layer, each in zip(layers, held, strict=True):
@@ -265,7 +276,7 @@ def build_stage(
         fitted.names[number]: treatment_of(fitted.flow, number, fitted.names[number] in again, number == span.start)
         for number in span
     }
-    return StageModule(dict(zip(treatments, layers, strict=True)), treatments, held, wrap)
+    return StageModule(dict(zip(treatments, layers, strict=True)), treatments, held, sharded_layers)
 
 
 def materialised(
@@ -276,7 +287,7 @@ def materialised(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> nn.Module:
-    """The whole unsplit model, with the weights that `build_stage` gives its stages."""
+    """Return the whole unsplit model, with the weights that `build_stage` gives its stages."""
     whole = copy.deepcopy(fitted.blank)
     names = [name for name, _ in named_tensors(whole)]
     values = values_of(

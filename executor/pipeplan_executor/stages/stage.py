@@ -1,9 +1,9 @@
-"""`StageWork`: computations of one stage on this rank, and what is kept of each micro-batch until its backward.
+"""`StageWork`: computations of one stage on this rank, and state of each micro-batch until its backward.
 
 ::
 
-               x ─▶ arrival ─▶ layers ─▶ outputs ─▶ next stage      kept: where the graph begins and ends; not what went
-    gradients ◀─────────────  graph  ◀─ gradients                   in or out, unless the layers need it for backward
+               x ─▶ arrival ─▶ layers ─▶ outputs ─▶ next stage      kept: the ends of the graph; inputs and outputs only
+    gradients ◀─────────────  graph  ◀─ gradients                   if the layers need them for the backward
 """
 
 from collections.abc import Callable, Sequence, Set
@@ -29,9 +29,9 @@ Loss = Callable[[Tensors, Batch], Tensor]
 
 @dataclass(frozen=True)
 class Boundary:
-    """What enters and leaves a stage, for one micro-batch, on the meta device.
+    """Inputs and outputs of a stage for one micro-batch, on the meta device.
 
-    ``requires_grad`` of each tensor tells whether its gradient travels back.
+    The gradient of a tensor with ``requires_grad`` is sent back.
     """
 
     inputs: Tensors
@@ -39,17 +39,17 @@ class Boundary:
 
 
 @dataclass(slots=True)
-class _Kept:
-    """Of one micro-batch: the ends of its graph, and the gradients that arrive where it begins."""
+class _InFlight:
+    """State of one micro-batch: the output edges of its graph, and the gradients of its inputs once known."""
 
     roots: tuple[GradientEdge, ...]
     arrived: list[Tensor | None] = field(default_factory=list)
 
 
-class _Beginning(torch.autograd.Function):
-    """Where a stage's graph begins: the gradients that come back to here are put down, the tensors are not kept.
+class _FirstNode(torch.autograd.Function):
+    """First node of a stage's graph: stores the inputs' gradients, and does not keep the inputs.
 
-    ``anchor`` is there to ask for gradients; it gets none.
+    ``anchor`` requires a gradient, so that the node is recorded; it gets none.
     """
 
     @staticmethod
@@ -65,7 +65,7 @@ class _Beginning(torch.autograd.Function):
 
 
 class StageWork:
-    """The layers of a stage, forward and backward, micro-batch by micro-batch.
+    """Forward and backward of a stage's layers, per micro-batch.
 
     Parameters
     ----------
@@ -74,11 +74,11 @@ class StageWork:
     loss : callable, optional
         On the last stage: ``loss(outputs, targets)``, the mean over a micro-batch.
     split : set of int
-        The micro-batches for which I and W follow instead of B.
+        The micro-batches with a split backward (I and W instead of B).
     number : int
-        Of the stage, for what is said when something is wrong.
+        Number of the stage, for error messages.
     precision : str, optional
-        Of forward and loss: see `pipeplan_executor.stages.precision`.
+        Precision of forward and loss: see `pipeplan_executor.stages.precision`.
     scale : LossScale, optional
         Scales the gradients.
     """
@@ -101,22 +101,22 @@ class StageWork:
         self._queue = WeightQueue()
         if split:
             attach(self._queue, [module])
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _InFlight] = {}
         self._waiting: dict[int, Sequence[Work]] = {}
         self.weights: Sequence[float] = ()
-        """What the loss of each micro-batch counts in that of the step."""
+        """Weight of each micro-batch's loss in the loss of the step."""
         self.losses: dict[int, Tensor] = {}
 
     def clear(self) -> None:
-        """Forget an earlier step, be it broken off."""
+        """Discard the state of an earlier step, complete or not."""
         self._kept, self._waiting, self.losses = {}, {}, {}
         self._queue.clear()
 
     def forward(self, number: int, inputs: Tensors, targets: Batch | None) -> Tensors:
-        """F: what the next stage reads, contiguous and apart from the graph; nothing from the last stage."""
-        kept = _Kept(())
+        """F: return the outputs for the next stage, contiguous and detached; none from the last stage."""
+        kept = _InFlight(())
         with self._queue.opened(number in self._split), autocast(self._precision, self._anchor.device):
-            outputs = self._module(*self._begun(kept, inputs))
+            outputs = self._module(*self._with_first_node(kept, inputs))
             if self._loss is not None:
                 assert targets is not None
                 loss = self._loss(outputs, targets)
@@ -127,7 +127,7 @@ class StageWork:
         return () if self._loss is not None else self._sendable(outputs)
 
     def infer(self, number: int, inputs: Tensors, targets: Batch | None) -> Tensors:
-        """The same without a graph; the last stage returns what its layers return, and computes the loss of targets."""
+        """F without a graph; the last stage returns its outputs, and computes the loss if there are targets."""
         with torch.no_grad(), autocast(self._precision, self._anchor.device):
             outputs = self._module(*inputs)
             if self._loss is None:
@@ -137,9 +137,9 @@ class StageWork:
             return tuple(outputs)
 
     def backward(self, number: int, gradients: Tensors) -> Tensors:
-        """B: add to the parameters' gradients; those of the inputs that want one.
+        """B: add to the parameters' gradients; return the gradients of the inputs that require one.
 
-        ``gradients`` belong to the outputs that want one, in order; the last stage begins with its loss.
+        ``gradients`` belong to the outputs that require one, in order; the last stage begins with its loss.
         """
         kept = self._kept.pop(number)
         if self._loss is not None and kept.roots:
@@ -151,29 +151,29 @@ class StageWork:
         return tuple(self._contiguous(place, found) for place, found in zip(self._wanted, arrived, strict=True))
 
     def input_gradient(self, number: int, gradients: Tensors) -> Tensors:
-        """I: B, but that weight gradients wait which can (see `pipeplan.frontend.split_backward`)."""
+        """I: B with delayed weight gradients where possible (see `pipeplan.frontend.split_backward`)."""
         with self._queue.opened():
             found = self.backward(number, gradients)
         self._waiting[number] = self._queue.take()
         return found
 
     def weight_gradient(self, number: int) -> None:
-        """W: add to the parameters' gradients what I left."""
+        """W: add the delayed weight gradients of I to the parameters' gradients."""
         with self._module.backward():
             run_delayed(self._waiting.pop(number))
 
     def _first_gradient(self, number: int) -> Tensor:
-        """That of the step's loss by the micro-batch's."""
+        """Return the gradient of the step's loss with respect to the micro-batch's loss."""
         gradient = torch.full_like(self.losses[number], self.weights[number])
         return gradient if self._scale is None else self._scale.scaled(gradient)
 
-    def _begun(self, kept: _Kept, inputs: Tensors) -> Sequence[Tensor]:
-        """The inputs, with the beginning of a graph behind those that want a gradient."""
+    def _with_first_node(self, kept: _InFlight, inputs: Tensors) -> Sequence[Tensor]:
+        """Return the inputs, with the first node of a graph for those that require a gradient."""
         if not self._wanted:
             return inputs
         begun = list(inputs)
         for place, tensor in zip(
-            self._wanted, _Beginning.apply(kept.arrived, self._anchor, *(inputs[i] for i in self._wanted)), strict=True
+            self._wanted, _FirstNode.apply(kept.arrived, self._anchor, *(inputs[i] for i in self._wanted)), strict=True
         ):
             begun[place] = tensor
         return begun
@@ -188,8 +188,8 @@ class StageWork:
             for found, wanted in zip(outputs, expected, strict=False)
         ):
             raise PlanError(
-                f"stage {self._number} made {_words(outputs)}, where {_words(expected)} was announced; the next stage "
-                "waits for the latter: shapes must follow from the shapes of the batch alone"
+                f"stage {self._number} returned {_words(outputs)}, but {_words(expected)} was traced, and the next "
+                "stage expects the latter: shapes must depend only on the shapes of the batch"
             )
         return tuple(output.detach().contiguous() for output in outputs)
 

@@ -1,4 +1,4 @@
-"""The layers of one stage as one module."""
+"""`StageModule`: the layers of one stage as one module."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Treatment:
-    """How a layer is run.
+    """Recomputation, copied inputs and restored buffers of a layer's call.
 
     Attributes
     ----------
     recompute : bool
-        Keep its inputs only, and run it again in the backward.
+        Keep only its inputs, and run it again in the backward.
     copies : tuple of int
-        Which of the tensors that it takes are copied first, since this stage writes into them and others read them.
+        Inputs that are copied first, since this stage writes into them and others read them.
     lasting : tuple of str
-        Parameters and buffers that a run changes and a second one for the same micro-batch must not.
+        Parameters and buffers that a forward changes, and that its recomputation must leave unchanged.
     """
 
     recompute: bool = False
@@ -35,27 +35,27 @@ class Treatment:
 
 
 def treatment_of(flow: Flow, number: int, recompute: bool, first: bool) -> Treatment:
-    """How a row's layer is run: ``first`` where it begins a stage."""
+    """Return the treatment of a layer; ``first``: it is the first of its stage."""
     written = flow.overwritten[number] if first else flow.writes[number] if recompute else ()
     copies = tuple(place for place, is_written in enumerate(written) if is_written)
     return Treatment(recompute, copies, tuple(sorted(flow.changed[number])) if recompute else ())
 
 
 class StageModule(nn.Module):
-    """Layers in a row: each is called with what the one ahead of it returned.
+    """Layers in sequence: each is called with the outputs of the one before it.
 
-    Parameters and buffers are called as in the unsplit model, here and in ``state_dict``.
+    Parameters and buffers have their names in the unsplit model, here and in ``state_dict``.
 
     Parameters
     ----------
     layers : mapping of str to torch.nn.Module
         By name, in order.
     treatments : mapping of str to Treatment
-        How each of them is run.
+        Treatment of each layer, by name.
     names : sequence of mapping
-        For each layer, what each of its parameters and buffers is called in the unsplit model.
-    team : ShardedLayers, optional
-        Where several processes share the stage.
+        For each layer, the names of its parameters and buffers in the unsplit model, by their names in the layer.
+    sharded_layers : ShardedLayers, optional
+        Calls the layers if several processes share the stage.
     """
 
     def __init__(
@@ -63,49 +63,52 @@ class StageModule(nn.Module):
         layers: Mapping[str, nn.Module],
         treatments: Mapping[str, Treatment],
         names: Sequence[Mapping[str, str]],
-        team: "ShardedLayers | None" = None,
+        sharded_layers: "ShardedLayers | None" = None,
     ) -> None:
         super().__init__()
         self.row = nn.ModuleList(layers.values())
         self._unsplit = {f"row.{i}.{local}": full for i, each in enumerate(names) for local, full in each.items()}
-        self.team = team
+        self.sharded_layers = sharded_layers
         self._calls = tuple(
-            (name, _call(layer, layer if team is None else team.called(layer, own), treatments[name]))
+            (
+                name,
+                _call(layer, layer if sharded_layers is None else sharded_layers.wrapped(layer, own), treatments[name]),
+            )
             for (name, layer), own in zip(layers.items(), names, strict=True)
         )
 
     def forward(self, *tensors: Tensor) -> Tensors:
-        """Through all layers."""
+        """Call all layers in order."""
         for name, call in self._calls:
             tensors = as_tuple(call(*tensors), name)
-        return tensors if self.team is None else self.team.end(tensors)
+        return tensors if self.sharded_layers is None else self.sharded_layers.gathered(tensors)
 
     def backward(self) -> AbstractContextManager[None]:
-        """Around a backward through the layers, and around what it leaves for later."""
-        return nullcontext() if self.team is None else self.team.backward()
+        """Context for a backward through the layers, and for its delayed weight gradients."""
+        return nullcontext() if self.sharded_layers is None else self.sharded_layers.backward()
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """With the names that they have in the unsplit model."""
+        """Yield parameters with their names in the unsplit model."""
         for local, parameter in super().named_parameters("", recurse, remove_duplicate):
             yield self._full(local, prefix), parameter
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """With the names that they have in the unsplit model; constants of captured layers have none: left out."""
+        """Yield buffers with their names in the unsplit model, without the constants of captured layers."""
         for local, buffer in super().named_buffers("", recurse, remove_duplicate):
             if local in self._unsplit:
                 yield self._full(local, prefix), buffer
 
     def state_dict(self, *_: Any, **options: Any) -> dict[str, Any]:
-        """With the names that they have in the unsplit model."""
+        """Return the state with its names in the unsplit model."""
         state = super().state_dict(**options)
         return {self._unsplit[local]: value for local, value in state.items() if local in self._unsplit}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """From names of the unsplit model; what it has beyond this stage is ignored."""
+        """Load a state with names of the unsplit model; entries of other stages are ignored."""
         own = {local: state_dict[full] for local, full in self._unsplit.items() if full in state_dict}
         extra = {local: value for local, value in super().state_dict().items() if local not in self._unsplit}
         return super().load_state_dict({**own, **extra}, strict=strict, assign=assign)
@@ -116,7 +119,7 @@ class StageModule(nn.Module):
 
 @contextmanager
 def evaluating(modules: Collection[nn.Module]) -> Iterator[None]:
-    """Within the context modules are in evaluation mode; afterwards each part is in the mode that it was in."""
+    """Context in which modules are in evaluation mode; afterwards each submodule is in its previous mode."""
     modes = [(part, part.training) for module in modules for part in module.modules()]
     for module in modules:
         module.eval()
@@ -128,7 +131,7 @@ def evaluating(modules: Collection[nn.Module]) -> Iterator[None]:
 
 
 def _call(layer: nn.Module, called: Callable[..., Any], how: Treatment) -> Callable[..., Any]:
-    """What stands for a call of the layer, which ``called`` is or makes."""
+    """Return the function that runs the layer with its treatment; ``called`` is the layer or its wrapper."""
     copying = partial(_on_copies, called, frozenset(how.copies)) if how.copies else called
     if not how.recompute:
         return copying
@@ -141,7 +144,7 @@ def _on_copies(called: Callable[..., Any], places: frozenset[int], *tensors: Ten
 
 
 Contexts = tuple[AbstractContextManager[None], AbstractContextManager[None]]
-"""Around the first run of a layer, and around the second."""
+"""Contexts for the first forward of a layer and for its recomputation."""
 
 
 def _no_contexts() -> Contexts:
@@ -149,12 +152,15 @@ def _no_contexts() -> Contexts:
 
 
 def _contexts(layer: nn.Module, lasting: Sequence[str]) -> Contexts:
-    return nullcontext(), _undone(layer, lasting)
+    return nullcontext(), _restored(layer, lasting)
 
 
 @contextmanager
-def _undone(layer: nn.Module, lasting: Sequence[str]) -> Iterator[None]:
-    """Afterwards these buffers are what they were; autograd, which may have saved them, is not told."""
+def _restored(layer: nn.Module, lasting: Sequence[str]) -> Iterator[None]:
+    """Context that restores these buffers at its end.
+
+    It writes through ``.data``, so that autograd, which may have saved them, counts no new version.
+    """
     there = {**dict(layer.named_buffers()), **dict(layer.named_parameters())}
     before = {name: there[name].detach().clone() for name in lasting}
     try:

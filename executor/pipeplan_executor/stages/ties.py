@@ -1,4 +1,4 @@
-"""Weights that several layers share, when the layers lie on several stages.
+"""Copies of weights that layers on several stages share.
 
 ::
 
@@ -20,30 +20,30 @@ from pipeplan.frontend.profile.ties import shared_parameters
 
 @dataclass(frozen=True)
 class Copies:
-    """Parameters of which the same several stages have copies.
+    """Parameters of which the same stages have copies.
 
     Attributes
     ----------
     stages : tuple of int
     names : tuple of tuple of str
-        For each of these stages what the unsplit model calls the parameters there, in one order for all stages.
+        For each of these stages the parameters' names in the unsplit model, in one order for all stages.
     """
 
     stages: tuple[int, ...]
     names: tuple[tuple[str, ...], ...]
 
     def on(self, stage: int) -> tuple[str, ...]:
-        """Their names on a stage; none if it has no copies."""
+        """Return their names on a stage; empty if it has no copies."""
         return self.names[self.stages.index(stage)] if stage in self.stages else ()
 
 
 def find_copies(plan: Plan, row: Row, module: nn.Module) -> tuple[Copies, ...]:
-    """What has to be summed between stages, in an order that is the same on every rank.
+    """Return the copies whose gradients are summed between stages, in the same order on every rank.
 
     Raises
     ------
     PlanError
-        If the plan sums between other stages.
+        If the plan sums gradients between other stages.
     """
     spans = [stage.layers for stage in plan.stages]
     found: dict[tuple[int, ...], list[dict[int, str]]] = {}

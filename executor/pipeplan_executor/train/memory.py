@@ -1,7 +1,7 @@
-"""Memory that a rank holds, at its peak and now.
+"""Memory of a rank: peak and current.
 
-On a CPU this is what the process has of its own. Pages of libraries do not count: processes share them, the system may
-drop them, and how many of them are there says more about the machine's past than about the run.
+On a CPU this is the private memory of the process. Pages of libraries do not count: processes share them, and the
+system may drop them, so their number depends on the machine's history rather than on the run.
 """
 
 from pathlib import Path
@@ -12,21 +12,21 @@ _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
 def forget_peak() -> None:
-    """From now on `peak` counts anew."""
+    """Reset the counter of `peak`."""
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
         return
     try:
         _CLEAR.write_text("5")
     except OSError:
-        return  # then the peak is that of the whole process
+        return  # the peak is then that of the whole process
 
 
 def peak() -> int:
-    """Bytes: what CUDA's allocator held at most; on a CPU the most that was resident, runtime included.
+    """Return the peak in bytes: of CUDA's allocator, or on a CPU of resident memory, runtime included.
 
-    Linux keeps one peak for own and library pages together. The latter hardly change once a step has run, so those that
-    are there now are taken off.
+    Linux has one peak for private and library pages together. The latter hardly change once a step has run, so their
+    current number is subtracted.
     """
     if torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_allocated())
@@ -34,12 +34,12 @@ def peak() -> int:
 
 
 def resident() -> int:
-    """Bytes that the process holds now."""
+    """Return the current memory of the process in bytes."""
     return torch.cuda.memory_allocated() if torch.cuda.is_initialized() else _field("VmRSS") - _field("RssFile")
 
 
 def _field(name: str) -> int:
-    if not _STATUS.exists():  # not Linux: the best that is portable, which counts everything
+    if not _STATUS.exists():  # not Linux: the portable number, which includes library pages
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if name.startswith("Vm") else 0

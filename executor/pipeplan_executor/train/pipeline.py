@@ -1,4 +1,4 @@
-"""A plan at work on this rank: build the local stages once, then call `Pipeline.step` in a loop of your own."""
+"""`Pipeline`: training under a plan on this rank, for a loop that calls `Pipeline.step`."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -24,9 +24,9 @@ from pipeplan_executor.runtime.program.order import find_replicas
 from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.shards import find_shards
-from pipeplan_executor.sharding.team import find_team
+from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
 from pipeplan_executor.stages.precision import LossScale, sharing_casts
-from pipeplan_executor.stages.seeds import Moment, seed_layers, undisturbed
+from pipeplan_executor.stages.seeds import Moment, preserved_random_state, seed_layers
 from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.source import Source, converted
 from pipeplan_executor.stages.split import build_stage, fit
@@ -41,47 +41,47 @@ LEARNING_RATE = 1e-3
 
 
 class Pipeline:
-    """The stages of one rank.
+    """The stages of a plan on one rank, and their training step.
 
-    Replicas of a stage begin with the same weights and stay alike, since they update from the same sum of gradients.
-    Buffers are each replica's own, as in data-parallel training without broadcasts: batch norm's running statistics
+    Replicas of a stage begin with the same weights and stay equal, since they update from the same sum of gradients.
+    Each replica has its own buffers, as in data-parallel training without broadcasts: batch norm's running statistics
     come from the micro-batches that this replica has seen.
 
     Parameters
     ----------
     plan : Plan
-        Its rank r is this process group's rank r, or the r-th team of as many processes as ``tensor_parallel`` says.
+        Its rank r is this process group's rank r, or the r-th tensor-parallel group of processes.
     source : Workload, str or callable
         See `pipeplan_executor.stages.source`.
     seed : int
-        Of all that is drawn (see `pipeplan_executor.stages.seeds`); the weights, unless the workload's module or
-        ``weights`` has them.
+        Seed of all random numbers (see `pipeplan_executor.stages.seeds`); of weights only if neither the workload's
+        module nor ``weights`` has them.
     weights : path, optional
         A state-dict file of the unsplit model.
     dtype : torch.dtype, optional
         Converts floating-point weights and inputs.
     learning_rate : float
-        Of the plan's optimiser.
+        Learning rate of the plan's optimiser.
     optimizer : callable, optional
         ``optimizer(named) -> torch.optim.Optimizer`` for the parameters of one stage, as (name, parameter) pairs;
         instead of the plan's.
     scheduler : callable, optional
-        ``scheduler(optimizer)`` returns a learning-rate schedule of torch, which moves on with every update.
+        ``scheduler(optimizer)`` returns a learning-rate schedule of torch, which advances with every update.
     clip : float, optional
-        The largest norm of all gradients of the model together.
+        Largest global norm of the model's gradients.
     precision : {'bf16', 'fp16'}, optional
         Forward under autocast; with fp16 the loss is scaled too.
     tensor_parallel : TensorParallel or int, optional
-        Processes that share a rank, and how parameters are cut for them (see `pipeplan_executor.sharding`).
+        Number of processes that share a rank, and sharding of parameters (see `pipeplan_executor.sharding`).
     evaluates : bool
-        Whether `evaluate` and `predict` will be called; otherwise a captured model is captured once, not twice.
+        True if `evaluate` or `predict` will be called; otherwise a captured model is captured once, not twice.
 
     Attributes
     ----------
-    team : TensorParallelGroup
-        Which rank of the plan this process belongs to.
-    cuts : dict of str to ParameterShard
-        By name, the parameters of which a part is here.
+    tensor_group : TensorParallelGroup
+        This process's rank of the plan, and its tensor-parallel rank.
+    shards : dict of str to ParameterShard
+        Sharded parameters by name.
     updates : Updates
         Optimisers, schedules, loss scale, and the norm of the gradients.
     moment : Moment
@@ -92,7 +92,7 @@ class Pipeline:
     PlanError
         If the plan does not belong to the model or to this process group.
     InputError
-        If options make no sense, an optimiser cannot work on parts of parameters, or these cannot be cut as asked for.
+        If options are invalid, an optimiser cannot work on shards, or parameters cannot be sharded as declared.
     """
 
     def __init__(
@@ -118,10 +118,11 @@ class Pipeline:
         self.recorder = Recorder()
         self.fitted = fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
         self.workload = fitted.workload
-        member = dist.get_rank() % wanted.size
-        self.cuts = find_shards(fitted.blank, fitted.workload.shards, wanted, member)
-        self.team = team = find_team(wanted.size, self.device)
-        rank = team.rank
+        # this rank's stages, with their weights or shards of them
+        tensor_rank = dist.get_rank() % wanted.size
+        self.shards = find_shards(fitted.blank, fitted.workload.shards, wanted, tensor_rank)
+        self.tensor_group = group = find_tensor_parallel_group(wanted.size, self.device)
+        rank = group.rank
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
         self.modules = {
             number: build_stage(
@@ -131,61 +132,64 @@ class Pipeline:
                 weights=weights,
                 device=self.device,
                 dtype=dtype,
-                cuts=self.cuts,
-                wrap=self._wrap(),
+                shards=self.shards,
+                sharded_layers=self._sharded_layers(),
             )
             for number in self.numbers
         }
+        # their optimisers, and seeds of the layers that draw random numbers
         build = optimizer or planned_optimizer(plan.optimizer, learning_rate)
-        optimizers = stage_optimizers(fitted, self.modules, build, scheduler, team, self.cuts)
+        optimizers = stage_optimizers(fitted, self.modules, build, scheduler, group, self.shards)
         scale = LossScale(self.device) if precision == "fp16" else None
         self.updates = Updates(optimizers, plan.optimizer, self.device, clip, scale)
         self.moment = Moment(seed)
         for number, module in self.modules.items():
             layers = zip(fitted.span(number), module.row, strict=True)
             seed_layers([(place, layer) for place, layer in layers if fitted.flow.draws[place]], self.moment)
+        # their forward and backward, and the steps of the plan on this rank
         self._last = len(plan.stages) - 1
-        groups = replica_groups(find_replicas(plan.schedule), team.size)
+        groups = replica_groups(find_replicas(plan.schedule), group.size)
         self._last_replicas = LastReplicas(plan.schedule, groups.get(self._last))
         self._stages = self._make_stages()
         small = partial(is_small, boundaries=fitted.boundaries)
-        steps = lower(plan.schedule, small, sharded=plan.zero1, tied=plan.pipeline.tied)[rank]
-        if self.updates.together:
+        steps = lower(plan.schedule, small, zero1=plan.zero1, tied=plan.pipeline.tied)[rank]
+        if self.updates.needs_all_sums:  # `compute` then updates after the last step
             steps = tuple(s for s in steps if not (isinstance(s, Action) and s.kind is Kind.UPDATE))
         self._engine = Engine(
             self._stages,
             fitted.boundaries,
             steps,
             lower_forward(plan.schedule, small)[rank],
-            self._once_a_step,
+            self._once_per_step,
             self.recorder,
             self.device,
             self.moment,
-            team.column,
+            group.column,
         )
+        # stages whose update is one of the steps
         self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
         self._updates = True
 
-    def _wrap(self) -> "ShardedLayers | None":
-        """What calls a stage's layers on the team; None where no parameter is cut."""
-        if not self.cuts or self.team.mesh is None:
+    def _sharded_layers(self) -> "ShardedLayers | None":
+        """Return the wrapper of a stage's layers under tensor parallelism; None if no parameter is sharded."""
+        if not self.shards or self.tensor_group.mesh is None:
             return None
         from pipeplan_executor.sharding.layers import ShardedLayers  # DTensor takes a second to load
 
-        return ShardedLayers(self.team.mesh, self.cuts)
+        return ShardedLayers(self.tensor_group.mesh, self.shards)
 
     def _make_stages(self) -> dict[int, StageWork]:
-        halved: dict[int, set[int]] = {number: set() for number in self.numbers}
-        for action in self.plan.schedule.orders[self.team.rank]:
+        split_backwards: dict[int, set[int]] = {number: set() for number in self.numbers}
+        for action in self.plan.schedule.orders[self.tensor_group.rank]:
             if action.kind is Kind.INPUT_GRADIENT:
-                halved[action.stage].add(action.micro_batch)
+                split_backwards[action.stage].add(action.micro_batch)
         boundaries = self.fitted.boundaries
         return {
             number: StageWork(
                 module,
                 boundaries[number],
                 self._loss if number == self._last else None,
-                halved[number],
+                split_backwards[number],
                 number,
                 self.device,
                 self.precision,
@@ -196,21 +200,21 @@ class Pipeline:
 
     @property
     def holds_first(self) -> bool:
-        """Whether this rank reads inputs of the batch."""
+        """True if this rank reads inputs of the batch."""
         return 0 in self.numbers
 
     @property
     def holds_last(self) -> bool:
-        """Whether this rank reads targets of the batch."""
+        """True if this rank reads targets of the batch."""
         return self._last in self.numbers
 
     @property
     def accumulates(self) -> bool:
-        """Whether gradients of steps without update wait for one."""
+        """True if gradients of steps without update wait for one."""
         return not self._updates
 
     def step(self, inputs: Batch | None, targets: Batch | None, *, update: bool = True, weight: float = 1.0) -> float:
-        """One training step; the batch's mean loss, the same number on every rank.
+        """Run one training step; return the batch's mean loss, the same number on every rank.
 
         Parameters
         ----------
@@ -218,24 +222,24 @@ class Pipeline:
             The whole batch: a tensor, or a tuple or dict of tensors, whose first axis counts samples. A rank without
             the first (last) stage may pass None.
         update : bool
-            The optimiser uses the gradients and clears them. Otherwise they stay, and the next step adds to them;
-            under ZeRO-1 each replica then has the sums of its own share only.
+            Use the gradients in an update and clear them. Otherwise they stay, and the next step adds to them; under
+            ZeRO-1 each replica then has the sums of only its own share.
         weight : float
-            What this batch counts in the sum of gradients of several steps; not in the loss that is returned.
+            Weight of this batch in the sum of gradients of several steps; the returned loss is not weighted.
         """
         return self.shared_loss(self.compute(inputs, targets, update=update, weight=weight))
 
     def compute(
         self, inputs: Batch | None, targets: Batch | None, *, update: bool = True, weight: float = 1.0
     ) -> dict[int, float]:
-        """The same step; weighted losses of those micro-batches whose last stage is here."""
+        """Run the step of `step`; return the weighted losses of micro-batches whose last stage is here."""
         self._updates = update
         self.updates.begin()
         parts = self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last)
         weights = self._weigh(parts[1], weight)
         with self._around_step():
             losses = self._engine.run(*parts)
-        if update and (not self.updates.together or self.updates.agreed()):
+        if update and (not self.updates.needs_all_sums or self.updates.unscale_and_clip()):
             for number in self.numbers:
                 if number not in self._planned:
                     with self.recorder.during(Action(Kind.UPDATE, number)):
@@ -246,11 +250,14 @@ class Pipeline:
     @contextmanager
     def _around_step(self) -> Iterator[None]:
         draws = any(self.fitted.flow.draws)
-        with sharing_casts(self.precision, self.device), undisturbed(self.device) if draws else nullcontext():
+        with (
+            sharing_casts(self.precision, self.device),
+            preserved_random_state(self.device) if draws else nullcontext(),
+        ):
             yield
 
     def evaluate(self, inputs: Batch | None, targets: Batch | None) -> float:
-        """The batch's mean loss in evaluation mode, the same number on every rank; nothing is learnt and no graph kept.
+        """Return the batch's mean loss in evaluation mode, the same number on every rank, without graph or update.
 
         Parameters
         ----------
@@ -264,9 +271,9 @@ class Pipeline:
         return self.shared_loss({n: weights[n] * loss for n, loss in losses.items() if weights[n]})
 
     def predict(self, inputs: Batch | None) -> Any:
-        """What the unsplit model returns for the whole batch in evaluation mode, on ranks with the last stage.
+        """Return the unsplit model's output for the whole batch in evaluation mode, on ranks with the last stage.
 
-        Outputs of the micro-batches are put together along the first axis. Other ranks take part and get None.
+        Outputs of the micro-batches are concatenated along the first axis. Other ranks take part and get None.
         """
         with evaluating(self.modules.values()):
             found, _ = self._engine.infer(self._parts(inputs, self.holds_first), [None] * self.plan.micro_batches)
@@ -278,54 +285,54 @@ class Pipeline:
         )
 
     def shared_loss(self, losses: dict[int, float]) -> float:
-        """The sum of all losses, told to every rank."""
+        """Return the sum of all losses, on every rank."""
         total = torch.tensor([sum(losses.values())], dtype=torch.float64, device=self.device)
-        dist.all_reduce(total, group=self.team.column)
+        dist.all_reduce(total, group=self.tensor_group.column)
         return float(total)
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Of the local stages."""
+        """Yield the parameters of the local stages."""
         for module in self.modules.values():
             yield from module.parameters()
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """With the names that they have in the unsplit model."""
+        """Yield the parameters of the local stages with their names in the unsplit model."""
         for module in self.modules.values():
             yield from module.named_parameters()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Of the local stages, with the unsplit names; parts of what is cut."""
+        """Return the state of the local stages, with the names of the unsplit model; shards of sharded parameters."""
         return {name: value for module in self.modules.values() for name, value in module.state_dict().items()}
 
     def save(self, folder: str | Path, *, keep: int = 3, extra: Any = None) -> Path:
-        """Save all that a later run needs, on every rank: see `pipeplan_executor.checkpoint.save`."""
-        from pipeplan_executor.checkpoint import save  # three quarters of a second that few runs need
+        """Save a checkpoint, on every rank: see `pipeplan_executor.checkpoint.save`."""
+        from pipeplan_executor.checkpoint import save  # takes 0.75 s to import, which few runs need
 
         return save(self._state(), folder, keep=keep, extra=extra)
 
     def load(self, path: str | Path, *, weights_only: bool = False) -> "Restored":
-        """Go on from a checkpoint, on every rank: see `pipeplan_executor.checkpoint.load`."""
+        """Load a checkpoint, on every rank: see `pipeplan_executor.checkpoint.load`."""
         from pipeplan_executor.checkpoint import load
 
         return load(self._state(), path, weights_only=weights_only)
 
     def _state(self) -> "TrainingState":
-        """What checkpoints read and fill."""
+        """Return the state that checkpoints save and restore."""
         from pipeplan_executor.checkpoint import TrainingState
 
         return TrainingState(
             plan=self.plan,
-            rank=self.team.rank,
+            rank=self.tensor_group.rank,
             model=self.workload.module,
             modules=self.modules,
             copies=self.fitted.copies,
-            cuts=self.cuts,
+            shards=self.shards,
             updates=self.updates,
             moment=self.moment,
             accumulates=self.accumulates,
         )
 
-    def _once_a_step(self, action: Action) -> None:
+    def _once_per_step(self, action: Action) -> None:
         if action.kind is Kind.REDUCE:
             self.updates.reduce(action.stage)
         elif self._updates:
@@ -344,7 +351,7 @@ class Pipeline:
         return list(split(converted(batch, self.dtype, self.device), size))
 
     def _weigh(self, targets: Sequence[Batch | None], weight: float = 1.0) -> list[float]:
-        """What the loss of every micro-batch counts in that of the step; only ranks with the last stage know."""
+        """Set and return the weight of each micro-batch's loss in the step; empty on ranks without the last stage."""
         weights = shares(self.workload.weight, targets) if self.holds_last else []
         for stage in self._stages.values():
             stage.weights = [weight * share for share in weights]
@@ -354,12 +361,12 @@ class Pipeline:
         return self.workload.loss(self.fitted.restored(outputs), targets)
 
 
-def check_world(plan: Plan, world: int, members: int = 1) -> None:
-    """Refuse a process group of another size than the plan's, whose ranks have so many members each."""
-    needed = len(plan.ranks) * members
+def check_world(plan: Plan, world: int, group_size: int = 1) -> None:
+    """Refuse a process group of another size than the plan's ranks times ``group_size`` processes."""
+    needed = len(plan.ranks) * group_size
     if world != needed:
-        each = f" of {members} processes" if members > 1 else ""
+        each = f" of {group_size} processes" if group_size > 1 else ""
         raise PlanError(
             f"the plan has {len(plan.ranks)} ranks{each}, but {world} processes were started; start {needed} "
-            f"(torchrun --nproc-per-node {needed}), or solve for {world // members or 1} devices"
+            f"(torchrun --nproc-per-node {needed}), or solve for {world // group_size or 1} devices"
         )

@@ -1,4 +1,4 @@
-"""Progress lines on standard error while a plan runs: loss, step time beside the prediction, memory."""
+"""Progress lines on standard error during a run: loss, step time beside its prediction, memory."""
 
 import sys
 import time
@@ -9,23 +9,23 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.units import format_bytes, format_time
 
 SECONDS = 1.0
-"""Between two lines where standard error is a file; the first and the last step are told in any case."""
-Tell = Callable[[int, float, int, Sequence[int]], None]
-"""``tell(step, loss, nanoseconds, peaks)``: steps count from 1, peaks are bytes of every rank."""
+"""Seconds between two lines if standard error is a file; the first and last steps are always shown."""
+OnStep = Callable[[int, float, int, Sequence[int]], None]
+"""``on_step(step, loss, nanoseconds, peaks)``: steps count from 1, peaks are bytes of every rank."""
 
 
 def line(plan: Plan, total: int, step: int, loss: float, took: int, peaks: Sequence[int]) -> str:
-    """``'step 3 of 7   loss 2.3026   123.4 ms (+2.7% of 120.1 ms)   peaks 364 MiB, 296 MiB'``."""
+    """Return a line like ``'step 3 of 7   loss 2.3026   123.4 ms (+2.7% of 120.1 ms)   peaks 364 MiB, 296 MiB'``."""
     off = f" ({took / plan.step_time - 1:+.1%} of {format_time(plan.step_time)})" if plan.step_time else ""
     held = ", ".join(map(format_bytes, peaks))
     return f"step {step} of {total}   loss {loss:.4f}   {format_time(took)}{off}   peaks {held}"
 
 
 @contextmanager
-def running(plan: Plan, total: int, quiet: bool = False) -> Iterator[Tell]:
-    """Tells of steps: one line that renews itself on a terminal, a line now and then elsewhere.
+def running(plan: Plan, total: int, quiet: bool = False) -> Iterator[OnStep]:
+    """Context that shows steps: one live line on a terminal, occasional lines elsewhere.
 
-    Nothing is drawn between two steps: whatever runs beside a rank takes time from it.
+    Nothing is drawn between two steps, since a drawing thread would take time from the rank.
     """
     if quiet:
         yield lambda *_: None
@@ -38,13 +38,13 @@ def running(plan: Plan, total: int, quiet: bool = False) -> Iterator[Tell]:
         with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
             yield lambda *state: live.update(Text(line(plan, total, *state)), refresh=True)
         return
-    told = -SECONDS
+    last_line = -SECONDS
 
     def show(step: int, loss: float, took: int, peaks: Sequence[int]) -> None:
-        nonlocal told
+        nonlocal last_line
         now = time.monotonic()
-        if now - told >= SECONDS or step == total:
-            told = now
+        if now - last_line >= SECONDS or step == total:
+            last_line = now
             print(line(plan, total, step, loss, took, peaks), file=sys.stderr, flush=True)
 
     yield show

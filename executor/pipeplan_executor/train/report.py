@@ -13,27 +13,28 @@ from pipeplan_executor.runtime.recorder import host
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run showed. Times are nanoseconds, sizes bytes.
+    """Measurements of a run. Times are nanoseconds, sizes bytes.
 
     Attributes
     ----------
     losses : tuple of float
-        One a timed step.
+        One per timed step.
     step_times : tuple of int
-        From the first process's start to the last one's end, one a timed step.
+        From the first process's start to the last one's end, one per timed step.
     peaks : tuple of int
-        Peak memory of each rank over the timed steps (see `train.memory`): that of the process that needed
-        most, where several share a rank.
+        Peak memory of each rank over the timed steps (see `train.memory`); if several processes share a rank, the
+        largest of their peaks.
     timelines : tuple of Timeline
-        What ranks did in each timed step, where several processes share one its first; memory lines are empty.
+        Actions of the ranks in each timed step, those of the first process if several share a rank; memory lines are
+        empty.
     error : float or None
-        Largest relative difference of loss and gradients to the unsplit model in float64, if that was asked for.
+        Largest relative difference of loss and gradients to the unsplit model in float64, if verified.
     first : int
-        Steps that were done before: those of the checkpoint that the run went on from.
+        Number of steps of the checkpoint from which the run continued.
     restarts : tuple of str
-        What the launcher told of ranks that were lost before the run came to its end.
+        The launcher's lines about ranks that were lost during the run.
     tensor_parallel : int
-        Processes that shared a rank.
+        Number of processes that shared a rank.
     """
 
     losses: tuple[float, ...]
@@ -47,12 +48,12 @@ class RunReport:
 
     @property
     def step_time(self) -> int:
-        """The median."""
+        """Median step time in nanoseconds."""
         return round(median(self.step_times)) if self.step_times else 0
 
     @property
     def timeline(self) -> Timeline:
-        """The step of median duration as it really ran; empty if none was timed."""
+        """Timeline of the step of median duration; empty if none was timed."""
         if not self.timelines:
             return Timeline((), (), (), ())
         order = sorted(range(len(self.step_times)), key=self.step_times.__getitem__)
@@ -61,7 +62,7 @@ class RunReport:
 
 @dataclass
 class Seen:
-    """What one process saw of the timed steps, by the clock of its host."""
+    """Measurements of one process in the timed steps, by the clock of its host."""
 
     host: str = field(default_factory=host)
     losses: list[float] = field(default_factory=list)
@@ -73,11 +74,10 @@ class Seen:
     first: int = 0
 
 
-def report_of(everyone: Sequence[Seen], members: int = 1) -> RunReport:
-    """What all processes saw, so many of each rank behind one another, as one report.
+def report_of(everyone: Sequence[Seen], group_size: int = 1) -> RunReport:
+    """Merge the measurements of all processes, ``group_size`` consecutive ones per rank, into one report.
 
-    Every host has a clock of its own, which says 0 when the first of its processes begins the step: all come from one
-    barrier.
+    Each host's clock is set to 0 when the first of its processes begins the step, since all leave one barrier.
     """
     first = everyone[0]
     zeros = [_zeros(everyone, number) for number in range(len(first.losses))]
@@ -87,16 +87,18 @@ def report_of(everyone: Sequence[Seen], members: int = 1) -> RunReport:
             max(one.ends[number] - zero for one, zero in zip(everyone, row, strict=True))
             for number, row in enumerate(zeros)
         ),
-        peaks=tuple(max(one.peak for one in everyone[i : i + members]) for i in range(0, len(everyone), members)),
-        timelines=tuple(_timeline(everyone[::members], number, row[::members]) for number, row in enumerate(zeros)),
+        peaks=tuple(max(one.peak for one in everyone[i : i + group_size]) for i in range(0, len(everyone), group_size)),
+        timelines=tuple(
+            _timeline(everyone[::group_size], number, row[::group_size]) for number, row in enumerate(zeros)
+        ),
         error=first.error,
         first=first.first,
-        tensor_parallel=members,
+        tensor_parallel=group_size,
     )
 
 
 def _zeros(everyone: Sequence[Seen], number: int) -> list[int]:
-    """When a timed step begins, for each process by its host's clock."""
+    """Return the start of a timed step for each process, by its host's clock."""
     begins: dict[str, int] = {}
     for one in everyone:
         begins[one.host] = min(one.starts[number], begins.get(one.host, one.starts[number]))
@@ -114,12 +116,12 @@ def _timeline(everyone: Sequence[Seen], number: int, zeros: Sequence[int]) -> Ti
 
 
 def predicted_peak(plan: Plan, rank: int) -> int:
-    """Bytes that the plan promised for a rank."""
+    """Return the peak that the plan predicts for a rank, in bytes."""
     return sum(stage.memory.total for stage in plan.stages if plan.ranks[rank] in stage.devices)
 
 
 def layers_by_stage(plan: Plan) -> str:
-    """``8 | 2 × 14``: 8 layers, then 14 on two replicas; ``8 (3 again)`` recomputes three of them."""
+    """Return numbers of layers, like ``8 | 2 × 14``: 8, then 14 on two replicas; ``8 (3 again)`` recomputes 3."""
     return " | ".join(
         (f"{stage.replicas} × " if stage.replicas > 1 else "")
         + str(len(stage.layers))
@@ -131,7 +133,7 @@ def layers_by_stage(plan: Plan) -> str:
 def write_pictures(
     plan: Plan, report: RunReport, *, trace: str | Path | None = None, plots: Iterable[str | Path] = ()
 ) -> None:
-    """Predicted above measured: a trace for Perfetto, and pictures (.svg or .png)."""
+    """Write predicted and measured time lines as a trace for Perfetto, and as pictures (.svg or .png)."""
     from pipeplan.report.plot.gantt import save_gantt
     from pipeplan.report.plot.labels import device_labels
     from pipeplan.report.trace import write_trace

@@ -29,7 +29,7 @@ from pipeplan_executor.train.verify import worst_error
 
 @dataclass(frozen=True)
 class _Options:
-    """What every process is told of `run`'s arguments."""
+    """Arguments of `run` for every process."""
 
     steps: int
     warmup: int
@@ -63,8 +63,8 @@ def run(
 ) -> RunReport:
     """Train for a few steps on random batches of the workload.
 
-    With ``saving``, ``warmup + steps`` is what the whole training takes: a run that goes on from a checkpoint does what
-    is left, and times it but for the first ``warmup`` steps.
+    With ``saving``, ``warmup + steps`` is the length of the whole training: a run that continues from a checkpoint does
+    the remaining steps, and times all except its first ``warmup`` ones.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def run(
     source : Workload, str or callable
         ``'module:function'``, a function that returns a `pipeplan.Workload`, or the workload itself.
     steps, warmup : int
-        Steps that are timed, and steps before them.
+        Number of timed steps, and of steps before them.
     verify : bool
         Compare loss and gradients of one step with the unsplit model, in float64.
     weights : path, optional
@@ -80,24 +80,24 @@ def run(
     timeout : float
         Seconds within which a lost rank ends the run.
     saving : Saving, optional
-        Where checkpoints go, and how often.
+        Folder and frequency of checkpoints.
     restarts : int
-        How often all ranks start again after one was lost, from the latest checkpoint or from the beginning.
+        Number of times that all ranks start again after one was lost, from the latest checkpoint or the beginning.
     device : {'auto', 'cpu', 'cuda'}
         See `pipeplan_executor.processes.devices.choose`.
     precision : {'bf16', 'fp16'}, optional
-        See `pipeplan_executor.Pipeline`; ``verify`` compares in float64 all the same.
+        See `pipeplan_executor.Pipeline`; ``verify`` always compares in float64.
     progress : bool
-        Rank 0 tells of its steps on standard error (see `pipeplan_executor.train.progress`).
+        Rank 0 shows its steps on standard error (see `pipeplan_executor.train.progress`).
     tensor_parallel : TensorParallel or int, optional
-        Processes that share a rank: see `pipeplan_executor.Pipeline`.
+        Number of processes that share a rank: see `pipeplan_executor.Pipeline`.
 
     Raises
     ------
     InputError
-        If devices are missing, a folder has checkpoints of another run, or parameters cannot be cut as asked for.
+        If devices are missing, a folder has checkpoints of another run, or parameters cannot be sharded as declared.
     PlanError
-        If the plan is broken or does not belong to the model: before anything is started.
+        If the plan is broken or does not belong to the model, before any process is started.
     RunError
         If a rank fails.
     """
@@ -108,9 +108,9 @@ def run(
     whole(restarts, "restarts")
     whole(seed, "the seed", 0, 2**63 - 1)
     real(timeout, "the timeout (seconds)", most=LONGEST, above=True)
-    autocast(precision, torch.device("cpu"))  # refuses what is not known
+    autocast(precision, torch.device("cpu"))  # refuses an unknown precision
     wanted = declared(tensor_parallel)
-    if joined_world() is None:  # otherwise this is a rank, which is about to do so itself
+    if joined_world() is None:  # otherwise this is a rank, and its Pipeline checks
         fitted = fit(plan, source, both_modes=False)
         find_shards(fitted.blank, fitted.workload.shards, wanted)
     if saving is not None:
@@ -127,17 +127,17 @@ def run(
         timeout=timeout,
         restarts=restarts,
         device=device,
-        told=lost.append,
+        on_restart=lost.append,
     )
     return replace(report, restarts=tuple(lost))
 
 
 def _rank(plan: Plan, source: Source, options: _Options) -> RunReport:
-    """What every process does."""
+    """Train, verify and report on one process."""
     seen = Seen()
     if options.steps:
         _train(plan, source, options, seen)
-    if options.verify:  # last, so that the unsplit model does not count into the peaks
+    if options.verify:  # last, so that the unsplit model is not part of the peaks
         seen.error = worst_error(plan, source, options.seed, options.weights, options.tensor_parallel)
     everyone: list[Seen | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, seen)
@@ -157,15 +157,17 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
         tensor_parallel=options.tensor_parallel,
         evaluates=False,
     )
+    # continue from a checkpoint if there is one; predictions are shown only for one process per rank
     total = options.warmup + options.steps
     if options.saving is not None:
         seen.first = options.saving.restore(pipeline)
-    told = plan if pipeline.team.size == 1 else replace(plan, step_time=0)  # it was predicted for one process a rank
-    with running(told, total, quiet=not options.progress or dist.get_rank() > 0) as tell:
+    shown = plan if pipeline.tensor_group.size == 1 else replace(plan, step_time=0)  # predicted for one process
+    with running(shown, total, quiet=not options.progress or dist.get_rank() > 0) as on_step:
         for number in range(seen.first, total):
             timed = number >= seen.first + options.warmup
             if number == seen.first + options.warmup:
                 forget_peak()
+            # every process draws the whole batch; the barrier starts the step at the same time on all
             inputs, targets = draw(pipeline.workload, plan.batch, pipeline.moment.seed, step=number)
             inputs_here = inputs if pipeline.holds_first else None
             targets_here = targets if pipeline.holds_last else None
@@ -181,14 +183,16 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
                 seen.ends.append(end)
                 seen.spans.append(pipeline.recorder.spans)
             if options.progress:
-                tell(number + 1, loss, end - start, _largest(peak(), pipeline.team.rank, len(plan.ranks), device))
+                on_step(
+                    number + 1, loss, end - start, _largest(peak(), pipeline.tensor_group.rank, len(plan.ranks), device)
+                )
             if options.saving is not None:
                 options.saving.after(pipeline, number + 1, total)
     seen.peak = peak()
 
 
 def _largest(value: int, rank: int, ranks: int, device: torch.device) -> list[int]:
-    """Of each rank's processes."""
+    """Return the largest value of each rank's processes."""
     values = torch.zeros(ranks, dtype=torch.int64, device=device)
     values[rank] = value
     dist.all_reduce(values, op=dist.ReduceOp.MAX)

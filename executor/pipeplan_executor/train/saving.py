@@ -1,4 +1,4 @@
-"""`Saving`: when a run saves checkpoints, and from which it goes on."""
+"""`Saving`: folder, frequency and resumption of a run's checkpoints."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +17,13 @@ class Saving:
     Attributes
     ----------
     folder : str
-        Where they lie; all ranks see it.
+        Folder of the checkpoints, on a file system that all ranks see.
     every : int
-        Steps between two of them; the last step is saved in any case.
+        Steps between two checkpoints; the last step is always saved.
     keep : int
-        So many stay.
+        Number of newest checkpoints that are kept.
     resume : bool
-        Go on from the latest one that is there, or begin if there is none.
+        Continue from the latest checkpoint, or begin if there is none.
     """
 
     folder: str
@@ -32,12 +32,12 @@ class Saving:
     resume: bool = False
 
     def check(self) -> None:
-        """Refuse, before anything starts, what would mix two runs in one folder.
+        """Refuse invalid numbers, and a folder with checkpoints of another run.
 
         Raises
         ------
         InputError
-            Also if a number makes no sense.
+            Before any process is started.
         """
         from pipeplan_executor.checkpoint.folder import latest
 
@@ -53,7 +53,7 @@ class Saving:
             )
 
     def restore(self, pipeline: "Pipeline") -> int:
-        """Load the latest checkpoint, if there is one; how many steps are done."""
+        """Load the latest checkpoint, if there is one; return the number of completed steps."""
         from pipeplan_executor.checkpoint.folder import latest
         from pipeplan_executor.checkpoint.together import on_first
 
@@ -61,7 +61,7 @@ class Saving:
         return 0 if found is None else pipeline.load(found).step
 
     def after(self, pipeline: "Pipeline", done: int, total: int) -> Path | None:
-        """Save after so many steps of ``total``, if it is time to."""
+        """Save a checkpoint after ``done`` of ``total`` steps, if one is due."""
         if done == total or (self.every and done % self.every == 0):
             return pipeline.save(self.folder, keep=self.keep)
         return None

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 def unsplit(
     fitted: Fitted, inputs: Batch, targets: Batch, seed: int, weights: str | Path | None = None
 ) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients of the whole model, in float64, on the whole batch at once.
+    """Return loss and gradients of the whole model, in float64, on the whole batch at once.
 
-    Batch norm computes something else for every size of its batch, and what layers draw depends on the micro-batch. So
-    a model that does either sees the plan's micro-batches one after the other, as if gradients were accumulated.
+    Batch norm depends on the size of its batch, and random numbers of layers on the micro-batch. A model with either
+    gets the plan's micro-batches one after the other, as with accumulated gradients.
     """
     whole = materialised(fitted, seed=seed, weights=weights, dtype=torch.float64)
     forward: Callable[[Batch], Any] = partial(call, whole)
@@ -57,7 +57,7 @@ def unsplit(
 
 
 def _by_layers(fitted: Fitted, layers: Sequence[nn.Module], inputs: Batch) -> Any:
-    """What the model returns, computed by the layers that draw its random numbers."""
+    """Return the model's output, computed layer by layer, so that the layers can be seeded."""
     row = tensors(inputs)
     for layer in layers:
         row = as_tuple(layer(*row))
@@ -65,15 +65,15 @@ def _by_layers(fitted: Fitted, layers: Sequence[nn.Module], inputs: Batch) -> An
 
 
 def normalises_batches(module: nn.Module) -> bool:
-    """Whether a sample's output depends on the others of its batch."""
+    """Return whether a sample's output depends on the others of its batch (batch norm in training)."""
     return any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
 
 
 TOLERANCE = 1e-10
 """Largest relative difference of loss and gradients that float64 rounding explains."""
 SMALL = 1e-6
-"""Gradients below this part of the model's largest are held against that part of it. Some are zero but for rounding,
-like those of a bias that a softmax takes off again."""
+"""Fraction of the model's largest gradient; smaller gradients are compared relative to it. Some are zero except for
+rounding, like those of a bias that a softmax cancels."""
 
 
 def worst_error(
@@ -83,10 +83,10 @@ def worst_error(
     weights: str | Path | None = None,
     tensor_parallel: TensorParallel | int | None = None,
 ) -> float:
-    """Largest relative difference to the unsplit model, over loss and all gradients of all ranks.
+    """Return the largest relative difference to the unsplit model, over loss and all gradients of all ranks.
 
-    Every process of the group takes part; it computes the unsplit model once and compares its own stages, so
-    nothing large travels. Under ZeRO-1 no rank has all sums of its gradients; they are then compared without it.
+    Every process calls this, computes the unsplit model once and compares its own stages, so nothing large is sent.
+    A ZeRO-1 plan is compared without ZeRO-1, under which no rank has all sums of its gradients.
     """
     pipeline = Pipeline(
         replace(plan, zero1=False),
@@ -100,12 +100,13 @@ def worst_error(
     inputs, targets = draw(pipeline.workload, plan.batch, seed, torch.float64)
     loss = pipeline.step(inputs, targets, update=False)
     reference, gradients = unsplit(pipeline.fitted, inputs, targets, seed, weights)
+    # the loss, then the gradients of this rank's stages, or their shards
     worst = _relative(torch.tensor(loss), torch.tensor(reference), 1e-300)
     least = max(SMALL * max(map(_largest, gradients.values())), 1e-300)
     for name, parameter in pipeline.named_parameters():
         found = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        cut = pipeline.cuts.get(name)
-        wanted = gradients[name] if cut is None else cut.of(gradients[name])
+        shard = pipeline.shards.get(name)
+        wanted = gradients[name] if shard is None else shard.of(gradients[name])
         worst = max(worst, _relative(found, wanted, least))
     shared = torch.tensor([worst], dtype=torch.float64)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)
@@ -122,12 +123,12 @@ def _largest(tensor: Tensor) -> float:
 
 
 def check_error(report: "RunReport") -> None:
-    """Refuse a run whose gradients are not those of the unsplit model.
+    """Refuse a run whose gradients differ from the unsplit model's.
 
     Raises
     ------
     PlanError
-        With the number.
+        With the difference.
     """
     if report.error is not None and not report.error <= TOLERANCE:
         raise PlanError(

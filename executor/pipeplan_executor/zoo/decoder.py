@@ -88,7 +88,7 @@ SHARDS = {
     "*.widen.*": 0,
     "*.narrow.weight": 1,
 }
-"""By columns, then by rows: a member has some heads and some hidden neurons (Shoeybi et al., Megatron-LM, 2019)."""
+"""By columns, then by rows: a tensor-parallel rank has some heads and hidden neurons (Shoeybi et al., 2019)."""
 
 
 def tied_decoder() -> Workload:

@@ -7,7 +7,7 @@
                                        context ╰── read by every layer of the decoder
 
 As published, layers from the second on of the encoder's one-way part, and of the decoder, have residuals, and the
-decoder's lowest layer alone asks the attention. The attention is additive (Bahdanau et al., 2015). The decoder reads
+decoder's lowest layer alone queries the attention. The attention is additive (Bahdanau et al., 2015). The decoder reads
 the true target (teacher forcing), so the whole sentence goes through a layer at once.
 """
 
@@ -19,7 +19,7 @@ from pipeplan.frontend.workload import Workload
 
 
 class Encoder(nn.Module):
-    """Source words to one vector a word; its lowest layer reads both ways."""
+    """Source words to one vector per word; its lowest layer is bidirectional."""
 
     def __init__(self, vocabulary: int, width: int, layers: int) -> None:
         super().__init__()

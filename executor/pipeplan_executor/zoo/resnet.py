@@ -5,7 +5,7 @@
     stem  pool  block1_1 … block1_3  block2_1 … block2_4  block3_1 … block3_6  block4_1 … block4_3  mean  flatten  fc
 
     block    x ─┬─▶ 1×1 ─▶ 3×3 ─▶ 1×1 ─▶ + ─▶        each convolution with batch norm; the first block of a group
-                ╰────────(1×1)───────────╯           halves the image (but in group 1) and projects the shortcut
+                ╰────────(1×1)───────────╯           halves the image (except group 1) and projects the shortcut
 """
 
 from collections import OrderedDict

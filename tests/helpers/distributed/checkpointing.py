@@ -1,4 +1,4 @@
-"""Functions that ranks run in the tests of checkpoints, importable by name for other processes."""
+"""Workers for the tests of checkpoints, importable by name in other processes."""
 
 import shutil
 from collections.abc import Callable
@@ -45,17 +45,17 @@ RATE = 0.01
 
 @dataclass(frozen=True)
 class Layout:
-    """Cut of a model: replicas of every stage, or a family that places its stages itself; processes per rank."""
+    """Division of a model: replicas of every stage, or a placed family; processes per rank."""
 
     replicas: tuple[int, ...] = ()
     family: str = "1f1b-sno"
     zero1: bool = False
-    team: int = 1
+    tensor_parallel: int = 1
 
     def plan(self, build: Callable[[], Workload], optimizer: str) -> Plan:
         """Plan on all processes, for batches of 8 samples."""
         module, names, held = row(build)
-        schedule = self._schedule(dist.get_world_size() // self.team)
+        schedule = self._schedule(dist.get_world_size() // self.tensor_parallel)
         cuts = [round(i * len(names) / schedule.stages) for i in range(schedule.stages + 1)]
         plan = plan_for(module, names, cuts, schedule, 2, optimizer, held=held)
         return replace(plan, zero1=self.zero1)
@@ -70,16 +70,16 @@ LAYOUTS = {
     2: (Layout((1, 1)), Layout((2,)), Layout((2,), zero1=True), Layout(family="interleaved")),
     3: (Layout((1, 1, 1)), Layout((2, 1), zero1=True), Layout((3,), zero1=True), Layout((1, 2))),
     4: (
-        Layout((1, 1), team=2),
+        Layout((1, 1), tensor_parallel=2),
         Layout((1, 1, 2), zero1=True),
-        Layout((2,), zero1=True, team=2),
-        Layout((1, 1), team=2),
+        Layout((2,), zero1=True, tensor_parallel=2),
+        Layout((1, 1), tensor_parallel=2),
     ),
 }
 
 
 def resumed(folder: str, model: str, optimizer: str) -> dict[str, bool]:
-    """For every layout, True if an interrupted and resumed run equals an uninterrupted one bit by bit."""
+    """Compare, for every layout, an interrupted run with an unbroken one bit by bit."""
     found = {}
     for number, layout in enumerate(LAYOUTS[dist.get_world_size()]):
         place = Path(folder) / str(number)
@@ -98,7 +98,7 @@ def resumed(folder: str, model: str, optimizer: str) -> dict[str, bool]:
 
 
 def moved(folder: str, model: str, optimizer: str, in_a_ring: bool = False) -> dict[str, float]:
-    """For every two layouts, or each and the next: difference of a run that moves from a run that stays."""
+    """Largest difference between a run that changes its layout and one that does not, for pairs of layouts."""
     layouts = LAYOUTS[dist.get_world_size()]
     stay = {}
     for number, layout in enumerate(layouts):
@@ -123,7 +123,7 @@ def moved(folder: str, model: str, optimizer: str, in_a_ring: bool = False) -> d
 
 
 def handed_on(folder: str, model: str, optimizer: str) -> float:
-    """Difference of a run that moves through all layouts, once as a plain file, from a run that stays."""
+    """Difference of a run through all layouts, once as a plain file, from a pipeline that keeps its layout."""
     layouts = LAYOUTS[dist.get_world_size()]
     stays = _pipeline(layouts[1].plan(MODELS[model], optimizer), model)
     _train(stays, len(layouts))
@@ -143,7 +143,7 @@ def handed_on(folder: str, model: str, optimizer: str) -> float:
 
 
 def alone(folder: str, model: str, optimizer: str) -> dict[str, float]:
-    """Differences from a run that stays, of a plain model that resumes it, and of a pipeline after that."""
+    """Difference of a plain model that continues, and of a pipeline after it, from a pipeline that keeps its layout."""
     layouts = LAYOUTS[dist.get_world_size()]
     pipeline = _pipeline(layouts[2].plan(MODELS[model], optimizer), model)
     _train(pipeline, STEPS)
@@ -182,7 +182,7 @@ def alone(folder: str, model: str, optimizer: str) -> dict[str, float]:
 
 
 def refused(folder: str) -> dict[str, str]:
-    """Errors for checkpoints that are broken, of another model, or of another optimiser."""
+    """Error messages for checkpoints that are broken, of another model, or of another optimiser."""
     layout = LAYOUTS[dist.get_world_size()][1]
     pipeline = _pipeline(layout.plan(MODELS["decoder"], "adam"), "decoder")
     _train(pipeline, 1)

@@ -1,4 +1,4 @@
-"""Reductions of results over ranks."""
+"""Merging of results over ranks."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Searched schedules, one of each kind, with a model to run them; searched once, before the ranks start."""
+"""Searched schedules, one of each kind, with a model to run them: searched once, before the ranks start."""
 
 import random
 from itertools import pairwise
@@ -19,7 +19,7 @@ KINDS = ("joined", "split", "several stages a device", "recomputed", "replicated
 
 
 def found_cases(world: int, seed: int) -> list[Case]:
-    """A case of each of `KINDS` on ``world`` ranks, with an order that no family has."""
+    """A case of each of `KINDS` on this number of ranks, whose order no family has."""
     generator = random.Random(seed)
     found = []
     for kind in KINDS:
@@ -35,7 +35,7 @@ def found_cases(world: int, seed: int) -> list[Case]:
 
 
 def _found(generator: random.Random, placement: Placement, split: bool) -> Schedule:
-    """The first searched schedule of stages with random times and little memory that is not a family's."""
+    """The first searched schedule, for stages of random times and little memory, that is no family's."""
     while True:
         micro_batches = generator.randint(3, 7)
         schedule = find_schedule(

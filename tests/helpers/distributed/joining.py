@@ -11,7 +11,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def pipeplan_run(folder: Path, *options: str) -> tuple[str, ...]:
-    """Arguments after ``python``: a plan for two ranks, run without warm-up, with its report as JSON."""
+    """Arguments of ``python``: a plan for two ranks, run without warm-up, its report as JSON."""
     plan = folder / "plan.json"
     lasting_plan(2).save(plan)
     return (

@@ -1,4 +1,4 @@
-"""A run long enough to lose ranks, and a killer of ranks, importable by name for other processes."""
+"""A run long enough to lose ranks in, and a killer of them, importable by name in other processes."""
 
 import multiprocessing
 import os
@@ -39,7 +39,7 @@ def unhurried() -> Workload:
 
 
 def lasting_plan(ranks: int) -> Plan:
-    """Plan of a pipeline on ``ranks`` ranks, with Adam's state to lose."""
+    """A plan on this number of ranks, with Adam."""
     workload = tiny_mlp()
     names = layers_of(workload)
     cuts = [round(i * len(names) / ranks) for i in range(ranks + 1)]

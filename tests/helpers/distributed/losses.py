@@ -1,4 +1,4 @@
-"""Functions that ranks run in the tests of lost ranks, importable by name for other processes."""
+"""Workers for the tests of lost ranks, importable by name in other processes."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def failing_at_first(folder: str, failures: tuple[str, ...]) -> int:
 
 
 def returning_what_stays() -> object:
-    """Return an object that cannot be sent to another process."""
+    """Object that cannot be sent to another process."""
     return lambda: None
 
 

@@ -27,7 +27,7 @@ def tiny_tied() -> Workload:
 
 
 def tiny_shared() -> Workload:
-    """Decoder of one block; embedding and head share a matrix, which tensor-parallel groups shard too."""
+    """A block between embedding and head that share a matrix, sharded too under tensor parallelism."""
     workload = decoder(blocks=1, width=16, heads=2, vocabulary=50, length=6, hidden=32, tied=True)
     return replace(workload, shards={**(workload.shards or {}), "head.weight": 1})
 
@@ -84,7 +84,7 @@ class Begin(nn.Module):
 
 
 class Middle(nn.Module):
-    """Stage that writes into an input, passes one on, makes one without gradient and one without reader."""
+    """Writes into one of its inputs, passes one on, makes one without gradient and one that is never read."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ EVERY = (*WORKLOADS, *TIED, *CAPTURED)
 
 
 def row(build: Callable[[], Workload]) -> tuple[nn.Module, tuple[str, ...], Held]:
-    """The model without values, its layers, and what each of them holds."""
+    """The model without values, its layers, and the parameters and buffers of each."""
     if build not in _ROWS:
         workload = source.build(build)
         if isinstance(workload.module, nn.Sequential):
@@ -170,5 +170,5 @@ def layers_of(workload: Workload) -> tuple[str, ...]:
 
 
 def random_cuts(generator: random.Random, layers: int, stages: int) -> tuple[int, ...]:
-    """Boundaries of ``stages`` stages, none empty."""
+    """Random boundaries of ``stages`` stages, none empty."""
     return (0, *sorted(generator.sample(range(1, layers), stages - 1)), layers)

@@ -1,4 +1,4 @@
-"""Jobs of many tests on ranks that start once, as starting them takes longer than most jobs."""
+"""Jobs of many tests on one start of ranks, since starting them takes longer than most jobs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -6,11 +6,11 @@ from typing import Any, TypeAlias
 from pipeplan_executor import launch
 
 Job: TypeAlias = tuple[Callable[..., Any], tuple[object, ...]]
-"""Function that every rank calls, importable by name, and its arguments."""
+"""A function that every rank calls, importable by name, and its arguments."""
 
 
 def done(world: int, jobs: Mapping[str, Job]) -> dict[str, Any]:
-    """Results of the jobs, run one after the other on ``world`` ranks."""
+    """Run jobs in order on this number of ranks and return their results."""
     return dict(zip(jobs, launch(_together, world, *jobs.values(), timeout=90), strict=True))
 
 

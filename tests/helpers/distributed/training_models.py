@@ -42,7 +42,7 @@ def dropped() -> Workload:
 
 
 def dropped_apart() -> Workload:
-    """Model of `dropped`, sharded by heads and hidden neurons, with dropout on sharded tensors."""
+    """The same with shards: of heads, of hidden neurons, and of the tensors that dropout is called on."""
     by_columns = dict.fromkeys(("*.in_proj_*", "*.linear1.*", "noisy.linear.*"), 0)
     return replace(dropped(), shards={**by_columns, "*.out_proj.weight": 1, "*.linear2.weight": 1})
 
@@ -93,7 +93,7 @@ def steep() -> Workload:
 
 
 def steep_apart() -> Workload:
-    """Model of `steep` with shards."""
+    """The same with shards."""
     return replace(steep(), shards={"first.*": 0, "second.weight": 1})
 
 

@@ -1,4 +1,4 @@
-"""Functions that ranks run in the tests of training: a pipeline, and the unsplit model trained by plain torch."""
+"""Workers for the tests of training: a pipeline, and the unsplit model trained by plain torch."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -30,7 +30,7 @@ SEED = 5
 
 @dataclass(frozen=True)
 class Case:
-    """Settings of a training: replicas of every stage, and the options of a `Pipeline`."""
+    """Training setup: replicas of every stage, and the options of a `Pipeline`."""
 
     build: Callable[[], Workload]
     replicas: tuple[int, ...]
@@ -40,12 +40,14 @@ class Case:
     split: bool = False
     optimizer: str = "adam"
     accumulated: tuple[int, ...] = ()
-    """Steps without update, which count half."""
+    """Steps that do not update, with half the weight."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Losses, norms ahead of clipping, loss scales and learning rates of a training, and a final evaluation loss."""
+    """Log of a pipeline or of plain training: losses, norms before clipping, loss scales, learning rates; then a loss
+    in evaluation.
+    """
 
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
@@ -83,11 +85,11 @@ ON_THREE = (
     "dropout, replicas",
     "padding",
 )
-"""Cases on three ranks, in addition to two."""
+"""Cases for three ranks, besides two."""
 
 
 def cases(world: int) -> dict[str, Case]:
-    """Cases on ``world`` ranks."""
+    """Cases for this number of ranks."""
     line, halves, alike = (1,) * world, (world - 1, 1), (world,)
     every = {
         "own optimiser": Case(tiny_decoder, line, USERS),
@@ -125,13 +127,13 @@ LOW = {
 
 
 TEAMS = {
-    "team, ZeRO-1, recomputed": Case(tiny_shared, (2,), USERS, zero1=True, recompute=True, accumulated=(1,)),
-    "team, dropout": Case(dropped_apart, (1, 1), {"optimizer": sgd, "clip": 0.1}, split=True),
+    "tensor-parallel, ZeRO-1, recomputed": Case(tiny_shared, (2,), USERS, zero1=True, recompute=True, accumulated=(1,)),
+    "tensor-parallel, dropout": Case(dropped_apart, (1, 1), {"optimizer": sgd, "clip": 0.1}, split=True),
 }
 """Cases with two processes per rank, on four processes."""
 TEAMS_LOW = {
-    "team, bf16": Case(tiny_shared, (1, 1), {"optimizer": sgd, "precision": "bf16"}, split=True),
-    "team, fp16": Case(steep_apart, (1, 1), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}),
+    "tensor-parallel, bf16": Case(tiny_shared, (1, 1), {"optimizer": sgd, "precision": "bf16"}, split=True),
+    "tensor-parallel, fp16": Case(steep_apart, (1, 1), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}),
 }
 
 
@@ -147,14 +149,14 @@ def everything() -> tuple[Found, dict[str, float]]:
     return {**found, **{name: compare(case, torch.float32) for name, case in LOW.items()}}, verified()
 
 
-def teams() -> Found:
-    """Results of tensor-parallel groups of two processes, with plain training for comparison."""
+def tensor_parallel_runs() -> Found:
+    """Cases with two processes per rank, and plain training."""
     found = {name: compare(case, torch.float64) for name, case in TEAMS.items()}
     return {**found, **{name: compare(case, torch.float32) for name, case in TEAMS_LOW.items()}}
 
 
 def verified() -> dict[str, float]:
-    """For models with dropout, as chain and as graph, or with weighted losses, the worst error of verification."""
+    """Worst error of verification for models with dropout, as chain and as graph, or with weighted losses."""
     found = {}
     for build in (dropped, skipping, padded):
         workload = build()
@@ -182,8 +184,8 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
         recompute=names if case.recompute else (),
         held=row.parameters,
     )
-    team = dist.get_world_size() // len(plan.ranks)
-    options = {**case.options, "tensor_parallel": team}
+    group_size = dist.get_world_size() // len(plan.ranks)
+    options = {**case.options, "tensor_parallel": group_size}
     pipeline = Pipeline(replace(plan, zero1=case.zero1), case.build, seed=SEED, dtype=dtype, **options)
     whole = materialised(pipeline.fitted, seed=SEED, dtype=dtype)
     plain = Plain(whole, workload, case.options, row_of(whole, draw(workload, 2, SEED, dtype)[0]).layers)
@@ -202,7 +204,7 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     ours.evaluated.append(pipeline.evaluate(inputs, targets))
     theirs.evaluated.append(plain.evaluate(inputs, targets))
     expected = dict(whole.named_parameters(remove_duplicate=False))
-    wanted = {name: pipeline.cuts[name].of(p) if name in pipeline.cuts else p for name, p in expected.items()}
+    wanted = {name: pipeline.shards[name].of(p) if name in pipeline.shards else p for name, p in expected.items()}
     apart = [float((p - wanted[name]).detach().abs().max()) for name, p in pipeline.named_parameters()]
     return ours, theirs, greatest(max(apart, default=0.0))
 

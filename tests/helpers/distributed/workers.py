@@ -1,4 +1,4 @@
-"""Functions that ranks run in the tests of plans, importable by name for other processes."""
+"""Workers for the tests of runs, importable by name in other processes."""
 
 import random
 from collections.abc import Callable
@@ -140,7 +140,7 @@ def _train(
 
 
 def replicas() -> tuple[tuple[int, list[int]], list[float]]:
-    """Sizes of the optimiser shares of a stage's replicas, and differences of their batch norm statistics."""
+    """Shared and separate state of a stage's replicas."""
     return optimizer_shares(), batch_norm_of_replicas()
 
 
@@ -177,7 +177,7 @@ def batch_norm_of_replicas() -> list[float]:
 
 
 def verification() -> dict[str, float]:
-    """Errors by ``--verify`` for the user's own stages and, with transformers, for gradients of mere rounding."""
+    """Result of ``--verify`` for the user's own stages and, with transformers, for gradients that are only rounding."""
     builds = (models_of_tests.tiny_stages, *(models_of_tests.tiny_bert,) * models_of_tests.HAS_TRANSFORMERS)
     found = {}
     for build in builds:

@@ -1,1 +1,1 @@
-"""From a schedule to what every rank does, on paper: who runs what, in which order, and what is sent when. No torch."""
+"""Lowering of a schedule to the program of every rank: owners of actions, their order, sends and receives. No torch."""

@@ -5,14 +5,15 @@
     rank 0   0F0 send 0F1 send                        receive 0B0 settle ...
     rank 1   receive receive 1F0 1B0 send 1F1 ...
 
-A send stands right behind the action that makes the tensor. Messages between two ranks carry no tag and are matched in
-order, so for every ordered pair of ranks the receives stand in the order of the sends. Within that, a receive is posted
-one action ahead of the one that reads it: early enough for the tensor to arrive meanwhile, late enough not to hold a
-buffer for long. A small message is expected one arrival ahead: to post a receive takes time, and where a rank waits for
-something else it has some.
+A send follows the action that makes the tensor. Messages between two ranks have no tag and are matched in order, so for
+every ordered pair of ranks the receives are in the order of the sends. Within that, a receive is posted one action
+before the one that reads it: early enough for the tensor to arrive meanwhile, late enough not to hold a buffer for
+long. The receive of a small message is posted one arrival earlier: posting takes time, and a rank that waits for
+another message has some.
 
-A sent tensor must stay until it is taken. A settle stands where that is known without waiting: behind the first action
-that read something which the receiver made after it had read the message. What is never answered settles at the end.
+A sent tensor must be kept until it is received. A settle stands where reception is known without waiting: after the
+first action that read a tensor which the receiver made after it had read the message. A message without such a reply
+is settled at the end.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -28,7 +29,7 @@ from pipeplan_executor.runtime.program.order import Owners, find_owners
 
 
 class Message(NamedTuple):
-    """Tensors for another rank: what ``made`` them, and the action that ``reads`` them there."""
+    """Tensors for another rank: the action that ``made`` them, and the action that ``reads`` them there."""
 
     made: Action
     reads: Action
@@ -37,19 +38,19 @@ class Message(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Hand a message to the network."""
+    """Start sending a message."""
 
     message: Message
 
 
 class Receive(NamedTuple):
-    """Expect a message."""
+    """Post the receive of a message."""
 
     message: Message
 
 
 class Settle(NamedTuple):
-    """Let go of a message that was sent."""
+    """Wait for a sent message to complete, and release its tensors."""
 
     message: Message
 
@@ -57,87 +58,91 @@ class Settle(NamedTuple):
 Step: TypeAlias = Action | Send | Receive | Settle
 
 Small: TypeAlias = Callable[[Message], bool]
-"""Whether a buffer for a message may wait."""
+"""Predicate: the receive of a message is posted early."""
 
 
 def lower(
-    schedule: Schedule, small: Small, sharded: bool = False, tied: Sequence[Sequence[int]] = ()
+    schedule: Schedule, small: Small, zero1: bool = False, tied: Sequence[Sequence[int]] = ()
 ) -> tuple[tuple[Step, ...], ...]:
-    """One list of steps for every rank.
+    """Return the list of steps of every rank.
 
     Parameters
     ----------
     schedule : Schedule
     small : callable
-    sharded : bool
-        The replicas of a stage update a share each and exchange them: an update is then an act of all of them.
+    zero1 : bool
+        Each replica of a stage updates a share and the replicas exchange them: an update is then a collective.
     tied : sequence of sequence of int
-        Groups of stages that hold copies of the same weights: their reductions are one act.
+        Groups of stages that hold copies of the same weights: their reductions are one collective.
 
     Raises
     ------
     PlanError
         If actions are missing, doubled or of a kind that cannot be run, or the order would deadlock; then the text
-        says what every rank (a device of the schedule) waits for.
+        names what every rank (a device of the schedule) waits for.
     """
     owners = find_owners(schedule, tied)
-    validate_order(schedule, tied, sharded)
-    return arranged(schedule, owners, small, _proofs)
+    validate_order(schedule, tied, zero1)
+    return insert_messages(schedule, owners, small, _reply_places)
 
 
 def lower_forward(schedule: Schedule, small: Small) -> tuple[tuple[Step, ...], ...]:
-    """One list of steps for every rank, in a pass without backwards, as in evaluation.
+    """Return the list of steps of every rank for a pass without backwards, as in evaluation.
 
     ::
 
-        rank 0   0F0 send 0F1 send 0F2 send settle 0F0 …       the plan's order, with everything but forwards left out
+        rank 0   0F0 send 0F1 send 0F2 send settle 0F0 …       the plan's order, with only its forwards
         rank 1        receive 1F0 receive 1F1 …
 
-    No reply tells when a tensor was taken. But if every rank took one action a round, each would run in a certain
-    round, and an action waits for earlier rounds only. So a sender may wait for a message behind its first action of a
-    later round than the reader's: then ranks never wait in a circle.
+    No reply shows when a tensor was received. Assign each action a round, by letting every rank run one action per
+    round; an action depends only on earlier rounds. A sender waits for a message after its first action of a later
+    round than the reader's, so ranks never wait in a cycle.
 
     Parameters
     ----------
     schedule : Schedule
-        For a training step; it can be played to the end.
+        Schedule of a training step, free of deadlocks.
     small : callable
     """
     orders = tuple(tuple(a for a in order if a.kind is Kind.FORWARD) for order in schedule.orders)
     owners = {(a.stage, a.micro_batch): rank for rank, order in enumerate(orders) for a in order}
     settling = partial(_later_rounds, _rounds(orders))
-    return arranged(Schedule("forward only", orders), owners, small, settling)
+    return insert_messages(Schedule("forward only", orders), owners, small, settling)
 
 
 Settling: TypeAlias = Callable[
     [Sequence[Message], Sequence[Message], Mapping[Action, int], Sequence[Action]], list[int]
 ]
-"""``settling(row, replies, place, own)``: for all messages of a pair of ranks, places in the source's list ``own``
-behind which it lets go of them. ``replies`` go the other way, ``place`` is where every action stands."""
+"""``settling(row, replies, place, own)``: for the messages ``row`` of a pair of ranks, the places in the source's list
+``own`` after which they are settled. ``replies`` are the opposite messages, ``place`` has the place of every action."""
 
 
-def arranged(schedule: Schedule, owners: Owners, small: Small, settling: Settling) -> tuple[tuple[Step, ...], ...]:
-    """Sends, receives and settles around the actions of lists that are known to be in order."""
+def insert_messages(
+    schedule: Schedule, owners: Owners, small: Small, settling: Settling
+) -> tuple[tuple[Step, ...], ...]:
+    """Insert sends, receives and settles into lists of actions that are known to be free of deadlocks."""
     place = {a: i for order in schedule.orders for i, a in enumerate(order) if a.kind.per_micro_batch}
     pairs: dict[tuple[int, int], list[Message]] = defaultdict(list)
     readers: list[list[int]] = [[] for _ in schedule.orders]
+    # messages of every ordered pair of ranks, in sending order; places of the actions that read one, per target
     for message in messages(schedule, owners):
         pairs[message.source, message.target].append(message)
         insort(readers[message.target], place[message.reads])
+    # steps to insert before and after each place of each rank's list
     before: list[dict[int, list[Step]]] = [defaultdict(list) for _ in schedule.orders]
-    behind: list[dict[int, list[Step]]] = [defaultdict(list) for _ in schedule.orders]
+    after: list[dict[int, list[Step]]] = [defaultdict(list) for _ in schedule.orders]
     for (source, target), row in pairs.items():
-        for message, post in zip(row, _posts(row, place, readers[target], small), strict=True):
+        for message, post in zip(row, _receive_places(row, place, readers[target], small), strict=True):
             before[target][post].append(Receive(message))
-            behind[source][place[message.made]].append(Send(message))
+            after[source][place[message.made]].append(Send(message))
         places = settling(row, pairs.get((target, source), ()), place, schedule.orders[source])
-        for message, proof in zip(row, places, strict=True):
-            behind[source][proof].append(Settle(message))
-    return tuple(tuple(_steps(order, before[r], behind[r])) for r, order in enumerate(schedule.orders))
+        for message, at in zip(row, places, strict=True):
+            after[source][at].append(Settle(message))
+    return tuple(tuple(_steps(order, before[r], after[r])) for r, order in enumerate(schedule.orders))
 
 
 def messages(schedule: Schedule, owners: Owners) -> Iterator[Message]:
-    """Every tensor that goes from one rank to another, each source's in the order in which they are made."""
+    """Yield every message between ranks; those of a source in the order of the actions that make them."""
     readers = find_readers(schedule.actions())
     for rank, order in enumerate(schedule.orders):
         for action in order:
@@ -146,10 +151,12 @@ def messages(schedule: Schedule, owners: Owners) -> Iterator[Message]:
                 yield Message(action, reads, rank, owners[reads.stage, reads.micro_batch])
 
 
-def _posts(row: Sequence[Message], place: Mapping[Action, int], readers: Sequence[int], small: Small) -> list[int]:
-    """Places in the target's list ahead of which each message of a pair is expected, in the order of the sends.
+def _receive_places(
+    row: Sequence[Message], place: Mapping[Action, int], readers: Sequence[int], small: Small
+) -> list[int]:
+    """Return places in the target's list before which the receives of a pair are posted, in the order of the sends.
 
-    ``readers``: where actions stand that read a message, in order.
+    ``readers``: places of the actions that read a message, ascending.
     """
 
     def post(message: Message) -> int:
@@ -159,10 +166,10 @@ def _posts(row: Sequence[Message], place: Mapping[Action, int], readers: Sequenc
     return list(accumulate(map(post, reversed(row)), min))[::-1]  # never after a later message
 
 
-def _proofs(
+def _reply_places(
     row: Sequence[Message], replies: Sequence[Message], place: Mapping[Action, int], own: Sequence[Action]
 ) -> list[int]:
-    """Places in the source's list behind which each message of a pair is known to have been read."""
+    """Return places in the source's list after which each message of a pair is known to have been read."""
     made = [place[reply.made] for reply in replies]  # ascending
     known = list(accumulate((place[reply.reads] for reply in reversed(replies)), min))[::-1]
     firsts = [bisect_left(made, place[message.reads]) for message in row]
@@ -170,7 +177,7 @@ def _proofs(
 
 
 def _rounds(orders: Sequence[Sequence[Action]]) -> Mapping[Action, int]:
-    """The round in which each action runs if every rank takes one a round."""
+    """Return the round of each action if every rank runs one action per round, when its input exists."""
     inputs = {reader: maker for maker, reader in find_readers(action for order in orders for action in order).items()}
     found: dict[Action, int] = {}
     position = [0] * len(orders)
@@ -190,14 +197,14 @@ def _later_rounds(
     _place: Mapping[Action, int],
     own: Sequence[Action],
 ) -> list[int]:
-    """Places behind the source's first action of a later round than that which reads each message."""
+    """Return places of the source's first action in a later round than each message's reader."""
     return [min(bisect_right(own, rounds[m.reads], key=rounds.__getitem__), len(own) - 1) for m in row]
 
 
 def _steps(
-    order: Sequence[Action], before: Mapping[int, Sequence[Step]], behind: Mapping[int, Sequence[Step]]
+    order: Sequence[Action], before: Mapping[int, Sequence[Step]], after: Mapping[int, Sequence[Step]]
 ) -> Iterator[Step]:
     for number, action in enumerate(order):
         yield from before.get(number, ())
         yield action
-        yield from sorted(behind.get(number, ()), key=lambda step: isinstance(step, Settle))  # sends come first
+        yield from sorted(after.get(number, ()), key=lambda step: isinstance(step, Settle))  # sends come first

@@ -1,4 +1,4 @@
-"""The rank of every action, and whether a schedule's lists can be run. No torch here.
+"""Owners of actions, and checks that a schedule's lists are complete. No torch here.
 
 ::
 
@@ -19,14 +19,14 @@ Owners: TypeAlias = Mapping[tuple[int, int], int]
 
 
 def find_replicas(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """The ranks that run each stage, ascending."""
+    """Return the ranks that run each stage, ascending."""
     return schedule.homes
 
 
 def find_owners(schedule: Schedule, tied: Sequence[Sequence[int]] = ()) -> Owners:
-    """The rank of each stage and micro-batch, after checking that each is run once, as a whole, by one rank.
+    """Return the rank of each stage and micro-batch, after checking that one rank runs it once and completely.
 
-    ``tied``: groups of stages that hold copies of the same weights, and so reduce, together.
+    ``tied``: groups of stages that hold copies of the same weights, and so reduce together.
 
     Raises
     ------
@@ -43,11 +43,11 @@ def find_owners(schedule: Schedule, tied: Sequence[Sequence[int]] = ()) -> Owner
             if action.kind.per_micro_batch:
                 done[action.stage, action.micro_batch] += [(action.kind, rank)] * count
             elif count > 1:
-                raise PlanError(f"{action} stands {count} times in the list of rank {rank}; once a step is enough")
+                raise PlanError(f"{action} stands {count} times in the list of rank {rank}; once per step is enough")
     for stage, ranks in enumerate(find_replicas(schedule)):
         for micro_batch in range(schedule.micro_batches):
             _check_micro_batch(stage, micro_batch, done[stage, micro_batch])
-        _check_once_a_step(stage, ranks, schedule, any(stage in group for group in tied))
+        _check_once_per_step(stage, ranks, schedule, any(stage in group for group in tied))
     return {key: entries[0][1] for key, entries in done.items()}
 
 
@@ -65,7 +65,7 @@ def _check_micro_batch(stage: int, micro_batch: int, found: list[tuple[Kind, int
         )
 
 
-def _check_once_a_step(stage: int, ranks: tuple[int, ...], schedule: Schedule, tied: bool) -> None:
+def _check_once_per_step(stage: int, ranks: tuple[int, ...], schedule: Schedule, tied: bool) -> None:
     for kind in (Kind.REDUCE, Kind.UPDATE):
         lacking = [rank for rank in ranks if Action(kind, stage) not in schedule.orders[rank]]
         needed = kind is Kind.REDUCE and (tied or len(ranks) > 1)

@@ -1,4 +1,4 @@
-"""Functions that ranks run in the tests of tensor parallelism: groups of two processes, on all processes."""
+"""Workers for the tests of tensor parallelism, in groups of two processes."""
 
 import random
 from collections.abc import Callable
@@ -47,7 +47,7 @@ NAMED: dict[str, tuple[Callable[[], Workload], dict[str, int] | None]] = {
 
 
 def named(*cases: tuple[str, tuple[str, ...]]) -> dict[str, float]:
-    """The worst error of models with the usual shards: with joined or split backward, or recomputation."""
+    """The worst error of models with Megatron's sharding: joined or split backwards, or recomputed."""
     found = {}
     for name, ways in cases:
         build, shards = NAMED[name]
@@ -61,8 +61,8 @@ def named(*cases: tuple[str, tuple[str, ...]]) -> dict[str, float]:
     return found
 
 
-def random_teams(count: int, seed: int) -> dict[str, float]:
-    """The worst error of random plans of all models, with random parameters sharded along random axes."""
+def random_groups(count: int, seed: int) -> dict[str, float]:
+    """The worst error of random plans of all models, with random parameters cut along random axes."""
     generator, ranks = random.Random(seed), dist.get_world_size() // TEAM
     found = {}
     for number in range(count):
@@ -99,7 +99,7 @@ def outputs() -> tuple[float, float, float]:
 
 
 def collectives() -> dict[str, dict[str, int]]:
-    """Number of collectives of each kind that a rank with one block issues per micro-batch: forward, and both ways."""
+    """Number of each collective that a rank with one block issues per micro-batch: forward only, and with backward."""
     plan = _plan(one_block, each=1)
     pipeline = Pipeline(plan, one_block, tensor_parallel=TEAM)
     batch = draw(pipeline.workload, plan.batch, 3)
@@ -111,23 +111,23 @@ def collectives() -> dict[str, dict[str, int]]:
     for name, seen in (("forward", forward), ("both", both)):
         counts = {str(operation): count for operation, count in seen.get_comm_counts().items()}
         found[name] = {key: count for key, count in counts.items() if "functional" in key}  # DTensor's
-    found["gathered"] = dict(pipeline.modules[pipeline.numbers[0]].team.placing.gathered)
+    found["gathered"] = dict(pipeline.modules[pipeline.numbers[0]].sharded_layers.dispatch.gathered)
     return found
 
 
 def waiting() -> tuple[dict[str, bool], dict[str, bool]]:
-    """For the sharded parameters, True if their gradients exist after I, and after W."""
+    """Sharded parameters with gradients after I, and after W."""
     plan = _plan(one_block)
     plan = replace(plan, schedule=halved(plan.schedule))
     pipeline = Pipeline(plan, one_block, tensor_parallel=TEAM)
     inputs, targets = draw(pipeline.workload, plan.micro_batch, 3)
     (stage,) = pipeline._stages.values()
-    number = next(action.micro_batch for action in plan.schedule.orders[pipeline.team.rank])
+    number = next(action.micro_batch for action in plan.schedule.orders[pipeline.tensor_group.rank])
     stage.weights = [1.0] * plan.micro_batches
     stage.forward(number, (inputs,), targets)
 
     def there() -> dict[str, bool]:
-        return {name: bool(p.grad.any()) for name, p in pipeline.named_parameters() if name in pipeline.cuts}
+        return {name: bool(p.grad.any()) for name, p in pipeline.named_parameters() if name in pipeline.shards}
 
     stage.input_gradient(number, ())
     behind = there()
@@ -136,7 +136,7 @@ def waiting() -> tuple[dict[str, bool], dict[str, bool]]:
 
 
 def _plan(build: Callable[[], Workload], each: int = 3) -> Plan:
-    """Plan of one stage, replicated on all tensor-parallel groups, with ``each`` micro-batches per group."""
+    """One stage, replicated on all tensor-parallel groups, with this number of micro-batches each."""
     module, names, held = row(build)
     ranks = dist.get_world_size() // TEAM
     return plan_for(module, names, (0, len(names)), FAMILIES["gpipe"].write((ranks,), each * ranks), held=held)

@@ -1,4 +1,4 @@
-"""`TrainingState`, all that a checkpoint saves and restores on one rank; `Held`, one stage of it."""
+"""`TrainingState`, the state that a checkpoint saves and restores on one rank; `StageState`, one stage of it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,27 +22,27 @@ Layout = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class TrainingState:
-    """A model in training, as one rank has it.
+    """State of a model in training on one rank.
 
     Attributes
     ----------
     plan : Plan
     rank : int
-        Of the plan.
+        Rank of the plan.
     model : torch.nn.Module
-        The unsplit model, of which only names, shapes and types are read.
+        The unsplit model; only its names, shapes and types are read.
     modules : mapping of int to torch.nn.Module
         This rank's stages, by number.
     copies : tuple of Copies
         Weights that stages share.
-    cuts : mapping of str to ParameterShard
-        By name, the parameters of which a part is here.
+    shards : mapping of str to ParameterShard
+        Sharded parameters by name.
     updates : Updates
         Optimisers, schedules and loss scale.
     moment : Moment
         Seed and number of steps so far; `load` sets both.
     accumulates : bool
-        Whether gradients of steps without update wait for one.
+        True if gradients of steps without update wait for one.
     """
 
     plan: Plan
@@ -50,36 +50,36 @@ class TrainingState:
     model: nn.Module
     modules: Mapping[int, nn.Module]
     copies: tuple[Copies, ...]
-    cuts: Mapping[str, ParameterShard]
+    shards: Mapping[str, ParameterShard]
     updates: Updates
     moment: Moment
     accumulates: bool
 
     def inventory(self) -> Inventory:
-        """Of the unsplit model."""
+        """Return the inventory of the unsplit model."""
         return take(self.model)
 
 
 @dataclass(frozen=True)
-class Held:
+class StageState:
     """One stage of this rank.
 
     Attributes
     ----------
     stage : int
     replica : int
-        Which of the stage's replicas this rank has.
+        Number of this rank's replica of the stage.
     module : torch.nn.Module
     optimizer : torch.optim.Optimizer or None
-        None where there is nothing to update.
+        None if there is nothing to update.
     scheduler : object or None
         The learning-rate schedule.
     parts : tuple of Part
-        What the optimiser holds.
+        Parameters of the optimiser.
     copied : frozenset of str
         Names of weights that an earlier stage has too.
-    cuts : mapping of str to ParameterShard
-        By name, of parameters of which a part is here.
+    shards : mapping of str to ParameterShard
+        Sharded parameters by name.
     """
 
     stage: int
@@ -89,31 +89,31 @@ class Held:
     scheduler: Any
     parts: tuple[Part, ...]
     copied: frozenset[str]
-    cuts: Mapping[str, ParameterShard] = field(default_factory=dict)
+    shards: Mapping[str, ParameterShard] = field(default_factory=dict)
 
     def own_parts(self) -> tuple[Part, ...]:
-        """Those whose state this stage saves: of a weight that several stages copy, the first one does."""
+        """Return the parts whose optimiser state this stage saves: the first stage saves that of a copied weight."""
         return tuple(part for part in self.parts if part.name not in self.copied)
 
     def parameters(self, inventory: Inventory) -> Iterator[tuple[str, Tensor | Slice]]:
-        """Each once, by the name it is kept under."""
+        """Yield each parameter once, by the name under which it is stored."""
         firsts = first_names(inventory)
         for name, parameter in self.module.named_parameters():
             value: Tensor | Slice = parameter.detach()
-            if name in self.cuts:
-                value = _part(name, parameter, parameter, self.cuts).sliced(parameter.detach())
+            if name in self.shards:
+                value = _part(name, parameter, parameter, self.shards).sliced(parameter.detach())
             yield firsts[name], value
 
     def buffers(self, inventory: Inventory) -> Iterator[tuple[str, Tensor]]:
-        """Those that state dicts have, by name."""
+        """Yield the buffers that state dicts have, by name."""
         firsts = first_names(inventory)
         for name, buffer in self.module.named_buffers():
             if name in firsts:
                 yield firsts[name], buffer
 
 
-def held(state: TrainingState, inventory: Inventory) -> list[Held]:
-    """All stages of this rank."""
+def stage_states(state: TrainingState, inventory: Inventory) -> list[StageState]:
+    """Return the states of all stages of this rank."""
     replicas = find_replicas(state.plan.schedule)
     firsts = first_names(inventory)
     found = []
@@ -121,17 +121,17 @@ def held(state: TrainingState, inventory: Inventory) -> list[Held]:
         updates = state.updates.optimizers[number]
         later = [copies for copies in state.copies if number in copies.stages[1:]]
         found.append(
-            Held(
+            StageState(
                 number,
                 replicas[number].index(state.rank),
                 module,
                 updates.optimizer,
                 updates.scheduler,
                 tuple(
-                    _part(firsts[p.name], p.updated, p.parameter, state.cuts, p.start, p.end) for p in updates.pieces
+                    _part(firsts[p.name], p.updated, p.parameter, state.shards, p.start, p.end) for p in updates.pieces
                 ),
                 frozenset(firsts[name] for copies in later for name in copies.on(number)),
-                state.cuts,
+                state.shards,
             )
         )
     return found
@@ -139,21 +139,21 @@ def held(state: TrainingState, inventory: Inventory) -> list[Held]:
 
 def _part(
     name: str,
-    held: Tensor,
+    tensor: Tensor,
     parameter: Tensor,
-    cuts: Mapping[str, ParameterShard],
+    shards: Mapping[str, ParameterShard],
     first: int = 0,
     end: int | None = None,
 ) -> Part:
-    """Some numbers of what is here of a parameter, by default all."""
-    cut = cuts.get(name)
-    corner, whole = (cut.offsets, cut.shape) if cut is not None else ((), tuple(parameter.shape))
+    """Return a range of the local numbers of a parameter, by default all, as a `Part`."""
+    shard = shards.get(name)
+    corner, whole = (shard.offsets, shard.shape) if shard is not None else ((), tuple(parameter.shape))
     boxes = boxes_of(parameter.shape, first, parameter.numel() if end is None else end, corner)
-    return Part(name, held, boxes, whole)
+    return Part(name, tensor, boxes, whole)
 
 
 def layout(plan: Plan) -> Layout:
-    """Layers and ranks of every stage: where it is the same, each replica finds its own batch norm again."""
+    """Return layers and ranks of every stage; under an equal layout each replica restores its own buffers."""
     replicas = find_replicas(plan.schedule)
     return [
         {"layers": list(stage.layers), "ranks": list(ranks)} for stage, ranks in zip(plan.stages, replicas, strict=True)

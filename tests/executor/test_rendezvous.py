@@ -1,4 +1,4 @@
-"""Ranks that find each other through a store in which earlier attempts have left their keys."""
+"""Rendezvous through a store in which earlier attempts have left their keys."""
 
 import threading
 import time
@@ -6,11 +6,11 @@ import time
 import pytest
 import torch.distributed as dist
 
-from pipeplan_executor.processes.meeting import agree
+from pipeplan_executor.processes.rendezvous import agree
 
 
 def met(store: dist.Store, world: int, late: tuple[int, ...]) -> dict[int, str]:
-    """What every rank calls the attempt; those in ``late`` come after the others have looked about."""
+    """Return every rank's name of the attempt; ranks in ``late`` join after the others' first poll."""
     names: dict[int, str] = {}
 
     def come(rank: int) -> None:
@@ -39,7 +39,7 @@ def test_every_attempt_has_a_name_of_its_own() -> None:
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
-    """The first rank waits no longer than it may, and says for whom."""
+    """The first rank waits until its timeout, and names the missing rank."""
     store = dist.HashStore()
     with pytest.raises(dist.DistStoreError, match="for rank 1: timeout"):
         agree(store, 0, 2, timeout=0.1)

@@ -1,14 +1,14 @@
-"""Rendezvous of ranks, also after torchrun has started them again.
+"""Rendezvous of ranks, also after a restart by torchrun.
 
-Torchrun's agent keeps one store of keys for all attempts, so a rank that starts again finds the addresses under which
-the others were to be reached the last time (pytorch issue 135712). Therefore the ranks of an attempt first agree on a
-name that no other attempt has, and keep their keys under it.
+Torchrun's agent keeps one key-value store for all attempts, so a restarted rank finds the addresses of the previous
+attempt (pytorch issue 135712). Therefore the ranks of an attempt first agree on a unique name, and prefix their keys
+with it.
 
 ::
 
-    rank 1   hello/1 = 5f0c ────────────────╮   waits for answer/5f0c, which can be no older than this process
+    rank 1   hello/1 = 5f0c ────────────────╮   waits for answer/5f0c, which cannot be older than this process
     rank 0   name of the attempt = 9b3e     ╰▶ answer/5f0c = 9b3e
-    rank 1   present under 9b3e                rank 0 answers until all are: what it saw first may have been old
+    rank 1   present under 9b3e                rank 0 answers until all are present: the first hello may be an old one
 """
 
 import datetime
@@ -20,16 +20,16 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 LOOK = 0.02
-"""Seconds between two looks of the first rank."""
+"""Seconds between two polls of the first rank."""
 
 
 def join(backend: str, timeout: float) -> None:
-    """Form the process group of which the environment tells.
+    """Initialise the process group that the environment describes.
 
     Raises
     ------
     torch.distributed.DistError
-        If somebody does not come in time.
+        If a rank does not join in time.
     """
     patience = datetime.timedelta(seconds=timeout)
     if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) == 0:
@@ -41,12 +41,12 @@ def join(backend: str, timeout: float) -> None:
 
 
 def agree(store: dist.Store, rank: int, world: int, timeout: float) -> str:
-    """A name that all ranks which are there now know, and nobody knew before.
+    """Agree with all present ranks on a new name of the attempt, and return it.
 
     Raises
     ------
     torch.distributed.DistStoreError
-        If a rank does not come in time.
+        If a rank does not join in time.
     """
     own = uuid.uuid4().hex
     if rank:

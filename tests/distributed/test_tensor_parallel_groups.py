@@ -1,4 +1,4 @@
-"""Tensor parallelism on real processes: groups of two processes per rank."""
+"""Tensor parallelism on real processes: groups of two in place of ranks."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from helpers.distributed import checkpointing, models, team_workers, training_workers
+from helpers.distributed import checkpointing, models, tensor_parallel_workers, training_workers
 from helpers.distributed.together import Job
 from helpers.distributed.training_workers import TEAMS, TEAMS_LOW
 from pipeplan_executor import launch
@@ -25,14 +25,14 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
         return {}
     cases = (("decoder", ("again", "split")), ("dropped", ("split",)), ("skipping", ("joined",)))
     return {
-        "team named": (team_workers.named, cases),
-        "team random": (team_workers.random_teams, (RANDOM, 4)),
-        "team outputs": (team_workers.outputs, ()),
-        "team collectives": (team_workers.collectives, ()),
-        "team waiting": (team_workers.waiting, ()),
-        "team report": (team_workers.report, ()),
-        "team training": (training_workers.teams, ()),
-        "team handed on": (checkpointing.handed_on, (str(folder), "shared", "adam")),
+        "tensor-parallel named": (tensor_parallel_workers.named, cases),
+        "tensor-parallel random": (tensor_parallel_workers.random_groups, (RANDOM, 4)),
+        "tensor-parallel outputs": (tensor_parallel_workers.outputs, ()),
+        "tensor-parallel collectives": (tensor_parallel_workers.collectives, ()),
+        "tensor-parallel waiting": (tensor_parallel_workers.waiting, ()),
+        "tensor-parallel report": (tensor_parallel_workers.report, ()),
+        "tensor-parallel training": (training_workers.tensor_parallel_runs, ()),
+        "tensor-parallel handed on": (checkpointing.handed_on, (str(folder), "shared", "adam")),
     }
 
 
@@ -44,8 +44,8 @@ def found(ranks: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
 
 def test_models_are_exact_as_people_cut_them(found: dict[str, Any]) -> None:
     """Loss and gradients equal the unsplit model's: by columns then rows, recomputed, split, captured, with dropout."""
-    assert len(found["team named"]) == 4
-    _all_exact(found["team named"])
+    assert len(found["tensor-parallel named"]) == 4
+    _all_exact(found["tensor-parallel named"])
 
 
 @pytest.mark.slow
@@ -53,13 +53,13 @@ def test_models_are_exact_as_people_cut_them(found: dict[str, Any]) -> None:
 def test_transformers_are_exact() -> None:
     """So do captured Llama, by columns and rows, and GPT-2, whose queries, keys and values are gathered."""
     ways = ("joined", "split", "again")
-    _all_exact(launch(team_workers.named, 4, ("llama", ways), ("gpt2", ways), timeout=90))
+    _all_exact(launch(tensor_parallel_workers.named, 4, ("llama", ways), ("gpt2", ways), timeout=90))
 
 
 def test_random_cuts_are_exact(found: dict[str, Any]) -> None:
-    """So they do with any parameters of any model cut along any axes, under random plans."""
-    assert len(found["team random"]) == RANDOM
-    _all_exact(found["team random"])
+    """So they do with any parameters of any model sharded along any axes, under random plans."""
+    assert len(found["tensor-parallel random"]) == RANDOM
+    _all_exact(found["tensor-parallel random"])
 
 
 @pytest.mark.slow
@@ -67,7 +67,7 @@ def test_random_cuts_are_exact(found: dict[str, Any]) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_many_random_cuts_are_exact(seed: int) -> None:
     """The same for more plans of all models."""
-    _all_exact(launch(team_workers.random_teams, 4, 39, 100 + seed, timeout=300))
+    _all_exact(launch(tensor_parallel_workers.random_groups, 4, 39, 100 + seed, timeout=300))
 
 
 def _all_exact(errors: dict[str, float]) -> None:
@@ -76,9 +76,9 @@ def _all_exact(errors: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize("name", [*TEAMS, *TEAMS_LOW])
-def test_training_in_teams_equals_plain_torch(found: dict[str, Any], name: str) -> None:
+def test_tensor_parallel_training_equals_plain_torch(found: dict[str, Any], name: str) -> None:
     """Losses, norms, rates and weights are those of a plain loop: clipped, under ZeRO-1, tied, with dropout."""
-    ours, theirs, apart = found["team training"][name]
+    ours, theirs, apart = found["tensor-parallel training"][name]
     near = EXACT if name in TEAMS else 1e-3  # partial sums are rounded too
     assert ours.losses == pytest.approx(theirs.losses, rel=near)
     assert ours.evaluated == pytest.approx(theirs.evaluated, rel=EXACT if name in TEAMS else 1e-2)
@@ -92,38 +92,38 @@ def test_training_in_teams_equals_plain_torch(found: dict[str, Any], name: str) 
     assert bool(ours.norms) == ("clip" in options)
 
 
-def test_checkpoints_cross_teams(found: dict[str, Any]) -> None:
-    """A run goes on in teams, without them, under ZeRO-1 in teams, and from plain files, and stays the same."""
-    assert [layout.team for layout in checkpointing.LAYOUTS[4]] == [2, 1, 2, 2]
-    assert found["team handed on"] < 1e-9  # some gradients are mere rounding, and Adam divides by their size
+def test_checkpoints_move_between_group_sizes(found: dict[str, Any]) -> None:
+    """A run continues with and without tensor parallelism, with ZeRO-1, and from plain files, and stays the same."""
+    assert [layout.tensor_parallel for layout in checkpointing.LAYOUTS[4]] == [2, 1, 2, 2]
+    assert found["tensor-parallel handed on"] < 1e-9  # some gradients are but rounding, and Adam divides by their size
 
 
 def test_outputs_are_the_unsplit_models(found: dict[str, Any]) -> None:
     """In evaluation mode every tensor-parallel rank has the whole outputs, and the loss of the whole batch."""
-    loss, reference, apart = found["team outputs"]
+    loss, reference, apart = found["tensor-parallel outputs"]
     assert loss == pytest.approx(reference, rel=EXACT)
     assert apart < EXACT
 
 
 def test_a_block_sums_twice_each_way(found: dict[str, Any]) -> None:
-    """Cut by columns, then rows, attention and perceptron sum once forward, once backward each; nothing gathers."""
-    seen = found["team collectives"]
+    """Sharded by columns, then rows, attention and perceptron sum once forward, once backward; nothing gathers."""
+    seen = found["tensor-parallel collectives"]
     assert seen["forward"] == {"c10d_functional.all_reduce": 2}
     assert seen["both"] == {"c10d_functional.all_reduce": 4}
     assert not seen["gathered"]
 
 
 def test_weight_gradients_of_parts_wait(found: dict[str, Any]) -> None:
-    """With split backward the gradients of all four matrices, and their biases, are made in W."""
-    behind, at_last = found["team waiting"]
+    """In a backward in two parts those of all four matrices, and their biases, are made in W."""
+    behind, at_last = found["tensor-parallel waiting"]
     assert len(behind) == 6
     assert not any(behind.values())
     assert all(at_last.values())
 
 
-def test_a_run_tells_of_teams(found: dict[str, Any]) -> None:
+def test_a_run_reports_ranks_of_the_plan(found: dict[str, Any]) -> None:
     """``run`` reports losses, peaks and time lines by ranks of the plan, not by processes, and exact gradients."""
-    report, schedule = found["team report"]
+    report, schedule = found["tensor-parallel report"]
     assert report.tensor_parallel == 2
     assert report.error <= EXACT
     assert len(report.peaks) == len(schedule.orders)

@@ -1,15 +1,15 @@
-"""Dispatch of operations on tensors of a team: by torch's DTensor where parts will do, else with whole tensors.
+"""Dispatch of operations on sharded tensors: to torch's DTensor if shards suffice, otherwise on gathered tensors.
 
 ::
 
-    every tensor whole              the operation itself, on every member
-    some are cut                    DTensor's rule for it where we trust that, or ours (attention on a CPU)
-    no such rule, random numbers    gathered, computed on every member alike; random numbers are those of one process
-    partial sums                    forward: summed at once; backward: when something else than their sum needs them,
-                                    so that three products of one tensor cost one sum
+    every tensor whole              the operation itself, on every tensor-parallel rank
+    some are sharded                DTensor's rule for it if it is tested here, or our own (attention on a CPU)
+    no such rule, random numbers    gathered, computed alike on every rank; random numbers are those of one process
+    partial sums                    forward: summed at once; backward: summed when an operation other than addition
+                                    needs them, so that three products of one tensor cost one sum
 
-All is done below autograd, where an operation's meaning is that for whole tensors, so gradients are right wherever the
-parts lie.
+All of it happens below autograd, where an operation has the meaning that it has for whole tensors. So gradients are
+right under every placement.
 """
 
 from collections import Counter
@@ -27,18 +27,18 @@ from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped, pla
 from pipeplan_executor.sharding.private import TorchDispatchMode
 
 
-class Placing(TorchDispatchMode):
-    """Within `during` operations on `DTensor` run as above, and plain tensors count as whole ones.
+class ShardDispatch(TorchDispatchMode):
+    """Dispatch mode in which operations on `DTensor` run as above, within `during`; plain tensors count as whole ones.
 
     Parameters
     ----------
     mesh : DeviceMesh
-        The members.
+        The tensor-parallel ranks.
 
     Attributes
     ----------
     gathered : Counter
-        How often which operation had cut tensors and ran with whole ones.
+        Number of times that each operation gathered sharded tensors.
     """
 
     def __init__(self, mesh: DeviceMesh) -> None:
@@ -49,7 +49,7 @@ class Placing(TorchDispatchMode):
 
     @contextmanager
     def during(self, *, forward: bool) -> Iterator[None]:
-        """A forward, maybe one that is run again within a backward; or a backward."""
+        """Context for a forward (also one that is recomputed within a backward) or a backward."""
         before = self._forward, self._active
         self._forward, self._active = forward, True
         try:
@@ -69,31 +69,33 @@ class Placing(TorchDispatchMode):
             made = self._run(func, traits(func), args, kwargs)
             return mapped(self._summed, made) if self._forward else made
 
-    def _run(self, func: Any, its: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _run(self, func: Any, operation: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         found = tensors(args, kwargs)
+        # partial sums stay as they are only in operations that keep values, or add two of them
         sums = any(map(_is_partial, found))
-        if sums and not (its.aside or (func in SUMS and all(map(_is_sum, args[:2])))):
+        if sums and not (operation.keeps_values or (func in SUMS and all(map(_is_sum, args[:2])))):
             args, kwargs = mapped(self._summed, args), mapped(self._summed, kwargs)
             found, sums = tensors(args, kwargs), False
         if not sums and all(map(is_whole, found)):
-            return self._wholly(func, its, args, kwargs)
-        drawing = its.seeded and draws(func, args, kwargs)
+            return self._run_whole(func, operation, args, kwargs)
+        # from here on some tensors are sharded: our attention, DTensor's rule, or gathering
+        drawing = operation.seeded and draws(func, args, kwargs)
         if func in ATTENTION and not drawing and (made := attend(func, args, kwargs)) is not None:
             return made
-        if drawing or not its.by_parts:
-            return self._gathering(func, its, args, kwargs)
+        if drawing or not operation.by_parts:
+            return self._run_gathered(func, operation, args, kwargs)
         try:
-            return func(*mapped(self._on_team, args), **mapped(self._on_team, kwargs))
+            return func(*mapped(self._as_dtensor, args), **mapped(self._as_dtensor, kwargs))
         except RuntimeError as error:
             if not (isinstance(error, NotImplementedError) or "Sharding propagation failed" in str(error)):
                 raise
-            return self._gathering(func, its, args, kwargs)
+            return self._run_gathered(func, operation, args, kwargs)
 
-    def _on_team(self, tensor: Tensor) -> DTensor:
+    def _as_dtensor(self, tensor: Tensor) -> DTensor:
         return tensor if isinstance(tensor, DTensor) else placed(tensor, self._mesh, WHOLE)
 
     def _summed(self, tensor: Tensor) -> Tensor:
-        """Partial sums added up, once for all that read them."""
+        """Return the tensor with its partial sums added up, once for all readers."""
         if not (isinstance(tensor, DTensor) and _is_partial(tensor)):
             return tensor
         known = getattr(tensor, _SUM, None)
@@ -102,27 +104,29 @@ class Placing(TorchDispatchMode):
             setattr(tensor, _SUM, known)
         return known
 
-    def _gathering(self, func: Any, its: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _run_gathered(self, func: Any, operation: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.gathered[str(func)] += 1
-        return self._wholly(func, its, args, kwargs)
+        return self._run_whole(func, operation, args, kwargs)
 
-    def _wholly(self, func: Any, its: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Every member computes everything; what is written into keeps its own part."""
-        if not its.writing:
-            return mapped(self._on_team, func(*mapped(_whole, args), **mapped(_whole, kwargs)))
+    def _run_whole(self, func: Any, operation: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Compute everything on every rank; a sharded argument that is written into keeps its own shard."""
+        if not operation.writing:
+            return mapped(self._as_dtensor, func(*mapped(_whole, args), **mapped(_whole, kwargs)))
+        # whole copies of the arguments that are written into, uninitialised if the operation only fills them
         written = {id(each): each for each in writes(func, args, kwargs) if isinstance(each, DTensor)}
-        wholes = {key: _blank(each) if its.filling else local(each, WHOLE) for key, each in written.items()}
+        wholes = {key: _blank(each) if operation.filling else local(each, WHOLE) for key, each in written.items()}
 
         def whole(tensor: Tensor) -> Tensor:
             return wholes[id(tensor)] if id(tensor) in wholes else _whole(tensor)
 
         made = func(*mapped(whole, args), **mapped(whole, kwargs))
+        # each rank copies its shard of the written whole back into the argument
         for key, tensor in written.items():
             if not is_whole(tensor):
                 part = local(placed(wholes[key], self._mesh, WHOLE), tensor.placements)
                 local(tensor, tensor.placements).copy_(part)
         back = {id(wholes[key]): tensor for key, tensor in written.items()}
-        return mapped(lambda tensor: back[id(tensor)] if id(tensor) in back else self._on_team(tensor), made)
+        return mapped(lambda tensor: back[id(tensor)] if id(tensor) in back else self._as_dtensor(tensor), made)
 
 
 _SUM = "pipeplan_sum"
@@ -143,7 +147,7 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def _blank(tensor: DTensor) -> Tensor:
-    """A whole one like it, that is going to be filled."""
+    """Return an uninitialised whole tensor of the same layout."""
     if is_whole(tensor):
         return local(tensor, WHOLE)
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)

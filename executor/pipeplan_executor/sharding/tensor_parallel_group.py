@@ -1,4 +1,4 @@
-"""`TensorParallelGroup`: a process's rank of the plan, its number within the team, and its process groups."""
+"""`TensorParallelGroup`: a process's rank of the plan, its tensor-parallel rank, and its process groups."""
 
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -10,35 +10,35 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 @dataclass(frozen=True)
 class TensorParallelGroup:
-    """The place of this process.
+    """Ranks and process groups of this process.
 
     Attributes
     ----------
     rank : int
-        Of the plan.
-    member : int
-        Of the rank's processes; they count from 0.
+        Rank of the plan.
+    tensor_rank : int
+        Number of this process among those of the rank, from 0.
     size : int
-        How many members every rank has.
+        Number of processes of every rank of the plan.
     column : ProcessGroup
-        The processes of the same member number; their ranks in it are the plan's.
+        The processes of the same tensor-parallel rank; their ranks in it are the plan's.
     mesh : DeviceMesh or None
-        The members of this rank; None where there is one only.
+        The processes of this rank of the plan; None for a single one.
     """
 
     rank: int
-    member: int
+    tensor_rank: int
     size: int
     column: dist.ProcessGroup
     mesh: DeviceMesh | None = None
 
 
 _MADE: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[str, int], DeviceMesh]] = WeakKeyDictionary()
-"""Meshes by device and size, for every world: making one takes time and threads, so it is made once."""
+"""Meshes by device and size, for every world: creating one takes time and threads, so it is created once."""
 
 
-def find_team(size: int, device: torch.device) -> TensorParallelGroup:
-    """Of this process. Every process of the world calls this alike; ``size`` divides the world."""
+def find_tensor_parallel_group(size: int, device: torch.device) -> TensorParallelGroup:
+    """Return the group of this process. Every process of the world calls this alike; ``size`` divides the world."""
     world = dist.group.WORLD
     assert world is not None
     process = dist.get_rank()
