@@ -1,4 +1,4 @@
-"""What holds for every balancer on every chain."""
+"""Properties of every partitioner on random chains."""
 
 from itertools import combinations_with_replacement
 

@@ -1,4 +1,4 @@
-"""What an explanation says of a time line, on random pipelines with replicas, split backwards and shared wires."""
+"""Explanations of random pipelines with replicas, split backwards and shared link resources."""
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

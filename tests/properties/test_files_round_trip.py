@@ -1,4 +1,4 @@
-"""What a file says is what was written: reading gives back the same object, to the last nanosecond and byte."""
+"""Files read back as the objects that were written, to the last nanosecond and byte."""
 
 from itertools import pairwise
 from math import lcm

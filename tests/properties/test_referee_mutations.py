@@ -1,4 +1,4 @@
-"""What is broken on purpose is noticed: the referee's instances are worth something."""
+"""Mutations of the planner that the referee must notice."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a stage costs: layers at a micro-batch size, bytes on a device, rings of replicas, copies of shared weights."""
+"""Costs of a stage: layers at a micro-batch size, bytes on a device, rings of replicas, copies of shared weights."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What is wrong with an answer: everything it states is computed anew, and set against the best plan of the space."""
+"""Verdict on an answer: all that it states is computed anew and compared with the best plan of the space."""
 
 from dataclasses import dataclass, field
 

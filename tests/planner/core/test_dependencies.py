@@ -1,4 +1,4 @@
-"""What actions wait for: the same for the executor's messages, the simulator and the scheduling problem."""
+"""Dependencies of actions: the same in the executor, the simulator and the scheduling problem."""
 
 from dataclasses import replace
 
