@@ -87,11 +87,11 @@ def test_nothing_without_values_is_kept() -> None:
     """A pass on meta or fake tensors keeps no table for a later pass."""
     row, inputs = masked()
     expected = run(masked()[0], inputs)
-    blank = tuple(copy.deepcopy(layer, {id(layer._shelf): layer._shelf}).to("meta") for layer in row.layers)
+    blank = tuple(copy.deepcopy(layer, {id(layer._cache): layer._cache}).to("meta") for layer in row.layers)
     run(Row(row.names, blank, row.parameters, row.kinds, row.restore), tuple(tensor.to("meta") for tensor in inputs))
     layer = row.layers[0]
     with FakeTensorMode() as mode:
-        made = layer._shelf.tables(layer._tables, layer.constants, mode.from_tensor(inputs[0]))
+        made = layer._cache.tables(layer._tables, layer.constants, mode.from_tensor(inputs[0]))
     assert all(type(table) is not torch.Tensor for table in made)
     assert run(row, inputs) == expected
 
