@@ -14,7 +14,7 @@ from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.common.scaling import Scale
 from pipeplan_formulations.common.solvers import cpsat_solver, pulp
-from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, cbc, cpsat, exact, link_positions
+from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, exact, link_positions
 from pipeplan_formulations.partition.linear import linear_model
 from pipeplan_formulations.partition.windows import windows
 
@@ -61,7 +61,7 @@ def test_no_time_is_an_answer(backend):
             assert report.objective <= problem.evaluate(hint)
 
 
-@pytest.mark.parametrize("solver", [cpsat, cbc])
+@pytest.mark.parametrize("solver", [BACKENDS["cpsat"], BACKENDS["cbc"]], ids=["cpsat", "cbc"])
 def test_time_limit_returns_incumbent_and_bound(solver):
     """A model too large for its time ends soon, with the start's partition at worst and a bound below it."""
     problem = random_chain(5, 24, 150, links=3_000_000)
@@ -99,7 +99,7 @@ def test_cpsat_without_a_start_reports_progress():
     """CP-SAT without a start reports the partitions and bounds that it finds."""
     problem, heard = random_chain(7, 6, 40), []
     start = nothing_known(problem)
-    report = cpsat.solve(problem, Limits(), progress=lambda *said: heard.append(said), start=start)
+    report = BACKENDS["cpsat"].solve(problem, Limits(), progress=lambda *said: heard.append(said), start=start)
     assert report.status is Status.OPTIMAL
     assert heard[-1][0] == report.objective
     assert max(bound for _, bound in heard) <= report.objective
@@ -112,7 +112,7 @@ def test_hint_beyond_memory_is_ignored():
     assert report.solution != (0, 1, 2, 8)
 
 
-@pytest.mark.parametrize("solver", [cpsat, cbc])
+@pytest.mark.parametrize("solver", [BACKENDS["cpsat"], BACKENDS["cbc"]], ids=["cpsat", "cbc"])
 def test_wrong_starts_are_refused(solver):
     """A start whose value is not its partition's, or whose partition does not fit, is an error of the caller."""
     problem = uneven()
@@ -124,7 +124,7 @@ def test_wrong_starts_are_refused(solver):
         solver.solve(problem, Limits(), start=replace(wrong, solution=(0, 2, 2, 8)))
 
 
-@pytest.mark.parametrize("solver", [cpsat, cbc])
+@pytest.mark.parametrize("solver", [BACKENDS["cpsat"], BACKENDS["cbc"]], ids=["cpsat", "cbc"])
 def test_path_cuts_move_the_answer(solver):
     """(6) with all weight on stage 0 pulls layers away from it; the bound is above the relaxation's."""
     problem = uneven()
@@ -251,7 +251,7 @@ def test_many_labels_on_unequal_devices(seed, overlap):
     programme = exact.solve(problem, Limits())
     assert programme.status is Status.OPTIMAL
     start = replace(programme, status=Status.FEASIBLE, bound=problem.lower_bound())
-    alone = cpsat.solve(problem, Limits(), start=start)
+    alone = BACKENDS["cpsat"].solve(problem, Limits(), start=start)
     assert (alone.status, alone.objective) == (Status.OPTIMAL, programme.objective)
 
 
@@ -279,7 +279,7 @@ def test_interrupt_of_cbc_hands_back_the_incumbent(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cbc_process.subprocess, "run", interrupted)
-    report = cbc.solve(problem, Limits(), start=start)
+    report = BACKENDS["cbc"].solve(problem, Limits(), start=start)
     assert (report.stop, report.objective, report.bound) == (Stop.INTERRUPT, start.objective, start.bound)
 
 
@@ -305,7 +305,7 @@ def test_cbc_that_overruns_is_killed(monkeypatch):
         return run([sys.executable, "-c", "import time; time.sleep(100)"], **{**settings, "timeout": 0.2})
 
     monkeypatch.setattr(cbc_process.subprocess, "run", endless)
-    report = cbc.solve(problem, Limits(), start=start)
+    report = BACKENDS["cbc"].solve(problem, Limits(), start=start)
     assert (report.stop, report.objective, report.bound) == (Stop.TIME, start.objective, start.bound)
 
 
@@ -326,7 +326,7 @@ def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch):
         model.at_least(Expression({}, -1))
 
     monkeypatch.setattr(link_positions, "_reach", too_tight)
-    for solver in (cpsat, cbc):
+    for solver in (BACKENDS["cpsat"], BACKENDS["cbc"]):
         report = solver.solve(problem, Limits(), start=start)
         assert (report.status, report.stop, report.solution) == (Status.FEASIBLE, Stop.ERROR, start.solution)
         assert report.bound == problem.lower_bound()

@@ -26,7 +26,7 @@ from helpers.partitions import (
 )
 from pipeplan_formulations.common import recomputation as recompute
 from pipeplan_formulations.common.report import Limits, Status
-from pipeplan_formulations.partition import cbc, cpsat, exact
+from pipeplan_formulations.partition import BACKENDS, exact
 
 LIMITS = Limits(time=60)
 CBC_GAP = 1e-6
@@ -44,8 +44,8 @@ def check_all(problem) -> None:
         assert programme.bound == relaxed <= best
         assert objective(problem, programme.solution) == programme.objective
     for start in (nothing_known(problem), None):
-        check(cpsat.solve(problem, LIMITS, start=start), problem, best)
-        check(cbc.solve(problem, LIMITS, start=start), problem, best, cbc_gap(problem, best))
+        check(BACKENDS["cpsat"].solve(problem, LIMITS, start=start), problem, best)
+        check(BACKENDS["cbc"].solve(problem, LIMITS, start=start), problem, best, cbc_gap(problem, best))
 
 
 def cbc_gap(problem, best) -> float:
@@ -93,7 +93,7 @@ def test_late_endings_equal_brute_force(seed):
 def test_rows_include_the_memory_of_recomputation(seed):
     """CP-SAT without a start recomputes at least as much as memory requires, peaks included."""
     problem = short_of_memory(seed)
-    check(cpsat.solve(problem, LIMITS, start=nothing_known(problem)), problem, brute_force(problem))
+    check(BACKENDS["cpsat"].solve(problem, LIMITS, start=nothing_known(problem)), problem, brute_force(problem))
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ def test_thinned_lists_bracket_the_optimum(problem, cap):
     recompute._recomputation.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recompute, "CAP", cap)
-        for solver in (exact, cpsat):
+        for solver in (exact, BACKENDS["cpsat"]):
             report = solver.solve(problem, LIMITS)
             if best is None:
                 assert report.status is Status.INFEASIBLE

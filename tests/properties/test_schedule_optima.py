@@ -11,7 +11,16 @@ import pytest
 from helpers.pipeline_schedules import every_order, random_ways
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.report import Limits, Status, Stop
-from pipeplan_formulations.schedule import Orders, PipelineSchedule, cbc, cpsat, evaluate, exact, lower_bound
+from pipeplan_formulations.schedule import (
+    BACKENDS,
+    Orders,
+    PipelineSchedule,
+    by_rows,
+    cpsat,
+    evaluate,
+    exact,
+    lower_bound,
+)
 from pipeplan_formulations.schedule import russian_dolls as russian_dolls
 from pipeplan_formulations.schedule.bounds import Spans, Table, Windows, windows
 from pipeplan_formulations.schedule.russian_dolls import decide, without_later_weights
@@ -33,7 +42,7 @@ def unaided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     def worst(problem: PipelineSchedule, bracket: Bracket[Orders], hint: Orders | None, seconds: float) -> None:
         bracket.offer(serial(problem))
 
-    for module in (cpsat, cbc):
+    for module in (cpsat, by_rows):
         monkeypatch.setattr(module, "start", worst)
         monkeypatch.setattr(module, "lower_bound", lambda problem, known=None: 0)
 
@@ -43,7 +52,7 @@ def agree(seed: int) -> None:
     problem = random_ways(seed)
     oracle = exact.solve(problem, LIMITS)
     assert oracle.status is (Status.OPTIMAL if problem.possible else Status.INFEASIBLE), seed
-    for backend in (cpsat, cbc):
+    for backend in (cpsat, BACKENDS["cbc"]):
         told: list[tuple[int | None, int]] = []
         report = backend.solve(problem, LIMITS, progress=lambda *now, told=told: told.append(now))
         assert all(bound <= (oracle.objective or 0) <= (value or math.inf) for value, bound in told), seed

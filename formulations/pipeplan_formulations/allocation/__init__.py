@@ -12,14 +12,15 @@ from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.suffix_bounds.suffix import frontier
 from pipeplan_formulations.allocation.tables import InFlightRule
 from pipeplan_formulations.common.backends import Backend, backend_of
-from pipeplan_formulations.common.mip.cbc import CBC
-from pipeplan_formulations.common.mip.cpsat import CPSAT
+from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.report import Limits, Progress, Report
 
 __all__ = ["BACKENDS", "Allocation", "ChainAllocation", "InFlightRule", "ModeKey", "Place", "frontier", "solve"]
 
-cpsat, cbc = ByDepth(CPSAT), ByDepth(CBC)
-BACKENDS: dict[str, Backend[ChainAllocation, Allocation]] = {"exact": exact, "cpsat": cpsat, "cbc": cbc}
+BACKENDS: dict[str, Backend[ChainAllocation, Allocation]] = {
+    "exact": exact,
+    **{name: ByDepth(solver) for name, solver in SOLVERS.items()},
+}
 """Back ends of the problem, by name. The MIP solvers are for small instances."""
 
 

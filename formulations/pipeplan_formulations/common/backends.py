@@ -16,7 +16,7 @@ class Backend(Protocol[Problem, Solution]):
     """A module or object that solves a problem.
 
     To add one, write a module with this ``solve`` and name it in ``BACKENDS`` of the problem's package. To add a solver
-    of linear models, write a `MipSolver` beside those in `common.mip`, and name it in ``BACKENDS`` as they are.
+    of linear models, write a `MipSolver` beside those in `common.mip`, and name it in ``common.mip.SOLVERS``.
     """
 
     def solve(

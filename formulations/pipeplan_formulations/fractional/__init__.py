@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from pipeplan_formulations.common.backends import Backend, backend_of
+from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.mip.cbc import CBC, solve_cbc
 from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.report import Limits, Progress, Report
@@ -16,7 +17,12 @@ __all__ = ["BACKENDS", "FractionalPartition", "Positions", "rounded", "solve"]
 
 cpsat = ByRows(CPSAT, PARTS)
 cbc = ByRows(replace(CBC, solve=partial(solve_cbc, preprocess=False)))
-BACKENDS: dict[str, Backend[FractionalPartition, Positions]] = {"exact": exact, "cbc": cbc, "cpsat": cpsat}
+BACKENDS: dict[str, Backend[FractionalPartition, Positions]] = {
+    "exact": exact,
+    **{name: ByRows(solver) for name, solver in SOLVERS.items()},
+    "cbc": cbc,
+    "cpsat": cpsat,
+}
 """Back ends by name."""
 
 

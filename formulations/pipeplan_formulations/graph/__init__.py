@@ -1,8 +1,7 @@
 """Graph partition: assign groups of a graph's nodes to pipeline stages so that the largest stage load is minimal."""
 
 from pipeplan_formulations.common.backends import Backend, backend_of
-from pipeplan_formulations.common.mip.cbc import CBC
-from pipeplan_formulations.common.mip.cpsat import CPSAT
+from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.report import Limits, Progress, Report
 from pipeplan_formulations.graph import auto, exact
 from pipeplan_formulations.graph.by_rows import ByRows
@@ -11,8 +10,11 @@ from pipeplan_formulations.graph.mode import Border, GraphMode, Line
 
 __all__ = ["BACKENDS", "Border", "GraphMode", "GraphPartition", "GraphStage", "Line", "Stages", "Star", "solve"]
 
-cpsat, cbc = ByRows(CPSAT), ByRows(CBC)
-BACKENDS: dict[str, Backend[GraphPartition, Stages]] = {"auto": auto, "cpsat": cpsat, "cbc": cbc, "exact": exact}
+BACKENDS: dict[str, Backend[GraphPartition, Stages]] = {
+    "auto": auto,
+    **{name: ByRows(solver) for name, solver in SOLVERS.items()},
+    "exact": exact,
+}
 """Back ends by name."""
 
 

@@ -5,8 +5,7 @@ programming (`minmax`, `pareto`), 'cpsat' and 'cbc' by a linear model (`linear`)
 """
 
 from pipeplan_formulations.common.backends import Backend, backend_of
-from pipeplan_formulations.common.mip.cbc import CBC
-from pipeplan_formulations.common.mip.cpsat import CPSAT
+from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.report import Limits, Progress, Report
 from pipeplan_formulations.partition import exact
 from pipeplan_formulations.partition.by_rows import ByRows
@@ -16,8 +15,10 @@ from pipeplan_formulations.partition.tables import Boundaries
 
 __all__ = ["BACKENDS", "Boundaries", "ChainPartition", "PathCut", "Tie", "Wire", "solve"]
 
-cpsat, cbc = ByRows(CPSAT), ByRows(CBC)
-BACKENDS: dict[str, Backend[ChainPartition, Boundaries]] = {"cpsat": cpsat, "cbc": cbc, "exact": exact}
+BACKENDS: dict[str, Backend[ChainPartition, Boundaries]] = {
+    **{name: ByRows(solver) for name, solver in SOLVERS.items()},
+    "exact": exact,
+}
 """Back ends of the problem, by name."""
 
 

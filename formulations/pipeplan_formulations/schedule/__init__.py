@@ -1,16 +1,23 @@
 """Pipeline scheduling: the order of all forwards and backwards on every device."""
 
 from pipeplan_formulations.common.backends import Backend, backend_of
+from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.report import Limits, Progress, Report
-from pipeplan_formulations.schedule import auto, cbc, cpsat, exact
+from pipeplan_formulations.schedule import auto, cpsat, exact
 from pipeplan_formulations.schedule.bounds import lower_bound
+from pipeplan_formulations.schedule.by_rows import ByRows
 from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSchedule
 from pipeplan_formulations.schedule.objective import evaluate, feasible
 
 __all__ = ["BACKENDS", "Kind", "Op", "Orders", "PipelineSchedule", "evaluate", "feasible", "lower_bound", "solve"]
 
-BACKENDS: dict[str, Backend[PipelineSchedule, Orders]] = {"auto": auto, "cpsat": cpsat, "cbc": cbc, "exact": exact}
-"""Back ends by name, one module each. ``auto``: CP-SAT, `cyclic`, or both."""
+BACKENDS: dict[str, Backend[PipelineSchedule, Orders]] = {
+    "auto": auto,
+    **{name: ByRows(solver) for name, solver in SOLVERS.items()},
+    "cpsat": cpsat,
+    "exact": exact,
+}
+"""Back ends by name. ``auto``: CP-SAT, `cyclic`, or both; ``cpsat``: a model with intervals instead of rows."""
 
 
 def solve(

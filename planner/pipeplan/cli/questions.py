@@ -61,9 +61,11 @@ def add_questions(parser: ArgumentParser) -> None:
 
 def add_limits(parser: ArgumentParser) -> None:
     """Add the search limits, the back end, the workers and the seed."""
+    from pipeplan.core.options import BACKENDS
+
     parser.add_argument("--time", type=float, default=60.0, metavar="SECONDS", help="stop after this long (60)")
     parser.add_argument("--gap", type=float, default=0.0, help="stop at this relative gap, like 0.01 (0)")
-    parser.add_argument("--backend", default="cpsat", choices=("cpsat", "cbc", "exact"))
+    parser.add_argument("--backend", default="cpsat", choices=BACKENDS)
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="threads of the solver (2)")
     parser.add_argument("--seed", type=int, default=0)
 

@@ -5,9 +5,10 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.figures import real, shown, whole
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
+from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.report import Limits
 
-BACKENDS = ("cpsat", "cbc", "exact")
+BACKENDS = (*SOLVERS, "exact")
 """Solvers of partition problems."""
 LONGEST = 1e8
 """Largest time limit of a search, in seconds: three years."""

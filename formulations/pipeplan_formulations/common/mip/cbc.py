@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeplan_formulations.common.cbc_process import proven, run_cbc
 from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.mip.model import Answer, Expression, Kind, LinearModel, MipSolver, Row
+from pipeplan_formulations.common.mip.model import Answer, Kind, LinearModel, MipSolver
 from pipeplan_formulations.common.report import Limits, Status, Stop
 from pipeplan_formulations.common.solvers import cbc_version, pulp
 
@@ -91,7 +91,7 @@ def _rows(lp: Any, model: LinearModel, variables: list[Any], scales: list[float]
         terms = {variables[v if v >= 0 else ~v]: (1 if v >= 0 else -1) for v in literals}
         lp += affine(terms) >= 1 - sum(v < 0 for v in literals)
     for row in model.rows:
-        expression = _unconditional(row, model)
+        expression = model.unconditional(row)
         scaled = {v: c * scales[v] for v, c in expression.terms.items() if c}
         if model.objective in scaled:
             unit = abs(scaled[model.objective])
@@ -101,19 +101,6 @@ def _rows(lp: Any, model: LinearModel, variables: list[Any], scales: list[float]
             unit = max(1.0, max(map(abs, (expression.constant, *scaled.values()))) / SIZE)
         total = affine({variables[v]: c / unit for v, c in scaled.items()}) + expression.constant / unit
         lp += (total == 0) if row.equal else (total >= 0)
-
-
-def _unconditional(row: Row, model: LinearModel) -> Expression:
-    """The row with its conditions as big-M terms: if one of them is false, the variables' ends imply the row."""
-    if not row.when:
-        return row.expression
-    terms, constant = dict(row.expression.terms), row.expression.constant
-    slack = -model.least(row.expression)
-    for literal in row.when:
-        v = literal if literal >= 0 else ~literal
-        terms[v] = terms.get(v, 0) + (-slack if literal >= 0 else slack)
-        constant += slack if literal >= 0 else 0
-    return Expression(terms, constant)
 
 
 CBC = MipSolver("cbc", cbc_version, 40, solve_cbc)

@@ -210,6 +210,16 @@ class LinearModel:
         """The largest value that the variables' ends allow the expression."""
         return -self.least(-expression)
 
+    def unconditional(self, row: Row) -> Expression:
+        """The row with its conditions as big-M terms: if one of them is false, the variables' ends imply the row."""
+        terms, constant = dict(row.expression.terms), row.expression.constant
+        slack = -self.least(row.expression) if row.when else 0
+        for literal in row.when:
+            v = literal if literal >= 0 else ~literal
+            terms[v] = terms.get(v, 0) + (-slack if literal >= 0 else slack)
+            constant += slack if literal >= 0 else 0
+        return Expression(terms, constant)
+
 
 @dataclass(frozen=True)
 class Answer:

@@ -1,4 +1,4 @@
-"""CBC back end for small instances: a second proof that shares only the start and the bounds with CP-SAT.
+"""Linear model for small instances: a second proof that shares only the start and the bounds with CP-SAT.
 
 The mixed-integer programme has a start A ≥ 0 for every operation and every transfer. For each pair on one lane or wire
 that no chain orders, a binary y is 1 if the first of them comes first. For a forward and an operation that may run
@@ -13,13 +13,12 @@ concurrently, y is 1 only if the latter has ended before the forward starts.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from itertools import combinations, permutations
 
 from pipeplan_formulations.common.bracket import Bracket
-from pipeplan_formulations.common.mip.cbc import CBC
-from pipeplan_formulations.common.mip.model import Expression, LinearModel, sum_of
+from pipeplan_formulations.common.mip.model import Expression, LinearModel, MipSolver, sum_of
 from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.schedule.bounds import lower_bound
 from pipeplan_formulations.schedule.instance import Op, Orders, PipelineSchedule
@@ -28,28 +27,34 @@ from pipeplan_formulations.schedule.precedence import heads, precedes, tails
 from pipeplan_formulations.schedule.start import SHARE, ScaledProblem, open_bracket, scaled, start
 
 
-def solve(
-    problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
-) -> Report[Orders]:
-    """Minimise (5). Same call as `cpsat.solve`; CBC gets the value of the start as a bound, not the start itself."""
-    bracket = open_bracket(problem, limits, progress)
-    if bracket.impossible:
-        return bracket.report(Stop.OPTIMALITY, CBC.name, CBC.version())
-    try:
-        bracket.raise_low(lower_bound(problem))
-        start(problem, bracket, hint, SHARE * limits.time)
-        stop = Stop.GAP if bracket.closed else _search(scaled(problem), bracket)
-    except KeyboardInterrupt:
-        stop = Stop.INTERRUPT
-    return bracket.report(stop, CBC.name, CBC.version())
+@dataclass(frozen=True)
+class ByRows:
+    """Back end that builds the linear model and calls a solver."""
+
+    solver: MipSolver
+
+    def solve(
+        self, problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
+    ) -> Report[Orders]:
+        """Minimise (5). The solver gets the value of the start as a bound, not the start itself."""
+        bracket, solver = open_bracket(problem, limits, progress), self.solver
+        if bracket.impossible:
+            return bracket.report(Stop.OPTIMALITY, solver.name, solver.version())
+        try:
+            bracket.raise_low(lower_bound(problem))
+            start(problem, bracket, hint, SHARE * limits.time)
+            stop = Stop.GAP if bracket.closed else _search(scaled(problem), bracket, solver)
+        except KeyboardInterrupt:
+            stop = Stop.INTERRUPT
+        return bracket.report(stop, solver.name, solver.version())
 
 
-def _search(form: ScaledProblem, bracket: Bracket[Orders]) -> Stop:
+def _search(form: ScaledProblem, bracket: Bracket[Orders], solver: MipSolver) -> Stop:
     begun = starts(form.problem, bracket.best) if bracket.best is not None else None
     program = _Program(form.problem, form.problem.largest if begun is None else makespan(form.problem, begun))
     if bracket.clock.left <= 0:
         return Stop.TIME
-    answer = CBC.solve(program.model, replace(bracket.limits, time=bracket.clock.left))
+    answer = solver.solve(program.model, replace(bracket.limits, time=bracket.clock.left))
     if answer.status is Status.INFEASIBLE:  # an error, since the start is a solution of the programme
         return Stop.ERROR
     if answer.point is not None:
