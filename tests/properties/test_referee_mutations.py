@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeplan.costs.network import Ring
+from pipeplan.costs.collectives import Ring
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes.aggregate import AggregateNode

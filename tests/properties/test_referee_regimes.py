@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pipeplan.costs.collectives import Ring
 from pipeplan.search.any_order import AnyOrderNode
 from pipeplan.search.graph.node import GraphNode
 from pipeplan.search.nodes import aggregate_problem as layouts
@@ -113,7 +114,7 @@ REGIMES = {
     ),
     "no solver": Regime(family_node.FamilyNode, "advance", ((family_node, "CELLS", 0),), exact=False, suits=step),
     "many stages of tied weights": Regime(
-        network, "least_alone", ((network, "PAIRED", 1),), suits=lambda own: tied(own) and step(own)
+        Ring, "lower_bound", ((network, "PAIRED", 1),), suits=lambda own: tied(own) and step(own)
     ),
     "graph": Regime(GraphNode, "advance", suits=lambda own: not step(own)),
     "any order": Regime(AnyOrderNode, "advance", suits=lambda own: "any" in own["job"].get("schedules", ())),

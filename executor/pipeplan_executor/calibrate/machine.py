@@ -24,7 +24,7 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.figures import real, whole
 from pipeplan.core.options import LONGEST
 from pipeplan.core.units import format_bytes, format_time
-from pipeplan.costs.network import Ring
+from pipeplan.costs.collectives import Ring
 from pipeplan_executor.processes.devices import cores
 from pipeplan_executor.processes.launcher import launch
 from pipeplan_executor.runtime.recorder import now

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pipeplan.core.cluster import Cluster, Device, Link
 from pipeplan.core.pipeline import Transfer
+from pipeplan.costs.collectives import Collective, all_reduce, alone
 
 PAIRED = 16
 """Largest number of stages for which the all-reduce time of every pair of stages is computed."""
@@ -32,40 +33,12 @@ def transfer(cluster: Cluster, source: Device, target: Device, size: int) -> Tra
     return Transfer(size, link.occupancy(size), link.latency, resources)
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """A ring all-reduce over the replicas of a stage: 2 (r − 1) rounds, each of which moves 1/r of the bytes.
-
-    The slowest link determines the time of a round. Rings that span nodes share the nodes' cards all the time
-    (Patarasuk and Yuan, 2009, for the ring; the constant share of a card is our assumption). A round runs at the link's
-    bandwidth, or at the share of it that was measured for collectives.
-    """
-
-    replicas: int
-    link: Link
-
-    @property
-    def base(self) -> int:
-        """Nanoseconds of latency, summed over all rounds."""
-        return 2 * (self.replicas - 1) * self.link.latency
-
-    def times(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the nanoseconds that each of these numbers of bytes adds."""
-        rounds = 2 * (self.replicas - 1)
-        of_size = {size: self._time(size, rounds) for size in set(sizes.tolist())}
-        return np.array([of_size[size] for size in sizes.tolist()], np.int64)
-
-    def _time(self, size: int, rounds: int) -> int:
-        """Return the nanoseconds of all rounds; at least 1 for a positive size, which marks a stage that reduces."""
-        return max(rounds * self.link.in_collectives.occupancy(-(-size // self.replicas)), 1) if size and rounds else 0
-
-
-def rings(cluster: Cluster, groups: Sequence[Sequence[Device]]) -> tuple[Ring, ...]:
+def rings(cluster: Cluster, groups: Sequence[Sequence[Device]]) -> tuple[Collective, ...]:
     """Return the ring of each stage, given the devices of all of them."""
     nodes = [{device.node for device in group} for group in groups]
     rings_of_node = Counter(node for own in nodes if len(own) > 1 for node in own)
     return tuple(
-        Ring(len(group), _slowest(cluster, own, max(rings_of_node[node] for node in own)))
+        all_reduce(len(group), _slowest(cluster, own, max(rings_of_node[node] for node in own)))
         for group, own in zip(groups, nodes, strict=True)
     )
 
@@ -82,7 +55,7 @@ def shared(link: Link, users: int) -> Link:
     return link if link.bandwidth is None else replace(link, bandwidth=max(link.bandwidth // users, 1))
 
 
-def joint_ring(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Sequence[int]) -> Ring:
+def joint_ring(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Sequence[int]) -> Collective:
     """Return the ring through all replicas of the stages ``members``, given the devices of all stages.
 
     Between nodes it shares the cards with the rings of other stages; the rings of its own stages wait for it.
@@ -91,7 +64,7 @@ def joint_ring(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Se
     own = set[int]().union(*(homes[s] for s in members))
     others = Counter(node for s, nodes in enumerate(homes) if len(nodes) > 1 and s not in members for node in nodes)
     replicas = sum(len(groups[s]) for s in members)
-    return Ring(replicas, _slowest(cluster, own, 1 + max(others[node] for node in own)))
+    return all_reduce(replicas, _slowest(cluster, own, 1 + max(others[node] for node in own)))
 
 
 def together(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Sequence[int], size: int) -> int:
@@ -117,25 +90,9 @@ def least_together(cluster: Cluster, groups: Sequence[Sequence[Device]], size: i
         return np.full(count, together(cluster, groups, (0, count - 1), size))
     if count > PAIRED:  # a lower bound instead: a ring of two replicas over the fastest link
         links = {node.link for node in cluster.nodes} | ({cluster.network} - {None})
-        return np.full(count, min(least_alone(2, link, size) for link in links if link is not None))
+        return np.full(count, min(all_reduce(2, link).lower_bound(size) for link in links if link is not None))
     least = np.full((count, count), np.iinfo(np.int64).max)
     for pair in combinations(range(count), 2):
         least[pair] = least[pair[::-1]] = together(cluster, groups, pair, size)
     found: NDArray[np.int64] = least.min(axis=0)
     return found
-
-
-def alone(ring: Ring, size: int) -> int:
-    """Return the nanoseconds in which a ring sums ``size`` bytes and nothing else."""
-    return ring.base + int(ring.times(np.array([size], np.int64))[0])
-
-
-def least_alone(replicas: int, link: Link, size: int) -> int:
-    """Return a lower bound in nanoseconds on the all-reduce of ``size`` bytes by rings of at least ``replicas``.
-
-    Each replica sends (r − 1) / r of the bytes twice, which grows with r. The bound holds for any rounding of the
-    pieces of the rounds, which are rounded up.
-    """
-    ring = Ring(replicas, link)
-    moved = 2 * (replicas - 1) * size // replicas
-    return ring.base + max(link.in_collectives.occupancy(moved) - 1, 0)

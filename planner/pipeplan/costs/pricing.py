@@ -15,8 +15,9 @@ from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.shared_weights import stages_holding, tied_stages
 from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain, SharedWeights
+from pipeplan.costs.collectives import Collective
 from pipeplan.costs.layers import layer_costs, optimizer_bytes
-from pipeplan.costs.network import Ring, least_together, rings, together, transfer
+from pipeplan.costs.network import least_together, rings, together, transfer
 from pipeplan.costs.scale import require_exact, slowest_links, total
 
 TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")
@@ -110,7 +111,7 @@ class Prices:
         return _array([state[layer.parameters] for layer in self.model.layers])
 
     def shared(
-        self, groups: StageDevices, tables: "Sequence[Table]", rings: Sequence[Ring], shares: Array
+        self, groups: StageDevices, tables: "Sequence[Table]", rings: Sequence[Collective], shares: Array
     ) -> tuple[SharedWeights, ...]:
         """Return the costs of the model's ties on the stages; optimiser state is divided by ``shares``, shape (S,)."""
         index = {name: i for i, name in enumerate(self.model.names)}

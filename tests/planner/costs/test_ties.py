@@ -18,7 +18,8 @@ from pipeplan.core.model import Layer, Model, Tie
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import merge_overlapping, tied_stages, with_reductions
 from pipeplan.core.validate import validate_plan, validate_schedule
-from pipeplan.costs.network import Ring, alone, least_alone, least_together, together
+from pipeplan.costs.collectives import Ring, alone
+from pipeplan.costs.network import least_together, together
 from pipeplan.costs.pricing import assemble, price
 from pipeplan.io.model_file import model_data, model_from_data
 from pipeplan.io.text import yaml_text
@@ -210,7 +211,7 @@ def test_aggregates_count_copies_that_are_certain(memory: int | None, copies: in
 def test_no_wider_ring_is_faster_than_the_least(replicas: int, more: int, size: int, bandwidth: int | None) -> None:
     """A bound on a sum over some replicas holds for more replicas, also for sizes that rounds do not divide evenly."""
     link = Link(bandwidth, 3)
-    assert least_alone(replicas, link, size) <= alone(Ring(replicas + more, link), size)
+    assert Ring(replicas, link).lower_bound(size) <= alone(Ring(replicas + more, link), size)
 
 
 @given(st.lists(st.integers(1, 2), min_size=2, max_size=4), st.sets(st.integers(0, 3), min_size=2), st.integers(1, 40))

@@ -21,7 +21,7 @@ import numpy as np
 from pipeplan.core.cluster import Cluster, Link, Overlap
 from pipeplan.core.job import Recompute
 from pipeplan.costs.chain import UNLIMITED, Array
-from pipeplan.costs.network import Ring
+from pipeplan.costs.collectives import all_reduce
 from pipeplan.costs.pricing import Table, device_room
 from pipeplan.schedules import Family
 from pipeplan.search.space.candidates import in_flight
@@ -130,7 +130,7 @@ def _mode(
     table = space.prices.table(each.kind, size)
     received = before.output[sources]
     share = -(-many // r)
-    ring = Ring(r, link)
+    ring = all_reduce(r, link)
     reduce = ring.times(space.prices.parameters)
     optimizer = -(-space.prices.optimizer // (r if space.job.zero1 else 1))
     resident = 2 * space.prices.parameters + optimizer

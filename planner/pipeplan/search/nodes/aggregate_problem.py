@@ -18,7 +18,8 @@ import numpy as np
 from pipeplan.core.cluster import Link
 from pipeplan.core.job import Job, Objective
 from pipeplan.costs.chain import Array
-from pipeplan.costs.network import Ring, shared
+from pipeplan.costs.collectives import Collective, all_reduce
+from pipeplan.costs.network import shared
 from pipeplan.costs.pricing import device_room
 from pipeplan.search.nodes.tied_copies import with_certain_copies
 from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, distinct_tiles
@@ -257,14 +258,15 @@ def _unit(classes: tuple[DeviceClass, ...], layers: int) -> int:
     return next(unit for unit in choices if devices // unit <= most)
 
 
-def _rings(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> list[Ring]:
+def _rings(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> list[Collective]:
     """The rings that the replicas of a stage may form; the fastest of them is a lower bound."""
     network = space.cluster.network
-    inside = Ring(replicas, each.link)
+    inside = all_reduce(replicas, each.link)
     if network is None or len(each.nodes) == 1:
         return [inside]
     if layout.tile is not None:
-        return [inside] if replicas <= layout.tile else [Ring(replicas, shared(network, each.per_node // layout.tile))]
+        share = shared(network, each.per_node // layout.tile)
+        return [inside if replicas <= layout.tile else all_reduce(replicas, share)]
     within = [inside] if replicas <= each.per_node else []
     aligned = layout.widths == (1,) and not layout.straddles(each)
-    return within if within and aligned else [*within, Ring(replicas, network)]
+    return within if within and aligned else [*within, all_reduce(replicas, network)]

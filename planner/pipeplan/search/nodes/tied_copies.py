@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from pipeplan.costs.collectives import all_reduce
 from pipeplan.costs.layers import optimizer_bytes
-from pipeplan.costs.network import least_alone
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import ChainAllocation
 
@@ -53,7 +53,7 @@ def _with_copy(space: Space, problem: ChainAllocation, first: int, second: int, 
     links = {node.link for node in space.cluster.nodes} | {space.cluster.network}
     for w, width in enumerate(problem.widths):
         replicas = (width + problem.widths[0]) * problem.unit
-        together = min(least_alone(replicas, link, size) for link in links if link is not None)
+        together = min(all_reduce(replicas, link).lower_bound(size) for link in links if link is not None)
         extra = np.maximum(together - problem.reduce_base[:, w], 0)  # which a stage without a reduction does not pay
         reduce[:, w, second] += extra
         reduce[:, w, first] = np.maximum(reduce[:, w, first], extra)
