@@ -6,7 +6,7 @@ from pipeplan.core.errors import PlanError
 from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.runtime.program.lower import lower
-from pipeplan_executor.runtime.program.order import find_owners, find_replicas
+from pipeplan_executor.runtime.program.order import find_owners
 
 
 def of(*lines: str) -> Schedule:
@@ -22,7 +22,7 @@ def test_families_can_be_run(family: str, replicas: tuple[int, ...], micro_batch
     schedule = FAMILIES[family].write(replicas, micro_batches)
     owners = find_owners(schedule)
     lower(schedule, lambda _: False)
-    ranks = find_replicas(schedule)
+    ranks = schedule.homes
     assert tuple(map(len, ranks)) == replicas
     assert all(rank == ranks[s][m % replicas[s]] for (s, m), rank in owners.items())
 

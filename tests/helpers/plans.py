@@ -13,7 +13,6 @@ from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import tied_stages, with_reductions
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.frontend.profile.ties import Held, held_by
-from pipeplan_executor.runtime.program.order import find_replicas
 from pipeplan_executor.stages.split import describe
 
 
@@ -37,7 +36,7 @@ def plan_for(
     described = describe("test", module, names, held_by(module, names) if held is None else held)
     tied = tied_stages((tie.layers for tie in described.ties), spans)
     schedule = with_reductions(schedule, tied)
-    homes = find_replicas(schedule)
+    homes = schedule.homes
     ways = tuple((Transfer(),) * lcm(len(a), len(b)) for a, b in pairwise(homes))
     return Plan(
         model="test",

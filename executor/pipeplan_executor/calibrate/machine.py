@@ -4,7 +4,7 @@ Two processes exchange tensors of increasing size through torch.distributed, in 
 in a pipeline. The time is fitted by latency + size / bandwidth (least squares on relative errors, over medians). One
 direction alone is two to three times as fast on 2 cores, because on a CPU the processes move the bytes themselves.
 
-Then all processes sum large tensors, like replicas. The ring formula of `costs.network` converts that time to a
+Then all processes sum large tensors, like replicas. The formula of `costs.collectives.Ring` converts that time to a
 bandwidth; its ratio to the fitted one is the link's efficiency in collectives. Gloo reached about a half on 2 cores,
 since it adds and copies between rounds.
 """

@@ -12,7 +12,6 @@ from pipeplan_executor.checkpoint.inventory import Inventory, first_names, take
 from pipeplan_executor.checkpoint.optimizer import Part
 from pipeplan_executor.checkpoint.slices import Slice, boxes_of
 from pipeplan_executor.optim.updates import Updates
-from pipeplan_executor.runtime.program.order import find_replicas
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.seeds import Moment
 from pipeplan_executor.stages.ties import Copies
@@ -114,7 +113,7 @@ class StageState:
 
 def stage_states(state: TrainingState, inventory: Inventory) -> list[StageState]:
     """Return the states of all stages of this rank."""
-    replicas = find_replicas(state.plan.schedule)
+    replicas = state.plan.schedule.homes
     firsts = first_names(inventory)
     found = []
     for number, module in state.modules.items():
@@ -154,7 +153,7 @@ def _part(
 
 def layout(plan: Plan) -> Layout:
     """Return layers and ranks of every stage; under an equal layout each replica restores its own buffers."""
-    replicas = find_replicas(plan.schedule)
+    replicas = plan.schedule.homes
     return [
         {"layers": list(stage.layers), "ranks": list(ranks)} for stage, ranks in zip(plan.stages, replicas, strict=True)
     ]

@@ -8,7 +8,6 @@ from torch import nn
 from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory, StageOptimizer
 from pipeplan_executor.optim.reduction import Copied, ShardedNames
 from pipeplan_executor.runtime.process_groups import replica_groups
-from pipeplan_executor.runtime.program.order import find_replicas
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.sharding.tensor_parallel_group import TensorParallelGroup
 from pipeplan_executor.stages.split import Fitted
@@ -32,7 +31,7 @@ def stage_optimizers(
     build, schedule : callable
         See `pipeplan_executor.optim.optimise.StageOptimizer`.
     """
-    replicas = find_replicas(fitted.plan.schedule)
+    replicas = fitted.plan.schedule.homes
     groups = replica_groups(replicas, group.size)
     copy_groups = replica_groups(
         [tuple(sorted({rank for stage in copies.stages for rank in replicas[stage]})) for copies in fitted.copies],

@@ -8,7 +8,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipeplan.core.schedule import Kind, Schedule
-from pipeplan_executor.runtime.program.order import find_replicas
 
 _MADE: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]] = WeakKeyDictionary()
 """Groups by their ranks, for every world: creating one takes time and threads, so it is created once."""
@@ -55,7 +54,7 @@ class LastReplicas:
             for action in order
             if action.stage == last and action.kind is Kind.FORWARD
         }
-        self._ranks = find_replicas(schedule)[last]
+        self._ranks = schedule.homes[last]
 
     def gathered(
         self, found: Mapping[int, tuple[Tensor, ...]], shapes: Sequence[Tensor], device: torch.device

@@ -20,7 +20,6 @@ from pipeplan_executor.optim.updates import Updates, shares
 from pipeplan_executor.runtime.engine import Engine, is_small
 from pipeplan_executor.runtime.process_groups import LastReplicas, replica_groups
 from pipeplan_executor.runtime.program.lower import lower, lower_forward
-from pipeplan_executor.runtime.program.order import find_replicas
 from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.shards import find_shards
@@ -148,7 +147,7 @@ class Pipeline:
             seed_layers([(place, layer) for place, layer in layers if fitted.flow.draws[place]], self.moment)
         # their forward and backward, and the steps of the plan on this rank
         self._last = len(plan.stages) - 1
-        groups = replica_groups(find_replicas(plan.schedule), group.size)
+        groups = replica_groups(plan.schedule.homes, group.size)
         self._last_replicas = LastReplicas(plan.schedule, groups.get(self._last))
         self._stages = self._make_stages()
         small = partial(is_small, boundaries=fitted.boundaries)

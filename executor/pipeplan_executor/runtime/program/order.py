@@ -18,11 +18,6 @@ Owners: TypeAlias = Mapping[tuple[int, int], int]
 """The rank that runs each (stage, micro-batch)."""
 
 
-def find_replicas(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """Return the ranks that run each stage, ascending."""
-    return schedule.homes
-
-
 def find_owners(schedule: Schedule, tied: Sequence[Sequence[int]] = ()) -> Owners:
     """Return the rank of each stage and micro-batch, after checking that one rank runs it once and completely.
 
@@ -44,7 +39,7 @@ def find_owners(schedule: Schedule, tied: Sequence[Sequence[int]] = ()) -> Owner
                 done[action.stage, action.micro_batch] += [(action.kind, rank)] * count
             elif count > 1:
                 raise PlanError(f"{action} stands {count} times in the list of rank {rank}; once per step is enough")
-    for stage, ranks in enumerate(find_replicas(schedule)):
+    for stage, ranks in enumerate(schedule.homes):
         for micro_batch in range(schedule.micro_batches):
             _check_micro_batch(stage, micro_batch, done[stage, micro_batch])
         _check_once_per_step(stage, ranks, schedule, any(stage in group for group in tied))
