@@ -59,7 +59,11 @@ def _check_integer_solvers(problem: FractionalPartition) -> None:
         assert cpsat.status in (Status.INFEASIBLE, Status.UNKNOWN)
         return
     assert cbc.objective is not None
-    assert abs(cbc.objective - best) <= 1e-5 * best + 1
+    if cbc.objective > best + 1e-5 * best + 1:  # memory is too tight for the solver's accuracy: a byte of it is left
+        limit, on_chip = (np.where(size < UNLIMITED, size - 1, UNLIMITED) for size in (problem.limit, problem.on_chip))
+        best_with_less = optimum(replace(problem, limit=limit, on_chip=on_chip))
+        assert best_with_less is None or cbc.objective <= best_with_less + 1e-5 * best + 1
+    assert cbc.objective >= best - 1e-5 * best - 1
     assert best - 1e-6 * best - 1 <= cbc.bound <= best * (1 + 1e-8) + 1
     assert best - 1e-2 * best - 1 <= cpsat.bound <= best * (1 + 1e-8) + 1
     assert cpsat.objective is None or cpsat.objective >= best - 1

@@ -3,12 +3,15 @@
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.mip.model import MipSolver
 from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.common.scaling import Scale, scale_for
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.fractional.instance import FractionalPartition, Positions, whole
-from pipeplan_formulations.fractional.linear import linear_model
+from pipeplan_formulations.fractional.linear import FractionalModel, linear_model
 from pipeplan_formulations.fractional.rounding import nudged
 
 STEP = 2e-6
@@ -56,9 +59,15 @@ class ByRows:
 
         if answer.status is Status.INFEASIBLE and not found:
             return report(Status.INFEASIBLE, Stop.OPTIMALITY, None, low, None)
-        # The solver's shares, corrected for its tolerance; then the bound in units of the problem.
+        # The solver's shares, corrected for its tolerance. Where memory is too tight for that, strict rows of a problem
+        # with a little less memory give shares that hold. Then the bound in units of the problem.
         if answer.point is not None:
-            positions = nudged(problem, model.positions(answer.point), 1 / parts if parts else STEP)
+            positions = self._positions(problem, model, answer.point)
+            if positions is None or self._misses(problem, positions, answer.point[model.objective]):
+                strict = linear_model(self._tightened(problem), scale.unit, 0, parts, strict=True)
+                again = solver.solve(strict, replace(limits, time=clock.left))
+                second = self._positions(problem, strict, again.point) if again.point is not None else None
+                found += [second] if second is not None else []
             found += [positions] if positions is not None else []
         stop, bound = (Stop.ERROR, low) if answer.status is Status.INFEASIBLE else (answer.stop, answer.bound)
         bound = max(low, math.ceil(bound * scale.unit / model.whole - 0.5))
@@ -74,3 +83,23 @@ class ByRows:
         if bound == value:
             return report(Status.OPTIMAL, Stop.OPTIMALITY, value, bound, best)
         return report(Status.FEASIBLE, stop, value, bound, best)
+
+    def _positions(self, problem: FractionalPartition, model: FractionalModel, point: list[float]) -> Positions | None:
+        """Positions at the point or close to it; None if none of those tried satisfies (1)."""
+        return nudged(problem, model.positions(point), 1 / self.parts if self.parts else STEP)
+
+    def _misses(self, problem: FractionalPartition, positions: Positions, value: float) -> bool:
+        """True if real shares cost more than in the model: at the limit of on-chip memory, weights are streamed."""
+        return not self.parts and problem.evaluate(positions) > value * (1 + 4 * STEP) + 1
+
+    def _tightened(self, problem: FractionalPartition) -> FractionalPartition:
+        """Same problem with less memory, by as much as two boundaries that are off by `STEP` can take."""
+        if self.parts:
+            return problem
+        held = int(problem.in_flight.max()) * (problem.saved + problem.bytes_own)
+        margin = math.ceil(2 * STEP * int((problem.resident + held + problem.workspace + problem.weights).max()))
+        limit, on_chip = (
+            np.where(size < UNLIMITED, np.maximum(size - margin, 0), UNLIMITED)
+            for size in (problem.limit, problem.on_chip)
+        )
+        return replace(problem, limit=limit, on_chip=on_chip)

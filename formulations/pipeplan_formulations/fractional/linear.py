@@ -16,6 +16,7 @@ lower bounds only. Every right side grows with them, so minimisation makes them 
 For solvers of integer programmes shares are multiples of one of ``parts`` equal parts of a layer. Moving every boundary
 of a real solution down to the next part adds to a stage at most one part of the layer where it begins. The rows leave
 that part out. So every real solution gives a solution on the parts, and the optimum on the parts is a lower bound.
+Its point may miss (1) by that part. *Strict* rows leave nothing out: their points hold but their optimum is no bound.
 """
 
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ class FractionalModel(LinearModel):
         is 0: then a share of 1 is the whole layer.
     unit, sizes : int
         Nanoseconds, and bytes, that count as 1 in rows.
+    strict : bool
+        Rows leave no part out.
     place, share : list of list of int
         z and θ of each inner boundary and layer.
     """
@@ -46,6 +49,7 @@ class FractionalModel(LinearModel):
     parts: int
     unit: int
     sizes: int
+    strict: bool = False
     place: list[list[int]] = field(default_factory=list)
     share: list[list[int]] = field(default_factory=list)
 
@@ -64,13 +68,16 @@ class FractionalModel(LinearModel):
         return (0.0, *np.maximum.accumulate(inner).tolist(), float(self.problem.layers))
 
 
-def linear_model(problem: FractionalPartition, unit: int, low: int, parts: int = 0) -> FractionalModel:
+def linear_model(
+    problem: FractionalPartition, unit: int, low: int, parts: int = 0, strict: bool = False
+) -> FractionalModel:
     """Build the model with times in multiples of ``unit``, rounded down.
 
     T is at least ``low``; unless 0, ``low`` is also the expected magnitude of T.
     """
     largest = int(max(problem.limit[problem.limit < UNLIMITED], default=0))
-    model = FractionalModel(problem=problem, parts=parts, unit=unit, sizes=max(1, largest >> 40) if parts else 1)
+    sizes = max(1, largest >> 40) if parts else 1
+    model = FractionalModel(problem=problem, parts=parts, unit=unit, sizes=sizes, strict=strict)
     _places(model)
     lanes = [_lane(model, s) for s in range(problem.stages)]
     for s in range(problem.stages):
@@ -112,7 +119,7 @@ def _before(model: FractionalModel, s: int, values: list[int], slack: bool = Fal
         prefix.append(prefix[-1] + value)
     if s in (0, model.problem.stages):
         return Expression({}, model.whole * prefix[-1] if s else 0)
-    spare = [value if slack and model.parts else 0 for value in [*values, 0]]
+    spare = [value if slack and model.parts and not model.strict else 0 for value in [*values, 0]]
     terms = {z: model.whole * p + v for z, p, v in zip(model.place[s - 1], prefix, spare, strict=True)}
     return Expression(terms | dict(zip(model.share[s - 1], values, strict=True)))
 
