@@ -6,6 +6,7 @@ model for each number of stages (`mip`).
 """
 
 from pipeplan_formulations.allocation import exact
+from pipeplan_formulations.allocation.furthest_end import FurthestEnd
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.mip.by_depth import ByDepth
 from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
@@ -15,7 +16,17 @@ from pipeplan_formulations.common.backends import Backend, backend_of
 from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.report import Limits, Progress, Report
 
-__all__ = ["BACKENDS", "Allocation", "ChainAllocation", "InFlightRule", "ModeKey", "Place", "frontier", "solve"]
+__all__ = [
+    "BACKENDS",
+    "Allocation",
+    "ChainAllocation",
+    "FurthestEnd",
+    "InFlightRule",
+    "ModeKey",
+    "Place",
+    "frontier",
+    "solve",
+]
 
 BACKENDS: dict[str, Backend[ChainAllocation, Allocation]] = {
     "exact": exact,

@@ -41,7 +41,7 @@ CAP = 512
 """Length of the longest list that is kept in full."""
 RANGES = 8
 """Number of ranges of peaks that a bound distinguishes."""
-CROWD = 48
+CROWD = 12
 """A span of more layers than this, in a chain of more sorts than this, is crowded: its list would take too long."""
 
 
@@ -234,6 +234,18 @@ class Recomputation(SpanOptions):
         # Rounded down by more than a double can be wrong.
         down: Array = np.floor(np.minimum(bound, IMPOSSIBLE) * (1 - 1e-12)).astype(np.int64)
         return np.where(np.isinf(bound), IMPOSSIBLE, down)
+
+    def quick_upper_bound(self, starts: Array, ends: Array, in_flight: Array, spare: Array) -> Array:
+        """The cost of whole layers in the order of cost per byte saved, with the largest peak of any of them."""
+        peak = np.maximum(self.workspace.of(starts, ends), self._largest_peak.of(starts, ends))
+        need = np.maximum(-((spare - peak) // in_flight), 0)
+        cost = self._knapsack.whole(*np.broadcast_arrays(starts, ends, need))
+        unchanged = self.workspace.of(starts, ends) <= spare
+        return np.where(unchanged, 0, np.where(cost < 0, IMPOSSIBLE, cost))
+
+    @cached_property
+    def _largest_peak(self) -> SpanLargest:
+        return SpanLargest(self._peaks)
 
     @cached_property
     def _knapsack(self) -> SpanKnapsack:

@@ -89,6 +89,18 @@ class SpanKnapsack:
         whole = cost[taken, ends] - cost[taken, starts] + rest * self._ratio[taken]
         return np.where((taken == self._count) & (rest > 0), np.inf, whole)
 
+    def whole(self, starts: Array, ends: Array, need: Array) -> Array:
+        """Cost of the fewest whole ranks that save at least ``need``; −1 if all together save less."""
+        savings, cost = self._sums
+        # The number of ranks that save less than ``need``; one more suffices.
+        taken = np.zeros(np.shape(need), np.int64)
+        for step in self._steps:
+            more = np.minimum(taken + step, self._count)
+            taken = np.where(savings[more, ends] - savings[more, starts] < need, more, taken)
+        enough = np.minimum(np.where(need > 0, taken + 1, 0), self._count)
+        found: Array = cost[enough, ends] - cost[enough, starts]
+        return np.where(savings[enough, ends] - savings[enough, starts] >= need, found, -1)
+
 
 def greedy(cost: Array, savings: Array, peak: Array, workspace: int, in_flight: int, spare: int) -> Array | None:
     """Greedy choice of layers in a long span, as their indices, without a list of all choices; None if nothing fits.

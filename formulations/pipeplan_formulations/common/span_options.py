@@ -124,6 +124,11 @@ class SpanOptions(ABC):
         questions = np.broadcast_arrays(starts, ends, in_flight, spare)
         return self.least_each(*(each.ravel() for each in questions))[0].reshape(questions[0].shape)
 
+    def quick_upper_bound(self, starts: Array, ends: Array, in_flight: Array, spare: Array) -> Array:
+        """Extra time of an option that fits and is quick to find; `IMPOSSIBLE` if none is found. Shapes broadcast."""
+        questions = np.broadcast_arrays(starts, ends, in_flight, spare)
+        return self.least_each(*(each.ravel() for each in questions))[1].reshape(questions[0].shape)
+
     def fewest_bytes(self, starts: Array, ends: Array, in_flight: Array) -> Array:
         """Fewest bytes ``fixed + k · held + peak`` of any option; shapes broadcast."""
         questions = np.broadcast_arrays(starts, ends, in_flight)

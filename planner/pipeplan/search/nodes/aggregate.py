@@ -27,6 +27,8 @@ from pipeplan.search.space.device_groups import Modes, arrange
 from pipeplan.search.space.in_flight import free_family
 from pipeplan.search.space.space import Space
 from pipeplan_formulations import allocation
+from pipeplan_formulations.allocation import Allocation, ChainAllocation, FurthestEnd
+from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Stop
 
 FIRST_SLICE = 4.0
@@ -108,6 +110,7 @@ class AggregateNode(Node):
     last: Modes = ()
     slice: float = FIRST_SLICE
     proved: int = 0
+    estimated: bool = False
     targets: TargetSchedule = field(default_factory=TargetSchedule)
 
     @property
@@ -130,11 +133,9 @@ class AggregateNode(Node):
 
     @property
     def turn(self) -> Turn:
-        """Early for roots of trees, which take little time; until a plan for equal layouts, which find one soonest."""
+        """Until a plan for equal layouts, which find one soonest."""
         if self.last or self.slice > FIRST_SLICE:
             return Turn.BY_BOUND
-        if self.small:
-            return Turn.EARLY
         return Turn.UNTIL_A_PLAN if len(self.layout.widths) == 1 else Turn.BY_BOUND
 
     def advance(self, search: PlanSearch) -> Step[Node]:
@@ -144,9 +145,12 @@ class AggregateNode(Node):
         time to raise it. The problem does not contain all constraints: where its solution breaks one, the node becomes
         a tree.
         """
-        target = self._target(search)
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         slice_ = min(search.left / 2, self.slice)  # leave time for other nodes
+        if not self.estimated:
+            self._estimate(search, problem, Clock(Limits(slice_)))
+            return Step.leave(self.bound) if search.fathoms(self.bound) else Step.split([self])
+        target = self._target(search)
         report = allocation.solve(problem, Limits(slice_, target.accuracy), cutoff=target.cutoff, known=self.proved)
         if not self.learn(report):
             return Step.nothing()
@@ -157,32 +161,52 @@ class AggregateNode(Node):
         if report.solution is None:  # nothing lies below the target
             last = target.last or report.stop is Stop.EXHAUSTED
             return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
-        # Simulate the solution under all families that it fits.
-        groups = self._groups(self.layout.modes(report.solution))
-        improves = search.value is None or (report.objective or 0) < search.value
-        boundaries = (0, *(place.end for place in report.solution))
-        candidates = [] if groups is None else self._alike(self.space.candidates(groups, self.size))
-        valid = any(self.space.unasked(candidate, boundaries) is None for candidate in candidates)
-        if valid and improves:
-            chosen = _with_counts(candidates, problem.in_flight_counts(report.solution))
-            search.submit_all([*candidates, *chosen], boundaries)
+        groups = self._simulate(search, problem, report.solution)
         # A tree branches over its last modes; a large node solves again until its last target.
         if self.small:
             return Step.split(list(self._below()))
         if unfinished and search.left > FIRST_SLICE:
             return Step.split([self])
-        if not unfinished and (not valid or search.value is None):  # its best solution is not a plan; others may be
+        if not unfinished and (
+            groups is None or search.value is None
+        ):  # its best solution is not a plan; others may be
             return Step.split(list(self._below()))
         if not target.last and not unfinished:
             self.targets.passed()
             return Step.split([self])
         # After the last target only the best device groups are searched further, and GPipe by itself.
         nodes: list[Node] = []
-        if groups is not None and valid:
+        if groups is not None:
             nodes.append(DeviceGroupsNode(self.bound, self.space, groups, self.size, self.alternating))
         if self.covers:
             nodes.append(AggregateNode(self.bound, self.space, self.layout, self.size, alternating=False))
         return Step.leave(self.bound, nodes)
+
+    def _estimate(self, search: PlanSearch, problem: ChainAllocation, clock: Clock) -> None:
+        """Raise the bound by the furthest-end programme, and simulate its allocations."""
+        self.estimated = True
+        programme = FurthestEnd(problem, clock)
+        high = problem.largest if search.cutoff is None else max(search.cutoff, self.bound)
+        self.bound = programme.lower_bound(self.bound, high)
+        if search.fathoms(self.bound):
+            return
+        for stages in programme.allocations(self.bound, high):
+            if problem.feasible(stages):
+                self._simulate(search, problem, stages)
+
+    def _simulate(self, search: PlanSearch, problem: ChainAllocation, stages: Allocation) -> StageDevices | None:
+        """Simulate an allocation under all families that it fits; return its device groups, None if it is no plan."""
+        groups = self._groups(self.layout.modes(stages))
+        if groups is None:
+            return None
+        boundaries = (0, *(place.end for place in stages))
+        candidates = self._alike(self.space.candidates(groups, self.size))
+        if all(self.space.unasked(candidate, boundaries) is not None for candidate in candidates):
+            return None
+        chosen = _with_counts(candidates, problem.in_flight_counts(stages))
+        if search.value is None or problem.evaluate(stages) < search.value:
+            search.submit_all([*candidates, *chosen], boundaries)
+        return groups
 
     def _target(self, search: PlanSearch) -> Target:
         return at_once(search) if self.small else self.targets.next_below(search, self.bound)
@@ -196,7 +220,7 @@ class AggregateNode(Node):
         deepest = min(max(job.depths, default=len(self.space.model.layers)), len(self.space.model.layers))
         if len(self.last) < deepest:
             for mode in self.layout.before(self.last):
-                yield replace(self, last=(mode, *self.last), targets=replace(self.targets))
+                yield replace(self, last=(mode, *self.last), estimated=True, targets=replace(self.targets))
 
     def _groups(self, modes: Modes) -> StageDevices | None:
         return arrange(self.space.classes, modes, self.layout.tile)

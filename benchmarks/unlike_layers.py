@@ -1,0 +1,109 @@
+"""Search on chains of unlike layers and two kinds of devices, under memory that makes some recomputation necessary.
+
+Every layer has its own time, parameters and saved bytes (±35 %), so no two spans are alike. Half the devices are 2.1
+times as slow and have less memory. Numbers are processor seconds; ``-- LAYERSxDEVICES ... [seeds=N] [time=SECONDS]``
+selects rows.
+"""
+
+import statistics
+import sys
+import time
+
+import numpy as np
+
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.errors import UndecidedError
+from pipeplan.core.job import Job
+from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
+from pipeplan.core.units import format_time
+from pipeplan.solve import solve
+
+ROWS = ((50, 8), (50, 32), (100, 32), (200, 128), (400, 8), (400, 512))
+"""Layers and devices."""
+SLOWER = {"fast": 1.0, "slow": 2.1}
+"""Times of each kind of device relative to the fast one."""
+MADE_UP = Provenance("imported", "made up for a benchmark")
+
+
+def chain(layers: int, seed: int) -> Model:
+    """Model of unlike layers between an embedding and a head."""
+    rng = np.random.default_rng(seed)
+    mib = 2**20
+    vary = rng.uniform(0.65, 1.35, (3, layers))
+    forward, parameters = 3e6 * vary[0], (60 * mib * vary[1]).astype(int)
+    saved, output = (120 * mib * vary[2]).astype(int), np.full(layers, 8 * mib)
+    forward[0], forward[-1] = 1e5, 5e6
+    parameters[[0, -1]] = 240 * mib
+    saved[0], output[-1] = 8 * mib, 64
+    profiles = []
+    for kind, slower in SLOWER.items():
+        for size in (1, 2, 4):
+            time_of = (forward * slower * (size + 0.4) / 1.4).astype(int)
+            costs = [
+                LayerCost(
+                    forward=f,
+                    backward=2 * f,
+                    input_gradient=f,
+                    weight_gradient=f,
+                    saved=s * size,
+                    output=o * size,
+                )
+                for f, s, o in zip(time_of.tolist(), saved.tolist(), output.tolist(), strict=True)
+            ]
+            profiles.append(Profile(kind, size, tuple(costs), MADE_UP))
+    names = [Layer(f"b{i}", int(p), (f"b{i - 1}",) if i else ()) for i, p in enumerate(parameters)]
+    return Model(f"chain of {layers}", tuple(names), tuple(profiles), "float16")
+
+
+def two_kinds(devices: int) -> Cluster:
+    """Cluster of half fast devices of 40 GiB, half slow ones of 24 GiB, at most eight per node."""
+    half = devices // 2
+    kinds = {name: DeviceKind(name, memory=gib * 2**30, source="made up") for name, gib in (("fast", 40), ("slow", 24))}
+    links = {"fast": Link(100 * 10**9, 3_000), "slow": Link(25 * 10**9, 5_000)}
+    nodes = [Node((name,) * min(8, half), links[name]) for name in ("fast", "slow") for _ in range(max(1, half // 8))]
+    return Cluster(f"{devices} of two kinds", kinds, tuple(nodes), Link(12_500_000_000, 10_000), Overlap.COPY)
+
+
+def main() -> None:
+    """Print the table."""
+    words = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
+    options = dict(word.split("=") for word in words if "=" in word)
+    rows = [tuple(map(int, word.split("x"))) for word in words if "=" not in word] or ROWS
+    seeds, limit = int(options.get("seeds", 1)), float(options.get("time", 60))
+    print(f"{'layers x devices':18} {'seed':>4} {'first plan':>16} {'after 5 s':>9} {'plan':>9} {'bound':>9} {'gap':>7}"
+          f" {'processor':>9} {'wall':>7}")  # fmt: skip
+    for layers, devices in rows:
+        gaps = [_row(layers, devices, seed, limit) for seed in range(seeds)]
+        if seeds > 1:
+            print(f"{layers:4} x {devices:<11} median {statistics.median(gaps):.1%}, worst {max(gaps):.1%}", flush=True)
+
+
+def _row(layers: int, devices: int, seed: int, limit: float) -> float:
+    """Print one row; return its gap."""
+    model, cluster = chain(layers, seed), two_kinds(devices)
+    began, clock = time.process_time(), time.perf_counter()
+    plans: list[tuple[float, int]] = []
+
+    def on_progress(value: int | None, *_: object) -> None:
+        if value is not None and (not plans or value < plans[-1][1]):
+            plans.append((time.process_time() - began, value))
+
+    job = Job(batch=(4 if devices < 128 else 2) * devices, optimizer="sgd")
+    try:
+        result = solve(model, cluster, job=job, time_limit=limit, on_progress=on_progress)
+    except UndecidedError as error:
+        print(f"{layers:4} x {devices:<11} {seed:4} no plan; {error}", flush=True)
+        return 1.0
+    first, value = plans[0]
+    early = [found for at, found in plans if at <= 5]
+    print(
+        f"{layers:4} x {devices:<11} {seed:4} {format_time(value):>8} {first:5.1f} s "
+        f"{format_time(early[-1]) if early else '':>9} {format_time(result.value):>9} {format_time(result.bound):>9} "
+        f"{result.gap:7.1%} {time.process_time() - began:7.1f} s {time.perf_counter() - clock:5.1f} s",
+        flush=True,
+    )
+    return result.gap
+
+
+if __name__ == "__main__":
+    main()
