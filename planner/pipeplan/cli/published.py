@@ -73,7 +73,7 @@ def read_published(options: Namespace) -> "Published":
 
     path = Path(options.model)
     kind = foreign_format(path) if path.is_file() else None
-    if kind is None:
+    if kind not in _HEEDED:
         raise InputError(f"--rule published needs a file of PipeDream, dnn-partitioning or Piper; {path} is none")
     if options.cluster is not None:
         raise InputError("--rule published takes its devices from the file or from --devices, not from a CLUSTER")
