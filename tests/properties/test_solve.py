@@ -24,6 +24,7 @@ from pipeplan.search.space import space
 from pipeplan.search.space.device_groups import all_device_groups
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
+from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.report import Status
 
 Question = tuple[Model, Cluster, Job]
@@ -210,7 +211,7 @@ def brackets(question: Question, few: int, every: Shapes = shapes) -> None:
 
 @given(questions())
 @settings(max_examples=60, deadline=None)
-@pytest.mark.parametrize("backend", ["cpsat", "cbc"])
+@pytest.mark.parametrize("backend", SOLVERS)
 def test_solve_finds_and_proves_the_best_plan(backend: str, question: Question) -> None:
     """The answer is the best over replicas, device groups and orders, micro-batches, schedules, cuts, recomputation."""
     agrees(question, backend)
