@@ -56,10 +56,11 @@ other forward of the stage starts between the two.
 ==========  ==========================================================================================================
 equation    functions
 ==========  ==========================================================================================================
-(1) to (3)  `PipelineSchedule.inputs`, `objective.timed`, `precedence`, `cpsat_model._order`, `cbc._chains`
-(4)         `objective.peaks`, `precedence.Admission`, `cpsat_model._memory`, `cbc._memory`, `exact._after`
+(1) to (3)  `PipelineSchedule.inputs`, `objective.timed`, `precedence`, `cpsat_model._order`, `by_rows._chains`
+(4)         `objective.peaks`, `precedence.Admission`, `cpsat_model._memory`, `by_rows._memory`, `exact._after`
 (5)         `objective.makespan`, `objective.evaluate`; lower bounds in `bounds.lower_bound`
-(6)         `PipelineSchedule.ready`, `objective.FirstCome`, `objective.Listed`, `cpsat_model._arrives`, `cbc._needs`
+(6)         `PipelineSchedule.ready`, `objective.FirstCome`, `objective.Listed`, `cpsat_model._arrives`,
+            `by_rows._needs`
 ==========  ==========================================================================================================
 """
 
