@@ -1,6 +1,6 @@
 """Optima of CP-SAT, CBC, the exact search and all permutations agree; bounds are valid; results are schedules.
 
-A quarter of the instances are plain; the others have devices with two lanes, tensors on wires, or both.
+A quarter of the instances are plain; the others have devices with two lanes, tensors on link resources, or both.
 """
 
 import math
@@ -28,7 +28,7 @@ from pipeplan_formulations.schedule.start import scaled, serial
 
 LIMITS = Limits(time=60, workers=1)
 WAITING = (141, 194, 439)
-"""Rare instances whose optimum would be lower if a device could run operations while it waits for a wire."""
+"""Rare instances whose optimum would be lower if a device could run operations while it waits for a link."""
 
 
 @pytest.fixture(params=[cpsat.NARROW, 0.0], ids=["narrow", "wide"])

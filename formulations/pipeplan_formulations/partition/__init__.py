@@ -10,10 +10,10 @@ from pipeplan_formulations.common.report import Limits, Progress, Report
 from pipeplan_formulations.partition import exact
 from pipeplan_formulations.partition.by_rows import ByRows
 from pipeplan_formulations.partition.instance import ChainPartition
-from pipeplan_formulations.partition.parts import PathCut, Tie, Wire
+from pipeplan_formulations.partition.parts import LinkResource, PathCut, Tie
 from pipeplan_formulations.partition.tables import Boundaries
 
-__all__ = ["BACKENDS", "Boundaries", "ChainPartition", "PathCut", "Tie", "Wire", "solve"]
+__all__ = ["BACKENDS", "Boundaries", "ChainPartition", "LinkResource", "PathCut", "Tie", "solve"]
 
 BACKENDS: dict[str, Backend[ChainPartition, Boundaries]] = {
     **{name: ByRows(solver) for name, solver in SOLVERS.items()},

@@ -108,8 +108,8 @@ def solve(
     whole step, patterns of one, two, … micro-batches, heads and tails of a short step around the best of them, and a
     list schedule of a short step. ``hint`` is returned if nothing better is found, and ignored if it is not feasible.
 
-    Patterns and their bounds do not model wires: they are those of the problem without contention
-    (`PipelineSchedule.unshared`), and the resulting orders are evaluated with the wires. They do not model a second
+    Patterns and their bounds do not model link resources: they are those of the problem without contention
+    (`PipelineSchedule.unshared`), and the resulting orders are evaluated with them. They do not model a second
     lane either: for devices with two lanes there are list schedules, and `lower_bound` for any size.
     """
     bracket = open_bracket(problem, limits, progress)
