@@ -106,7 +106,7 @@ def test_progress_only_improves_and_ends_at_the_report() -> None:
     rng = np.random.default_rng(1)
     problem = equal_chain(layers=12, units=(3, 3), slow=(1, 2))
     problem = replace(problem, forward=rng.integers(5, 40, (2, 12)))
-    report = allocation.solve(problem, Limits(time=30), progress=lambda high, low: told.append((high, low)))
+    report = allocation.solve(problem, Limits(time=30), on_progress=lambda high, low: told.append((high, low)))
     highs = [high for high, _ in told if high is not None]
     lows = [low for _, low in told]
     assert highs == sorted(highs, reverse=True)
@@ -125,7 +125,7 @@ def test_an_interrupt_hands_back_what_there_is() -> None:
     rng = np.random.default_rng(2)
     problem = replace(equal_chain(layers=12, units=(3, 3), slow=(1, 2)), forward=rng.integers(5, 40, (2, 12)))
     best = allocation.solve(problem, Limits(time=30)).objective
-    report = allocation.solve(problem, Limits(time=30), progress=stop)
+    report = allocation.solve(problem, Limits(time=30), on_progress=stop)
     assert report.stop is Stop.INTERRUPT
     assert best is not None
     assert report.objective is not None

@@ -54,7 +54,7 @@ def agree(seed: int) -> None:
     assert oracle.status is (Status.OPTIMAL if problem.possible else Status.INFEASIBLE), seed
     for backend in (cpsat, BACKENDS["cbc"]):
         told: list[tuple[int | None, int]] = []
-        report = backend.solve(problem, LIMITS, progress=lambda *now, told=told: told.append(now))
+        report = backend.solve(problem, LIMITS, on_progress=lambda *now, told=told: told.append(now))
         assert all(bound <= (oracle.objective or 0) <= (value or math.inf) for value, bound in told), seed
         assert (report.status, report.objective) == (oracle.status, oracle.objective), (seed, backend.__name__)
         if report.solution is not None:

@@ -26,7 +26,7 @@ def solve(
     problem: ChainPartition,
     limits: Limits,
     hint: Boundaries | None = None,
-    progress: Progress | None = None,
+    on_progress: Progress | None = None,
     backend: str = "cpsat",
     cutoff: int | None = None,
 ) -> Report[Boundaries]:
@@ -40,5 +40,5 @@ def solve(
         If no backend has this name.
     """
     if backend == "exact":
-        return exact.solve(problem, limits, hint, progress, cutoff)
-    return backend_of(BACKENDS, backend).solve(problem, limits, hint, progress)
+        return exact.solve(problem, limits, hint, on_progress, cutoff)
+    return backend_of(BACKENDS, backend).solve(problem, limits, hint, on_progress)

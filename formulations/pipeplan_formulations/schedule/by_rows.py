@@ -34,10 +34,10 @@ class ByRows:
     solver: MipSolver
 
     def solve(
-        self, problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
+        self, problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
     ) -> Report[Orders]:
         """Minimise (5). The solver gets the value of the start as a bound, not the start itself."""
-        bracket, solver = open_bracket(problem, limits, progress), self.solver
+        bracket, solver = open_bracket(problem, limits, on_progress), self.solver
         if bracket.impossible:
             return bracket.report(Stop.OPTIMALITY, solver.name, solver.version())
         try:

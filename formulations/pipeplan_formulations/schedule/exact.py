@@ -65,10 +65,10 @@ class _Node:
 
 
 def solve(
-    problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
+    problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
 ) -> Report[Orders]:
     """Minimise (5). Of the limits only the time is used; see `cpsat.solve` for the parameters."""
-    bracket = Bracket(partial(evaluate, problem), limits, progress)
+    bracket = Bracket(partial(evaluate, problem), limits, on_progress)
     if hint is not None and feasible(problem, hint):
         bracket.offer(hint)
     stop = Stop.OPTIMALITY

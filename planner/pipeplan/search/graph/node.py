@@ -105,7 +105,7 @@ class GraphNode(Node):
             problem, choices = graph_problem(self.space, self.size, family, link, self.choices)
             limits = Limits(max(search.left, 0.0), search.limits.gap, search.limits.workers, search.limits.seed)
             backend = search.backend if search.backend != "cpsat" else "auto"
-            report = graph.solve(problem, limits, progress=self._progress(search), backend=backend)
+            report = graph.solve(problem, limits, on_progress=self._progress(search), backend=backend)
             if report.status is Status.INFEASIBLE:
                 continue
             if report.solution is not None:
