@@ -305,7 +305,7 @@ def _turns(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, .
     return turns, tuple(busiest)
 
 
-def device_room(kind: DeviceKind, job: Job) -> int:
+def usable_memory(kind: DeviceKind, job: Job) -> int:
     """Return the bytes of a device of the kind that a plan may use, without its runtime; `UNLIMITED` by default."""
     limit = device_limit(kind, job)
     return limit if limit == UNLIMITED else max(limit - kind.runtime, 0)

@@ -135,13 +135,13 @@ class Candidate:
         if not self.free or not self.family.alternates:
             return None
         pipeline = assemble(self.chain, cluster, boundaries, self.recompute(boundaries))
-        rooms, device = [], 0
+        most_in_flight, device = [], 0
         for stage, replicas in zip(pipeline.stages, self.replicas, strict=True):
             limit = pipeline.limits[device]
             left = limit - pipeline.runtime[device] - stage.resident - stage.workspace
-            rooms.append(left // stage.held if stage.held and limit != UNLIMITED else UNLIMITED)
+            most_in_flight.append(left // stage.held if stage.held and limit != UNLIMITED else UNLIMITED)
             device += replicas
-        counts = (among or InFlightBox.of(self.replicas, self.micro_batches)).fill_memory(rooms)
+        counts = (among or InFlightBox.of(self.replicas, self.micro_batches)).fill_memory(most_in_flight)
         if counts == self.in_flight:
             return None
         other = replace(self, family=free_family(counts))
