@@ -33,8 +33,10 @@ def pipeline(overlap: Overlap, replicas: int = 1, cards: bool = False) -> Pipeli
         return (f"card {a // DEVICES_PER_CARD} out", f"card {b // DEVICES_PER_CARD} in")
 
     def way(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[Transfer, ...]:
-        turns = range(lcm(len(source), len(target)))
-        return tuple(Transfer(1, 50, 5, resources(source[m % len(source)], target[m % len(target)])) for m in turns)
+        period = lcm(len(source), len(target))
+        return tuple(
+            Transfer(1, 50, 5, resources(source[m % len(source)], target[m % len(target)])) for m in range(period)
+        )
 
     return Pipeline(
         stages=tuple(Stage(1000 + s % 7, 2000 + s % 5, update=10, held=100, reduce=500) for s in range(STAGES)),
