@@ -118,7 +118,7 @@ def _tiled(every: Sequence[Group], row: list[int], replicas: int) -> Iterator[Gr
 
 
 def partitions(question: Question, groups: Groups) -> Iterator[Layers]:
-    """Every row of consecutive layers that the wishes about cuts and places allow."""
+    """Every row of consecutive layers that the options about cuts and places allow."""
     depth, n = len(groups), question.n
     for ends in combinations([end for end in range(1, n) if end - 1 not in forbidden(question)], depth - 1):
         edges = (0, *ends, n)
