@@ -45,7 +45,7 @@ CALLS = {
 @pytest.mark.parametrize("precision", FORMATS)
 @pytest.mark.parametrize("call", CALLS)
 def test_formats_are_those_of_a_real_run(precision: str, call: str) -> None:
-    """Without computing anything, every layer's output has the format and the wish for a gradient of a real one."""
+    """Without computing anything, every layer's output has the format and the need for a gradient of a real one."""
     stack = nn.Sequential(nn.Linear(4, 4), Called(CALLS[call]))
     inputs = torch.ones(4, 4)
     with autocast(precision, CPU):

@@ -92,12 +92,12 @@ def test_constraints_are_kept() -> None:
     free = equal_chain(units=(3, 2), widths=(1, 2))
     cuts = np.ones(7, np.bool_)
     cuts[[1, 3, 5]] = False
-    wished = replace(free, first=((1, 2),), last=((0, 2), (0, 1)), cuts=cuts)
-    stages = optimum(wished)
+    constrained = replace(free, first=((1, 2),), last=((0, 2), (0, 1)), cuts=cuts)
+    stages = optimum(constrained)
     assert stages[0].mode == (1, 2)
     assert [place.mode for place in stages[-2:]] == [(0, 2), (0, 1)]
     assert all(cuts[place.start - 1] for place in stages[1:])
-    assert wished.evaluate(stages) >= free.evaluate(optimum(free))
+    assert constrained.evaluate(stages) >= free.evaluate(optimum(free))
 
 
 def test_progress_only_improves_and_ends_at_the_report() -> None:

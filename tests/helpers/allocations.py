@@ -81,7 +81,7 @@ def least_recomputation(problem: ChainAllocation, stages: Allocation, s: int) ->
     return min(fits, default=None)
 
 
-def wished(problem: ChainAllocation, stages: Allocation) -> bool:
+def meets_constraints(problem: ChainAllocation, stages: Allocation) -> bool:
     """True if cuts are allowed and forced modes are respected."""
     modes = tuple((place.kind, place.width) for place in stages)
     first, last = problem.first, problem.last
@@ -199,7 +199,7 @@ def reduction(problem: ChainAllocation, place: Place) -> int:
 
 def brute_force(problem: ChainAllocation) -> int | None:
     """The optimum over all allocations; None if none fits."""
-    values = (objective(problem, stages) for stages in every_allocation(problem) if wished(problem, stages))
+    values = (objective(problem, stages) for stages in every_allocation(problem) if meets_constraints(problem, stages))
     return min((value for value in values if value is not None), default=None)
 
 

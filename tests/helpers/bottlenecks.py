@@ -61,19 +61,19 @@ def random_question(seed: int) -> Question:
         kinds["slow"] = DeviceKind("slow", memory=kinds["slow"].memory)
         chain = replace(chain, profiles=chain.profiles + priced("slow").profiles)
     cluster = Cluster("small", kinds, nodes, network, overlap=rng.choice(list(Overlap)))
-    wish = rng.choice(["", "", "", "", "depths", "replicas", "equal", "given", "cut", "pin"])
+    constraint = rng.choice(["", "", "", "", "depths", "replicas", "equal", "given", "cut", "pin"])
     job = Job(
         batch=rng.choice([1, 2, 3, 4, 6, 8]),
         objective="bottleneck",
         optimizer=rng.choice(["sgd", "adam"]),
         zero1=rng.random() < 0.3,
         recompute=rng.choice([Recompute.NONE, Recompute.CHOOSE]),
-        depths=tuple(rng.sample(range(1, 4), rng.randint(1, 2))) if wish == "depths" else (),
-        replicas=rng.choice([(1,), (2,), (1, 2), (1, 3)]) if wish == "replicas" else (),
-        equal_replicas=wish == "equal",
-        order=Order.GIVEN if wish == "given" else Order.SEARCH,
-        no_cut_after=(f"l{rng.randrange(n - 1)}",) if wish == "cut" else (),
-        pin=((f"l{rng.randrange(n)}", rng.choice(["d0", f"d{devices - 1}", names[0]])),) if wish == "pin" else (),
+        depths=tuple(rng.sample(range(1, 4), rng.randint(1, 2))) if constraint == "depths" else (),
+        replicas=rng.choice([(1,), (2,), (1, 2), (1, 3)]) if constraint == "replicas" else (),
+        equal_replicas=constraint == "equal",
+        order=Order.GIVEN if constraint == "given" else Order.SEARCH,
+        no_cut_after=(f"l{rng.randrange(n - 1)}",) if constraint == "cut" else (),
+        pin=((f"l{rng.randrange(n)}", rng.choice(["d0", f"d{devices - 1}", names[0]])),) if constraint == "pin" else (),
     )
     return replace(chain, layers=tuple(layers)), cluster, job
 
@@ -87,7 +87,7 @@ def best(question: Question, contiguous: bool) -> int | None:
             for layers in partitions(model, min(len(cluster.devices), len(model.layers)), contiguous):
                 for groups in shapes(cluster, job, len(layers), job.batch // size):
                     stages = tuple(zip(layers, groups, strict=True))
-                    if wished(stages, job, model):
+                    if meets_constraints(stages, job, model):
                         found.append(value(question, stages, size))
     return min((each for each in found if each is not None), default=None)
 
@@ -184,7 +184,7 @@ def _tiled(classes, modes, r: int, q: int) -> tuple[tuple[Device, ...], ...] | N
     return tuple(groups)
 
 
-def wished(stages: Sequence[Stage], job: Job, model: Model) -> bool:
+def meets_constraints(stages: Sequence[Stage], job: Job, model: Model) -> bool:
     """True if no forbidden cut is used and all pins are respected."""
     for name in job.no_cut_after:
         last = model.names.index(name)

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from helpers.allocations import backwards, brute_force, chain_allocations, drains, every_allocation, right_sides, wished
+from helpers.allocations import (
+    backwards,
+    brute_force,
+    chain_allocations,
+    drains,
+    every_allocation,
+    meets_constraints,
+    right_sides,
+)
 from pipeplan.schedules import FAMILIES, first_deadlock
 from pipeplan.search.space.in_flight import InFlightBox, between
 from pipeplan_formulations import allocation
@@ -106,7 +114,7 @@ def chosen_counts(problem: ChainAllocation) -> ChainAllocation:
 
 def _bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
     problem = chosen_counts(problem)
-    sides = [right_sides(problem, stages) for stages in every_allocation(problem) if wished(problem, stages)]
+    sides = [right_sides(problem, stages) for stages in every_allocation(problem) if meets_constraints(problem, stages)]
     most_in_flight = [each for each in sides if each is not None]
     assume(most_in_flight)
     services = sorted({max(fourth) - fourth[0] for _, fourth in most_in_flight})
@@ -172,7 +180,7 @@ def _bounds_all_in_the_peak(problem: ChainAllocation, share: float, drawn: tuple
     assume(widths)
     rows = []
     for stages in every_allocation(problem):
-        sides = right_sides(problem, stages) if wished(problem, stages) else None
+        sides = right_sides(problem, stages) if meets_constraints(problem, stages) else None
         if sides is not None:
             third, fourth = sides
             service = max(*fourth, *drains(problem, stages, fourth[0])) - fourth[0]

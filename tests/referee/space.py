@@ -128,10 +128,10 @@ def partitions(question: Question, groups: Groups) -> Iterator[Layers]:
 
 
 def forbidden(question: Question) -> set[int]:
-    """Cuts that a wish excludes."""
+    """Cuts that a constraint excludes."""
     cuts = {question.place[name] for name in question.job["no_cut_after"]}
-    for wished in question.job["together"]:
-        places = [question.place[name] for name in wished]
+    for group in question.job["together"]:
+        places = [question.place[name] for name in group]
         cuts |= set(range(min(places), max(places)))
     return cuts
 
