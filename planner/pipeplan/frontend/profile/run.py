@@ -1,4 +1,4 @@
-"""Wiring of a profile: find the layers, measure them segment by segment, build the model with its provenance."""
+"""Profile of a module: find the layers, measure them segment by segment, build the model with its provenance."""
 
 import platform
 from collections.abc import Callable
