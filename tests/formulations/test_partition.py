@@ -88,7 +88,7 @@ def test_gap_ends_the_search(backend):
 def test_progress_is_monotone_and_valid(backend):
     """Incumbents only decrease, bounds only increase, and none of them crosses the optimum."""
     problem, heard = random_chain(7, 5, 30, links=4_000_000), []
-    report = partition.solve(problem, Limits(), progress=lambda *said: heard.append(said), backend=backend)
+    report = partition.solve(problem, Limits(), on_progress=lambda *said: heard.append(said), backend=backend)
     incumbents, bounds = [i for i, _ in heard if i is not None], [b for _, b in heard]
     assert heard
     assert incumbents == sorted(incumbents, reverse=True)
@@ -100,7 +100,7 @@ def test_cpsat_without_a_start_reports_progress():
     """CP-SAT without a start reports the partitions and bounds that it finds."""
     problem, heard = random_chain(7, 6, 40), []
     start = nothing_known(problem)
-    report = BACKENDS["cpsat"].solve(problem, Limits(), progress=lambda *said: heard.append(said), start=start)
+    report = BACKENDS["cpsat"].solve(problem, Limits(), on_progress=lambda *said: heard.append(said), start=start)
     assert report.status is Status.OPTIMAL
     assert heard[-1][0] == report.objective
     assert max(bound for _, bound in heard) <= report.objective

@@ -182,7 +182,7 @@ def test_a_hint_is_never_lost() -> None:
 def test_progress_tells_ends_that_approach_each_other() -> None:
     """Incumbents fall, bounds rise, and the last ones are the report's."""
     told: list[tuple[int | None, int]] = []
-    report = solve(line(4, 6, 3), Limits(time=20), progress=lambda value, bound: told.append((value, bound)))
+    report = solve(line(4, 6, 3), Limits(time=20), on_progress=lambda value, bound: told.append((value, bound)))
     values = [value for value, _ in told if value is not None]
     bounds = [bound for _, bound in told]
     assert values == sorted(values, reverse=True)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from helpers.allocations import brute_force, chain_allocations, every_allocation, memory, objective, wished
+from helpers.allocations import brute_force, chain_allocations, every_allocation, meets_constraints, memory, objective
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation
 from pipeplan_formulations.common.mip import SOLVERS
@@ -24,7 +24,7 @@ def test_the_dynamic_programme_and_search_equal_brute_force(problem: ChainAlloca
         return
     assert (report.status, report.objective, report.bound) == (Status.OPTIMAL, best, best)
     assert report.solution is not None
-    assert wished(problem, report.solution)
+    assert meets_constraints(problem, report.solution)
     assert objective(problem, report.solution) == best
 
 
@@ -34,7 +34,7 @@ def test_memory_and_value_equal_an_independent_evaluation(problem: ChainAllocati
     """The formulation and an independent evaluation agree on every allocation: fit, recomputation, value."""
     for stages in list(every_allocation(problem))[:40]:
         value = objective(problem, stages)
-        assert problem.feasible(stages) == (value is not None and wished(problem, stages))
+        assert problem.feasible(stages) == (value is not None and meets_constraints(problem, stages))
         if value is None:
             continue
         assert problem.evaluate(stages) == value
@@ -51,7 +51,7 @@ def test_the_frontier_bounds_every_number_of_units(problem: ChainAllocation) -> 
     best: dict[tuple[int, ...], int] = {}
     for stages in every_allocation(problem):
         value = objective(problem, stages)
-        if value is None or not wished(problem, stages):
+        if value is None or not meets_constraints(problem, stages):
             continue
         used = [0] * problem.kinds
         for place in stages:
@@ -104,7 +104,7 @@ def _solvers_agree(backend: str, problem: ChainAllocation) -> None:
     assert report.objective == best
     assert best - slack <= report.bound <= best
     assert report.solution is not None
-    assert wished(problem, report.solution)
+    assert meets_constraints(problem, report.solution)
     assert objective(problem, report.solution) == best
 
 

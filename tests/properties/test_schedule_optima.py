@@ -1,6 +1,6 @@
 """Optima of CP-SAT, CBC, the exact search and all permutations agree; bounds are valid; results are schedules.
 
-A quarter of the instances are plain; the others have devices with two lanes, tensors on wires, or both.
+A quarter of the instances are plain; the others have devices with two lanes, tensors on link resources, or both.
 """
 
 import math
@@ -28,7 +28,7 @@ from pipeplan_formulations.schedule.start import scaled, serial
 
 LIMITS = Limits(time=60, workers=1)
 WAITING = (141, 194, 439)
-"""Rare instances whose optimum would be lower if a device could run operations while it waits for a wire."""
+"""Rare instances whose optimum would be lower if a device could run operations while it waits for a link."""
 
 
 @pytest.fixture(params=[cpsat.NARROW, 0.0], ids=["narrow", "wide"])
@@ -54,7 +54,7 @@ def agree(seed: int) -> None:
     assert oracle.status is (Status.OPTIMAL if problem.possible else Status.INFEASIBLE), seed
     for backend in (cpsat, BACKENDS["cbc"]):
         told: list[tuple[int | None, int]] = []
-        report = backend.solve(problem, LIMITS, progress=lambda *now, told=told: told.append(now))
+        report = backend.solve(problem, LIMITS, on_progress=lambda *now, told=told: told.append(now))
         assert all(bound <= (oracle.objective or 0) <= (value or math.inf) for value, bound in told), seed
         assert (report.status, report.objective) == (oracle.status, oracle.objective), (seed, backend.__name__)
         if report.solution is not None:

@@ -70,10 +70,10 @@ def questions(draw: st.DrawFn, tied: str | None = None) -> Question:
     link = Link(draw(st.sampled_from([None, 10**9, 5 * 10**8])), draw(st.integers(0, 3)))
     overlap = Overlap(draw(st.sampled_from(["none", "copy", "stream"])))
     cluster = Cluster("small", kinds, (Node(names, link),), overlap=overlap)
-    wishes = draw(
+    options = draw(
         st.sampled_from([{}, {}, {}, {"replicas": (1,)}, {"recompute": "none"}, {"recompute": "full"}, {"zero1": True}])
     )
-    return model, cluster, Job(batch=4, optimizer=draw(st.sampled_from(["sgd", "adam"])), **wishes)
+    return model, cluster, Job(batch=4, optimizer=draw(st.sampled_from(["sgd", "adam"])), **options)
 
 
 def shapes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[tuple[tuple[Device, ...], ...]]:

@@ -204,7 +204,7 @@ def _outside(question: Question, answer: Document, size: int, groups: Groups, la
         return why
     known = best.unordered(question, len(layers)) if DOWNSETS in answer["partitions"] else ()
     if layers not in set(space.partitions(question, groups)) | set(known):
-        return f"layers {layers} go against a wish, or read from later stages"
+        return f"layers {layers} go against a constraint, or read from later stages"
     return None
 
 

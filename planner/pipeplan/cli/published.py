@@ -46,7 +46,7 @@ def run_published(options: Namespace) -> int:
         report = graph.solve(
             case.problem,
             Limits(how["time_limit"], how["gap"], how["workers"], how["seed"]),
-            progress=lambda value, bound: on_progress(
+            on_progress=lambda value, bound: on_progress(
                 None if value is None else round(value * case.unit * 1e9), round(bound * case.unit * 1e9), 1
             ),
             backend=backend,
