@@ -110,7 +110,7 @@ def test_names_are_the_same_in_every_process(build: str) -> None:
         "sequence = capture_layers(w.module, w.draw(2, torch.Generator())[0], front_end='graph', both_modes=False);"
         "print(sequence.names, [layer.body.code for layer in sequence.layers])"
     )
-    folder = Path(captured_models.__file__).parent
+    folder = Path(captured_models.__file__).parent.parent  # from which ``helpers`` can be imported
     found = {
         subprocess.run(
             [sys.executable, "-c", code],
