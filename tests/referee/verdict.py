@@ -40,6 +40,10 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         if document["solve"]["time_limit"] > 1:
             verdict.faults.append("it was stopped by the clock, although there was time")
         return verdict
+    if answer["outcome"] == "undecided":  # shares of layers are searched as real numbers, then rounded to channels
+        if not question.job["intra_layer"]:
+            verdict.faults.append(f"it gave up although nothing is rounded: {answer['text']}")
+        return verdict
     prices = Prices(question)
     found = best.optimum(question, prices, downsets=DOWNSETS in answer.get("partitions", ""))
     if found is not None:
