@@ -68,7 +68,7 @@ def measured(count: int) -> Times:
     inputs, targets = workload.draw(count * MICRO_BATCH, torch.Generator().manual_seed(0))
     one = (torch.zeros(MICRO_BATCH, WIDTH, requires_grad=rank > 0),)
     own = pipeline.modules[rank]
-    alone = nn.Sequential(*own.row)
+    alone = nn.Sequential(*own.layers)
     stage = PipelineStage(
         alone,
         rank,

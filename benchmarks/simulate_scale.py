@@ -1,9 +1,9 @@
 """Run time of the simulator for 64 devices, and for 4,096 of them as 64 stages of 64 replicas.
 
 The first has 512 micro-batches (65,600 actions, 64,512 transfers), the second 1,536 (204,800 and 193,536), once with a
-wire for every pair of devices and once with a network card for every eight devices, which their transfers share.
-Processor time is measured, so that other work on the machine counts less. The parts of a schedule that do not depend on
-times are kept between rounds, as in a search.
+link resource for every pair of devices and once with a network card for every eight devices, which their transfers
+share. Processor time is measured, so that other work on the machine counts less. The parts of a schedule that do not
+depend on times are kept between rounds, as in a search.
 """
 
 import time
@@ -27,14 +27,16 @@ def pipeline(overlap: Overlap, replicas: int = 1, cards: bool = False) -> Pipeli
     """Pipeline of slightly unequal stages, with transfers of a twentieth of a forward."""
     placement = tuple(tuple(range(s * replicas, (s + 1) * replicas)) for s in range(STAGES))
 
-    def wires(a: int, b: int) -> tuple[str, ...]:
+    def resources(a: int, b: int) -> tuple[str, ...]:
         if not cards:
             return (f"{a} to {b}",)
         return (f"card {a // DEVICES_PER_CARD} out", f"card {b // DEVICES_PER_CARD} in")
 
     def way(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[Transfer, ...]:
-        turns = range(lcm(len(source), len(target)))
-        return tuple(Transfer(1, 50, 5, wires(source[m % len(source)], target[m % len(target)])) for m in turns)
+        period = lcm(len(source), len(target))
+        return tuple(
+            Transfer(1, 50, 5, resources(source[m % len(source)], target[m % len(target)])) for m in range(period)
+        )
 
     return Pipeline(
         stages=tuple(Stage(1000 + s % 7, 2000 + s % 5, update=10, held=100, reduce=500) for s in range(STAGES)),

@@ -6,11 +6,10 @@ from functools import partial
 from typing import Any
 
 from pipeplan.core.cluster import Cluster
-from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError, UndecidedError
+from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.job import Job, Objective, default_batch
 from pipeplan.core.model import Model
 from pipeplan.core.options import asked_limits, require_question
-from pipeplan.core.units import format_time
 from pipeplan.core.validate import validate_plan
 from pipeplan.core.wording import hint
 from pipeplan.costs.sources import sources
@@ -95,7 +94,7 @@ def solve(
     InfeasibleError
         If no plan fits; the text names changes that would.
     UndecidedError
-        If the search was stopped before it had a plan.
+        If the search ended before it had a plan, or a proof that there is none.
     InputError
         If the arguments are invalid or contradict each other.
     """
@@ -170,10 +169,7 @@ def solve(
         if not search.refuted and search.unaffordable is not None:
             raise UndecidedError(Stop.TIME, search.bound, search.unaffordable)
         if not search.refuted:
-            raise PipeplanError(
-                f"no plan was found, and it is not proved that none fits: no plan that does takes less than "
-                f"{format_time(search.bound)}; ask for fewer choices (--depths, --replicas, --schedules)"
-            )
+            raise UndecidedError(Stop.EXHAUSTED, search.bound)
         raise InfeasibleError(why_infeasible(space, max(search.left, FOR_REASONS * time_limit)))
     chosen, choice = search.incumbent, None
     if question is not None:

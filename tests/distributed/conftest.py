@@ -21,7 +21,8 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """
     from helpers.distributed.together import Job, done
 
-    modules = dict.fromkeys(item.module for item in request.session.items if hasattr(item.module, "jobs"))
+    here = [item for item in request.session.items if item.path.is_relative_to(Path(__file__).parent)]
+    modules = dict.fromkeys(item.module for item in here if hasattr(item.module, "jobs"))
 
     @cache
     def outcome(world: int) -> dict[str, Any] | Exception:

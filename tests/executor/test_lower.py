@@ -17,7 +17,7 @@ def play(steps: tuple[tuple[Step, ...], ...]) -> None:
     A rank goes on until it needs a tensor that is not there. Raises AssertionError if a rank is stuck, reads another
     tensor than it needs, or lets go of one that may still be on its way.
     """
-    wires: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
+    sent: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
     expected: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
     position = [0] * len(steps)
     ran: set[Action] = set()
@@ -26,9 +26,9 @@ def play(steps: tuple[tuple[Step, ...], ...]) -> None:
         for (source, target), posted in expected.items():
             for place, message in enumerate(posted):
                 if target == rank and message.reads == action:
-                    if len(wires[source, target]) <= place:
+                    if len(sent[source, target]) <= place:
                         return False
-                    assert wires[source, target][place] == message, "another tensor than was expected"
+                    assert sent[source, target][place] == message, "another tensor than was expected"
         return True
 
     moved = True
@@ -39,7 +39,7 @@ def play(steps: tuple[tuple[Step, ...], ...]) -> None:
                 step = own[position[rank]]
                 if isinstance(step, Send):
                     assert step.message.made in ran
-                    wires[step.message.source, step.message.target].append(step.message)
+                    sent[step.message.source, step.message.target].append(step.message)
                 elif isinstance(step, Receive):
                     expected[step.message.source, step.message.target].append(step.message)
                 elif isinstance(step, Settle):

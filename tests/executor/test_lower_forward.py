@@ -16,7 +16,7 @@ def play(steps: tuple[tuple[Step, ...], ...]) -> int:
 
     Raises AssertionError if a rank is stuck or takes another message than it expects.
     """
-    wires: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
+    sent: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
     expected: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
     posted: set[Message] = set()
     arrived: set[Action] = set()
@@ -29,7 +29,7 @@ def play(steps: tuple[tuple[Step, ...], ...]) -> int:
                 step = own[position[rank]]
                 if isinstance(step, Send):
                     assert step.message.made in ran
-                    wires[between(step)].append(step.message)
+                    sent[between(step)].append(step.message)
                     unsettled[rank] += 1
                     most = max(most, unsettled[rank])
                 elif isinstance(step, Receive):
@@ -40,9 +40,9 @@ def play(steps: tuple[tuple[Step, ...], ...]) -> int:
                         break
                     unsettled[rank] -= 1
                 elif step.stage and step not in arrived | local(step, ran, own):
-                    for pair, wire in wires.items():
-                        if pair[1] == rank and wire and expected[pair]:
-                            message = wire.popleft()
+                    for pair, messages in sent.items():
+                        if pair[1] == rank and messages and expected[pair]:
+                            message = messages.popleft()
                             assert message == expected[pair].popleft()
                             arrived.add(message.reads)
                             moved = True

@@ -174,8 +174,8 @@ def test_gradients_of_two_steps_add_up() -> None:
     for _ in range(2):
         (output,) = work.forward(0, (given(3, 6, gradient=False).float(),), None)
         work.backward(0, (torch.ones_like(output),))
-        once = once if once is not None else module.row[0].weight.grad.clone()
-    assert torch.allclose(module.row[0].weight.grad, 2 * once)
+        once = once if once is not None else module.layers[0].weight.grad.clone()
+    assert torch.allclose(module.layers[0].weight.grad, 2 * once)
 
 
 @pytest.mark.parametrize("split", [frozenset(), frozenset({0, 1})])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeplan.core.errors import InputError
-from pipeplan.frontend.capture.front_ends import row_of
+from pipeplan.frontend.capture.front_ends import capture_layers
 from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.profile.passes import FORMATS, autocast
 from pipeplan_executor.stages.precision import formats, sharing_casts
@@ -45,12 +45,12 @@ CALLS = {
 @pytest.mark.parametrize("precision", FORMATS)
 @pytest.mark.parametrize("call", CALLS)
 def test_formats_are_those_of_a_real_run(precision: str, call: str) -> None:
-    """Without computing anything, every layer's output has the format and the wish for a gradient of a real one."""
+    """Without computing anything, every layer's output has the format and the need for a gradient of a real one."""
     stack = nn.Sequential(nn.Linear(4, 4), Called(CALLS[call]))
     inputs = torch.ones(4, 4)
     with autocast(precision, CPU):
         real = [inputs, stack[0](inputs), stack(inputs)]
-    found = formats(row_of(on_meta(stack), inputs), inputs, precision, CPU)
+    found = formats(capture_layers(on_meta(stack), inputs), inputs, precision, CPU)
     expected = [(tensor.dtype, tensor.shape, tensor.requires_grad) for tensor in real]
     assert [(tensor.dtype, tensor.shape, tensor.requires_grad) for (tensor,) in found] == expected
     assert all(tensor.is_meta for row in found for tensor in row)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.frontend.capture import Stages
-from pipeplan.frontend.capture.front_ends import row_of
+from pipeplan.frontend.capture.front_ends import capture_layers
 from pipeplan_executor.stages.shapes import trace
 
 
@@ -29,7 +29,7 @@ class Ending(nn.Module):
 def flow_of(*layers: nn.Module, inputs: tuple[Tensor, ...]):
     """The flow through the user's own layers."""
     module = Stages(*layers).to("meta")
-    return trace(row_of(module, inputs), inputs)
+    return trace(capture_layers(module, inputs), inputs)
 
 
 def test_shapes_types_and_gradients_are_told() -> None:

@@ -92,12 +92,12 @@ def test_constraints_are_kept() -> None:
     free = equal_chain(units=(3, 2), widths=(1, 2))
     cuts = np.ones(7, np.bool_)
     cuts[[1, 3, 5]] = False
-    wished = replace(free, first=((1, 2),), last=((0, 2), (0, 1)), cuts=cuts)
-    stages = optimum(wished)
+    constrained = replace(free, first=((1, 2),), last=((0, 2), (0, 1)), cuts=cuts)
+    stages = optimum(constrained)
     assert stages[0].mode == (1, 2)
     assert [place.mode for place in stages[-2:]] == [(0, 2), (0, 1)]
     assert all(cuts[place.start - 1] for place in stages[1:])
-    assert wished.evaluate(stages) >= free.evaluate(optimum(free))
+    assert constrained.evaluate(stages) >= free.evaluate(optimum(free))
 
 
 def test_progress_only_improves_and_ends_at_the_report() -> None:
@@ -106,7 +106,7 @@ def test_progress_only_improves_and_ends_at_the_report() -> None:
     rng = np.random.default_rng(1)
     problem = equal_chain(layers=12, units=(3, 3), slow=(1, 2))
     problem = replace(problem, forward=rng.integers(5, 40, (2, 12)))
-    report = allocation.solve(problem, Limits(time=30), progress=lambda high, low: told.append((high, low)))
+    report = allocation.solve(problem, Limits(time=30), on_progress=lambda high, low: told.append((high, low)))
     highs = [high for high, _ in told if high is not None]
     lows = [low for _, low in told]
     assert highs == sorted(highs, reverse=True)
@@ -125,7 +125,7 @@ def test_an_interrupt_hands_back_what_there_is() -> None:
     rng = np.random.default_rng(2)
     problem = replace(equal_chain(layers=12, units=(3, 3), slow=(1, 2)), forward=rng.integers(5, 40, (2, 12)))
     best = allocation.solve(problem, Limits(time=30)).objective
-    report = allocation.solve(problem, Limits(time=30), progress=stop)
+    report = allocation.solve(problem, Limits(time=30), on_progress=stop)
     assert report.stop is Stop.INTERRUPT
     assert best is not None
     assert report.objective is not None

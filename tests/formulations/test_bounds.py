@@ -23,7 +23,7 @@ def as_partition(p: TinyPipeline, micro_batches: int, in_flight: tuple[int, ...]
 
     nothing = np.zeros(stages, np.int64)
     widths = p.widths()
-    wires = [lcm(*pair) for pair in pairwise(widths)]
+    periods = [lcm(*pair) for pair in pairwise(widths)]
     return ChainPartition(
         forward=rows(p.forward),
         backward=rows(p.backward),
@@ -37,7 +37,7 @@ def as_partition(p: TinyPipeline, micro_batches: int, in_flight: tuple[int, ...]
         micro_batches=micro_batches,
         overlap=p.overlap,
         counts=np.array([-(-micro_batches // width) for width in widths]),
-        link_counts=np.array([-(-micro_batches // number) for number in wires], dtype=np.int64),
+        link_counts=np.array([-(-micro_batches // number) for number in periods], dtype=np.int64),
         reduce=rows(p.reduce or (0,) * stages),
         alternating=in_flight is not None,
     )
@@ -87,7 +87,7 @@ REPLICAS = [
 @settings(max_examples=80, deadline=None)
 @given(st.sampled_from(REPLICAS), st.data())
 def test_no_schedule_of_replicas_beats_the_bound(case, data):
-    """Replicas with separate wires and a collective reduction: no order ends before the bound of (4) and (5)."""
+    """Replicas with separate links and a collective reduction: no order ends before the bound of (4) and (5)."""
     replicas, micro_batches = case
     pipeline = data.draw(tiny_pipelines(len(replicas), replicas))
     assert bound(pipeline, micro_batches) <= fastest(pipeline, micro_batches)

@@ -87,7 +87,7 @@ def test_an_interrupt_hands_back_what_is_known(backend: str) -> None:
         if value is not None:
             raise KeyboardInterrupt
 
-    report = graph.solve(grid(4, 6, 3), Limits(60), progress=impatient, backend=backend)
+    report = graph.solve(grid(4, 6, 3), Limits(60), on_progress=impatient, backend=backend)
     assert (report.status, report.stop) == (Status.FEASIBLE, Stop.INTERRUPT)
     assert report.bound <= report.objective
 

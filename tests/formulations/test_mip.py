@@ -1,16 +1,16 @@
-"""The linear model and its adapters: both solvers against every point of small random models."""
+"""The linear model and its adapters: every solver against every point of small random models."""
 
 from itertools import product
 
 import numpy as np
 import pytest
 
-from pipeplan_formulations.common.mip.cbc import CBC
+from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.mip.model import Answer, Expression, LinearModel, MipSolver, Row, sum_of
 from pipeplan_formulations.common.report import Limits, Status, Stop
 
-SOLVERS = pytest.mark.parametrize("solver", [CPSAT, CBC], ids=lambda solver: solver.name)
+EACH = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 LIMITS = Limits(time=20, workers=1)
 
 
@@ -53,7 +53,7 @@ def optimum(model: LinearModel, times: int = 1) -> int | None:
     return min((point[-1] for point in points if keeps(model, list(point))), default=None)
 
 
-@SOLVERS
+@EACH
 @pytest.mark.parametrize("times", [1, 10**9])
 def test_solvers_equal_brute_force(solver: MipSolver, times: int) -> None:
     """Optimum, bound and point are right for all sizes of times, infeasible models included."""

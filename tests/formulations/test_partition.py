@@ -10,6 +10,7 @@ import pytest
 from helpers.partitions import UNEVEN, chain_partition, nothing_known, random_chain, unequal_chain, uneven
 from pipeplan_formulations import partition
 from pipeplan_formulations.common import cbc_process
+from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.common.scaling import Scale
@@ -61,7 +62,7 @@ def test_no_time_is_an_answer(backend):
             assert report.objective <= problem.evaluate(hint)
 
 
-@pytest.mark.parametrize("solver", [BACKENDS["cpsat"], BACKENDS["cbc"]], ids=["cpsat", "cbc"])
+@pytest.mark.parametrize("solver", [BACKENDS[name] for name in SOLVERS], ids=SOLVERS)
 def test_time_limit_returns_incumbent_and_bound(solver):
     """A model too large for its time ends soon, with the start's partition at worst and a bound below it."""
     problem = random_chain(5, 24, 150, links=3_000_000)
@@ -87,7 +88,7 @@ def test_gap_ends_the_search(backend):
 def test_progress_is_monotone_and_valid(backend):
     """Incumbents only decrease, bounds only increase, and none of them crosses the optimum."""
     problem, heard = random_chain(7, 5, 30, links=4_000_000), []
-    report = partition.solve(problem, Limits(), progress=lambda *said: heard.append(said), backend=backend)
+    report = partition.solve(problem, Limits(), on_progress=lambda *said: heard.append(said), backend=backend)
     incumbents, bounds = [i for i, _ in heard if i is not None], [b for _, b in heard]
     assert heard
     assert incumbents == sorted(incumbents, reverse=True)
@@ -99,7 +100,7 @@ def test_cpsat_without_a_start_reports_progress():
     """CP-SAT without a start reports the partitions and bounds that it finds."""
     problem, heard = random_chain(7, 6, 40), []
     start = nothing_known(problem)
-    report = BACKENDS["cpsat"].solve(problem, Limits(), progress=lambda *said: heard.append(said), start=start)
+    report = BACKENDS["cpsat"].solve(problem, Limits(), on_progress=lambda *said: heard.append(said), start=start)
     assert report.status is Status.OPTIMAL
     assert heard[-1][0] == report.objective
     assert max(bound for _, bound in heard) <= report.objective
@@ -112,7 +113,7 @@ def test_hint_beyond_memory_is_ignored():
     assert report.solution != (0, 1, 2, 8)
 
 
-@pytest.mark.parametrize("solver", [BACKENDS["cpsat"], BACKENDS["cbc"]], ids=["cpsat", "cbc"])
+@pytest.mark.parametrize("solver", [BACKENDS[name] for name in SOLVERS], ids=SOLVERS)
 def test_wrong_starts_are_refused(solver):
     """A start whose value is not its partition's, or whose partition does not fit, is an error of the caller."""
     problem = uneven()
@@ -124,7 +125,7 @@ def test_wrong_starts_are_refused(solver):
         solver.solve(problem, Limits(), start=replace(wrong, solution=(0, 2, 2, 8)))
 
 
-@pytest.mark.parametrize("solver", [BACKENDS["cpsat"], BACKENDS["cbc"]], ids=["cpsat", "cbc"])
+@pytest.mark.parametrize("solver", [BACKENDS[name] for name in SOLVERS], ids=SOLVERS)
 def test_path_cuts_move_the_answer(solver):
     """(6) with all weight on stage 0 pulls layers away from it; the bound is above the relaxation's."""
     problem = uneven()
@@ -142,7 +143,7 @@ def test_path_cuts_move_the_answer(solver):
 
 def test_unknown_backend_names_the_known():
     """The error for an unknown backend lists the known ones."""
-    with pytest.raises(ValueError, match=r"'glpk'.*cpsat, cbc, exact"):
+    with pytest.raises(ValueError, match=rf"'glpk'.*{', '.join(BACKENDS)}"):
         partition.solve(uneven(), Limits(), backend="glpk")
 
 
@@ -326,7 +327,7 @@ def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch):
         model.at_least(Expression({}, -1))
 
     monkeypatch.setattr(link_positions, "_reach", too_tight)
-    for solver in (BACKENDS["cpsat"], BACKENDS["cbc"]):
+    for solver in (BACKENDS[name] for name in SOLVERS):
         report = solver.solve(problem, Limits(), start=start)
         assert (report.status, report.stop, report.solution) == (Status.FEASIBLE, Stop.ERROR, start.solution)
         assert report.bound == problem.lower_bound()

@@ -87,8 +87,8 @@ def test_replicas_take_their_share(backend):
     assert (report.solution, report.objective) == ((0, 6, 8), 6 * 12)
 
 
-def test_wires_carry_what_is_certain():
-    """Between one replica and three each wire carries a third; between two and three only one is certain."""
+def test_resources_carry_what_is_certain():
+    """Between one replica and three each resource carries a third; between two and three only one is certain."""
     counts = np.array([12, 4, 6])
     problem = replace(uneven(micro_batches=12), counts=counts)
     assert [(c.into, c.out) for c in problem.through] == [(1, 4), (4, 1), (1, 1)]

@@ -57,7 +57,7 @@ def test_the_hint_survives(micro_batches):
 def test_progress_of_both_is_one_line():
     """Incumbents fall and bounds rise through both; the last ones are the report's."""
     told: list[tuple[int | None, int]] = []
-    report = solve(line(4, 80, 2, 0.3), SHORT, progress=lambda value, bound: told.append((value, bound)))
+    report = solve(line(4, 80, 2, 0.3), SHORT, on_progress=lambda value, bound: told.append((value, bound)))
     values, bounds = [value for value, _ in told if value is not None], [bound for _, bound in told]
     assert values == sorted(values, reverse=True)
     assert bounds == sorted(bounds)
@@ -70,7 +70,7 @@ def test_an_interrupt_of_the_first_ends_both():
     def interrupt(value: int | None, bound: int) -> None:
         raise KeyboardInterrupt
 
-    report = solve(line(4, 80, 2), SHORT, progress=interrupt)
+    report = solve(line(4, 80, 2), SHORT, on_progress=interrupt)
     assert (report.stop, report.backend) == (Stop.INTERRUPT, "cyclic")
     assert report.status is Status.FEASIBLE
 

@@ -359,7 +359,7 @@ def test_an_interrupt_hands_back_the_incumbent():
         raise KeyboardInterrupt
 
     problem = line(4, 60, 2)
-    report = solve(problem, QUICK, progress=interrupt)
+    report = solve(problem, QUICK, on_progress=interrupt)
     assert report.stop is Stop.INTERRUPT
     assert report.solution is not None and evaluate(problem, report.solution) == report.objective
 

@@ -81,7 +81,7 @@ def least_recomputation(problem: ChainAllocation, stages: Allocation, s: int) ->
     return min(fits, default=None)
 
 
-def wished(problem: ChainAllocation, stages: Allocation) -> bool:
+def meets_constraints(problem: ChainAllocation, stages: Allocation) -> bool:
     """True if cuts are allowed and forced modes are respected."""
     modes = tuple((place.kind, place.width) for place in stages)
     first, last = problem.first, problem.last
@@ -158,8 +158,8 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
         sent = [x + y if waits else 0 for x, y in zip(send, into, strict=True)]
         rows = zip(share, forward, backward, sent, sums, strict=True)
         loads = [ceil(Fraction(m * (f + b + x) + once, samples)) for m, f, b, x, once in rows]
-        wires = [ceil(many / x) * max(a, b) // samples for a, b, x in zip(send, back, period, strict=True)]
-        return loads, loads if waits else wires
+        links = [ceil(many / x) * max(a, b) // samples for a, b, x in zip(send, back, period, strict=True)]
+        return loads, loads if waits else links
 
     first = stages[0]
     w = p.widths.index(first.width)
@@ -182,11 +182,11 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
         sides += [alone + (m - 1) * f, alone + (m - 1) * b]
         if p.alternating:
             sides.append(alone + max(m - flight(p, stages, s), 0) * f + (m - 1) * b)
-        wire = ceil(many / period[s])
+        carried = ceil(many / period[s])
         if p.overlap == "copy":
-            sides += [alone + (wire - 1) * send[s], alone + (wire - 1) * back[s]]
+            sides += [alone + (carried - 1) * send[s], alone + (carried - 1) * back[s]]
         if p.overlap == "stream":
-            sides += [alone + wire * send[s] - f, alone + wire * into[s] - b]
+            sides += [alone + carried * send[s] - f, alone + carried * into[s] - b]
     return [side + end for side in heads], [side + end for side in sides]
 
 
@@ -199,7 +199,7 @@ def reduction(problem: ChainAllocation, place: Place) -> int:
 
 def brute_force(problem: ChainAllocation) -> int | None:
     """The optimum over all allocations; None if none fits."""
-    values = (objective(problem, stages) for stages in every_allocation(problem) if wished(problem, stages))
+    values = (objective(problem, stages) for stages in every_allocation(problem) if meets_constraints(problem, stages))
     return min((value for value in values if value is not None), default=None)
 
 

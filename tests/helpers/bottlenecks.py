@@ -61,19 +61,19 @@ def random_question(seed: int) -> Question:
         kinds["slow"] = DeviceKind("slow", memory=kinds["slow"].memory)
         chain = replace(chain, profiles=chain.profiles + priced("slow").profiles)
     cluster = Cluster("small", kinds, nodes, network, overlap=rng.choice(list(Overlap)))
-    wish = rng.choice(["", "", "", "", "depths", "replicas", "equal", "given", "cut", "pin"])
+    constraint = rng.choice(["", "", "", "", "depths", "replicas", "equal", "given", "cut", "pin"])
     job = Job(
         batch=rng.choice([1, 2, 3, 4, 6, 8]),
         objective="bottleneck",
         optimizer=rng.choice(["sgd", "adam"]),
         zero1=rng.random() < 0.3,
         recompute=rng.choice([Recompute.NONE, Recompute.CHOOSE]),
-        depths=tuple(rng.sample(range(1, 4), rng.randint(1, 2))) if wish == "depths" else (),
-        replicas=rng.choice([(1,), (2,), (1, 2), (1, 3)]) if wish == "replicas" else (),
-        equal_replicas=wish == "equal",
-        order=Order.GIVEN if wish == "given" else Order.SEARCH,
-        no_cut_after=(f"l{rng.randrange(n - 1)}",) if wish == "cut" else (),
-        pin=((f"l{rng.randrange(n)}", rng.choice(["d0", f"d{devices - 1}", names[0]])),) if wish == "pin" else (),
+        depths=tuple(rng.sample(range(1, 4), rng.randint(1, 2))) if constraint == "depths" else (),
+        replicas=rng.choice([(1,), (2,), (1, 2), (1, 3)]) if constraint == "replicas" else (),
+        equal_replicas=constraint == "equal",
+        order=Order.GIVEN if constraint == "given" else Order.SEARCH,
+        no_cut_after=(f"l{rng.randrange(n - 1)}",) if constraint == "cut" else (),
+        pin=((f"l{rng.randrange(n)}", rng.choice(["d0", f"d{devices - 1}", names[0]])),) if constraint == "pin" else (),
     )
     return replace(chain, layers=tuple(layers)), cluster, job
 
@@ -87,7 +87,7 @@ def best(question: Question, contiguous: bool) -> int | None:
             for layers in partitions(model, min(len(cluster.devices), len(model.layers)), contiguous):
                 for groups in shapes(cluster, job, len(layers), job.batch // size):
                     stages = tuple(zip(layers, groups, strict=True))
-                    if wished(stages, job, model):
+                    if meets_constraints(stages, job, model):
                         found.append(value(question, stages, size))
     return min((each for each in found if each is not None), default=None)
 
@@ -184,7 +184,7 @@ def _tiled(classes, modes, r: int, q: int) -> tuple[tuple[Device, ...], ...] | N
     return tuple(groups)
 
 
-def wished(stages: Sequence[Stage], job: Job, model: Model) -> bool:
+def meets_constraints(stages: Sequence[Stage], job: Job, model: Model) -> bool:
     """True if no forbidden cut is used and all pins are respected."""
     for name in job.no_cut_after:
         last = model.names.index(name)
@@ -209,8 +209,8 @@ def value(question: Question, stages: Sequence[Stage], size: int) -> int | None:
     for s in range(len(stages) - 1):
         readers = [(index[name], i) for i, layer in enumerate(model.layers) for name in layer.inputs]
         crossing.append(sum(of_stage[s][i].output for i in {a for a, b in readers if place[a] <= s < place[b]}))
-    wires = [_wire(cluster, stages[s][1], stages[s + 1][1], many, crossing[s]) for s in range(len(stages) - 1)]
-    sends = [0, *(busy for busy, _ in wires), 0]
+    links = [_busiest(cluster, stages[s][1], stages[s + 1][1], many, crossing[s]) for s in range(len(stages) - 1)]
+    sends = [0, *(busy for busy, _ in links), 0]
     worst = 0
     for s, (own, group) in enumerate(stages):
         r, kind, costs = len(group), group[0].kind, of_stage[s]
@@ -233,7 +233,7 @@ def value(question: Question, stages: Sequence[Stage], size: int) -> int | None:
         work = round(1 / kind.speed) * (sum(costs[i].forward + costs[i].backward for i in own) + best_extra)
         work += sends[s] + sends[s + 1] if waits else 0
         worst = max(worst, ceil((ceil(many / r) * work + _ring(question, stages, s)) / job.batch))
-    return worst if waits else max([worst, *(count * busy // job.batch for busy, count in wires)])
+    return worst if waits else max([worst, *(count * busy // job.batch for busy, count in links)])
 
 
 @cache
@@ -245,14 +245,14 @@ def _busy(link: Link, size: int) -> int:
     return 0 if link.bandwidth is None else -(-size * 10**9 // link.bandwidth)
 
 
-def _wire(cluster: Cluster, before, behind, many: int, size: int) -> tuple[int, int]:
-    """Least time of a tensor over any pair of replicas, and the number of tensors on the busiest wire."""
+def _busiest(cluster: Cluster, before, behind, many: int, size: int) -> tuple[int, int]:
+    """Least time of a tensor over any pair of replicas, and the number of tensors on the busiest link resource."""
     period, users, times = lcm(len(before), len(behind)), {}, []
     for m in range(period):
         a, b = before[m % len(before)], behind[m % len(behind)]
         times.append(_busy(cluster.link(a, b), size))
-        for wire in [(a.index, b.index)] if a.node == b.node else [("out", a.node), ("in", b.node)]:
-            users.setdefault(wire, []).append(m)
+        for resource in [(a.index, b.index)] if a.node == b.node else [("out", a.node), ("in", b.node)]:
+            users.setdefault(resource, []).append(m)
     most = max(users.values(), key=len)
     return min(times), sum(ceil((many - m) / period) for m in most if m < many)
 

@@ -7,20 +7,20 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.frontend.batch import tensors
-from pipeplan.frontend.capture import Row
+from pipeplan.frontend.capture import LayerSequence
 
 
-def pass_through(row: Row, inputs: Any, loss_of: Callable[[Any], Tensor]) -> Tensor:
+def pass_through(sequence: LayerSequence, inputs: Any, loss_of: Callable[[Any], Tensor]) -> Tensor:
     """Forward and backward of each layer on its own, as on ranks of their own: tensors are sent, not shared."""
     given = tensors(inputs)
     tape: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = []
-    for layer in row.layers:
+    for layer in sequence.layers:
         leaves = sent(given)
         made = layer(*leaves)
         given = made if isinstance(made, tuple) else (made,)
         tape.append((leaves, given))
     leaves = sent(given)
-    loss = loss_of(row.restore(leaves))
+    loss = loss_of(sequence.restore(leaves))
     loss.backward()
     gradients = [leaf.grad for leaf in leaves]
     for leaves, made in reversed(tape):

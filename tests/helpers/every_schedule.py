@@ -6,7 +6,7 @@ It shares nothing with the simulator or the formulations. Rules, for stage s and
 
     F(s, m) needs F(s − 1, m) and its tensor;  B(s, m) needs F(s, m), and B(s + 1, m) and its tensor;
     R(s) follows the last B(s, ·) on every replica of s and keeps them all busy, U(s) follows R(s), on each;
-    the step ends with the last U. Micro-batch m is at replica m mod r_s; each pair of replicas has a wire.
+    the step ends with the last U. Micro-batch m is at replica m mod r_s; each pair of replicas has a link.
 
     copy     F ████            the tensor takes its link when the action has ended and the link is free
              link    ▒▒▒▒··▶   (▒ occupancy, · latency)
@@ -25,7 +25,7 @@ from itertools import product
 class TinyPipeline:
     """Times of stages (forward, backward, update, reduce) and links (send, send_back, latency); replicas of stages.
 
-    ``unlike``: additional time on the wires between an even and an odd replica.
+    ``unlike``: additional time on the links between an even and an odd replica.
     """
 
     forward: tuple[int, ...]
@@ -97,7 +97,7 @@ def step_time(p: TinyPipeline, combination: tuple[Order, ...]) -> int | None:
     last = len(widths) - 1
     there: dict[tuple[str, int, int], int] = {}  # arrival times of the tensors that (kind, stage, micro-batch) needs
     device = [0] * len(homes)
-    wire: dict[tuple[int, str, int, int], int] = {}
+    free: dict[tuple[int, str, int, int], int] = {}
     position = [0] * len(homes)
     there.update({("F", 0, m): 0 for m in range(sum(len(order) for order in combination))})
     moved = True
@@ -125,8 +125,8 @@ def step_time(p: TinyPipeline, combination: tuple[Order, ...]) -> int | None:
                         arrival = device[d] = end + busy
                     else:
                         key = (link, kind, replica, other)
-                        leave = max(start if p.overlap == "stream" else end, wire.get(key, 0))
-                        wire[key] = leave + busy
+                        leave = max(start if p.overlap == "stream" else end, free.get(key, 0))
+                        free[key] = leave + busy
                         arrival = max(end, leave + busy)
                     there[kind, target, m] = arrival + p.latency[link]
     if any(position[d] < len(order) for d, order in enumerate(combination)):

@@ -19,7 +19,7 @@ def random_pipeline(seed: int, most_devices: int = 4, *, plain: bool = False) ->
     """Pipeline of one or several stages per device, in a line, a loop, a V or at random, on one to three lanes.
 
     ``plain``: only features that the formulation can express: one data-parallel lane, no ties, one stage per device,
-    no wires without occupancy.
+    no link resources without occupancy.
     """
     draw = Random(seed)
     placement = _placement(draw, draw.randint(1, most_devices), 1 if plain else draw.choice((1, 1, 2, 3)))
@@ -90,7 +90,7 @@ def as_simulated(schedule: Schedule, pipeline: Pipeline, problem: PipelineSchedu
 
 
 def _ways(draw: Random, placement: Placement, rows: int) -> list[tuple[tuple[Transfer, ...], ...]]:
-    """Transfers forward and back, on separate wires, on one card, or on one incoming and one outgoing card per node.
+    """Transfers forward and back, on separate links, on one card, or on one incoming and one outgoing card per node.
 
     A node holds two columns of devices. Cards belong to one data-parallel lane, or all lanes share them.
     """
@@ -109,7 +109,7 @@ def _ways(draw: Random, placement: Placement, rows: int) -> list[tuple[tuple[Tra
 
 
 def _needed(way: Transfer) -> Transfer:
-    """The transfer, without wires if it does not occupy them."""
+    """The transfer, without link resources if it does not occupy them."""
     return way if way.occupancy else replace(way, resources=())
 
 
@@ -186,13 +186,13 @@ def placed_pipeline(draw: Random, placement: Placement) -> Pipeline:
 
 
 def _on_rows(pipeline: Pipeline, rows: int) -> Pipeline:
-    """The pipeline with ``rows`` replicas of each stage, and separate wires for every pair."""
+    """The pipeline with ``rows`` replicas of each stage, and separate links for every pair."""
     if rows == 1:
         return pipeline
 
     def ways(own: tuple[tuple[Transfer, ...], ...]) -> tuple[tuple[Transfer, ...], ...]:
         return tuple(
-            tuple(replace(way, resources=tuple(f"{wire} {row}" for wire in way.resources)) for row in range(rows))
+            tuple(replace(way, resources=tuple(f"{name} {row}" for name in way.resources)) for row in range(rows))
             for (way,) in own
         )
 

@@ -22,7 +22,7 @@ def stage_load(
         for weights, crosses in ((line.leave, leaves), (line.enter, enters)):
             stars = zip(weights, problem.stars, strict=True)
             sent = sum(int(weight) for weight, star in stars if crosses(problem, star, earlier, here, later))
-            total += line.times * -(-sent // line.wire)
+            total += line.times * -(-sent // line.divisor)
         loads.append(-(-total // line.share))
     return max(loads)
 
@@ -64,7 +64,7 @@ def border_load(problem: GraphPartition, upto: frozenset, before: int, behind: i
     border = problem.borders[problem.pairs[before, behind]]
     crossing = (s.source in upto and any(reader not in upto for reader in s.readers) for s in problem.stars)
     total = sum(int(size) for size, crosses in zip(border.leave, crossing, strict=True) if crosses)
-    return border.times * -(-total // border.wire) // border.share
+    return border.times * -(-total // border.divisor) // border.share
 
 
 def exhaustive(problem: GraphPartition) -> int | None:
@@ -145,7 +145,7 @@ def graph_partitions(draw, groups: int = 7, stages: int = 4) -> GraphPartition:
     top = draw(st.sampled_from([3, 40, 10**9]))
     links = draw(st.sampled_from([0, top // 3, top]))
     paid, bordered = draw(st.sampled_from([False, False, True])), route == "relay" and draw(st.booleans())
-    alike, wired = draw(st.booleans()), draw(st.sampled_from([False, False, True]))
+    alike, rounded = draw(st.booleans()), draw(st.sampled_from([False, False, True]))
     kind = draw(st.sampled_from(["equal", "replicas", "unlike", "both"]))
     memory = draw(st.sampled_from(["free", "tight", "tight", "scarce"]))
     shapes = {
@@ -166,11 +166,11 @@ def graph_partitions(draw, groups: int = 7, stages: int = 4) -> GraphPartition:
         lines = []
         for _ in range(draw(st.integers(1, 2))):
             leave, enter = rng.integers(0, links + 1, (2, len(stars)))
-            wire, times = (int(x) for x in rng.integers(1, 4, 2)) if wired else (1, 1)
+            divisor, times = (int(x) for x in rng.integers(1, 4, 2)) if rounded else (1, 1)
             enter = leave if alike else enter
             pays = rng.random(n) < 0.5 if paid else np.ones(n, np.bool_)
             base = int(rng.integers(0, top + 3)) if paid else int(rng.integers(0, 3))
-            lines.append(Line(table(top), leave, enter, base, wire, times, flow, pays))
+            lines.append(Line(table(top), leave, enter, base, divisor, times, flow, pays))
         fixed, held, peak, received = common
         total = int((fixed + 2 * held).max(axis=0).sum())
         limit = {"free": UNLIMITED, "tight": int(total * rng.uniform(0.4, 1.2)), "scarce": total // 4}[memory]

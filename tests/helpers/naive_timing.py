@@ -59,7 +59,7 @@ def meeting(action: Action, pipeline: Pipeline) -> Moment:
 
 
 def lists_and_needs(schedule: Schedule, pipeline: Pipeline) -> Arcs:
-    """The arcs that do not depend on wires: ``arcs[later][earlier]`` is the least distance."""
+    """The arcs that do not depend on link resources: ``arcs[later][earlier]`` is the least distance."""
     items = all_items(schedule)
     arcs: Arcs = {}
 
@@ -110,14 +110,14 @@ def longest_paths(arcs: Arcs) -> dict[Moment, int]:
     return times
 
 
-def with_wires(arcs: Arcs, schedule: Schedule, pipeline: Pipeline, timeline: Timeline | None) -> Arcs:
-    """Add the arcs between tensors that share a wire, which serves them one after another.
+def with_resources(arcs: Arcs, schedule: Schedule, pipeline: Pipeline, timeline: Timeline | None) -> Arcs:
+    """Add the arcs between tensors that share a link resource, which serves them one after another.
 
     In the order in which the tensors are ready on the time line, then by device and list; without a time line every
-    pair of replicas has a wire of its own in each direction, in list order.
+    pair of replicas has a resource of its own in each direction, in list order.
     """
     times = {(span.device, span.action): (span.start, span.end) for span in timeline.spans} if timeline else {}
-    of_wire: dict[object, list[tuple[int, int, Item, int]]] = {}
+    of_resource: dict[object, list[tuple[int, int, Item, int]]] = {}
     for number, a in enumerate(all_items(schedule)):
         device, action = a
         transfer = way(action, pipeline)
@@ -125,10 +125,10 @@ def with_wires(arcs: Arcs, schedule: Schedule, pipeline: Pipeline, timeline: Tim
             ready = times[a][pipeline.overlap is not Overlap.STREAM] if timeline else 0
             onward = 1 if action.kind is F else -1
             own = [(device, home(action, pipeline, onward), action.stage, onward)] if transfer.resources else []
-            for wire in transfer.resources if timeline else own:
-                of_wire.setdefault(wire, []).append((ready, number, a, transfer.occupancy))
+            for resource in transfer.resources if timeline else own:
+                of_resource.setdefault(resource, []).append((ready, number, a, transfer.occupancy))
     result = {moment: dict(earlier) for moment, earlier in arcs.items()}
-    for queue in of_wire.values():
+    for queue in of_resource.values():
         for (_, _, a, occupancy), (_, _, b, _) in pairwise(sorted(queue)):
             result[b, "left"][a, "left"] = max(occupancy, result[b, "left"].get((a, "left"), 0))
     return result

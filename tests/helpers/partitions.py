@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from pipeplan_formulations.common.report import Report, Status, Stop
-from pipeplan_formulations.partition import ChainPartition, PathCut, Tie, Wire
+from pipeplan_formulations.partition import ChainPartition, LinkResource, PathCut, Tie
 from pipeplan_formulations.partition.tables import Boundaries
 
 
@@ -133,9 +133,9 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
     latency, last = [int(x) for x in p.latency], stages[-1]
     many = [p.micro_batches if p.counts is None else int(p.counts[s]) for s in stages]
     if p.link_counts is not None:
-        wires = [int(x) for x in p.link_counts]
-    else:  # a stage whose busiest replica has all micro-batches has one; then the other's replicas have a wire each
-        wires = [min(x, y) if p.micro_batches in (x, y) else 1 for x, y in itertools.pairwise(many)]
+        carried = [int(x) for x in p.link_counts]
+    else:  # a stage whose busiest replica has all micro-batches has one; then the other's replicas have a link each
+        carried = [min(x, y) if p.micro_batches in (x, y) else 1 for x, y in itertools.pairwise(many)]
     waits = p.overlap == "none"
     work = [
         forward[s] + backward[s] + (send[s] if waits and s < last else 0) + (back[s - 1] if waits and s > 0 else 0)
@@ -143,7 +143,7 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
     ]
     if p.objective == "bottleneck":
         samples = p.samples or p.micro_batches
-        busy = [] if waits else [wires[s] * link[s] // samples for s in range(last)]
+        busy = [] if waits else [carried[s] * link[s] // samples for s in range(last)]
         steps = [many[s] * work[s] + reduction(p, boundaries, s) for s in stages]
         return max([-(-step // samples) for step in steps] + busy)
 
@@ -171,19 +171,19 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
             sides.append(alone + max(many[s] - first, 0) * (one + weight[s]) + (many[s] - 1) * other)
     for s, (f, g) in enumerate(zip(send, back, strict=True)):  # (5) for links
         if p.overlap == "copy":
-            sides += [alone + (wires[s] - 1) * f, alone + (wires[s] - 1) * g]
+            sides += [alone + (carried[s] - 1) * f, alone + (carried[s] - 1) * g]
         elif p.overlap == "stream":
-            sides += [alone - forward[s] + wires[s] * f, alone - backward[s + 1] + wires[s] * g]
-    for wire in p.wires:  # (9)
-        s, both = wire.link, wire.beyond is not None
-        total = int(wire.busy[cut[s]]) + (int(wire.beyond[cut[s + 1]]) if both else 0)
+            sides += [alone - forward[s] + carried[s] * f, alone - backward[s + 1] + carried[s] * g]
+    for resource in p.resources:  # (9)
+        s, both = resource.link, resource.beyond is not None
+        total = int(resource.busy[cut[s]]) + (int(resource.beyond[cut[s + 1]]) if both else 0)
         if p.overlap == "stream":
-            between = backward[s + 1] if wire.back else forward[s]
+            between = backward[s + 1] if resource.back else forward[s]
         elif both:
-            middle = (backward[s + 1], latency[s + 1]) if wire.back else (forward[s + 1], latency[s])
-            between = sum((back if wire.back else send)[s : s + 2]) + sum(middle)
+            middle = (backward[s + 1], latency[s + 1]) if resource.back else (forward[s + 1], latency[s])
+            between = sum((back if resource.back else send)[s : s + 2]) + sum(middle)
         else:
-            between = (back if wire.back else send)[s]
+            between = (back if resource.back else send)[s]
         sides.append(alone - between + total)
     for path in p.paths:  # (6)
         rows = [(path.forward, forward), (path.backward, backward), (path.update, update), (path.reduce, reduce)]
@@ -286,7 +286,7 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
     if problem.objective == "bottleneck" and draw(st.booleans()):
         found["samples"] = many * draw(st.integers(1, 4))
     if problem.objective == "step" and depth > 1 and draw(st.booleans()):
-        found["wires"] = tuple(random_wire(rng, problem, largest) for _ in range(draw(st.integers(1, 2))))
+        found["resources"] = tuple(random_resource(rng, problem, largest) for _ in range(draw(st.integers(1, 2))))
     if draw(st.booleans()):
         found["warm_up"] = rng.integers(0, many + 2, depth)
     if draw(st.booleans()):
@@ -317,12 +317,12 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
     return found
 
 
-def random_wire(rng: np.random.Generator, problem: ChainPartition, largest: int) -> Wire:
-    """Wire of one link or two, busy for about as long as stages work."""
+def random_resource(rng: np.random.Generator, problem: ChainPartition, largest: int) -> LinkResource:
+    """Resource of one link or two, busy for about as long as stages work."""
     depth, n = problem.forward.shape
     both = depth > 2 and problem.overlap != "stream" and bool(rng.integers(2))
     rows = rng.integers(0, 5 * n * largest, (2, n - 1))
-    return Wire(int(rng.integers(depth - 1 - both)), rows[0], rows[1] if both else None, bool(rng.integers(2)))
+    return LinkResource(int(rng.integers(depth - 1 - both)), rows[0], rows[1] if both else None, bool(rng.integers(2)))
 
 
 def random_tie(rng: np.random.Generator, stages: int, layers: int, largest: int) -> Tie:

@@ -54,10 +54,10 @@ def random_schedule(seed: int, most_devices: int = 3, most_micro_batches: int = 
 
 
 def random_ways(seed: int, most_devices: int = 3, most_micro_batches: int = 4) -> PipelineSchedule:
-    """Problems of `random_schedule`; three quarters have two lanes on some devices, tensors on wires, or both.
+    """Problems of `random_schedule`; three quarters have two lanes on some devices, tensors on link resources, or both.
 
-    Wires are few, so that most are shared: between boundaries and between both directions. Some tensors occupy two at
-    once. Devices copy, stream, or wait while they send.
+    Resources are few, so that most are shared: between boundaries and between both directions. Some tensors occupy two
+    at once. Devices copy, stream, or wait while they send.
     """
     problem, draw = random_schedule(seed, most_devices, most_micro_batches), Random(f"ways {seed}")
     if draw.random() < 0.25:
@@ -70,13 +70,13 @@ def random_ways(seed: int, most_devices: int = 3, most_micro_batches: int = 4) -
     most, none = draw.choice((1, 3, 8)), draw.choice((0.0, 0.3))
     if draw.random() < 0.8:
         for way, senders in (("", problem.forward[:-1]), ("_back", problem.backward[1:])):
-            times, wires = [], []
+            times, resources = [], []
             for sender in senders:
                 highest = min(most, sender) if overlap == "none" else most
                 times.append(draw.randint(1, highest) if highest and draw.random() >= none else 0)
                 both = len(names) > 1 and draw.random() < 0.3
-                wires.append(tuple(draw.sample(names, 1 + both)) if times[-1] else ())
-            problem = replace(problem, **{f"occupancy{way}": tuple(times), f"wires{way}": tuple(wires)})
+                resources.append(tuple(draw.sample(names, 1 + both)) if times[-1] else ())
+            problem = replace(problem, **{f"occupancy{way}": tuple(times), f"resources{way}": tuple(resources)})
     return replace(problem, overlap=overlap)
 
 

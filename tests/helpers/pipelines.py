@@ -19,7 +19,7 @@ def line(
     times: Sequence[tuple[int, int]] | None = None,
     resource: str | None = None,
 ) -> Pipeline:
-    """Line of equal stages; ``times`` makes them unequal, ``resource`` makes all transfers share one wire."""
+    """Line of equal stages; ``times`` makes them unequal, ``resource`` makes all transfers share one."""
     each = times or [(forward, backward)] * stages
     ways = [
         tuple((Transfer(1, occupancy, latency, (resource or f"{way} {s}",)),) for s in range(stages - 1))

@@ -1,8 +1,8 @@
 """Random pipelines and random action lists without deadlock, from a seed.
 
 They cover more than the schedule families: several stages on a device, several replicas of a stage, devices without a
-stage, split and joined backwards together, token slices, reductions, stages that reduce together, two lanes, wires that
-transfers share.
+stage, split and joined backwards together, token slices, reductions, stages that reduce together, two lanes, link
+resources that transfers share.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ class Case:
     pipeline: Pipeline
 
 
-def random_case(seed: int, *, least_time: int = 0, least_latency: int = 0, shared_wires: bool = True) -> Case:
+def random_case(seed: int, *, least_time: int = 0, least_latency: int = 0, shared_resources: bool = True) -> Case:
     """Up to four stages on up to five devices, four micro-batches and two slices."""
     random = Random(seed)
     devices = random.randint(1, 5)
     placement = random_placement(random, random.randint(1, 4), devices)
     tied = random_ties(random, placement)
     schedule = random_schedule(random, placement, devices, tied=tied)
-    pipeline = random_pipeline(random, placement, devices, least_time, shared_wires, least_latency)
+    pipeline = random_pipeline(random, placement, devices, least_time, shared_resources, least_latency)
     return Case(schedule, replace(pipeline, tied=tied))
 
 
@@ -75,10 +75,10 @@ def random_pipeline(
     placement: Placement,
     devices: int,
     least_time: int,
-    shared_wires: bool,
+    shared_resources: bool,
     least_latency: int = 0,
 ) -> Pipeline:
-    """Times from ``least_time`` to 9, transfers that take up to two of three wires, or none."""
+    """Times from ``least_time`` to 9, transfers that take up to two of three link resources, or none."""
 
     def time() -> int:
         return random.randint(least_time, 9)
@@ -90,8 +90,8 @@ def random_pipeline(
         return Stage(time(), time(), time(), time(), time(), time(), resident, held, later, workspace)
 
     def way(name: str) -> Transfer:
-        wires = random.sample(["x", "y", "z"], random.randint(0, 2)) if shared_wires else [name]
-        return Transfer(1, random.randint(0, 9), random.randint(least_latency, 4), tuple(wires))
+        resources = random.sample(["x", "y", "z"], random.randint(0, 2)) if shared_resources else [name]
+        return Transfer(1, random.randint(0, 9), random.randint(least_latency, 4), tuple(resources))
 
     def ways(name: str) -> Ways:
         periods = [lcm(len(a), len(b)) for a, b in pairwise(placement)]

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence, Set
 import torch
 from torch import Tensor, nn
 
+from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
-from pipeplan.frontend.capture.row import Row
 from pipeplan.frontend.profile.ties import named_tensors
 from pipeplan_executor.stages.shapes import Tensors, trace
 from pipeplan_executor.stages.stage import Boundary, StageWork
@@ -28,14 +28,14 @@ def stage_of(
     """
     names = tuple(layers)
     ahead = _Given(inputs)
-    row = Row(
+    sequence = LayerSequence(
         ("ahead", *names),
         (ahead, *map(on_meta, layers.values())),
         ({}, *({name: name for name, _ in named_tensors(layer)} for layer in layers.values())),
         ("",) * (1 + len(names)),
         lambda outputs: outputs,
     )
-    flow = trace(row, torch.zeros(1))
+    flow = trace(sequence, torch.zeros(1))
     treatments = {
         name: treatment_of(flow, number, name in recompute, number == 1) for number, name in enumerate(names, start=1)
     }

@@ -5,6 +5,7 @@ import pytest
 from helpers.instances import equal_devices, fat_head, tiny_chain, two_kinds_of_device
 from pipeplan.core.errors import InputError
 from pipeplan.solve import solve
+from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.report import Status, Stop
 
 
@@ -46,7 +47,7 @@ def test_unequal_devices_get_unequal_shares() -> None:
 
 def test_both_solvers_give_one_value() -> None:
     """CP-SAT and CBC agree."""
-    values = {solve(tiny_chain(), equal_devices(2), batch=8, backend=name).value for name in ("cpsat", "cbc")}
+    values = {solve(tiny_chain(), equal_devices(2), batch=8, backend=name).value for name in SOLVERS}
     assert len(values) == 1
 
 

@@ -60,11 +60,11 @@ def laid_out(problem: ChainAllocation, stages: Allocation, shared: bool) -> Pipe
             for m in range(lcm(len(a), len(b))):
                 x, y = m % len(a), m % len(b)
                 leaves = int(a[x] != b[y])
-                wires: tuple[str, ...] = (f"{s} {x} {y} {back}",)
+                resources: tuple[str, ...] = (f"{s} {x} {y} {back}",)
                 if shared and leaves:
                     source, target = (b[y], a[x]) if back else (a[x], b[y])
-                    wires = (f"{source} out", f"{target} in")
-                hops.append(Transfer(1, int(table[kinds][leaves][cut]), int(problem.latency[kinds][leaves]), wires))
+                    resources = (f"{source} out", f"{target} in")
+                hops.append(Transfer(1, int(table[kinds][leaves][cut]), int(problem.latency[kinds][leaves]), resources))
             found.append(tuple(hops))
         return tuple(found)
 
@@ -96,7 +96,7 @@ def _stage(problem: ChainAllocation, stages: Allocation, s: int) -> Stage:
 @given(chain_allocations(), st.integers(0, 2**32 - 1), st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, shared: bool) -> None:
-    """Every family, with the problem's k and warm-up, on separate wires or shared cards."""
+    """Every family, with the problem's k and warm-up, on separate links or shared cards."""
     problem = played(problem)
     stages = drawn(problem, seed)
     assert problem.evaluate(stages) <= makespan(problem, stages, shared)

@@ -1,4 +1,4 @@
-"""Annealing of orders on random pipelines with lanes and wires."""
+"""Annealing of orders on random pipelines with lanes and link resources."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

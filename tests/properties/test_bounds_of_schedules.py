@@ -15,13 +15,13 @@ from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
 from pipeplan.simulate import simulate
-from pipeplan_formulations.partition import ChainPartition, Wire
+from pipeplan_formulations.partition import ChainPartition, LinkResource
 
 widths = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
 
 
 def as_partition(pipeline: Pipeline, micro_batches: int, in_flight: tuple[int, ...] | None) -> ChainPartition:
-    """One layer a stage, every link as fast as its fastest wire; with ``in_flight`` (8) counts."""
+    """One layer a stage, every link as fast as its fastest resource; with ``in_flight`` (8) counts."""
     stages, replicas = pipeline.stages, pipeline.replicas
     many, nothing = len(stages), np.zeros(len(stages), np.int64)
 
@@ -47,12 +47,12 @@ def as_partition(pipeline: Pipeline, micro_batches: int, in_flight: tuple[int, .
         counts=np.array([-(-micro_batches // r) for r in replicas]),
         link_counts=np.array([-(-micro_batches // lcm(*pair)) for pair in pairwise(replicas)], np.int64),
         alternating=in_flight is not None,
-        wires=tuple(shared_wires(pipeline, micro_batches)),
+        resources=tuple(shared_resources(pipeline, micro_batches)),
     )
 
 
-def shared_wires(pipeline: Pipeline, micro_batches: int) -> Iterator[Wire]:
-    """Busy time of each wire by each boundary, and by each two neighbouring ones, in one direction."""
+def shared_resources(pipeline: Pipeline, micro_batches: int) -> Iterator[LinkResource]:
+    """Busy time of each resource by each boundary, and by each two neighbouring ones, in one direction."""
     for back, boundaries in enumerate((pipeline.transfers, pipeline.returns)):
         loads = []
         for ways in boundaries:
@@ -62,9 +62,9 @@ def shared_wires(pipeline: Pipeline, micro_batches: int) -> Iterator[Wire]:
         for s, load in enumerate(loads):
             for name, time in load.items():
                 busy = np.full(len(loads), time)
-                yield Wire(s, busy, back=bool(back))
+                yield LinkResource(s, busy, back=bool(back))
                 if s + 1 < len(loads) and name in loads[s + 1] and pipeline.overlap is not Overlap.STREAM:
-                    yield Wire(s, busy, np.full(len(loads), loads[s + 1][name]), bool(back))
+                    yield LinkResource(s, busy, np.full(len(loads), loads[s + 1][name]), bool(back))
 
 
 def check(schedule: Schedule, pipeline: Pipeline, micro_batches: int, in_flight: tuple[int, ...] | None) -> None:
@@ -76,7 +76,7 @@ def check(schedule: Schedule, pipeline: Pipeline, micro_batches: int, in_flight:
 @given(widths, st.integers(1, 12), st.sampled_from(sorted(FAMILIES)), st.integers(0, 2**32))
 @settings(max_examples=400, deadline=None)
 def test_no_family_beats_the_bound(replicas, micro_batches, name, seed):
-    """For all families and wires (4), (5) and (9) hold, and (8) holds for their in-flight counts on one lane."""
+    """For all families and links (4), (5) and (9) hold, and (8) holds for their in-flight counts on one lane."""
     family = FAMILIES[name]
     pipeline = random_pipeline(Random(seed), stage_by_stage(replicas), sum(replicas), 0, False)
     assume(not (family.two_lanes and pipeline.overlap is Overlap.NONE))

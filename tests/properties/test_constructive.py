@@ -159,8 +159,8 @@ def test_network_times_as_the_evaluator(seed: int) -> None:
 
 @given(seeds)
 @settings(max_examples=100, deadline=None)
-def test_lanes_and_wires_are_timed_as_they_are(seed: int) -> None:
-    """With two lanes and shared wires every rule is feasible too, and the reported makespan is correct."""
+def test_lanes_and_resources_are_timed_as_they_are(seed: int) -> None:
+    """With two lanes and shared link resources every rule is feasible too, and the reported makespan is correct."""
     problem = random_ways(seed)
     if not problem.possible:
         assert constructive(problem, 0.0) is None

@@ -32,8 +32,8 @@ def steps(case: Case, samples: int, seed: int = 0) -> list[int]:
 @given(SEEDS)
 @settings(max_examples=200, deadline=None)
 def test_all_samples_at_once_equal_the_event_loop(seed: int) -> None:
-    """Where no wires are shared, lockstep and the event loop give the same nanoseconds, sample by sample."""
-    case = random_case(seed, shared_wires=False)
+    """Where no links are shared, lockstep and the event loop give the same nanoseconds, sample by sample."""
+    case = random_case(seed, shared_resources=False)
     program = build_program(case.schedule, case.pipeline, True)
     assert has_own_resources(program)
     times = perturbed(program, Factors(WIDE.spread, WIDE.device_spread, seed, 0), range(case.pipeline.devices))
@@ -43,7 +43,7 @@ def test_all_samples_at_once_equal_the_event_loop(seed: int) -> None:
 @given(SEEDS)
 @settings(max_examples=150, deadline=None)
 def test_without_a_spread_every_step_is_the_simulated_one(seed: int) -> None:
-    """Spread 0 is the nominal step, on shared wires too."""
+    """Spread 0 is the nominal step, on shared links too."""
     case = random_case(seed)
     found = step_times(case.schedule, case.pipeline, Robust(0.0), samples=2)
     assert set(found.tolist()) == {makespan(case.schedule, case.pipeline)}
@@ -53,7 +53,7 @@ def test_without_a_spread_every_step_is_the_simulated_one(seed: int) -> None:
 @settings(max_examples=30, deadline=None)
 def test_a_seed_gives_the_same_steps_however_many_are_asked_for(seed: int, few: int, many: int) -> None:
     """The same seed repeats, and more samples begin with the fewer ones."""
-    case = random_case(seed, least_time=1, shared_wires=False)
+    case = random_case(seed, least_time=1, shared_resources=False)
     few, many = sorted((few, many))
     found = steps(case, many, seed)
     assert found == steps(case, many, seed)
@@ -63,9 +63,9 @@ def test_a_seed_gives_the_same_steps_however_many_are_asked_for(seed: int, few: 
 @given(SEEDS)
 @settings(max_examples=150, deadline=None)
 def test_the_step_is_a_convex_function_of_the_times(seed: int) -> None:
-    """(Jensen, exactly) Where no wires are shared, steps of several disturbances take no less in sum than the step of
+    """(Jensen, exactly) Where no links are shared, steps of several disturbances take no less in sum than the step of
     the summed times: the sum of times is their mean, scaled."""
-    case = random_case(seed, shared_wires=False)
+    case = random_case(seed, shared_resources=False)
     program = build_program(case.schedule, case.pipeline, True)
     order = topological_groups(program)
     times = perturbed(program, Factors(WIDE.spread, WIDE.device_spread, seed, 0), range(case.pipeline.devices))
@@ -118,7 +118,7 @@ def test_factors_have_mean_one_and_the_spread_asked_for(spread: float, seed: int
 
 def test_a_shared_card_may_make_disturbed_steps_faster_on_average() -> None:
     """Who is ready first takes the card, which may be the wrong order where nothing varies: then the mean lies below
-    the nominal step, and a bound on that is none on the mean. With wires of their own it does not."""
+    the nominal step, and a bound on that is none on the mean. With links of their own it does not."""
     schedule = FAMILIES["1f1b-sno"].write((1,) * 4, 4)
 
     def excess(card: str | None) -> float:
@@ -133,7 +133,7 @@ def test_a_shared_card_may_make_disturbed_steps_faster_on_average() -> None:
 
 def test_what_a_device_does_is_disturbed_alike_in_other_schedules() -> None:
     """Common random numbers: a pipeline whose devices have other numbers meets the same factors under their names."""
-    case = random_case(11, least_time=5, shared_wires=False)
+    case = random_case(11, least_time=5, shared_resources=False)
     shift = 3
     moved = renumbered(case.pipeline, shift)
     empty: tuple[tuple, ...] = ((),) * shift

@@ -28,8 +28,8 @@ def test_the_critical_path_fills_the_step(seed: int) -> None:
 @given(seeds)
 @settings(max_examples=200, deadline=None)
 def test_what_is_not_on_the_path_does_not_bind(seed: int) -> None:
-    """With wires of their own, whatever shortens the step alone is named, and nothing that does not."""
-    case = random_case(seed, shared_wires=False)
+    """With links of their own, whatever shortens the step alone is named, and nothing that does not."""
+    case = random_case(seed, shared_resources=False)
     assume(not case.schedule.two_lanes)  # whose split backwards are rounded to whole nanoseconds
     setting = setting_of(case.schedule, case.pipeline)
     named = {
@@ -44,14 +44,14 @@ def test_what_is_not_on_the_path_does_not_bind(seed: int) -> None:
 @given(seeds)
 @settings(max_examples=100, deadline=None)
 def test_like_things_together_do_no_less_than_one_of_them(seed: int) -> None:
-    """With wires of their own, a group shortens the step at least as much as any of its members."""
-    case = random_case(seed, shared_wires=False)
+    """With links of their own, a group shortens the step at least as much as any of its members."""
+    case = random_case(seed, shared_resources=False)
     assume(not case.schedule.two_lanes)
     setting = setting_of(case.schedule, case.pipeline)
     found = groups(setting)
     for sensitivity in sensitivities(setting):
-        parts = {*sensitivity.stages, *sensitivity.wires}
-        holders = [g for g in found if g.kind == sensitivity.kind and parts <= {*g.stages, *g.wires}]
+        parts = {*sensitivity.stages, *sensitivity.link_resources}
+        holders = [g for g in found if g.kind == sensitivity.kind and parts <= {*g.stages, *g.link_resources}]
         assert all(group.fall >= sensitivity.fall for group in holders)
         assert holders or sum(other.kind == sensitivity.kind for other in candidates(setting)) == 1
 
@@ -73,7 +73,7 @@ def test_what_binds_together_binds_with_no_part_left_out(seed: int) -> None:
 @given(seeds)
 @settings(max_examples=200, deadline=None)
 def test_nothing_is_busy_for_longer_than_the_step(seed: int) -> None:
-    """Of every device and wire the busy time is what its actions and transfers take, within the step."""
+    """Of every device and link the busy time is what its actions and transfers take, within the step."""
     case = random_case(seed)
     setting = setting_of(case.schedule, case.pipeline)
     taken: dict[str, int] = {}

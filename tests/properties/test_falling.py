@@ -9,7 +9,15 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from helpers.allocations import backwards, brute_force, chain_allocations, drains, every_allocation, right_sides, wished
+from helpers.allocations import (
+    backwards,
+    brute_force,
+    chain_allocations,
+    drains,
+    every_allocation,
+    meets_constraints,
+    right_sides,
+)
 from pipeplan.schedules import FAMILIES, first_deadlock
 from pipeplan.search.space.in_flight import InFlightBox, between
 from pipeplan_formulations import allocation
@@ -36,10 +44,10 @@ def extremes(replicas: list[int], micro_batches: int) -> tuple[tuple[int, ...], 
 def test_non_increasing_counts_never_deadlock(replicas: list[int], micro_batches: int, data: st.DataObject) -> None:
     """SNO, SO and counts that fill any memory are non-increasing, and no non-increasing counts can deadlock."""
     least, most = extremes(replicas, micro_batches)
-    rooms = data.draw(st.lists(st.integers(0, 40), min_size=len(replicas), max_size=len(replicas)))
+    most_in_flight = data.draw(st.lists(st.integers(0, 40), min_size=len(replicas), max_size=len(replicas)))
     drawn = tuple(data.draw(st.integers(a, b)) for a, b in zip(least, most, strict=True))
     shares = [-(-micro_batches // r) for r in replicas]
-    for counts in (least, most, InFlightBox.of(replicas, micro_batches).fill_memory(rooms)):
+    for counts in (least, most, InFlightBox.of(replicas, micro_batches).fill_memory(most_in_flight)):
         assert is_non_increasing(replicas, shares, least, counts)
     for counts in (least, most, drawn):
         assert not is_non_increasing(replicas, shares, least, counts) or first_deadlock(replicas, counts) is None
@@ -106,12 +114,12 @@ def chosen_counts(problem: ChainAllocation) -> ChainAllocation:
 
 def _bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
     problem = chosen_counts(problem)
-    sides = [right_sides(problem, stages) for stages in every_allocation(problem) if wished(problem, stages)]
-    fitting = [each for each in sides if each is not None]
-    assume(fitting)
-    services = sorted({max(fourth) - fourth[0] for _, fourth in fitting})
+    sides = [right_sides(problem, stages) for stages in every_allocation(problem) if meets_constraints(problem, stages)]
+    most_in_flight = [each for each in sides if each is not None]
+    assume(most_in_flight)
+    services = sorted({max(fourth) - fourth[0] for _, fourth in most_in_flight})
     ceiling = services[int(share * (len(services) - 1))]
-    kept = [(max(third), fourth[0]) for third, fourth in fitting if max(fourth) - fourth[0] <= ceiling]
+    kept = [(max(third), fourth[0]) for third, fourth in most_in_flight if max(fourth) - fourth[0] <= ceiling]
     grid = Grid(problem)
     clock = Clock(Limits(time=30))
     spans = Spans(problem, grid, problem.largest, clock)
@@ -172,7 +180,7 @@ def _bounds_all_in_the_peak(problem: ChainAllocation, share: float, drawn: tuple
     assume(widths)
     rows = []
     for stages in every_allocation(problem):
-        sides = right_sides(problem, stages) if wished(problem, stages) else None
+        sides = right_sides(problem, stages) if meets_constraints(problem, stages) else None
         if sides is not None:
             third, fourth = sides
             service = max(*fourth, *drains(problem, stages, fourth[0])) - fourth[0]

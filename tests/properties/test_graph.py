@@ -19,7 +19,7 @@ LIMITS = Limits(time=60, workers=1)
 
 def cbc_gap(problem: GraphPartition) -> float:
     """Tolerance of CBC's bound: its accuracy, and more if bytes are rounded to whole time units."""
-    rounded = any(line.wire > 1 for mode in problem.modes for line in mode.lines)
+    rounded = any(line.divisor > 1 for mode in problem.modes for line in mode.lines)
     return 1e-4 if rounded else 1e-6
 
 

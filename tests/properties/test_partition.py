@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeplan_formulations import partition
+from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.partition import ChainPartition, PathCut
 
@@ -123,7 +124,7 @@ def optimum(p: ChainPartition) -> int | None:
 
 @given(problems())
 @settings(max_examples=120)
-@pytest.mark.parametrize("backend", ["cpsat", "cbc"])
+@pytest.mark.parametrize("backend", SOLVERS)
 def test_solvers_equal_brute_force(backend: str, problem: ChainPartition) -> None:
     """Objective, bound and status of either solver, path cuts, ties and infeasible instances included."""
     best = optimum(problem)

@@ -38,22 +38,22 @@ def length(cut: PathCut, pipeline: Pipeline) -> int:
 
 
 def priced(
-    random: Random, placement: Placement, devices: int, latencies: list[int], *, wires: bool, alike: bool
+    random: Random, placement: Placement, devices: int, latencies: list[int], *, shared: bool, alike: bool
 ) -> Pipeline:
     """Random times and transfers; boundary s has latency ``latencies[s]`` both ways.
 
-    ``wires``: some are shared. ``alike``: the transfers of one boundary take equally long.
+    ``shared``: some share link resources. ``alike``: the transfers of one boundary take equally long.
     """
-    pipeline = random_pipeline(random, placement, devices, 0, wires)
+    pipeline = random_pipeline(random, placement, devices, 0, shared)
 
     def late(ways: Ways, name: str) -> Ways:
-        shared = "x" if wires else ""
+        resource = "x" if shared else ""
         return tuple(
             tuple(
                 replace(
                     row[0] if alike else way,
                     latency=latency,
-                    resources=(*way.resources, f"{name} {s}{shared or p}"),
+                    resources=(*way.resources, f"{name} {s}{resource or p}"),
                 )
                 for p, way in enumerate(row)
             )
@@ -73,12 +73,12 @@ def test_paths_over_unlike_links_are_exact(replicas, micro_batches, seed):
     schedule = random.choice([FAMILIES[name] for name in ("gpipe", "1f1b-sno", "1f1b-so")]).write(
         replicas, micro_batches
     )
-    here = mirrored(priced(random, placement, devices, latencies, wires=False, alike=False))
+    here = mirrored(priced(random, placement, devices, latencies, shared=False, alike=False))
     numbers = {key: i for i, key in enumerate((s, m) for s, period in enumerate(here.periods) for m in range(period))}
     cut = find_path_cut(schedule, here, lambda s, m: np.eye(len(numbers), dtype=np.int64)[numbers[s, m]])
     assert beyond(cut, here) + length(cut, here) == simulate(schedule, here, share=False).makespan
     for _ in range(4):
-        other = mirrored(priced(random, placement, devices, latencies, wires=True, alike=False))
+        other = mirrored(priced(random, placement, devices, latencies, shared=True, alike=False))
         there = replace(other, overlap=here.overlap)
         assert beyond(cut, there) + length(cut, there) <= simulate(schedule, there).makespan
 
@@ -101,7 +101,7 @@ def check(random: Random, schedule: Schedule, placement: Placement, devices: int
     """Check a cut from one pipeline at others with the same latencies and overlap, with any shared links."""
     latencies = [random.randint(0, 9) for _ in placement[1:]]
     alike = random.random() < 0.6
-    here = priced(random, placement, devices, latencies, wires=False, alike=alike)
+    here = priced(random, placement, devices, latencies, shared=False, alike=alike)
     timeline = simulate(schedule, here, share=False)
     if schedule.two_lanes and splits(timeline):
         return  # refused, as another test holds
@@ -111,7 +111,7 @@ def check(random: Random, schedule: Schedule, placement: Placement, devices: int
     cut = None if splits(timeline) else path_cut(timeline, here, schedule)
     assert cut is None or cut == find_path_cut(schedule, here)
     for _ in range(4):
-        other = priced(random, placement, devices, latencies, wires=True, alike=random.random() < 0.5)
+        other = priced(random, placement, devices, latencies, shared=True, alike=random.random() < 0.5)
         there = replace(other, overlap=here.overlap)
         relaxed, shared = (simulate(schedule, there, share=share).makespan for share in (False, True))
         assert path.length(there) <= relaxed <= shared

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from helpers.allocations import chain_allocations, every_allocation, objective, wished
+from helpers.allocations import chain_allocations, every_allocation, meets_constraints, objective
 from pipeplan_formulations.allocation import ChainAllocation
 from pipeplan_formulations.allocation.best_first.prefix_tables import prefix_tables
 from pipeplan_formulations.allocation.suffix_bounds.reachable import Reachable
@@ -22,7 +22,7 @@ def ways(problem: ChainAllocation, target: int) -> list[tuple[int, list[tuple[in
     found = []
     for stages in every_allocation(problem):
         value = objective(problem, stages)
-        if value is None or value > target or not wished(problem, stages):
+        if value is None or value > target or not meets_constraints(problem, stages):
             continue
         head, states = problem.finish(stages[0]), []
         hops = [*problem.hops(stages), (0, 0, 0)]

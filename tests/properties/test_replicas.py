@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.naive_timing import lists_and_needs, longest_paths, with_wires
+from helpers.naive_timing import lists_and_needs, longest_paths, with_resources
 from helpers.random_schedules import random_pipeline, stage_by_stage
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError, PlanError
@@ -30,7 +30,7 @@ def test_families_equal_the_oracle(replicas: list[int], micro_batches: int, name
     validate_schedule(schedule, len(replicas), micro_batches, placement)
     pipeline = random_pipeline(random, placement, sum(replicas), 0, random.random() < 0.7, 1)
     timeline = simulate(schedule, pipeline)
-    oracle = longest_paths(with_wires(lists_and_needs(schedule, pipeline), schedule, pipeline, timeline))
+    oracle = longest_paths(with_resources(lists_and_needs(schedule, pipeline), schedule, pipeline, timeline))
     assert timeline.makespan == max(time for (_, name), time in oracle.items() if name == "end")
     reduced = {action.stage for action in schedule.actions() if action.kind is Kind.REDUCE}
     assert reduced == {stage for stage, count in enumerate(replicas) if count > 1}

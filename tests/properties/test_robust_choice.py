@@ -41,8 +41,8 @@ def questions(draw: st.DrawFn) -> Question:
 @settings(max_examples=25, deadline=None)
 def test_without_a_spread_nothing_changes(question: Question) -> None:
     """Spread 0 chooses a plan as fast as the plain answer's, with its bound and its proof."""
-    model, cluster, wishes = question
-    plain, still = solve(model, cluster, **wishes), solve(model, cluster, robust=0.0, **wishes)
+    model, cluster, options = question
+    plain, still = solve(model, cluster, **options), solve(model, cluster, robust=0.0, **options)
     assert (still.value, still.bound, still.status) == (plain.value, plain.bound, plain.status)
 
 
@@ -51,8 +51,8 @@ def test_without_a_spread_nothing_changes(question: Question) -> None:
 def test_reported_means_hold(question: Question, robust: Robust) -> None:
     """No mean of a compared plan lies below its nominal step or the bound (six errors aside), the chosen plan is
     the best of those that ran all samples, and the one with the fastest nominal step is among them."""
-    model, cluster, wishes = question
-    result = solve(model, cluster, robust=robust, **wishes)
+    model, cluster, options = question
+    result = solve(model, cluster, robust=robust, **options)
     choice = result.robust
     assert choice is not None
     assert choice.mean_bound == result.bound <= choice.nominal.value <= result.value

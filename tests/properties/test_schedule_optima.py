@@ -1,6 +1,6 @@
 """Optima of CP-SAT, CBC, the exact search and all permutations agree; bounds are valid; results are schedules.
 
-A quarter of the instances are plain; the others have devices with two lanes, tensors on wires, or both.
+A quarter of the instances are plain; the others have devices with two lanes, tensors on link resources, or both.
 """
 
 import math
@@ -28,7 +28,7 @@ from pipeplan_formulations.schedule.start import scaled, serial
 
 LIMITS = Limits(time=60, workers=1)
 WAITING = (141, 194, 439)
-"""Rare instances whose optimum would be lower if a device could run operations while it waits for a wire."""
+"""Rare instances whose optimum would be lower if a device could run operations while it waits for a link."""
 
 
 @pytest.fixture(params=[cpsat.NARROW, 0.0], ids=["narrow", "wide"])
@@ -47,18 +47,24 @@ def unaided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(module, "lower_bound", lambda problem, known=None: 0)
 
 
-def agree(seed: int) -> None:
-    """Check that all three back ends agree on one instance, on the way too, and that their values are correct."""
+def agree(seed: int, late: list[int] | None = None) -> None:
+    """Check that all three back ends agree on one instance, on the way too, and that their values are correct.
+
+    With ``late``, an instance that CBC does not finish in time is appended to it; only the bounds are checked then.
+    """
     problem = random_ways(seed)
     oracle = exact.solve(problem, LIMITS)
     assert oracle.status is (Status.OPTIMAL if problem.possible else Status.INFEASIBLE), seed
     for backend in (cpsat, BACKENDS["cbc"]):
         told: list[tuple[int | None, int]] = []
-        report = backend.solve(problem, LIMITS, progress=lambda *now, told=told: told.append(now))
+        report = backend.solve(problem, LIMITS, on_progress=lambda *now, told=told: told.append(now))
         assert all(bound <= (oracle.objective or 0) <= (value or math.inf) for value, bound in told), seed
-        assert (report.status, report.objective) == (oracle.status, oracle.objective), (seed, backend.__name__)
+        if late is not None and report.backend == "cbc" and report.stop is Stop.TIME:
+            late.append(seed)
+            continue
+        assert (report.status, report.objective) == (oracle.status, oracle.objective), (seed, report.backend)
         if report.solution is not None:
-            assert evaluate(problem, report.solution) == oracle.objective, (seed, backend.__name__)
+            assert evaluate(problem, report.solution) == oracle.objective, (seed, report.backend)
 
 
 def bounded(seed: int) -> None:
@@ -80,9 +86,11 @@ def test_three_solvers_agree() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("unaided")
 def test_three_solvers_agree_on_many() -> None:
-    """On 500 random instances all backends find the same optimum, or that there is none."""
+    """On 500 random instances all backends find the same optimum, or that there is none; CBC is late on few."""
+    late: list[int] = []
     for seed in range(1000, 1500):
-        agree(seed)
+        agree(seed, late)
+    assert len(late) <= 5
 
 
 @pytest.mark.usefixtures("unaided")

@@ -20,7 +20,7 @@ F, B, U = Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE
 
 @st.composite
 def pipelines(draw: st.DrawFn, stages: int, overlap: Overlap, latency: int = 1) -> Pipeline:
-    """Every boundary has a wire of its own in each direction."""
+    """Every boundary has a link of its own in each direction."""
     number = st.integers(0, 9)
 
     def ways(name: str) -> tuple[tuple[Transfer, ...], ...]:
@@ -62,12 +62,12 @@ def random_orders(draw: st.DrawFn, stages: int, micro_batches: int) -> Schedule:
 
 
 def naive(schedule: Schedule, pipeline: Pipeline) -> dict[Action, tuple[int, int]]:
-    """Start and end of every action, by repeating the rules until nothing changes. One lane, wires of their own."""
+    """Start and end of every action, by repeating the rules until nothing changes. One lane, links of their own."""
     actions = list(schedule.actions())
     last = len(pipeline.stages) - 1
     mode = pipeline.overlap
     start = dict.fromkeys(actions, 0)
-    sent: dict[Action, tuple[int, int]] = {}  # when the wire is taken, when the tensor has left
+    sent: dict[Action, tuple[int, int]] = {}  # when the link is taken, when the tensor has left
 
     def duration(action: Action) -> int:
         stage = pipeline.stages[action.stage]
@@ -88,7 +88,7 @@ def naive(schedule: Schedule, pipeline: Pipeline) -> dict[Action, tuple[int, int
     for _ in range(4 * len(actions) + 4):
         before = (dict(start), dict(sent))
         for order in schedule.orders:
-            wire = {F: 0, B: 0}
+            link_free = {F: 0, B: 0}
             free = 0
             for action in order:
                 wait = [free]
@@ -106,10 +106,10 @@ def naive(schedule: Schedule, pipeline: Pipeline) -> dict[Action, tuple[int, int
                 transfer = way(action)
                 free = end
                 if transfer is not None:
-                    taken = max(start[action] if mode is Overlap.STREAM else end, wire[action.kind])
+                    taken = max(start[action] if mode is Overlap.STREAM else end, link_free[action.kind])
                     left = max(end, taken + transfer.occupancy)
                     sent[action] = (taken, left)
-                    wire[action.kind] = left
+                    link_free[action.kind] = left
                     if mode is Overlap.NONE:
                         free = left
         if before == (start, sent):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.naive_timing import Moment, lists_and_needs, longest_paths, meeting, with_wires
+from helpers.naive_timing import Moment, lists_and_needs, longest_paths, meeting, with_resources
 from helpers.pipelines import line
 from helpers.random_schedules import Case, random_case, with_unlike_slices
 from pipeplan.core.cluster import Overlap
@@ -44,13 +44,13 @@ def moments(timeline: Timeline, pipeline: Pipeline) -> dict[Moment, int]:
 @given(seeds, st.booleans(), st.booleans())
 @settings(max_examples=600, deadline=None)
 def test_every_moment_is_the_longest_path_to_it(seed: int, share: bool, unlike: bool) -> None:
-    """Starts, ends, departures and arrivals equal the oracle's, with replicas, reductions, slices, lanes and wires."""
-    # at a wire, a tensor that took no time at all would tie with those that it causes, and the oracle could not tell
+    """Starts, ends, departures and arrivals equal the oracle's, with replicas, reductions, slices, lanes and links."""
+    # on a link, a tensor that took no time at all would tie with those that it causes, and the oracle could not tell
     case = random_case(seed, least_latency=int(share))
     case = with_unlike_slices(case, seed) if unlike else case
     timeline = simulate(case.schedule, case.pipeline, share=share)
     arcs = lists_and_needs(case.schedule, case.pipeline)
-    expected = longest_paths(with_wires(arcs, case.schedule, case.pipeline, timeline if share else None))
+    expected = longest_paths(with_resources(arcs, case.schedule, case.pipeline, timeline if share else None))
     assert moments(timeline, case.pipeline) == expected
     assert timeline.makespan == max(time for (_, name), time in expected.items() if name == "end")
     assert longest_path(case.schedule, case.pipeline, share=share) == timeline.critical
@@ -59,7 +59,7 @@ def test_every_moment_is_the_longest_path_to_it(seed: int, share: bool, unlike: 
 
 @given(seeds)
 @settings(max_examples=200)
-def test_sharing_wires_never_helps(seed: int) -> None:
+def test_sharing_resources_never_helps(seed: int) -> None:
     """Without sharing nothing happens later than with it, which makes it a relaxation."""
     case = random_case(seed)
     shared, relaxed = (

@@ -17,8 +17,8 @@ def largest_load(
     """Nanoseconds per sample.
 
     A stage of r replicas works on ⌈M / r⌉ of M micro-batches and sums its gradients once a step; a device that cannot
-    compute while it sends spends the sending too. Otherwise the busiest wire of each boundary is a load of its own.
-    Where pairs of replicas differ in their links, the fastest one's time counts for all.
+    compute while it sends spends the sending too. Otherwise the busiest link resource of each boundary is a load of its
+    own. Where pairs of replicas differ in their links, the fastest one's time counts for all.
     """
     sends = [min(way.occupancy for pair in row for way in pair) for row in ways]
     worst = 0
@@ -30,11 +30,11 @@ def largest_load(
     if overlap == "none":
         return worst
     for row, send in zip(ways, sends, strict=True):
-        wires: dict[str, list[int]] = defaultdict(list)
+        resources: dict[str, list[int]] = defaultdict(list)
         for m, (way, _) in enumerate(row):
-            for wire in way.wires:
-                wires[wire].append(m)
-        most = max(wires.values(), key=len)
+            for resource in way.resources:
+                resources[resource].append(m)
+        most = max(resources.values(), key=len)
         passing = sum(m % len(row) in most for m in range(micro_batches))
         worst = max(worst, passing * send // samples)
     return worst

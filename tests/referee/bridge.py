@@ -7,7 +7,7 @@ import traceback
 from typing import Any
 
 from pipeplan.core.cluster import Cluster
-from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.io.cluster_file import cluster_from_data
@@ -40,9 +40,8 @@ def ask(document: Document) -> Document:
         return {"outcome": "refused", "text": str(error)}
     except InfeasibleError as error:
         return {"outcome": "infeasible", "text": str(error)}
-    except PipeplanError as error:
-        stopped = "before the search was stopped" in str(error)
-        return {"outcome": "stopped" if stopped else "crashed", "text": f"{type(error).__name__}: {error}"}
+    except UndecidedError as error:
+        return {"outcome": "undecided" if error.stop == "exhausted" else "stopped", "text": str(error)}
     except Exception:  # any other exception is a finding, not an end of the hunt
         return {"outcome": "crashed", "text": traceback.format_exc(limit=-4)}
 

@@ -184,11 +184,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Way:
-    """A tensor's way: how long it keeps its wires busy, how much later it is there, and the wires."""
+    """A tensor's way: how long it keeps its link resources busy, how much later it is there, and these resources."""
 
     occupancy: int
     latency: int
-    wires: tuple[str, ...]
+    resources: tuple[str, ...]
 
 
 class Prices:
@@ -326,10 +326,10 @@ class Prices:
         """What so many bytes keep busy between two devices."""
         link = self.question.link(source, target)
         if source.node == target.node:
-            wires: tuple[str, ...] = (f"{source.number}>{target.number}",)
+            resources: tuple[str, ...] = (f"{source.number}>{target.number}",)
         else:
-            wires = (f"out {source.node}", f"in {target.node}")
-        return Way(occupancy(link, size), link.latency, wires)
+            resources = (f"out {source.node}", f"in {target.node}")
+        return Way(occupancy(link, size), link.latency, resources)
 
 
 def _copied(tied: Sequence[int], own: Sequence[int]) -> bool:

@@ -1,6 +1,6 @@
 """A step on paper: events in order of time.
 
-An action runs when its lane is free and everything that it reads is there. A tensor's way keeps its wires busy one
+An action runs when its lane is free and everything that it reads is there. A tensor's way keeps its links busy one
 after the other: who is ready first is served first, then the lower device, then the one earlier in its list.
 """
 
@@ -55,16 +55,16 @@ def simulate(
     plan = _Plan(step, homes, stages, ways, lanes, tied)
     events: list[tuple[int, int, int]] = []  # time, what, action
     queue: list[tuple[int, int]] = []  # readiness, action
-    wire_free: dict[str, int] = defaultdict(int)
+    resource_free: dict[str, int] = defaultdict(int)
     missing, meeting = plan.missing, plan.meeting
     lacking = [len(group) for group in plan.groups]
 
     def serve(i: int, ready: int) -> None:
         way = plan.way[i]
         assert way is not None
-        begin = max([ready, *(wire_free[wire] for wire in way.wires)])
-        for wire in way.wires:
-            wire_free[wire] = begin + way.occupancy
+        begin = max([ready, *(resource_free[resource] for resource in way.resources)])
+        for resource in way.resources:
+            resource_free[resource] = begin + way.occupancy
         gone = begin + way.occupancy
         if overlap == "stream":
             gone = max(gone, step.end[i])
@@ -178,13 +178,15 @@ class _Plan:
             for i in (members := [i for s in sorted(group) for i in sums[s]]):
                 self.meeting[i] = len(self.groups)
             self.groups.append(members)
-        for s, row in enumerate(ways):  # a wire that one pair of replicas has for itself needs no queue
+        for s, row in enumerate(ways):  # a link that one pair of replicas has for itself needs no queue
             for m, pair in enumerate(row):
                 for back, way in enumerate(pair):
-                    for wire in way.wires:
-                        uses[wire].add((s, m, back))  # type: ignore[arg-type]
+                    for resource in way.resources:
+                        uses[resource].add((s, m, back))  # type: ignore[arg-type]
         self.alone = {
-            i for i, way in enumerate(self.way) if way is not None and all(len(uses[wire]) == 1 for wire in way.wires)
+            i
+            for i, way in enumerate(self.way)
+            if way is not None and all(len(uses[name]) == 1 for name in way.resources)
         }
 
     def _wait(self, i: int, whom: list[list[int]], other: int) -> None:

@@ -118,7 +118,7 @@ def _tiled(every: Sequence[Group], row: list[int], replicas: int) -> Iterator[Gr
 
 
 def partitions(question: Question, groups: Groups) -> Iterator[Layers]:
-    """Every row of consecutive layers that the wishes about cuts and places allow."""
+    """Every row of consecutive layers that the options about cuts and places allow."""
     depth, n = len(groups), question.n
     for ends in combinations([end for end in range(1, n) if end - 1 not in forbidden(question)], depth - 1):
         edges = (0, *ends, n)
@@ -128,10 +128,10 @@ def partitions(question: Question, groups: Groups) -> Iterator[Layers]:
 
 
 def forbidden(question: Question) -> set[int]:
-    """Cuts that a wish excludes."""
+    """Cuts that a constraint excludes."""
     cuts = {question.place[name] for name in question.job["no_cut_after"]}
-    for wished in question.job["together"]:
-        places = [question.place[name] for name in wished]
+    for group in question.job["together"]:
+        places = [question.place[name] for name in group]
         cuts |= set(range(min(places), max(places)))
     return cuts
 

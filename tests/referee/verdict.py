@@ -40,6 +40,10 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         if document["solve"]["time_limit"] > 1:
             verdict.faults.append("it was stopped by the clock, although there was time")
         return verdict
+    if answer["outcome"] == "undecided":  # shares of layers are searched as real numbers, then rounded to channels
+        if not question.job["intra_layer"]:
+            verdict.faults.append(f"it gave up although nothing is rounded: {answer['text']}")
+        return verdict
     prices = Prices(question)
     found = best.optimum(question, prices, downsets=DOWNSETS in answer.get("partitions", ""))
     if found is not None:
@@ -204,7 +208,7 @@ def _outside(question: Question, answer: Document, size: int, groups: Groups, la
         return why
     known = best.unordered(question, len(layers)) if DOWNSETS in answer["partitions"] else ()
     if layers not in set(space.partitions(question, groups)) | set(known):
-        return f"layers {layers} go against a wish, or read from later stages"
+        return f"layers {layers} go against a constraint, or read from later stages"
     return None
 
 

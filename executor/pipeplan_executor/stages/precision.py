@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.frontend.batch import Batch, tensors
+from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import FakeTensorMode, fake, on_fake
-from pipeplan.frontend.capture.row import Row
 from pipeplan.frontend.profile.passes import FORMATS, autocast
 from pipeplan_executor.stages.shapes import Tensors, as_tuple
 
@@ -29,13 +29,13 @@ def sharing_casts(precision: str | None, device: torch.device) -> AbstractContex
     return torch.autocast(device.type, FORMATS[precision], enabled=False)  # type: ignore[no-any-return]
 
 
-def formats(row: Row, inputs: Batch, precision: str, device: torch.device) -> tuple[Tensors, ...]:
+def formats(sequence: LayerSequence, inputs: Batch, precision: str, device: torch.device) -> tuple[Tensors, ...]:
     """Return the inputs of the first layer and the outputs of each layer under autocast, on the meta device.
 
     Nothing is computed: the layers run on fake tensors of the device, since autocast does nothing on the meta device.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)  # constants of a captured layer have values
-    layers = on_fake(nn.ModuleList(row.layers), mode, device)
+    layers = on_fake(nn.ModuleList(sequence.layers), mode, device)
     found: list[Tensors] = [tuple(fake(tensor, mode, device) for tensor in tensors(inputs))]
     with mode, autocast(precision, device):
         for layer in layers:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.frontend.batch import Batch, tensors
+from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import memory_of
-from pipeplan.frontend.capture.row import Row
 from pipeplan.frontend.profile.ties import named_tensors
 from pipeplan_executor.sharding.private import TorchDispatchMode
 
@@ -76,12 +76,12 @@ def as_tuple(value: Any, layer: str = "a layer") -> Tensors:
     raise PlanError(f"{layer} returns {found}, and only tensors pass between layers: return one, or a tuple of them")
 
 
-def trace(row: Row, inputs: Batch) -> Flow:
+def trace(sequence: LayerSequence, inputs: Batch) -> Flow:
     """Run the layers, whose parameters are on the meta device, one after the other.
 
     Parameters
     ----------
-    row : Row
+    sequence : LayerSequence
     inputs : Batch
         One micro-batch, on any device; only shapes and types count.
 
@@ -96,7 +96,7 @@ def trace(row: Row, inputs: Batch) -> Flow:
     writes: list[tuple[bool, ...]] = []
     changed: list[frozenset[str]] = []
     draws: list[bool] = []
-    for name, layer, held in zip(row.names, row.layers, row.parameters, strict=True):
+    for name, layer, held in zip(sequence.names, sequence.layers, sequence.parameters, strict=True):
         own = _held(layer, held)
         before, before_own = _versions(taken[-1]), {local: tensor._version for local, tensor in own.items()}
         with DetectRandom() as random:
@@ -107,7 +107,7 @@ def trace(row: Row, inputs: Batch) -> Flow:
         changed.append(_with_siblings([n for n, tensor in own.items() if tensor._version != before_own[n]], own))
         taken.append(as_tuple(returned, f"layer {name}"))
     overwritten = tuple(_differs(then, given) for then, given in zip(versions, taken, strict=False))
-    for name, given, written in zip(row.names, taken, overwritten, strict=False):
+    for name, given, written in zip(sequence.names, taken, overwritten, strict=False):
         _check_aliases(name, given, written)
     return Flow(tuple(taken), isinstance(returned, Tensor), overwritten, tuple(writes), tuple(changed), tuple(draws))
 

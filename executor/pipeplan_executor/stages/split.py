@@ -21,9 +21,9 @@ from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.model import Layer, Model
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import Batch
-from pipeplan.frontend.capture.front_ends import graph_of, row_of
+from pipeplan.frontend.capture.front_ends import capture_layers, graph_of
+from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
-from pipeplan.frontend.capture.row import Row
 from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.sharding.shards import ParameterShard
@@ -48,7 +48,7 @@ class Fitted:
     workload : Workload
     blank : torch.nn.Module
         The model on the meta device, in the number format of the run.
-    row : Row
+    sequence : LayerSequence
         Its layers, also on the meta device.
     flow : Flow
         The tensors between them.
@@ -59,14 +59,14 @@ class Fitted:
     plan: Plan
     workload: Workload
     blank: nn.Module
-    row: Row
+    sequence: LayerSequence
     flow: Flow
     copies: tuple[Copies, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all layers, in order."""
-        return self.row.names
+        return self.sequence.names
 
     def span(self, stage: int) -> range:
         """Return the numbers of a stage's layers."""
@@ -81,7 +81,7 @@ class Fitted:
 
     def restored(self, outputs: Tensors) -> Any:
         """Convert the outputs of the last stage to the output of the unsplit model."""
-        return self.row.restore(outputs[0] if self.flow.bare else outputs)
+        return self.sequence.restore(outputs[0] if self.flow.bare else outputs)
 
 
 def fit(
@@ -96,7 +96,7 @@ def fit(
 
     ``device``: kind of device for which formats are traced.
 
-    ``both_modes``: see `pipeplan.frontend.capture.row_of`.
+    ``both_modes``: see `pipeplan.frontend.capture.capture_layers`.
 
     Raises
     ------
@@ -115,8 +115,8 @@ def fit(
     blank = original if dtype is None else on_meta(original).to(dtype)
     inputs = converted(draw(workload, plan.micro_batch, seed=0)[0], dtype)
     # the plan's layers in the model, and their sizes, by the fingerprint
-    row = find_row(plan, blank, inputs, both_modes)
-    described = describe(plan.model, original, row.names, row.parameters)
+    sequence = find_sequence(plan, blank, inputs, both_modes)
+    described = describe(plan.model, original, sequence.names, sequence.parameters)
     if described.fingerprint != plan.fingerprint:
         raise PlanError(
             f"the plan was made for another {plan.model} (fingerprint {plan.fingerprint}, this model's is "
@@ -124,10 +124,10 @@ def fit(
             "and solve again"
         )
     # the tensors between them; under autocast some have other formats
-    flow = trace(row, inputs)
+    flow = trace(sequence, inputs)
     if precision is not None:
-        flow = replace(flow, tensors=formats(row, inputs, precision, torch.device(device)))
-    fitted = Fitted(plan, workload, blank, row, flow, find_copies(plan, row, blank))
+        flow = replace(flow, tensors=formats(sequence, inputs, precision, torch.device(device)))
+    fitted = Fitted(plan, workload, blank, sequence, flow, find_copies(plan, sequence, blank))
     _check_buffers(fitted)
     return fitted
 
@@ -148,7 +148,7 @@ def _check_plain(module: nn.Module) -> None:
             )
 
 
-def find_row(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool = True) -> Row:
+def find_sequence(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool = True) -> LayerSequence:
     """Return the model as the sequence of layers that the plan lists, by the first front end that finds it.
 
     Raises
@@ -160,22 +160,22 @@ def find_row(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool = Tru
     reasons: list[str] = []
     nearest: tuple[str, ...] = ()
     graph = cache(partial(graph_of, blank, inputs, both_modes=both_modes))
-    front_ends: tuple[Callable[[], Row], ...] = (
-        lambda: row_of(blank, inputs, group=names, front_end="chain"),
-        lambda: graph().row(graph().module_cuts()),
-        lambda: graph().row(graph().module_cuts(names)),
+    front_ends: tuple[Callable[[], LayerSequence], ...] = (
+        lambda: capture_layers(blank, inputs, group=names, front_end="chain"),
+        lambda: graph().cut_at(graph().module_cuts()),
+        lambda: graph().cut_at(graph().module_cuts(names)),
     )
     for number, front_end in enumerate(front_ends):
         try:
-            row = front_end()
+            sequence = front_end()
         except Exception as error:  # a model that is no chain may fail in any way when it is called as one
             if number and not isinstance(error, InputError):
                 raise
             reasons.append(str(error))
             continue
-        if row.names == names:
-            return row
-        nearest = nearest or row.names
+        if sequence.names == names:
+            return sequence
+        nearest = nearest or sequence.names
     raise PlanError(
         f"the plan does not belong to this {type(blank).__name__}: {_difference(names, nearest)}; profile this model "
         f"and solve again{' (' + '; '.join(dict.fromkeys(reasons)) + ')' if reasons and not nearest else ''}"
@@ -221,7 +221,7 @@ def describe(name: str, module: nn.Module, layers: Sequence[str], held: Held) ->
 def _check_buffers(fitted: Fitted) -> None:
     """Refuse changing buffers that stages share: each stage has its own copy and would not see the other's writes."""
     known = dict(named_tensors(fitted.blank))
-    held = fitted.row.parameters
+    held = fitted.sequence.parameters
     changed = {id(known[held[n][local]]) for n, names in enumerate(fitted.flow.changed) for local in names}
     homes: dict[int, tuple[int, str]] = {}
     for stage in range(len(fitted.plan.stages)):
@@ -253,9 +253,9 @@ def build_stage(
     ``sharded_layers`` calls layers together with the other tensor-parallel ranks (see `pipeplan_executor.sharding`).
     """
     span = fitted.span(stage)
-    held = fitted.row.parameters[span.start : span.stop]
+    held = fitted.sequence.parameters[span.start : span.stop]
     names = list(dict.fromkeys(full for each in held for full in each.values()))
-    layers = copy.deepcopy(fitted.row.layers[span.start : span.stop])
+    layers = copy.deepcopy(fitted.sequence.layers[span.start : span.stop])
     values = values_of(
         fitted.blank,
         fitted.workload.module,

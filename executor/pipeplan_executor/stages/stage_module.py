@@ -66,8 +66,8 @@ class StageModule(nn.Module):
         sharded_layers: "ShardedLayers | None" = None,
     ) -> None:
         super().__init__()
-        self.row = nn.ModuleList(layers.values())
-        self._unsplit = {f"row.{i}.{local}": full for i, each in enumerate(names) for local, full in each.items()}
+        self.layers = nn.ModuleList(layers.values())
+        self._unsplit = {f"layers.{i}.{local}": full for i, each in enumerate(names) for local, full in each.items()}
         self.sharded_layers = sharded_layers
         self._calls = tuple(
             (

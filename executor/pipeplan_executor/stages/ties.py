@@ -14,7 +14,7 @@ from torch import nn
 from pipeplan.core.errors import PlanError
 from pipeplan.core.plan import Plan
 from pipeplan.core.shared_weights import merge_overlapping, stages_holding
-from pipeplan.frontend.capture.row import Row
+from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.profile.ties import shared_parameters
 
 
@@ -37,7 +37,7 @@ class Copies:
         return self.names[self.stages.index(stage)] if stage in self.stages else ()
 
 
-def find_copies(plan: Plan, row: Row, module: nn.Module) -> tuple[Copies, ...]:
+def find_copies(plan: Plan, sequence: LayerSequence, module: nn.Module) -> tuple[Copies, ...]:
     """Return the copies whose gradients are summed between stages, in the same order on every rank.
 
     Raises
@@ -47,8 +47,8 @@ def find_copies(plan: Plan, row: Row, module: nn.Module) -> tuple[Copies, ...]:
     """
     spans = [stage.layers for stage in plan.stages]
     found: dict[tuple[int, ...], list[dict[int, str]]] = {}
-    for shared in shared_parameters(module, row.parameters):
-        layers = [row.names[number] for number, _ in shared]
+    for shared in shared_parameters(module, sequence.parameters):
+        layers = [sequence.names[number] for number, _ in shared]
         stages = stages_holding(layers, spans)
         if len(stages) > 1 and module.get_parameter(shared[0][1]).requires_grad:
             names = [full for _, full in shared]

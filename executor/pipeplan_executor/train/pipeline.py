@@ -143,7 +143,7 @@ class Pipeline:
         self.updates = Updates(optimizers, plan.optimizer, self.device, clip, scale)
         self.moment = Moment(seed)
         for number, module in self.modules.items():
-            layers = zip(fitted.span(number), module.row, strict=True)
+            layers = zip(fitted.span(number), module.layers, strict=True)
             seed_layers([(place, layer) for place, layer in layers if fitted.flow.draws[place]], self.moment)
         # their forward and backward, and the steps of the plan on this rank
         self._last = len(plan.stages) - 1

@@ -18,7 +18,7 @@ from pipeplan_executor.sharding.declared import TensorParallel
 from pipeplan_executor.stages.seeds import seeded
 from pipeplan_executor.stages.shapes import as_tuple
 from pipeplan_executor.stages.source import Source, draw
-from pipeplan_executor.stages.split import Fitted, find_row, materialised
+from pipeplan_executor.stages.split import Fitted, find_sequence, materialised
 from pipeplan_executor.train.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def unsplit(
     size = fitted.plan.micro_batch if normalises_batches(whole) else samples(inputs)
     if any(fitted.flow.draws):
         size = fitted.plan.micro_batch
-        layers = find_row(fitted.plan, whole, split(inputs, size)[0], both_modes=False).layers
+        layers = find_sequence(fitted.plan, whole, split(inputs, size)[0], both_modes=False).layers
         forward = partial(_by_layers, fitted, layers)
     parts = split(targets, size)
     total = 0.0
@@ -58,10 +58,10 @@ def unsplit(
 
 def _by_layers(fitted: Fitted, layers: Sequence[nn.Module], inputs: Batch) -> Any:
     """Return the model's output, computed layer by layer, so that the layers can be seeded."""
-    row = tensors(inputs)
+    value = tensors(inputs)
     for layer in layers:
-        row = as_tuple(layer(*row))
-    return fitted.restored(row)
+        value = as_tuple(layer(*value))
+    return fitted.restored(value)
 
 
 def normalises_batches(module: nn.Module) -> bool:

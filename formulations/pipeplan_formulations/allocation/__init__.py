@@ -39,7 +39,7 @@ def solve(
     problem: ChainAllocation,
     limits: Limits,
     hint: Allocation | None = None,
-    progress: Progress | None = None,
+    on_progress: Progress | None = None,
     backend: str = "exact",
     cutoff: int | None = None,
     known: int = 0,
@@ -48,7 +48,7 @@ def solve(
 
     Parameters
     ----------
-    problem, limits, hint, progress
+    problem, limits, hint, on_progress
         See `exact.solve`.
     backend : str
         A name in `BACKENDS`.
@@ -64,5 +64,5 @@ def solve(
         If no backend has this name.
     """
     if backend == exact.NAME:
-        return exact.solve(problem, limits, hint, progress, cutoff, known)
-    return backend_of(BACKENDS, backend).solve(problem, limits, hint, progress)
+        return exact.solve(problem, limits, hint, on_progress, cutoff, known)
+    return backend_of(BACKENDS, backend).solve(problem, limits, hint, on_progress)

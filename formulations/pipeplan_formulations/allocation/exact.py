@@ -16,7 +16,7 @@ def solve(
     problem: ChainAllocation,
     limits: Limits,
     hint: Allocation | None = None,
-    progress: Progress | None = None,
+    on_progress: Progress | None = None,
     cutoff: int | None = None,
     known: int = 0,
 ) -> Report[Allocation]:
@@ -29,7 +29,7 @@ def solve(
         ``workers`` and ``seed`` are not used.
     hint : allocation, optional
         First incumbent; ignored if it is not feasible.
-    progress : callable, optional
+    on_progress : callable, optional
         See `Progress`.
     cutoff : int, optional
         Values of at least this do not matter.
@@ -42,7 +42,7 @@ def solve(
         Within the time limit, a dynamic programme gives a bound and a first allocation. A search of at most `GLANCE`
         prefixes follows. Then splitting intervals of e raises the bound, and the search continues without that limit.
     """
-    bracket = open_bracket(problem, limits, progress, cutoff)
+    bracket = open_bracket(problem, limits, on_progress, cutoff)
     bracket.raise_low(known)
     stop = Stop.OPTIMALITY
     try:

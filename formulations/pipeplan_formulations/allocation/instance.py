@@ -47,7 +47,7 @@ forwards first, obey (6):
      width, m = ⌊(M − 1) / unit⌋
 (6)  T ≥ E_0 + A + (M_w − 1) (F_s + B_t)
 
-A wire between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ micro-batches, widths counted in devices.
+A link between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ micro-batches, widths counted in devices.
 The objective ``bottleneck`` is the time per sample of an endless pipeline, with N samples per step. It is the largest
 ⌈(M_w (F + B) + R) / N⌉ (F + B + f + ĝ if devices wait), R the stage's gradient reduction, and, if devices do not wait,
 ⌊L_w max(f, g) / N⌋.
@@ -64,7 +64,7 @@ Equations and functions, by module:
 (4) delays e               `terms.delays`
 (5) alternating lists      `terms.drain_delay`, `terms.micro_batches_behind`; bounded: `LargestBackward.allows`
 (6) two phases             `terms.two_phase_delay`; bounded: `LargestBackward.allows_phases`
-bottleneck                 `terms.stage_load`, `tables.AllocationTables.wire_shares` (L_w)
+bottleneck                 `terms.stage_load`, `tables.AllocationTables.link_shares` (L_w)
 ĝ                          `tables.AllocationTables.least_back`
 all of one allocation      `ChainAllocation.evaluate`; as a linear model: `mip.depth_model`
 least (3), A for suffixes  `suffix_bounds.suffix.run`; least E_0 + H for prefixes: `best_first.prefix_tables`
@@ -161,7 +161,7 @@ class ChainAllocation(AllocationTables):
                 step = stage_load(self.overlap, self.share(place.width), *times[:3], into, self.reduction(place))
                 least = max(least, -(-step // self.divisor))
                 if self.overlap != "none":
-                    least = max(least, self.wire_shares[place.width] * max(send, back) // self.divisor)
+                    least = max(least, self.link_shares[place.width] * max(send, back) // self.divisor)
                 continue
             # (3): the largest term so far, without E_0.
             many = self.share(place.width)
@@ -169,7 +169,7 @@ class ChainAllocation(AllocationTables):
             least = max(least, head + own(self.overlap, many, forward, backward, send) + wait)
             # (4), then (5) or (6): the largest delay e so far.
             held = counts[s] if self.alternating else many
-            delay = max(delay, *delays(self.overlap, many, held, self.wire_shares[place.width], *times))
+            delay = max(delay, *delays(self.overlap, many, held, self.link_shares[place.width], *times))
             if self.drains:
                 backwards[place.width] = max(backwards.get(place.width, 0), backward)
                 ahead = max(ahead, forward)

@@ -160,10 +160,10 @@ class AllocationTables(LayerTables):
         return counts
 
     @cached_property
-    def wire_shares(self) -> dict[int, int]:
-        """L_w: the least number of micro-batches on the busiest wire of a stage of each width.
+    def link_shares(self) -> dict[int, int]:
+        """L_w: the least number of micro-batches on the busiest link resource of a stage of each width.
 
-        Micro-batch m goes from replica m mod r to replica m mod r', so every lcm(r, r')-th takes the same wire. The
+        Micro-batch m goes from replica m mod r to replica m mod r', so every lcm(r, r')-th takes the same resource. The
         neighbour's width is unknown here, so the minimum over all its widths is taken.
         """
         periods = {width: max(lcm(width, other) for other in self.widths) * self.unit for width in self.widths}

@@ -51,20 +51,20 @@ def delays(
     overlap: Overlap,
     many: int,
     held: Number,
-    wires: int,
+    link_share: int,
     forward: Number,
     backward: Number,
     send: Number,
     back: Number,
     into: Number,
 ) -> tuple[Number, ...]:
-    """Every e of (4). ``many`` is M_w, ``wires`` L_w, and ``held`` k, or M_w for schedules that need not alternate."""
+    """Every e of (4). ``many`` is M_w, ``link_share`` L_w, and ``held`` k, or M_w if they need not alternate."""
     if overlap == "none":
         forward, backward = forward + send, backward + into
     late = many - held
     lanes = (many - 1) * forward, (many - 1) * backward, (late * (late > 0)) * forward + (many - 1) * backward
     if overlap == "copy":
-        return (*lanes, (wires - 1) * send, (wires - 1) * back)
+        return (*lanes, (link_share - 1) * send, (link_share - 1) * back)
     if overlap == "stream":
-        return (*lanes, wires * send - forward, wires * into - backward)
+        return (*lanes, link_share * send - forward, link_share * into - backward)
     return lanes

@@ -20,9 +20,9 @@ class Backend(Protocol[Problem, Solution]):
     """
 
     def solve(
-        self, problem: Problem, limits: Limits, hint: Solution | None = None, progress: Progress | None = None
+        self, problem: Problem, limits: Limits, hint: Solution | None = None, on_progress: Progress | None = None
     ) -> Report[Solution]:
-        """Minimise the objective, from ``hint`` if it is a solution; ``progress`` is called with each improvement."""
+        """Minimise the objective, from ``hint`` if it is a solution; call ``on_progress`` with each improvement."""
         ...
 
 

@@ -23,7 +23,7 @@ class Bracket(Generic[Solution]):
     evaluate : callable
         The objective of a solution; None if the solution is not feasible.
     limits : Limits
-    progress : callable, optional
+    on_progress : callable, optional
         Called whenever the incumbent or the bound improves.
     cutoff : int, optional
         Objectives of at least this do not matter: once ``low`` reaches it, the search is over.
@@ -50,12 +50,12 @@ class Bracket(Generic[Solution]):
         self,
         evaluate: Callable[[Solution], int | None],
         limits: Limits,
-        progress: Progress | None = None,
+        on_progress: Progress | None = None,
         cutoff: int | None = None,
         largest: int = UNLIMITED - 1,
         relaxed: Callable[[Solution], int] | None = None,
     ) -> None:
-        self._evaluate, self._relaxed, self._progress, self._largest = evaluate, relaxed, progress, largest
+        self._evaluate, self._relaxed, self._on_progress, self._largest = evaluate, relaxed, on_progress, largest
         self.limits, self.clock, self.cutoff = limits, Clock(limits), cutoff
         self.low = 0
         self.best: Solution | None = None
@@ -126,5 +126,5 @@ class Bracket(Generic[Solution]):
         return Report(status, stop, self.value, bound, wall, backend, version, seed, self.best)
 
     def _report_progress(self) -> None:
-        if self._progress is not None:
-            self._progress(self.value, self.low)
+        if self._on_progress is not None:
+            self._on_progress(self.value, self.low)

@@ -30,7 +30,7 @@ def solve(
     problem: FractionalPartition,
     limits: Limits,
     hint: Positions | None = None,
-    progress: Progress | None = None,
+    on_progress: Progress | None = None,
     backend: str = "exact",
 ) -> Report[Positions]:
     """Solve by one of `BACKENDS`.
@@ -40,4 +40,4 @@ def solve(
     ValueError
         If there is no such backend.
     """
-    return backend_of(BACKENDS, backend).solve(problem, limits, hint, progress)
+    return backend_of(BACKENDS, backend).solve(problem, limits, hint, on_progress)

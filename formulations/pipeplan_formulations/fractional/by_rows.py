@@ -37,7 +37,7 @@ class ByRows:
         problem: FractionalPartition,
         limits: Limits,
         hint: Positions | None = None,
-        progress: Progress | None = None,
+        on_progress: Progress | None = None,
         bound: int = 0,
     ) -> Report[Positions]:
         """Minimise T; see `exact.solve` for the first parameters.
@@ -78,8 +78,8 @@ class ByRows:
         proved = answer.status is Status.OPTIMAL and limits.gap == 0
         value = max(bound if proved else low, whole(problem.evaluate(best)))
         bound = min(bound, value)
-        if progress is not None:
-            progress(value, bound)
+        if on_progress is not None:
+            on_progress(value, bound)
         if bound == value:
             return report(Status.OPTIMAL, Stop.OPTIMALITY, value, bound, best)
         return report(Status.FEASIBLE, stop, value, bound, best)

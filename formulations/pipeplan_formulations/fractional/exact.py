@@ -133,7 +133,7 @@ def solve(
     problem: FractionalPartition,
     limits: Limits,
     hint: Positions | None = None,
-    progress: Progress | None = None,
+    on_progress: Progress | None = None,
     enough: int | None = None,
 ) -> Report[Positions]:
     """Minimise T to a whole unit; sums are computed in double precision (see `whole`).
@@ -145,7 +145,7 @@ def solve(
         ``workers`` and ``seed`` are not used.
     hint : positions, optional
         A solution to start from; ignored if it violates (1).
-    progress : callable, optional
+    on_progress : callable, optional
         See `pipeplan_formulations.common.report.Progress`.
     enough : int, optional
         Stop once the lower bound has reached this value.
@@ -157,7 +157,7 @@ def solve(
     """
     if problem.paths:
         raise ValueError("the exact method does not support path cuts, which couple distant stages; use cbc or cpsat")
-    bisection = _Bisection(problem, limits, progress, hint)
+    bisection = _Bisection(problem, limits, on_progress, hint)
     bracket, tables = bisection.bracket, Tables(problem)
     stop = Stop.OPTIMALITY
     target: int | None = bracket.low
@@ -196,10 +196,10 @@ class _Bisection:
     """
 
     def __init__(
-        self, problem: FractionalPartition, limits: Limits, progress: Progress | None, hint: Positions | None
+        self, problem: FractionalPartition, limits: Limits, on_progress: Progress | None, hint: Positions | None
     ) -> None:
         self._problem = problem
-        self.bracket = Bracket(self._value, limits, progress)
+        self.bracket = Bracket(self._value, limits, on_progress)
         self.bracket.low = self.untested = problem.lower_bound()
         self.uncertain: int | None = None
         if hint is not None and problem.feasible(hint):

@@ -15,13 +15,13 @@ SHARE = 1 / 3
 
 
 def solve(
-    problem: GraphPartition, limits: Limits, hint: Stages | None = None, progress: Progress | None = None
+    problem: GraphPartition, limits: Limits, hint: Stages | None = None, on_progress: Progress | None = None
 ) -> Report[Stages]:
     """Minimise T under (1) to (3); see `exact.solve` for the parameters.
 
     The report names the back end that ran last. Each one continues from the incumbent and bound of the one before it.
     """
-    bracket = open_bracket(problem, limits, progress, hint)
+    bracket = open_bracket(problem, limits, on_progress, hint)
     stop, backend = Stop.GAP, exact.NAME
     try:
         downsets = all_downsets(problem, exact.MOST)

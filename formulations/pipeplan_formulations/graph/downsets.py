@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.graph.instance import GraphPartition
 
 WORD = 63
+"""Groups per word of `words`: the bits of a non-negative int64."""
 
 
 def all_downsets(problem: GraphPartition, most: int) -> list[int] | None:

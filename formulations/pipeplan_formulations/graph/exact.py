@@ -14,7 +14,7 @@ MOST = 20_000
 
 
 def solve(
-    problem: GraphPartition, limits: Limits, hint: Stages | None = None, progress: Progress | None = None
+    problem: GraphPartition, limits: Limits, hint: Stages | None = None, on_progress: Progress | None = None
 ) -> Report[Stages]:
     """Minimise T under (1) to (3).
 
@@ -25,7 +25,7 @@ def solve(
         ``workers`` is not used, ``seed`` chooses the orders of the warm start.
     hint : stages, optional
         Solution to start from; ignored if it is not feasible.
-    progress : callable, optional
+    on_progress : callable, optional
         See `Progress`.
 
     Returns
@@ -34,7 +34,7 @@ def solve(
         If there are more downsets or stages than memory holds: the warm start's solution and the lower bound without
         a solver, with stop reason 'error'.
     """
-    bracket = open_bracket(problem, limits, progress, hint)
+    bracket = open_bracket(problem, limits, on_progress, hint)
     stop = Stop.GAP
     try:
         downsets = all_downsets(problem, MOST)

@@ -16,12 +16,12 @@ A stage s has a mode μ, a non-empty set S of groups, and a variant of each. Con
 
 The objective is to minimise T, the largest stage load. A stage's load is the maximum, over the lines of its mode, of
 
-(4)  ⌈ (base? + Σ_{g in S} time + times (⌈Σ_{star leaves} leave / wire⌉ + ⌈Σ_{star enters} enter / wire⌉)) / share ⌉.
+(4)  ⌈ (base? + Σ_{g in S} time + times (⌈Σ_{star leaves} leave / d⌉ + ⌈Σ_{star enters} enter / d⌉)) / share ⌉.
 
-with the base if a group of the stage pays it. If costs depend on neighbouring modes, a pair (μ_s, μ_{s+1}) either has a
-border or is forbidden. For a border, T is at least
+with d the line's ``divisor``, and the base if a group of the stage pays it. If costs depend on neighbouring modes, a
+pair (μ_s, μ_{s+1}) either has a border or is forbidden. For a border, T is at least
 
-(8)  ⌊ times ⌈Σ_{star crosses} leave / wire⌉ / share ⌋.
+(8)  ⌊ times ⌈Σ_{star crosses} leave / d⌉ / share ⌋.
 
 Route ``direct``: a tensor goes from the stage of its source to the stage of each reader. It leaves the first stage if
 any reader lies elsewhere, and enters each of the others. Route ``relay``: the tensor is handed from stage to stage up

@@ -33,7 +33,7 @@ class Line:
         Amount that each star adds if its tensor leaves the stage, or enters it.
     base : int
         Added if the stage holds a group that pays it.
-    wire : int
+    divisor : int
         Divisor of the sums that leave and enter, each rounded up: it turns bytes into time.
     times : int
         Factor of the rounded sums that leave and enter.
@@ -47,7 +47,7 @@ class Line:
     leave: Array
     enter: Array
     base: int = 0
-    wire: int = 1
+    divisor: int = 1
     times: int = 1
     share: int = 1
     pays: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
@@ -58,7 +58,7 @@ class Line:
 
     def load(self, time: Number, leave: Number, enter: Number, paying: Number) -> Number:
         """Load by (4) from a stage's sums over groups and stars and its number of paying groups; numbers or arrays."""
-        crossing = -(-leave // self.wire) + -(-enter // self.wire)
+        crossing = -(-leave // self.divisor) + -(-enter // self.divisor)
         return -(-(self.base * (paying > 0) + time + self.times * crossing) // self.share)
 
 
@@ -70,18 +70,18 @@ class Border:
     ----------
     leave : array, shape (E,)
         Amount that each star adds if it crosses the border.
-    wire, times, share : int
+    divisor, times, share : int
         As in `Line`.
     """
 
     leave: Array
-    wire: int = 1
+    divisor: int = 1
     times: int = 1
     share: int = 1
 
     def load(self, crossing: Number) -> Number:
         """Load by (8) from a sum over stars."""
-        return self.times * -(-crossing // self.wire) // self.share
+        return self.times * -(-crossing // self.divisor) // self.share
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,9 @@ class GraphMode(Mode):
         if any(int(values.min(initial=0)) < 0 for values in [*tables, *stars, self.in_flight]):
             raise ValueError(f"mode {self.name!r}: times, sizes and counts must be 0 or more")
         super().__post_init__()
-        if any(min(line.share, line.wire, line.times) < 1 or line.base < 0 for line in self.lines):
+        if any(min(line.share, line.divisor, line.times) < 1 or line.base < 0 for line in self.lines):
             raise ValueError(
-                f"mode {self.name!r}: a line's share, wire and times must be at least 1, its base at least 0"
+                f"mode {self.name!r}: a line's share, divisor and times must be at least 1, its base at least 0"
             )
 
     @cached_property

@@ -34,8 +34,8 @@ class PrefixModel:
 
     ``y[g][k]`` for k < K − 1, ``x[g][k]``, ``w[g][k][v]`` (x of variant v), ``z[k][m]``; ``leave[e, k]`` and
     ``enter[e, k]``, which may be one switch; ``level[k, f]``: a flow of at least f behind stage k; ``peak[k]``;
-    ``whole``: sums of switches divided by ``wire``, rounded up; ``paid[k, pays]``: stage k holds one of the groups that
-    pay; ``depth[d]``: there are d stages; ``time``: T.
+    ``whole``: sums of switches divided by ``divisor``, rounded up; ``paid[k, pays]``: stage k holds one of the groups
+    that pay; ``depth[d]``: there are d stages; ``time``: T.
     """
 
     problem: GraphPartition
@@ -89,8 +89,8 @@ class PrefixModel:
             point[switch] = int(np.frombuffer(pays, np.bool_)[list(own)].any())
         for depth, switch in self.depth.items():
             point[switch] = int(depth == len(stages))
-        for variable, (crossing, wire) in self.whole.items():
-            point[variable] = -(-sum(cost * point[switch] for switch, cost in crossing.items()) // wire)
+        for variable, (crossing, divisor) in self.whole.items():
+            point[variable] = -(-sum(cost * point[switch] for switch, cost in crossing.items()) // divisor)
         point[self.time] = value
         return point
 
@@ -181,7 +181,7 @@ def _direct(model: PrefixModel) -> None:
     problem, rows = model.problem, model.rows
     weights = [(row.leave, row.enter) for mode in problem.modes for row in mode.lines]
     weights += [(0 * mode.received, mode.received) for mode in problem.modes]
-    plain = all(row.wire == 1 for mode in problem.modes for row in mode.lines)
+    plain = all(row.divisor == 1 for mode in problem.modes for row in mode.lines)
     for e, star in enumerate(problem.stars):
         leaves, enters = (any(pair[way][e] for pair in weights) for way in (0, 1))
         alike = plain and all(pair[0][e] == pair[1][e] for pair in weights)
@@ -234,8 +234,8 @@ def _loads(model: PrefixModel, k: int, mode: GraphMode, used: int, when: tuple[i
             crossing = {
                 switches[int(e), k]: int(weights[e]) for e in np.flatnonzero(weights) if (int(e), k) in switches
             }
-            if line.wire > 1 and crossing:
-                crossing = {_whole(model, crossing, line.wire, when): 1}
+            if line.divisor > 1 and crossing:
+                crossing = {_whole(model, crossing, line.divisor, when): 1}
             for switch, cost in crossing.items():
                 both = switch in terms and model.problem.route == "direct"  # one switch for both directions
                 terms[switch] = -cost * line.times if both else terms.get(switch, 0) - cost * line.times
@@ -262,8 +262,8 @@ def _borders(model: PrefixModel) -> None:
         for border in problem.borders:
             stars = np.flatnonzero(border.leave)
             crossing = {model.leave[int(e), k]: int(border.leave[e]) for e in stars if (int(e), k) in model.leave}
-            if border.wire > 1 and crossing:
-                crossing = {_whole(model, crossing, border.wire, ()): 1}
+            if border.divisor > 1 and crossing:
+                crossing = {_whole(model, crossing, border.divisor, ()): 1}
             crossings.append(crossing)
         for (m, behind), index in np.ndenumerate(problem.pairs):
             when = model.z[k][m], model.z[k + 1][behind]
@@ -275,11 +275,11 @@ def _borders(model: PrefixModel) -> None:
                 rows.at_least({model.time: border.share * unit} | terms, 1 - border.share * unit, when)
 
 
-def _whole(model: PrefixModel, crossing: dict[int, int], wire: int, when: tuple[int, ...]) -> int:
-    """Add a variable that is Σ crossing / wire, rounded up."""
-    rounded = model.rows.integer(0, -(-sum(crossing.values()) // wire))
-    model.rows.at_least({rounded: wire} | {switch: -cost for switch, cost in crossing.items()}, 0, when)
-    model.whole[rounded] = crossing, wire
+def _whole(model: PrefixModel, crossing: dict[int, int], divisor: int, when: tuple[int, ...]) -> int:
+    """Add a variable that is Σ crossing / divisor, rounded up."""
+    rounded = model.rows.integer(0, -(-sum(crossing.values()) // divisor))
+    model.rows.at_least({rounded: divisor} | {switch: -cost for switch, cost in crossing.items()}, 0, when)
+    model.whole[rounded] = crossing, divisor
     return rounded
 
 

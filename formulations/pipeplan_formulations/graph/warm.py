@@ -23,10 +23,10 @@ DOWNSETS = 1200
 
 
 def open_bracket(
-    problem: GraphPartition, limits: Limits, progress: Progress | None = None, hint: Stages | None = None
+    problem: GraphPartition, limits: Limits, on_progress: Progress | None = None, hint: Stages | None = None
 ) -> Bracket[Stages]:
     """Create the bracket of a graph partition: the lower bound without a solver, and the hint if it is feasible."""
-    bracket: Bracket[Stages] = Bracket(problem.evaluate, limits, progress, largest=problem.largest)
+    bracket: Bracket[Stages] = Bracket(problem.evaluate, limits, on_progress, largest=problem.largest)
     bracket.low = lower_bound(problem)
     bracket.impossible = bool(problem.depths) and min(problem.depths) > problem.most_stages
     if hint is not None and problem.feasible(hint):

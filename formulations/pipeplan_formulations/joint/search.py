@@ -244,7 +244,7 @@ def _large(instance: PipelineSchedule) -> bool:
 
 
 def solve(
-    problem: JointPipeline, limits: Limits, progress: Progress | None = None, backend: str = "cpsat"
+    problem: JointPipeline, limits: Limits, on_progress: Progress | None = None, backend: str = "cpsat"
 ) -> Report[Solution]:
     """Minimise (13).
 
@@ -252,13 +252,15 @@ def solve(
     ----------
     problem : JointPipeline
     limits : Limits
-    progress : callable, optional
+    on_progress : callable, optional
         See `Progress`.
     backend : {'cpsat', 'cbc', 'exact'}
         Solver of the schedule problems.
     """
     clock = Clock(limits)
-    search = Search(problem, limits, lambda value, bound, _: progress(value, bound) if progress else None, backend)
+    search = Search(
+        problem, limits, lambda value, bound, _: on_progress(value, bound) if on_progress else None, backend
+    )
     search.run()
     value, bound, stop = search.value, search.bound, search.stop
     if value is None:

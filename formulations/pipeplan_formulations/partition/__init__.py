@@ -10,10 +10,10 @@ from pipeplan_formulations.common.report import Limits, Progress, Report
 from pipeplan_formulations.partition import exact
 from pipeplan_formulations.partition.by_rows import ByRows
 from pipeplan_formulations.partition.instance import ChainPartition
-from pipeplan_formulations.partition.parts import PathCut, Tie, Wire
+from pipeplan_formulations.partition.parts import LinkResource, PathCut, Tie
 from pipeplan_formulations.partition.tables import Boundaries
 
-__all__ = ["BACKENDS", "Boundaries", "ChainPartition", "PathCut", "Tie", "Wire", "solve"]
+__all__ = ["BACKENDS", "Boundaries", "ChainPartition", "LinkResource", "PathCut", "Tie", "solve"]
 
 BACKENDS: dict[str, Backend[ChainPartition, Boundaries]] = {
     **{name: ByRows(solver) for name, solver in SOLVERS.items()},
@@ -26,7 +26,7 @@ def solve(
     problem: ChainPartition,
     limits: Limits,
     hint: Boundaries | None = None,
-    progress: Progress | None = None,
+    on_progress: Progress | None = None,
     backend: str = "cpsat",
     cutoff: int | None = None,
 ) -> Report[Boundaries]:
@@ -40,5 +40,5 @@ def solve(
         If no backend has this name.
     """
     if backend == "exact":
-        return exact.solve(problem, limits, hint, progress, cutoff)
-    return backend_of(BACKENDS, backend).solve(problem, limits, hint, progress)
+        return exact.solve(problem, limits, hint, on_progress, cutoff)
+    return backend_of(BACKENDS, backend).solve(problem, limits, hint, on_progress)

@@ -51,7 +51,7 @@ def largest(problem: PartitionTables) -> int:
     work = sum(int(table.max(axis=0).sum(dtype=object)) for table in tables)
     links = (problem.send, problem.send_back, problem.link)
     sends = sum(int(table.max(axis=1).sum(dtype=object)) for table in links if table.size)
-    shared = sum(int(row.max(initial=0)) for w in problem.wires for row in (w.busy, w.beyond) if row is not None)
+    shared = sum(int(row.max(initial=0)) for w in problem.resources for row in (w.busy, w.beyond) if row is not None)
     step = (problem.micro_batches + 1) * (work + sends) + once + shared + 2 * int(problem.latency.sum(dtype=object))
     return max(
         [

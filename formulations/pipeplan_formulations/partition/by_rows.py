@@ -26,7 +26,7 @@ class ByRows:
         problem: ChainPartition,
         limits: Limits,
         hint: Boundaries | None = None,
-        progress: Progress | None = None,
+        on_progress: Progress | None = None,
         start: Report[Boundaries] | None = None,
     ) -> Report[Boundaries]:
         """Minimise T under (1) to (9) and (12); see `exact.solve` for the other parameters.
@@ -43,7 +43,7 @@ class ByRows:
         solver, clock = self.solver, Clock(limits)
         scale, first = scale_for(problem.largest, solver.bits), _checked(problem, start)
         if first is None:
-            first = exact.solve(problem, replace(limits, time=limits.time * SHARE), hint, progress)
+            first = exact.solve(problem, replace(limits, time=limits.time * SHARE), hint, on_progress)
 
         def report(status: Status, stop: Stop, bound: int, best: Boundaries | None) -> Report[Boundaries]:
             value = None if best is None else problem.evaluate(best)
@@ -58,7 +58,7 @@ class ByRows:
         if model is None:
             return report(Status.INFEASIBLE, Stop.OPTIMALITY, first.bound, None)
 
-        shown = _BestSoFar(progress, first.objective, first.bound)
+        shown = _BestSoFar(on_progress, first.objective, first.bound)
 
         def on_solution(point: list[float]) -> None:
             boundaries = model.boundaries(point, problem.layers)
@@ -70,8 +70,8 @@ class ByRows:
             model,
             replace(limits, time=clock.left),
             None if first.solution is None else model.point(problem, first.solution, high),
-            None if progress is None else on_solution,
-            None if progress is None else lambda bound: shown.update(shown.best, scale.up(bound)),
+            None if on_progress is None else on_solution,
+            None if on_progress is None else lambda bound: shown.update(shown.best, scale.up(bound)),
         )
         found = [first.solution] if first.solution is not None else []
         if answer.status is Status.INFEASIBLE and not found:
@@ -104,15 +104,15 @@ def _checked(problem: ChainPartition, start: Report[Boundaries] | None) -> Repor
 
 @dataclass
 class _BestSoFar:
-    """Best value and bound so far, reported to ``progress`` when one of them improves."""
+    """Best value and bound so far, reported to ``on_progress`` when one of them improves."""
 
-    progress: Progress | None
+    on_progress: Progress | None
     best: int | None
     bound: int
 
     def update(self, best: int | None, bound: int) -> None:
-        """Call ``progress`` if the value or the bound is better."""
+        """Call ``on_progress`` if the value or the bound is better."""
         better = (best, max(bound, self.bound))
-        if self.progress is not None and better != (self.best, self.bound):
+        if self.on_progress is not None and better != (self.best, self.bound):
             self.best, self.bound = better
-            self.progress(self.best, self.bound if self.best is None else min(self.bound, self.best))
+            self.on_progress(self.best, self.bound if self.best is None else min(self.bound, self.best))

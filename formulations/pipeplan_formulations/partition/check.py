@@ -28,7 +28,7 @@ def check(problem: PartitionTables) -> None:
         raise ValueError("split backwards go with objective step, and without path cuts, whose backwards are whole")
     if problem.paths and problem.objective != "step":
         raise ValueError("path cuts bound the step time; the bottleneck objective has none")
-    _check_wires(problem, stages, layers)
+    _check_resources(problem, stages, layers)
     for path in problem.paths:
         if path.sizes != (stages, stages, stages, stages, stages - 1, stages - 1):
             raise ValueError(f"a path cut has rows of {list(path.sizes)} coefficients; there are {stages} stages")
@@ -36,19 +36,19 @@ def check(problem: PartitionTables) -> None:
             raise ValueError(f"a path cut has a surplus for links or cuts that do not exist: {path.surplus}")
 
 
-def _check_wires(problem: PartitionTables, stages: int, layers: int) -> None:
-    if problem.wires and problem.objective != "step":
-        raise ValueError("wires bound the step time; the bottleneck objective has none")
-    for wire in problem.wires:
-        rows = [wire.busy] if wire.beyond is None else [wire.busy, wire.beyond]
-        if not 0 <= wire.link <= stages - 1 - len(rows):
+def _check_resources(problem: PartitionTables, stages: int, layers: int) -> None:
+    if problem.resources and problem.objective != "step":
+        raise ValueError("link resources bound the step time; the bottleneck objective has none")
+    for resource in problem.resources:
+        rows = [resource.busy] if resource.beyond is None else [resource.busy, resource.beyond]
+        if not 0 <= resource.link <= stages - 1 - len(rows):
             raise ValueError(
-                f"a wire of links {wire.link} to {wire.link + len(rows) - 1}; there are {stages - 1} links"
+                f"a resource of links {resource.link} to {resource.link + len(rows) - 1}; there are {stages - 1} links"
             )
         if any(row.shape != (layers - 1,) or (row.size and int(row.min()) < 0) for row in rows):
-            raise ValueError(f"a wire of link {wire.link} needs {layers - 1} times of 0 or more")
-        if wire.beyond is not None and problem.overlap == "stream":
-            raise ValueError("where tensors stream, a wire serves one link")
+            raise ValueError(f"a link resource of link {resource.link} needs {layers - 1} times of 0 or more")
+        if resource.beyond is not None and problem.overlap == "stream":
+            raise ValueError("where tensors stream, a resource serves one link")
 
 
 def _check_counts(problem: PartitionTables) -> None:

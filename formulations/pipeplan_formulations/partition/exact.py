@@ -22,7 +22,7 @@ def solve(
     problem: ChainPartition,
     limits: Limits,
     hint: Boundaries | None = None,
-    progress: Progress | None = None,
+    on_progress: Progress | None = None,
     cutoff: int | None = None,
 ) -> Report[Boundaries]:
     """Minimise T under (1) to (5), (8), (9) and (12); (6) only counts in the objective of the answer.
@@ -34,7 +34,7 @@ def solve(
         ``workers`` and ``seed`` are not used.
     hint : boundaries, optional
         Partition to start from; ignored if it breaks (1).
-    progress : callable, optional
+    on_progress : callable, optional
         See `Progress`.
     cutoff : int, optional
         Values of at least this do not matter: a proof that there are none below it is enough. The report may then have
@@ -54,7 +54,7 @@ def solve(
     """
     if problem.largest >= NEVER // 2:
         raise BeyondIntegersError(f"times add up to {problem.largest}, beyond {NEVER // 2}; scale them")
-    bracket = _open(problem, limits, progress, cutoff)
+    bracket = _open(problem, limits, on_progress, cutoff)
     stop = Stop.OPTIMALITY
     try:
         if hint is not None and problem.feasible(hint):
@@ -72,7 +72,7 @@ def solve(
 
 
 def _open(
-    problem: ChainPartition, limits: Limits, progress: Progress | None, cutoff: int | None
+    problem: ChainPartition, limits: Limits, on_progress: Progress | None, cutoff: int | None
 ) -> Bracket[Boundaries]:
     """A bracket whose bound is on the problem without (6), with lower bounds on recomputation."""
 
@@ -81,6 +81,6 @@ def _open(
 
     free = problem.with_paths(()) if problem.paths else problem
     relaxed = partial(free.evaluate, optimistic=True) if problem.paths or problem.recomputable.any() else None
-    bracket = Bracket(evaluate, limits, progress, cutoff, relaxed=relaxed)
+    bracket = Bracket(evaluate, limits, on_progress, cutoff, relaxed=relaxed)
     bracket.low = problem.lower_bound()
     return bracket

@@ -15,10 +15,10 @@ for backward), P_s (resident bytes), Z_s (largest workspace). At link s: f_s, g_
 forward and gradients back), l_s (latency), c_s (time per micro-batch that the link is busy, in its busier direction if
 it has two), r_{s+1} (bytes that stage s + 1 holds of what it received; r_0 = 0). Beyond the ends f_{S−1} = g_{−1} = 0.
 
-Of M micro-batches the busiest replica of stage s processes M_s = ⌈M / r_s⌉, and the busiest wire of link s carries m_s.
-Once per step a stage reduces its replicas' gradients and updates its weights: E_s = R_s + U_s. R_s is the sum of
-``reduce`` over its layers, plus ``reduce_base`` if one of them has ``reduce`` > 0. A `Tie` whose layers lie on
-different stages adds to R_s, U_s and P_s.
+Of M micro-batches the busiest replica of stage s processes M_s = ⌈M / r_s⌉, and the busiest link resource (in short:
+resource) of link s carries m_s. Once per step a stage reduces its replicas' gradients and updates its weights:
+E_s = R_s + U_s. R_s is the sum of ``reduce`` over its layers, plus ``reduce_base`` if one of them has ``reduce`` > 0. A
+`Tie` whose layers lie on different stages adds to R_s, U_s and P_s.
 
 A stage recomputes some of its layers, X_s: each holds its output instead of what it saved, and its forward is repeated
 in B_s. X_s is not a variable but a function of the span: of all sets that satisfy (1) it is one of least Σ forward, and
@@ -55,9 +55,9 @@ this means any schedule that runs at most k_s forwards of a stage before its fir
 
 (8)  T ≥ R + max(M_s − k_s, 0) F_s + (M_s − 1) B_s       (none: F_s + f_s and B_s + g_{s−1}), if ``alternating``.
 
-(9)  T ≥ R + V − f_s   (copy, none),   T ≥ R + V − F_s   (stream)         for each `Wire` that the activations of link s
-     T ≥ R + V − g_s   (copy, none),   T ≥ R + V − B_{s+1}   (stream)     or the gradients keep busy for V in a step
-     T ≥ R + V + V' − (f_s + l_s + F_{s+1} + f_{s+1})                     and with V' for link s + 1 on the same wire
+(9)  T ≥ R + V − f_s   (copy, none),   T ≥ R + V − F_s   (stream)         for each `LinkResource` that is busy for V in
+     T ≥ R + V − g_s   (copy, none),   T ≥ R + V − B_{s+1}   (stream)     a step with activations or gradients of link s
+     T ≥ R + V + V' − (f_s + l_s + F_{s+1} + f_{s+1})                     and with V' for link s + 1 on the same one
      T ≥ R + V + V' − (g_{s+1} + l_{s+1} + B_{s+1} + g_s)
 
 If backwards are split, ``backward`` is the time of the input gradient, and V_s is that of the weight gradient, which
@@ -75,7 +75,7 @@ Reasons, with proofs in docs/bounds.md:
 - (6): a path through the actions of one given order is a chain of consecutive actions in every partition.
 - (8): between the start of the first and the end of the last backward of a replica lie all its backwards, and all its
   forwards except k_s.
-- (9): (5) for a wire whose transfers differ.
+- (9): (5) for a resource whose transfers differ.
 
 All times are integers of one unit, all sizes integers of another.
 
@@ -90,7 +90,7 @@ X_s                    `memory.SpanRecomputation`, `ChainPartition.recompute`
 (4), p_t and q_t       `terms.ahead`, `terms.behind`; R_s: `objective.reductions`
 (5), (8), (12)         `terms.delays`
 (6)                    `parts.PathCut.length`
-(9)                    `objective.delays_of_wires`
+(9)                    `objective.delays_of_resources`
 step, one partition    `objective.value`
 step, programme        `spans.spans` has the tables, `pareto.solve_step` the labels
 (2) to (9) as rows     `linear.linear_model`

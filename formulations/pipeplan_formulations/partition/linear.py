@@ -16,7 +16,7 @@ from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.link_positions import Membership, add_link_positions
 from pipeplan_formulations.partition.memory_rows import TieFlags, add_memory_rows
 from pipeplan_formulations.partition.model import PartitionModel
-from pipeplan_formulations.partition.objective import Hop, delays_of_wires
+from pipeplan_formulations.partition.objective import Hop, delays_of_resources
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
 from pipeplan_formulations.partition.windows import windows
 
@@ -161,6 +161,6 @@ def _step(
     hops = [Hop(*times) for times in zip(sends, returns, [0, *latencies, 0], strict=True)]
     for s, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
         forward, backward, send, return_in = times
-        shared = delays_of_wires(problem, s, forward, backward, hops[s], hops[s + 1], held)
+        shared = delays_of_resources(problem, s, forward, backward, hops[s], hops[s + 1], held)
         for delay in (*delays(problem.overlap, count, forward, backward, send, return_in, weight[s]), *shared):
             model.above(head + delay)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.layer_tables import Array
-from pipeplan_formulations.partition.parts import Wire
+from pipeplan_formulations.partition.parts import LinkResource
 from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
 from pipeplan_formulations.partition.terms import Number, Overlap, ahead, behind, delays, load
 
@@ -52,7 +52,7 @@ def value(problem: PartitionTables, boundaries: Boundaries, recomputing: Array) 
     hops = [Hop(*times) for times in zip([0, *out], [*into, 0], [0, *problem.latency.tolist(), 0], strict=True)]
     for t, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
         least = max(least, head + max(delays(problem.overlap, count, *times, weight[t])))
-        shared = delays_of_wires(problem, t, *times[:2], hops[t], hops[t + 1], lambda at, row: int(row[cut[at]]))
+        shared = delays_of_resources(problem, t, *times[:2], hops[t], hops[t + 1], lambda at, row: int(row[cut[at]]))
         least = max(least, head + max(shared, default=0))
     # (6).
     lengths = forward, backward, update, reduce, send, back
@@ -96,7 +96,7 @@ class Hop(NamedTuple):
     latency: Number
 
 
-def delays_of_wires(
+def delays_of_resources(
     problem: PartitionTables,
     stage: int,
     forward: Number,
@@ -105,7 +105,7 @@ def delays_of_wires(
     out: Hop,
     busy: Callable[[int, Array], Number],
 ) -> Iterator[Number]:
-    """The delays e of (9), one for each wire of the stage.
+    """The delays e of (9), one for each link resource of the stage.
 
     Parameters
     ----------
@@ -114,21 +114,21 @@ def delays_of_wires(
     busy : callable
         ``busy(link, row)``: the entry of the row for the cut at which the link lies.
     """
-    for wire in problem.wires:
-        if wire.stage != stage:
+    for resource in problem.resources:
+        if resource.stage != stage:
             continue
-        total = busy(wire.link, wire.busy)
-        if wire.beyond is not None:
-            total = total + busy(wire.link + 1, wire.beyond)
-        yield total - _alone(problem.overlap, wire, backward if wire.back else forward, into, out)
+        total = busy(resource.link, resource.busy)
+        if resource.beyond is not None:
+            total = total + busy(resource.link + 1, resource.beyond)
+        yield total - _alone(problem.overlap, resource, backward if resource.back else forward, into, out)
 
 
-def _alone(overlap: Overlap, wire: Wire, action: Number, into: Hop, out: Hop) -> Number:
-    """The part of R from the start of the first transfer on the wire to the end of the last, for one micro-batch."""
+def _alone(overlap: Overlap, resource: LinkResource, action: Number, into: Hop, out: Hop) -> Number:
+    """The part of R from the start of the resource's first transfer to the end of its last, for one micro-batch."""
     if overlap == "stream":
         return action
-    if wire.beyond is None:
-        return into.send_back if wire.back else out.send
-    if wire.back:
+    if resource.beyond is None:
+        return into.send_back if resource.back else out.send
+    if resource.back:
         return out.send_back + out.latency + action + into.send_back
     return into.send + into.latency + action + out.send

@@ -1,4 +1,4 @@
-"""Parts of a chain partition instance: ties of layers that share weights, wires that links share, and path cuts.
+"""Parts of a chain partition instance: ties of layers that share weights, link resources, and path cuts.
 
 ::
 
@@ -84,8 +84,8 @@ def is_home(layers: tuple[int, ...], a: Array | int, b: Array | int) -> Flags:
 
 
 @dataclass(frozen=True)
-class Wire:
-    """A wire, or another resource, that carries the transfers of a link, and perhaps of the next one, one at a time.
+class LinkResource:
+    """A link or network card, which carries the transfers of a link, and perhaps of the next one, one at a time.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class PathCut:
 
     ``forward``, ``backward``, ``update`` and ``reduce`` have one entry per stage (an empty ``reduce`` stands for
     zeros), ``send`` and ``send_back`` one per link. ``surplus`` lists links, each with a time per cut: the time beyond
-    f or g that the path's transfers over the link take, because they use slower wires.
+    f or g that the path's transfers over the link take, because they use slower resources.
 
     Raises
     ------
@@ -139,7 +139,7 @@ class PathCut:
                 raise ValueError(f"a path counts actions; {name} has a negative coefficient: {getattr(self, name)}")
         for link, row in self.surplus:
             if any(time < 0 for time in row):
-                raise ValueError(f"a wire of link {link} is faster than the fastest one: {row}")
+                raise ValueError(f"a link resource of link {link} is faster than the fastest one: {row}")
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -173,7 +173,7 @@ class PathCut:
         """
         total = self.constant
         for link, row in self.surplus:
-            assert chosen is not None, "a path over unlike wires depends on where its links lie"
+            assert chosen is not None, "a path over unlike resources depends on where its links lie"
             total = total + chosen(link, row)
         rows = (self.forward, self.backward, self.update, self.send, self.send_back)
         times = (forward, backward, update, send, send_back)

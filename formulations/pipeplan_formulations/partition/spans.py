@@ -17,7 +17,7 @@ from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.objective import (
     Hop,
     copies_update,
-    delays_of_wires,
+    delays_of_resources,
     per_sample,
     period,
     reductions,
@@ -107,11 +107,11 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
     later = behind(problem.overlap, b, latency, passed_back, returned[ends]) + (0 if s else own + own_weight)
     # Delays of (5) and (8), then of (9).
     every = [*delays(problem.overlap, count, f, b, sent[ends], passed_back, own_weight)]
-    if problem.wires:
+    if problem.resources:
         passed_on = _at_boundary(problem.send[s - 1])[begins] if s else 0
         before = Hop(passed_on, passed_back, int(problem.latency[s - 1]) if s else 0)
         beyond = Hop(sent[ends], returned[ends], latency)
-        every += delays_of_wires(
+        every += delays_of_resources(
             problem, s, f, b, before, beyond, lambda link, row: _at_boundary(row)[ends if link == s else begins]
         )
     delay = np.maximum.reduce(np.broadcast_arrays(*every))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables, sums_before
 from pipeplan_formulations.common.recomputation import shared_recomputation
 from pipeplan_formulations.common.span_options import SpanOptions
-from pipeplan_formulations.partition.parts import PathCut, Tie, Wire
+from pipeplan_formulations.partition.parts import LinkResource, PathCut, Tie
 from pipeplan_formulations.partition.terms import Counts, Overlap
 
 Boundaries = tuple[int, ...]
@@ -26,7 +26,7 @@ class PartitionTables(LayerTables):
     Attributes
     ----------
     send, latency : array of int
-        f and l of each link; if its wires differ, those of the fastest.
+        f and l of each link; if its resources differ, those of the fastest.
     send_back, link : array of int
         g and c of each cut on each link.
     received : array of int
@@ -39,8 +39,8 @@ class PartitionTables(LayerTables):
     objective : 'step' or 'bottleneck'
     paths : tuple of PathCut
         Inequalities (6); only with objective 'step'.
-    wires : tuple of Wire
-        Wires of (9); only with objective 'step'.
+    resources : tuple of LinkResource
+        Link resources of (9); only with objective 'step'.
     counts : array of int, optional
         M_s; by default M.
     link_counts : array of int, optional
@@ -82,7 +82,7 @@ class PartitionTables(LayerTables):
     overlap: Overlap = "copy"
     objective: Literal["step", "bottleneck"] = "step"
     paths: tuple[PathCut, ...] = ()
-    wires: tuple[Wire, ...] = ()
+    resources: tuple[LinkResource, ...] = ()
     counts: Array | None = None
     link_counts: Array | None = None
     alternating: bool = False
@@ -131,11 +131,11 @@ class PartitionTables(LayerTables):
         """Micro-batch counts of each stage: M_s, late forwards of (8), m_s and m_{s−1}."""
         most = [self.micro_batches] * self.stages if self.counts is None else self.counts.tolist()
         single = [count == self.micro_batches for count in most]
-        wires = [min(most[s], most[s + 1]) if single[s] or single[s + 1] else 1 for s in range(self.stages - 1)]
-        wires = [1, *(wires if self.link_counts is None else self.link_counts.tolist()), 1]
+        counts = [min(most[s], most[s + 1]) if single[s] or single[s + 1] else 1 for s in range(self.stages - 1)]
+        counts = [1, *(counts if self.link_counts is None else self.link_counts.tolist()), 1]
         in_flight = np.maximum(self.in_flight if self.warm_up is None else self.warm_up, 1).tolist()
         late = [max(m - k, 0) if self.alternating else 0 for m, k in zip(most, in_flight, strict=True)]
-        return tuple(Counts(most[s], late[s], wires[s + 1], wires[s]) for s in range(self.stages))
+        return tuple(Counts(most[s], late[s], counts[s + 1], counts[s]) for s in range(self.stages))
 
     def options(self, s: int) -> SpanOptions:
         """Recomputation options of stage s."""

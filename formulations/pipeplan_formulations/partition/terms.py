@@ -24,7 +24,7 @@ class Counts(NamedTuple):
     """Numbers of micro-batches per step.
 
     ``stage`` (M_s): on the stage's busiest replica. ``late``: forwards there that must follow its first backward.
-    ``out``, ``into``: over the busiest wire of link s, and of link s − 1.
+    ``out``, ``into``: over the busiest resource of link s, and of link s − 1.
     """
 
     stage: int

@@ -24,7 +24,7 @@ def solve(
     problem: PipelineSchedule,
     limits: Limits,
     hint: Orders | None = None,
-    progress: Progress | None = None,
+    on_progress: Progress | None = None,
     backend: str = "auto",
 ) -> Report[Orders]:
     """Solve by one of `BACKENDS`.
@@ -34,4 +34,4 @@ def solve(
     ValueError
         If there is no such backend.
     """
-    return backend_of(BACKENDS, backend).solve(problem, limits, hint, progress)
+    return backend_of(BACKENDS, backend).solve(problem, limits, hint, on_progress)

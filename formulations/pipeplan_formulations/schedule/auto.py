@@ -17,18 +17,18 @@ SHARE = 0.5
 
 
 def solve(
-    problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
+    problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
 ) -> Report[Orders]:
     """Solve by CP-SAT, by `cyclic`, or by both in turn; the result is never worse than ``hint``."""
     large = pairs(problem) > cpsat.PAIRS
     if not large and not _many(problem):
-        return cpsat.solve(problem, limits, hint, progress)
-    clock, on_progress = Clock(limits), _Monotone(progress)
-    first = cyclic.solve(problem, limits if large else replace(limits, time=SHARE * limits.time), hint, on_progress)
+        return cpsat.solve(problem, limits, hint, on_progress)
+    clock, improved = Clock(limits), _Monotone(on_progress)
+    first = cyclic.solve(problem, limits if large else replace(limits, time=SHARE * limits.time), hint, improved)
     if large or first.status is Status.INFEASIBLE or first.stop in (Stop.OPTIMALITY, Stop.GAP, Stop.INTERRUPT):
         return first
     rest = replace(limits, time=clock.left)
-    return _both(first, cpsat.solve(problem, rest, first.solution or hint, on_progress), limits, clock.wall)
+    return _both(first, cpsat.solve(problem, rest, first.solution or hint, improved), limits, clock.wall)
 
 
 def _many(problem: PipelineSchedule) -> bool:
@@ -50,8 +50,8 @@ def _both(first: Report[Orders], second: Report[Orders], limits: Limits, wall: f
 class _Monotone:
     """Progress callback that forwards only improvements over all runs so far."""
 
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
+    def __init__(self, on_progress: Progress | None) -> None:
+        self._on_progress = on_progress
         self._value: int | None = None
         self._bound = 0
 
@@ -60,5 +60,5 @@ class _Monotone:
         if value is not None and (self._value is None or value < self._value):
             self._value = value
         self._bound = max(self._bound, bound)
-        if self._progress is not None and known != (self._value, self._bound):
-            self._progress(self._value, self._bound)
+        if self._on_progress is not None and known != (self._value, self._bound):
+            self._on_progress(self._value, self._bound)

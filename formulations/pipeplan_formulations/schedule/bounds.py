@@ -16,7 +16,7 @@ with `packed`. Before F_s(i) the device of stage s runs
 
 and before I_s(i) all F_t(j), j ≤ i, of its stages, I_t(j), j ≤ i, of those t > s, and I_s(j), j < i. The operations
 after it are the same read backwards. All of them have ended with one lane or two; on a device with two lanes each lane
-is packed separately. A transfer is packed with the transfers on its wires that precede it by the chain of their
+is packed separately. A transfer is packed with the transfers on its resources that precede it by the chain of their
 micro-batch.
 
 If the problem is large, only the last `REACH` micro-batches before (the next ones after) are packed, and all others are
@@ -39,9 +39,9 @@ them ends no earlier than it can in a schedule of n.
 
 The bound
 ---------
-By its window every operation A has a head, its time and a tail, hence T ≥ head + time + tail. A lane or wire runs one
-operation at a time, each within its head and tail. So T is at least the value of Jackson's preemptive rule (`jackson`)
-on all operations of a lane or wire. For the device of a single stage s with one lane this includes
+By its window every operation A has a head, its time and a tail, hence T ≥ head + time + tail. A lane or link resource
+runs one operation at a time, each within its head and tail. So T is at least the value of Jackson's preemptive rule
+(`jackson`) on all operations of a lane or resource. For the device of a single stage s with one lane this includes
 
     joined   T ≥ head of F_s(0) + M (F_s + B_s) + tail of I_s
     split    T ≥ head of F_s(0) + M (F_s + I_s + W_s) + ending_s
@@ -178,8 +178,8 @@ class _Side:
             return max(packed(forwards), packed(others))
         return packed(forwards + others)
 
-    def on_wires(self, row: Row, least: int, ranges: tuple[tuple[int, int], tuple[int, int]], sign: int) -> int:
-        """Largest packing over the wires of a transfer, and at least ``least``.
+    def on_resources(self, row: Row, least: int, ranges: tuple[tuple[int, int], tuple[int, int]], sign: int) -> int:
+        """Largest packing over the resources of a transfer, and at least ``least``.
 
         ``ranges`` are the micro-batches to pack of its own row, and of rows on its side of the chain (``sign`` 1:
         before it, −1: after it).
@@ -211,15 +211,17 @@ class _Heads(_Side):
                 self.table["W"][s][i] = self._weight(s, i)
 
     def _send(self, row: Row, i: int) -> None:
-        """Set the head of the transfer after an operation, if it occupies wires."""
+        """Set the head of the transfer after an operation, if it occupies resources."""
         transfer = self.problem.sent.get(row)
         if transfer is not None:
             least = self.table[row[0]][row[1]][i] + self.problem.ready[transfer]
             first = i - self.reach
-            self.table[transfer[0]][transfer[1]][i] = self.on_wires(transfer, least, ((first, i), (first, i + 1)), 1)
+            self.table[transfer[0]][transfer[1]][i] = self.on_resources(
+                transfer, least, ((first, i), (first, i + 1)), 1
+            )
 
     def _arrival(self, row: Row, i: int) -> int:
-        """Earliest end of the transfer after an operation; 0 if it occupies no wires."""
+        """Earliest end of the transfer after an operation; 0 if it occupies no resources."""
         transfer = self.problem.sent.get(row)
         if transfer is None:
             return 0
@@ -300,7 +302,7 @@ class _Tails(_Side):
         if transfer is None:
             return arrived
         (kind, s), (sent, _), end = row, transfer, i + self.reach + 1
-        self.table[sent][s][i] = tail = self.on_wires(transfer, arrived, ((i + 1, end), (i, end)), -1)
+        self.table[sent][s][i] = tail = self.on_resources(transfer, arrived, ((i + 1, end), (i, end)), -1)
         return max(arrived, problem.ready[transfer] + problem.time[sent][s] - problem.time[kind][s] + tail)
 
     def _weight(self, s: int, i: int) -> int:

@@ -1,15 +1,15 @@
 """Linear model for small instances: a second proof that shares only the start and the bounds with CP-SAT.
 
-The mixed-integer programme has a start A ≥ 0 for every operation and every transfer. For each pair on one lane or wire
-that no chain orders, a binary y is 1 if the first of them comes first. For a forward and an operation that may run
-concurrently, y is 1 only if the latter has ended before the forward starts.
+The mixed-integer programme has a start A ≥ 0 for every operation and every transfer. For each pair on one lane or link
+resource that no chain orders, a binary y is 1 if the first of them comes first. For a forward and an operation that may
+run concurrently, y is 1 only if the latter has ended before the forward starts.
 
 (a)  `_chains`: (1) to (3), (6), the order 0, 1, 2, … of one kind and stage, and T ≥ last end + ending of each stage.
 (b)  `_apart`: A_b ≥ A_a + time_a − G (1 − y_{ab}) and A_a ≥ A_b + time_b − G y_{ab}, with G the largest violation;
      only the first of both for concurrent operations. Ends include the tensors that a device waits for.
 (c)  `_memory`: for every forward, the bytes of the operations that y puts before it, and its own, are at most the room.
 (d)  `_implied`: of Y_i and Y_{i+1} of one kind and stage the second comes before X only if the first does; and a lane
-     or wire takes its least head, its work and its least tail. CBC would find neither by itself.
+     or resource takes its least head, its work and its least tail. CBC would find neither by itself.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,10 +34,10 @@ class ByRows:
     solver: MipSolver
 
     def solve(
-        self, problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
+        self, problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
     ) -> Report[Orders]:
         """Minimise (5). The solver gets the value of the start as a bound, not the start itself."""
-        bracket, solver = open_bracket(problem, limits, progress), self.solver
+        bracket, solver = open_bracket(problem, limits, on_progress), self.solver
         if bracket.impossible:
             return bracket.report(Stop.OPTIMALITY, solver.name, solver.version())
         try:
@@ -68,7 +68,7 @@ class _Program:
     """Linear model of a problem whose step takes at most ``high``."""
 
     def __init__(self, problem: PipelineSchedule, high: int) -> None:
-        # Starts within the windows; an order variable for each pair on one lane or wire, or concurrent on two lanes.
+        # Starts within the windows; an order variable for each pair on one lane or resource, or of two lanes.
         self.problem, self.model = problem, LinearModel()
         self.least, self.after = heads(problem), tails(problem)
         self.begins: dict[Op, int] = {}

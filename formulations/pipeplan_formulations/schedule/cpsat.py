@@ -32,7 +32,7 @@ the bounds."""
 
 
 def solve(
-    problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
+    problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
 ) -> Report[Orders]:
     """Minimise (5).
 
@@ -43,7 +43,7 @@ def solve(
     hint : orders, optional
         Orders to start from; ignored if they are not feasible. The answer is never worse than they are, nor than the
         best list schedule.
-    progress : callable, optional
+    on_progress : callable, optional
         See `Progress`.
 
     Returns
@@ -51,7 +51,7 @@ def solve(
     Report
         The value of its orders is that of `evaluate`, never the solver's.
     """
-    bracket = open_bracket(problem, limits, progress)
+    bracket = open_bracket(problem, limits, on_progress)
     if bracket.impossible:
         return bracket.report(Stop.OPTIMALITY, NAME, cpsat_version())
     try:

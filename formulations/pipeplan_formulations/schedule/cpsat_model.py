@@ -4,8 +4,8 @@ Every operation A, and every transfer, has a start between its head and T − ti
 incumbent's value.
 
 (a)  `_order`: (1) to (3), (6), and the order 0, 1, 2, … of the operations of one kind and stage.
-(b)  `_devices`: no two intervals of one lane overlap, nor two of one wire. A device that waits for its tensors is
-     occupied until they have been sent.
+(b)  `_devices`: no two intervals of one lane overlap, nor two of one link resource. A device that waits for its tensors
+     is occupied until they have been sent.
 (c)  `_memory`: for a forward X of a device whose limit can bind, and each other operation Y of the device, x_{Y,X} is
      1 if Y ends before X starts; otherwise X ends before Y starts. Bytes held once X has started:
 
@@ -106,7 +106,7 @@ class CpsatModel:
             self.begins[op] = self.sat.new_int_var(earliest, max(earliest, latest), "")
 
     def _end(self, op: Op) -> Any:
-        """Time when the operation's lane or wire is free again and its memory is freed."""
+        """Time when the operation's lane or resource is free again and its memory is freed."""
         if self.problem.overlap == "none":
             transfer = self.problem.transfer(op)
             if transfer is not None:
@@ -141,8 +141,8 @@ class CpsatModel:
 
     def _devices(self) -> None:
         """Add (b)."""
-        wires = [rows for rows in self.problem.carried.values() if len(rows) > 1]  # (a) orders a single row
-        for rows in (*self.problem.lanes, *wires):
+        resources = [rows for rows in self.problem.carried.values() if len(rows) > 1]  # (a) orders a single row
+        for rows in (*self.problem.lanes, *resources):
             self.sat.add_no_overlap(list(map(self._interval, self.problem.all_of(rows))))
 
     def _interval(self, op: Op) -> Any:

@@ -4,7 +4,7 @@ Schedules are built by appending operations in the order of their starts. After 
 the numbers of operations of each kind and stage that have run, and on a few times:
 
     last         start of the latest operation; no later one starts before it
-    free         time when each lane and each wire is free
+    free         time when each lane and each link resource is free
     waiting      times when the inputs of the operations and transfers that may come next are available
     made         end, ending included, of the stages that are done
 
@@ -12,9 +12,9 @@ For each device with two lanes the state also has the I or W that still runs, si
 memory yet.
 
 Every schedule whose operations start as early as their order allows is built in this way: sorted by start, each finds
-its lane or wires and its inputs in the same state. Take two nodes with the same counts and the same running operations.
-A node in which none of these times is later dominates the other: any continuation of the latter is one of the former
-and starts no later (an operation also waits for ``last``). Nodes therefore proceed in layers of equally many
+its lane or link resources and its inputs in the same state. Take two nodes with the same counts and the same running
+operations. A node in which none of these times is later dominates the other: any continuation of the latter is one of
+the former and starts no later (an operation also waits for ``last``). Nodes therefore proceed in layers of equally many
 operations. Each layer keeps the nodes that are not dominated and whose bound by heads and tails is below the incumbent.
 A first pass keeps a few nodes per layer and finds the incumbent.
 """
@@ -65,10 +65,10 @@ class _Node:
 
 
 def solve(
-    problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
+    problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
 ) -> Report[Orders]:
     """Minimise (5). Of the limits only the time is used; see `cpsat.solve` for the parameters."""
-    bracket = Bracket(partial(evaluate, problem), limits, progress)
+    bracket = Bracket(partial(evaluate, problem), limits, on_progress)
     if hint is not None and feasible(problem, hint):
         bracket.offer(hint)
     stop = Stop.OPTIMALITY
@@ -127,7 +127,7 @@ class _Search:
         return [group[i] for group, indices in kept for i in indices]
 
     def _awaited(self, row: Row) -> Iterator[Event]:
-        """Events that a row waits for, besides its lane or wires."""
+        """Events that a row waits for, besides its lane or link resources."""
         kind, s = row
         if row in self._source:
             yield kind, s, "ready"
@@ -221,8 +221,8 @@ class _Search:
     def _bound(
         self, done: list[int], made: int, free: list[int], waiting: tuple[tuple[int, ...], ...], parent: int
     ) -> int:
-        """Lower bound on (5) of a node: from the remaining work of each lane or wire with its least tail, and of each
-        row with its own tail."""
+        """Lower bound on (5) of a node: from the remaining work of each lane or resource with its least tail, and of
+        each row with its own tail."""
         problem, m = self._problem, self._problem.micro_batches
         bound = max(parent, made)
         for n, rows in enumerate(self._machines):

@@ -31,10 +31,10 @@ objective is the time of a synchronous step, from the first forward to the last 
 
 A device with two lanes runs its F on one lane and I and W on the other, concurrently; both lanes share one memory.
 
-A *wire* is a link resource that carries one transfer at a time; several boundaries may share it. If a tensor occupies
-wires, there is a transfer: A_s(i) for the output of F_s(i), G_s(i) for that of I_s(i). A transfer that needs several
-wires takes all of them at once, for ``occupancy``. With A(·) and C(·) as above, and likewise for G between I_s and
-I_{s−1},
+A *link resource*, for short *resource*, carries one transfer at a time; several boundaries may share it. If a tensor
+occupies resources, there is a transfer: A_s(i) for the output of F_s(i), G_s(i) for that of I_s(i). A transfer that
+needs several resources takes all of them at once, for ``occupancy``. With A(·) and C(·) as above, and likewise for G
+between I_s and I_{s−1},
 
 (6)  A(A_s(i)) ≥ A(F_s(i)) + ready_s,   A(F_{s+1}(i)) ≥ C(A_s(i)) + lag_s
 
@@ -45,21 +45,22 @@ I_{s−1},
     stream      0                         continues at once; the tensor is sent while it is computed
     none        forward_s − occupancy_s   is busy until its tensor has been sent:  C(F_s(i)) = C(A_s(i))
 
-so under none, without waiting for a wire, F takes ``forward``, which includes the transfer.
+so under none, without waiting for a resource, F takes ``forward``, which includes the transfer.
 
 Without loss of generality the operations of one kind and stage run in the order 0, 1, 2, …, because micro-batches are
 equal: give the i-th start of each kind and stage to micro-batch i. By (1) to (3) and (6) each operation of one kind
 has another one that ended (for ``ready``: began) before it. So for the first i of one kind, i of the other had ended,
-hence the i-th had. (4), (5), lanes and wires do not depend on the numbers. Under none a transfer keeps its forward: no
-other forward of the stage starts between the two.
+hence the i-th had. (4), (5), lanes and resources do not depend on the numbers. Under none a transfer keeps its forward:
+no other forward of the stage starts between the two.
 
 ==========  ==========================================================================================================
 equation    functions
 ==========  ==========================================================================================================
-(1) to (3)  `PipelineSchedule.inputs`, `objective.timed`, `precedence`, `cpsat_model._order`, `cbc._chains`
-(4)         `objective.peaks`, `precedence.Admission`, `cpsat_model._memory`, `cbc._memory`, `exact._after`
+(1) to (3)  `PipelineSchedule.inputs`, `objective.timed`, `precedence`, `cpsat_model._order`, `by_rows._chains`
+(4)         `objective.peaks`, `precedence.Admission`, `cpsat_model._memory`, `by_rows._memory`, `exact._after`
 (5)         `objective.makespan`, `objective.evaluate`; lower bounds in `bounds.lower_bound`
-(6)         `PipelineSchedule.ready`, `objective.FirstCome`, `objective.Listed`, `cpsat_model._arrives`, `cbc._needs`
+(6)         `PipelineSchedule.ready`, `objective.FirstCome`, `objective.Listed`, `cpsat_model._arrives`,
+            `by_rows._needs`
 ==========  ==========================================================================================================
 """
 
@@ -71,14 +72,14 @@ from typing import Literal, NamedTuple
 from pipeplan_formulations.common.dependencies import OF_MICRO_BATCHES
 
 Kind = Literal["F", "I", "W", "A", "G"]
-"""F forward, I input gradient, W weight gradient; on wires A (activations sent by F) and G (gradients sent by I)."""
+"""F forward, I input gradient, W weight gradient; on links A (activations sent by F) and G (gradients sent by I)."""
 Row = tuple[Kind, int]
 """All operations of one kind at one stage."""
 Overlap = Literal["copy", "stream", "none"]
 
 _OF_STAGES = ("forward", "backward", "weight", "split", "ending", "taken", "freed", "freed_by_weight")
 _OF_BOUNDARIES = ("lag", "lag_back")
-_OF_WIRES = ("occupancy", "occupancy_back", "wires", "wires_back")
+_OF_TRANSFERS = ("occupancy", "occupancy_back", "resources", "resources_back")
 
 
 class Op(NamedTuple):
@@ -90,8 +91,8 @@ class Op(NamedTuple):
 
 
 Orders = tuple[tuple[Op, ...], ...]
-"""Solution: the operations of every device, in order. If tensors occupy wires, one more list of all transfers may
-follow: each wire serves its own transfers in that order. Without it wires serve first come, first served.
+"""Solution: the operations of every device, in order. If tensors occupy resources, one more list of all transfers may
+follow: each resource serves its own transfers in that order. Without it resources serve first come, first served.
 
 On a device with two lanes a forward starts after the end of all operations of the other lane that precede it in the
 list."""
@@ -119,19 +120,19 @@ class PipelineSchedule:
     two_lanes : tuple of bool, one for each device
         Empty if no device has two lanes.
     overlap : 'copy', 'stream' or 'none'
-        Behaviour of a device while it sends a tensor that occupies wires.
+        Behaviour of a device while it sends a tensor that occupies resources.
     occupancy, occupancy_back : tuple of int, length S − 1
-        Time that the tensors between s and s + 1 occupy their wires, forward and back; ``lag`` comes after it.
-        0 for tensors that occupy no wire. Empty if all are 0.
-    wires, wires_back : tuple of tuple of int, length S − 1
-        Identifiers of the wires that these tensors occupy. Empty for none.
+        Time that the tensors between s and s + 1 occupy their resources, forward and back; ``lag`` comes after it.
+        0 for tensors that occupy no resource. Empty if all are 0.
+    resources, resources_back : tuple of tuple of int, length S − 1
+        Identifiers of the link resources that these tensors occupy. Empty for none.
 
     Raises
     ------
     ValueError
         If lengths differ, a number is negative, the bytes taken are not the bytes freed, a joined backward has a W, a
-        tensor occupies wires for no time or no wire for some time, or a device waits for tensors with two lanes, or for
-        longer than its operation takes.
+        tensor occupies resources for no time or no resource for some time, or a device waits for tensors with two
+        lanes, or for longer than its operation takes.
     """
 
     device: tuple[int, ...]
@@ -152,8 +153,8 @@ class PipelineSchedule:
     overlap: Overlap = "copy"
     occupancy: tuple[int, ...] = ()
     occupancy_back: tuple[int, ...] = ()
-    wires: tuple[tuple[int, ...], ...] = ()
-    wires_back: tuple[tuple[int, ...], ...] = ()
+    resources: tuple[tuple[int, ...], ...] = ()
+    resources_back: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.device or self.micro_batches < 1:
@@ -183,7 +184,7 @@ class PipelineSchedule:
                 raise ValueError(f"{name} has {len(values)} entries; {length} are needed")
             if name != "limit" and min(values, default=0) < 0:
                 raise ValueError(f"{name} has a negative entry: {values}")
-        for name, length in (dict.fromkeys(_OF_WIRES, boundaries) | {"two_lanes": devices}).items():
+        for name, length in (dict.fromkeys(_OF_TRANSFERS, boundaries) | {"two_lanes": devices}).items():
             values = getattr(self, name)
             if values and len(values) != length:
                 raise ValueError(f"{name} has {len(values)} entries; {length} or none are needed")
@@ -191,14 +192,14 @@ class PipelineSchedule:
             raise ValueError(f"stages lie on {self.device}; there are devices 0 to {devices - 1}")
 
     def _check_transfers(self, direction: str, senders: tuple[int, ...]) -> None:
-        times, wires = getattr(self, f"occupancy{direction}"), getattr(self, f"wires{direction}")
-        if bool(times) != bool(wires):
-            raise ValueError(f"occupancy{direction} and wires{direction} belong together; give both or none")
-        for s, (sender, time, own) in enumerate(zip(senders, times, wires, strict=False)):
+        times, resources = getattr(self, f"occupancy{direction}"), getattr(self, f"resources{direction}")
+        if bool(times) != bool(resources):
+            raise ValueError(f"occupancy{direction} and resources{direction} belong together; give both or none")
+        for s, (sender, time, own) in enumerate(zip(senders, times, resources, strict=False)):
             if time < 0 or (time > 0) != bool(own) or len(set(own)) < len(own):
                 raise ValueError(
-                    f"occupancy{direction} of boundary {s} is {time} on wires {own}; give a time above 0 and each wire "
-                    "once, or 0 and no wire"
+                    f"occupancy{direction} of boundary {s} is {time} on resources {own}; give a time above 0 and "
+                    "each resource once, or 0 and no resource"
                 )
             if self.overlap == "none" and time > sender:
                 raise ValueError(
@@ -228,7 +229,7 @@ class PipelineSchedule:
 
     @cached_property
     def plain(self) -> bool:
-        """True if no device has two lanes and no tensor occupies wires."""
+        """True if no device has two lanes and no tensor occupies link resources."""
         return not any(self.two_lanes) and not self.sent
 
     @cached_property
@@ -260,7 +261,7 @@ class PipelineSchedule:
 
     @cached_property
     def sent(self) -> dict[Row, Row]:
-        """Transfer of each F and I whose tensors occupy wires."""
+        """Transfer of each F and I whose tensors occupy resources."""
         found: dict[Row, Row] = {}
         for s in range(self.stages):
             if self.time["A"][s]:
@@ -292,7 +293,7 @@ class PipelineSchedule:
 
     @cached_property
     def unshared(self) -> "PipelineSchedule":
-        """Relaxation without contention for wires: no schedule takes longer in it.
+        """Relaxation without contention for link resources: no schedule takes longer in it.
 
         It has no occupancies, for any overlap: the part of a transfer after the end of its operation becomes lag.
         """
@@ -304,8 +305,8 @@ class PipelineSchedule:
             lag_back=self.in_transit_back,
             occupancy=(),
             occupancy_back=(),
-            wires=(),
-            wires_back=(),
+            resources=(),
+            resources_back=(),
         )
 
     def has_lanes(self, device: int) -> bool:
@@ -326,16 +327,16 @@ class PipelineSchedule:
 
     @cached_property
     def carried(self) -> dict[int, tuple[Row, ...]]:
-        """Rows of transfers on each wire."""
+        """Rows of transfers on each link resource."""
         found: dict[int, tuple[Row, ...]] = {}
         for kind, s in self.sent.values():
-            for wire in self.wires[s] if kind == "A" else self.wires_back[s - 1]:
-                found[wire] = (*found.get(wire, ()), (kind, s))
+            for resource in self.resources[s] if kind == "A" else self.resources_back[s - 1]:
+                found[resource] = (*found.get(resource, ()), (kind, s))
         return found
 
     @property
     def machines(self) -> tuple[tuple[Row, ...], ...]:
-        """Rows of each lane and wire: no two operations of one of these overlap."""
+        """Rows of each lane and link resource: no two operations of one of these overlap."""
         return (*self.lanes, *self.carried.values())
 
     @cached_property
@@ -364,16 +365,16 @@ class PipelineSchedule:
         return self.all_of(self.rows(device))
 
     def duration(self, op: Op) -> int:
-        """Time that an operation occupies its device, or a transfer its wires."""
+        """Time that an operation occupies its device, or a transfer its link resources."""
         return self.time[op.kind][op.stage]
 
     def transfer(self, op: Op) -> Op | None:
-        """Transfer of the tensor that an operation sends; None if it occupies no wires."""
+        """Transfer of the tensor that an operation sends; None if it occupies no link resources."""
         row = self.sent.get((op.kind, op.stage))
         return None if row is None else Op(*row, op.micro_batch)
 
     def transfers(self) -> list[Op]:
-        """All transfers on wires, by stage, kind and micro-batch."""
+        """All transfers on link resources, by stage, kind and micro-batch."""
         return self.all_of(self.sent.values())
 
     def everything(self) -> list[Op]:

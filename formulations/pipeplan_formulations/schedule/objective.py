@@ -1,8 +1,8 @@
-"""Evaluation of given orders: every operation starts as early as its device, its inputs and its wires allow.
+"""Evaluation of given orders: every operation starts as early as its device, its inputs and its links allow.
 
 ::
 
-    lanes ──end of F or I──▶ wires ──arrival──▶ lanes        transfers are served once no lane can advance: later ones
+    lanes ──end of F or I──▶ links ──arrival──▶ lanes        transfers are served once no lane can advance: later ones
                                                              are ready no earlier than the first one that waits
 """
 
@@ -13,27 +13,27 @@ from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSc
 from pipeplan_formulations.schedule.precedence import depth
 
 
-class _Wires:
-    """Base of both service rules: the wires of each transfer, and the times when wires are free."""
+class _LinkResources:
+    """Base of both service rules: the link resources of each transfer, and the times when resources are free."""
 
     def __init__(self, problem: PipelineSchedule) -> None:
         self._problem = problem
-        self._wires: dict[Row, list[int]] = {}
-        for wire, rows in problem.carried.items():
+        self._resources: dict[Row, list[int]] = {}
+        for resource, rows in problem.carried.items():
             for row in rows:
-                self._wires.setdefault(row, []).append(wire)
+                self._resources.setdefault(row, []).append(resource)
         self._free = dict.fromkeys(problem.carried, 0)
 
     def _take(self, op: Op, ready: int) -> tuple[Op, int]:
-        """Occupy the wires as soon as all of them are free; return the transfer and its start."""
-        wires = self._wires[op.kind, op.stage]
-        begin = max(ready, *(self._free[wire] for wire in wires))
-        for wire in wires:
-            self._free[wire] = begin + self._problem.duration(op)
+        """Occupy the resources as soon as all of them are free; return the transfer and its start."""
+        resources = self._resources[op.kind, op.stage]
+        begin = max(ready, *(self._free[resource] for resource in resources))
+        for resource in resources:
+            self._free[resource] = begin + self._problem.duration(op)
         return op, begin
 
 
-class FirstCome(_Wires):
+class FirstCome(_LinkResources):
     """First come, first served; ties go to the lower sending device, then to its earlier list entry."""
 
     def __init__(self, problem: PipelineSchedule, orders: Orders) -> None:
@@ -43,7 +43,7 @@ class FirstCome(_Wires):
             for n, op in enumerate(order):
                 if (transfer := problem.transfer(op)) is not None:
                     self._place[transfer] = d, n
-        self._alone = {row for row, wires in self._wires.items() if all(len(problem.carried[w]) == 1 for w in wires)}
+        self._alone = {row for row, own in self._resources.items() if all(len(problem.carried[r]) == 1 for r in own)}
         self._at_once: list[tuple[int, Op]] = []
         self._queue: list[tuple[int, tuple[int, int], Op]] = []
 
@@ -65,15 +65,15 @@ class FirstCome(_Wires):
         return self._take(op, ready)
 
 
-class Listed(_Wires):
+class Listed(_LinkResources):
     """Service in the order of a list of all transfers."""
 
     def __init__(self, problem: PipelineSchedule, order: tuple[Op, ...]) -> None:
         super().__init__(problem)
-        self._left = {wire: deque[Op]() for wire in problem.carried}
+        self._left = {resource: deque[Op]() for resource in problem.carried}
         for op in order:
-            for wire in self._wires[op.kind, op.stage]:
-                self._left[wire].append(op)
+            for resource in self._resources[op.kind, op.stage]:
+                self._left[resource].append(op)
         self._ready: dict[Op, int] = {}
         self._look: list[Op] = []
 
@@ -83,10 +83,10 @@ class Listed(_Wires):
         self._look.append(op)
 
     def serve(self) -> tuple[Op, int] | None:
-        """Transfer that is ready and first in the list of each of its wires, and its start; None if there is none."""
+        """Transfer that is ready and first in the list of each of its links, and its start; None if there is none."""
         while self._look:
             op = self._look.pop()
-            own = [self._left[wire] for wire in self._wires[op.kind, op.stage]]
+            own = [self._left[resource] for resource in self._resources[op.kind, op.stage]]
             if op in self._ready and all(left[0] == op for left in own):
                 for left in own:
                     left.popleft()
@@ -103,12 +103,12 @@ UNKNOWN = -1
 def timed(problem: PipelineSchedule, orders: Orders) -> Starts | None:
     """Start of every operation and transfer of complete orders, or None if they deadlock.
 
-    Lanes advance through their lists while the next operation's inputs are known. When none can advance, the wires
+    Lanes advance through their lists while the next operation's inputs are known. When none can advance, the links
     serve one transfer, whose arrival lets lanes advance again.
     """
     last, m = problem.stages - 1, problem.micro_batches
     lists, ahead = _by_lane(problem, orders)
-    wires = Listed(problem, orders[-1]) if len(orders) > problem.devices else FirstCome(problem, orders)
+    links = Listed(problem, orders[-1]) if len(orders) > problem.devices else FirstCome(problem, orders)
     ends: dict[Kind, list[list[int]]] = {kind: [[UNKNOWN] * m for _ in problem.device] for kind in ("F", "I", "W")}
     # Time when the input from the previous stage (F) or the next stage (I) has arrived.
     arrival: dict[Kind, list[list[int]]] = {kind: [[UNKNOWN] * m for _ in problem.device] for kind in ("F", "I")}
@@ -147,7 +147,7 @@ def timed(problem: PipelineSchedule, orders: Orders) -> Starts | None:
                         begin = max(begin, ends[other.kind][other.stage][other.micro_batch])
                 if begin < 0:
                     break
-                # The operation is placed; its tensor arrives after the lag, or is handed to the wires.
+                # The operation is placed; its tensor arrives after the lag, or is handed to its link.
                 begun[op] = begin = max(begin, free[lane])
                 end = ends[kind][s][i] = begin + problem.time[kind][s]
                 free[lane] = end
@@ -156,12 +156,12 @@ def timed(problem: PipelineSchedule, orders: Orders) -> Starts | None:
                 if transfer is None:
                     arrive(kind, s, i, end)
                 else:
-                    wires.submit(Op(*transfer, i), begin + problem.ready[transfer])
+                    links.submit(Op(*transfer, i), begin + problem.ready[transfer])
                     if waits:
                         free[lane] = UNKNOWN
                 movable.extend(waiting[kind, s])
         # No lane can advance: serve one transfer, which ends the sender's operation too if there is no overlap.
-        served = wires.serve()
+        served = links.serve()
         if served is None:
             break
         transfer_op, begin = served
@@ -311,5 +311,5 @@ def _check_complete(problem: PipelineSchedule, orders: Orders) -> None:
         wanted = set(problem.operations(d) if d < problem.devices else problem.transfers())
         if len(order) != len(wanted) or set(order) != wanted:
             odd = sorted(set(order) ^ wanted)
-            who = f"device {d} must run" if d < problem.devices else "wires must carry"
+            who = f"device {d} must run" if d < problem.devices else "links must carry"
             raise ValueError(f"{who} {len(wanted)} operations, each once; wrong or missing: {odd[:5]}")

@@ -97,9 +97,9 @@ SHARE = 0.1
 """Share of the time limit for list scheduling."""
 
 
-def open_bracket(problem: PipelineSchedule, limits: Limits, progress: Progress | None) -> Bracket[Orders]:
+def open_bracket(problem: PipelineSchedule, limits: Limits, on_progress: Progress | None) -> Bracket[Orders]:
     """Create the bracket of a schedule problem without incumbent or bound."""
-    bracket = Bracket(partial(evaluate, problem), limits, progress)
+    bracket = Bracket(partial(evaluate, problem), limits, on_progress)
     bracket.impossible = not problem.possible
     return bracket
 

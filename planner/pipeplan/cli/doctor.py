@@ -19,7 +19,9 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Collect versions and devices, solve two tiny problems, and print; return 1 if something is broken."""
-    solvers = {name: _try_solver(name) for name in ("cpsat", "cbc")}
+    from pipeplan_formulations.common.mip import SOLVERS
+
+    solvers = {name: _try_solver(name) for name in SOLVERS}
     conflicts = _conflicts()
     facts = {
         "python": f"{platform.python_version()} on {platform.platform()}",

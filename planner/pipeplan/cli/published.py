@@ -46,7 +46,7 @@ def run_published(options: Namespace) -> int:
         report = graph.solve(
             case.problem,
             Limits(how["time_limit"], how["gap"], how["workers"], how["seed"]),
-            progress=lambda value, bound: on_progress(
+            on_progress=lambda value, bound: on_progress(
                 None if value is None else round(value * case.unit * 1e9), round(bound * case.unit * 1e9), 1
             ),
             backend=backend,
@@ -73,7 +73,7 @@ def read_published(options: Namespace) -> "Published":
 
     path = Path(options.model)
     kind = foreign_format(path) if path.is_file() else None
-    if kind is None:
+    if kind not in _HEEDED:
         raise InputError(f"--rule published needs a file of PipeDream, dnn-partitioning or Piper; {path} is none")
     if options.cluster is not None:
         raise InputError("--rule published takes its devices from the file or from --devices, not from a CLUSTER")

@@ -14,14 +14,20 @@ class InfeasibleError(PipeplanError):
 
 
 class UndecidedError(PipeplanError):
-    """The search was stopped before it had a plan, or a proof that there is none.
+    """The search ended without a plan and without a proof that there is none.
 
-    ``bound`` is the bound proved by then, in nanoseconds; ``stop`` is the reason of the stop.
+    ``stop`` is the reason: a limit, or 'exhausted' if more time would not help. ``bound`` is the bound proved by then,
+    in nanoseconds.
     """
 
     def __init__(self, stop: str, bound: int, needed: float | None = None) -> None:
         why = f"no plan was found before the search was stopped ({stop}); give it more time"
-        if needed is not None:
+        if stop == "exhausted":
+            why = (
+                f"no plan was found, and it is not proved that none fits: no plan that does takes less than "
+                f"{bound / 1e9:.3g} s; ask for fewer choices (--depths, --replicas, --schedules), or with more memory"
+            )
+        elif needed is not None:
             why += (
                 f", or fewer micro-batches: to simulate and to check the smallest plan that was met takes about "
                 f"{needed:.0f} s"

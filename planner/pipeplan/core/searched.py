@@ -97,7 +97,7 @@ class Searched:
         Layers that a stage may hold, devices that may share it, micro-batches that it holds, orders of its actions.
     unlike : bool
         Whether the devices are of several classes, so that their order is a choice.
-    wishes : tuple of str
+    restrictions : tuple of str
         Constraints that narrow the space further.
     not_searched : tuple of str
     """
@@ -114,7 +114,7 @@ class Searched:
     schedules_reach: str = WRITTEN
     replicas: str = ALONE
     unlike: bool = False
-    wishes: tuple[str, ...] = ()
+    restrictions: tuple[str, ...] = ()
     not_searched: tuple[str, ...] = ()
 
     def in_words(self) -> str:
@@ -129,8 +129,8 @@ class Searched:
         parts.append(f"schedule{'s' * (len(named) > 1)} {', '.join(named)}, {self.schedules_reach}")
         parts += [self.in_flight] * (self.in_flight == FALLING)
         parts.append(RECOMPUTED[Recompute(self.recompute)])
-        if self.wishes:
-            parts.append(f"with {', '.join(self.wishes)}")
+        if self.restrictions:
+            parts.append(f"with {', '.join(self.restrictions)}")
         return "; ".join(parts)
 
     def without(self, sentence: str) -> "Searched":
@@ -157,7 +157,7 @@ class Searched:
             "in_flight": self.in_flight,
             "recompute": self.recompute,
             "device_order": self.order,
-            "wishes": list(self.wishes),
+            "wishes": list(self.restrictions),
             "opened": self.opened,
             "not_searched": list(self.not_searched),
         }

@@ -1,6 +1,7 @@
 """`Timeline`: start and end of every action and transfer, and the memory of every device over time."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -80,11 +81,17 @@ class Timeline:
 
     @cached_property
     def _busy(self) -> dict[int, int]:
-        total: dict[int, int] = defaultdict(int)
-        reach: dict[int, int] = defaultdict(int)
+        spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for span in self.spans:
-            device = span.device
-            if span.end > reach[device]:
-                total[device] += span.end - max(span.start, reach[device])
-                reach[device] = span.end
-        return dict(total)
+            spans[span.device].append((span.start, span.end))
+        return {device: covered(own) for device, own in spans.items()}
+
+
+def covered(intervals: Iterable[tuple[int, int]]) -> int:
+    """Return the length of the union of intervals (start, end)."""
+    total, reach = 0, 0
+    for start, end in sorted(intervals):
+        if end > reach:
+            total += end - max(start, reach)
+            reach = end
+    return total

@@ -105,9 +105,9 @@ class Chain(LayerTables):
         Bytes over each cut on each link, in either direction, as the kind of device before the link has them.
     send, latency : array
         Transfer time and latency in either direction; the least over pairs of replicas.
-    turns : tuple of (int, tuple of int)
-        For each link the number L of micro-batches after which the pairs of replicas repeat, and the remainders modulo
-        L of the micro-batches that use the link's busiest resource.
+    busiest : tuple of (int, tuple of int)
+        For each link the micro-batches that use its busiest resource: the period L after which the pairs of replicas
+        repeat, and the remainders of these micro-batches modulo L.
     limit, runtime : array
         Bytes that a device has (`UNLIMITED` where it has no limit), and the bytes of them that its runtime takes.
     overlap : Overlap
@@ -136,7 +136,7 @@ class Chain(LayerTables):
     optimizer: Array = LEFT_OUT
     forward_workspace: Array = LEFT_OUT
     boundary: Array = LEFT_OUT
-    turns: tuple[tuple[int, tuple[int, ...]], ...]
+    busiest: tuple[tuple[int, tuple[int, ...]], ...]
     runtime: Array = LEFT_OUT
     overlap: Overlap
     forward_flops: Array
@@ -177,7 +177,7 @@ class Chain(LayerTables):
 
     def link_counts(self, micro_batches: int) -> Array:
         """Return the micro-batches that use the busiest resource of each link in a step, shape (S − 1,)."""
-        counts = [sum(-(-(micro_batches - m) // turn) for m in busiest) for turn, busiest in self.turns]
+        counts = [sum(-(-(micro_batches - m) // period) for m in remainders) for period, remainders in self.busiest]
         return np.maximum(np.array(counts, np.int64), 1)  # with few micro-batches another resource of the link is used
 
     def head(self, stages: int) -> "Chain":
@@ -198,11 +198,11 @@ class Chain(LayerTables):
             boundary=self.boundary[kept[:-1]],
             send=np.array([self.send[hop].max(axis=0) for hop in hops], np.int64).reshape(len(hops), self.layers - 1),
             latency=np.array([self.latency[hop].max() for hop in hops], np.int64),
-            turns=tuple(min(self.turns[hop], key=_carried) for hop in hops),
+            busiest=tuple(min(self.busiest[hop], key=_share) for hop in hops),
             shared=tuple(weights.select(kept) for weights in self.shared),
         )
 
 
-def _carried(turns: tuple[int, tuple[int, ...]]) -> float:
+def _share(busiest: tuple[int, tuple[int, ...]]) -> float:
     """Return the share of the micro-batches that use the busiest resource."""
-    return len(turns[1]) / turns[0]
+    return len(busiest[1]) / busiest[0]

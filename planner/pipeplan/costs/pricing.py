@@ -182,7 +182,7 @@ class Prices:
             boundary=boundary,
             send=np.array(send, np.int64).reshape(per_cut),
             latency=_array([min(link.latency for link in own) for own in links]),
-            turns=tuple(_turns(self.cluster, a, b) for a, b in pairwise(groups)),
+            busiest=tuple(_busiest(self.cluster, a, b) for a, b in pairwise(groups)),
             limit=_array([device_limit(group[0].kind, self.job) for group in groups]),
             runtime=_array([group[0].kind.runtime for group in groups]),
             overlap=self.cluster.overlap,
@@ -258,8 +258,8 @@ def _transfers(
     cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...], size: int
 ) -> tuple[Transfer, ...]:
     """Return one transfer for each remainder of the micro-batch's number."""
-    turns = lcm(len(source), len(target))
-    return tuple(transfer(cluster, source[m % len(source)], target[m % len(target)], size) for m in range(turns))
+    period = lcm(len(source), len(target))
+    return tuple(transfer(cluster, source[m % len(source)], target[m % len(target)], size) for m in range(period))
 
 
 def _stage(chain: Chain, s: int, a: int, b: int, again: set[int], sums: Sequence[int]) -> Stage:
@@ -290,22 +290,22 @@ def _stage(chain: Chain, s: int, a: int, b: int, again: set[int], sums: Sequence
 
 def _links(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> set[Link]:
     """Return the links between the replicas that exchange some micro-batch."""
-    turns = lcm(len(source), len(target))
-    return {cluster.link(source[m % len(source)], target[m % len(target)]) for m in range(turns)}
+    period = lcm(len(source), len(target))
+    return {cluster.link(source[m % len(source)], target[m % len(target)]) for m in range(period)}
 
 
-def _turns(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> tuple[int, tuple[int, ...]]:
+def _busiest(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> tuple[int, tuple[int, ...]]:
     """Return the number of micro-batches after which pairs of replicas repeat, and those on the busiest resource."""
-    turns = lcm(len(source), len(target))
+    period = lcm(len(source), len(target))
     users: dict[str, list[int]] = {}
-    for m in range(turns):
+    for m in range(period):
         for resource in transfer(cluster, source[m % len(source)], target[m % len(target)], 0).resources:
             users.setdefault(resource, []).append(m)
     busiest: list[int] = max(users.values(), key=lambda own: len(own), default=[0])
-    return turns, tuple(busiest)
+    return period, tuple(busiest)
 
 
-def device_room(kind: DeviceKind, job: Job) -> int:
+def usable_memory(kind: DeviceKind, job: Job) -> int:
     """Return the bytes of a device of the kind that a plan may use, without its runtime; `UNLIMITED` by default."""
     limit = device_limit(kind, job)
     return limit if limit == UNLIMITED else max(limit - kind.runtime, 0)

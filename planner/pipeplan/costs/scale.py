@@ -5,7 +5,7 @@ import numpy as np
 from pipeplan.core.cluster import Cluster, Link
 from pipeplan.core.errors import InputError
 
-ROOM = 2**60
+LARGEST_SUM = 2**60
 """Largest total of a step in nanoseconds or bytes: 36 years, 1 EiB. The bits above are for sums of such totals."""
 
 
@@ -25,9 +25,9 @@ def require_exact(name: str, what: str, value: float, unit: str, remedy: str) ->
     InputError
         Naming the sum, its size and a remedy.
     """
-    if not value <= ROOM:
+    if not value <= LARGEST_SUM:
         raise InputError(
-            f"{name}: {what} come to {value:.3g} {unit}, and sums must stay below {ROOM} (2^60) to be exact; {remedy}"
+            f"{name}: {what} come to {value:.3g} {unit}, and sums must stay below {LARGEST_SUM} (2^60) to be exact; {remedy}"
         )
 
 

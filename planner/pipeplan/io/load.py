@@ -1,7 +1,6 @@
 """`load_model` and `load_cluster`: load a shipped data set by name, or a file whose format is recognised."""
 
-import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,11 @@ from pipeplan.core.model import Model
 from pipeplan.core.wording import hint
 from pipeplan.io.cluster_file import cluster_from_data
 from pipeplan.io.datasets import shipped
-from pipeplan.io.importers.dnn_partitioning import dnn_partitioning_from_data
-from pipeplan.io.importers.pipedream import pipedream_from_text
-from pipeplan.io.importers.piper import piper_from_data
+from pipeplan.io.importers import IMPORTERS, Importer
 from pipeplan.io.model_file import model_from_data
 from pipeplan.io.series import series_model
 from pipeplan.io.text import parse_data, read_text
 
-_PIPEDREAM = re.compile(r"^\S+ -- .* -- forward_compute_time=", re.MULTILINE)
 _FILE_SUFFIXES = {".yaml", ".yml", ".json", ".txt"}
 
 
@@ -44,19 +40,13 @@ def load_model(name_or_path: str | Path, **options: Any) -> Model:
             raise InputError(f"{name_or_path} is made by pipeplan and has no option {', '.join(options)}; leave it out")
         return made
     path = _find(name_or_path, "models", "model")
-    text = read_text(path)
-    if _PIPEDREAM.search(text):
-        found: Model = _call(pipedream_from_text, options, text, _stem(path))
-        return found
-    data = parse_data(text, str(path))
-    workload = _workload(data)
-    if workload is not None:
-        found, _ = _call(workload, options, data, str(path), _stem(path))
-        return found
+    importer, content = _content(path)
+    if importer is not None:
+        return _imported(importer, content, path, options)[0]
     if options:
         raise InputError(f"{path} is pipeplan's own format, which has no option {', '.join(options)}")
-    _refuse(data, path, "a model", "layers")
-    return model_from_data(data, str(path))
+    _refuse(content, path, "a model", "layers")
+    return model_from_data(content, str(path))
 
 
 def load_cluster(name_or_path: str | Path) -> Cluster:
@@ -68,12 +58,14 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
         If there is no such name or file, or the file is invalid; every wrong field is named.
     """
     path = _find(name_or_path, "clusters", "cluster")
-    data = parse_data(read_text(path), str(path))
-    workload = _workload(data)
-    if workload is not None:
-        return workload(data, str(path), _stem(path))[1]
-    _refuse(data, path, "a cluster", "nodes")
-    return cluster_from_data(data, str(path))
+    importer, content = _content(path)
+    if importer is not None:
+        cluster = _imported(importer, content, path, {})[1]
+        if cluster is None:
+            raise InputError(f"{path} is a file of {importer.name}, which names no devices; here a cluster is wanted")
+        return cluster
+    _refuse(content, path, "a cluster", "nodes")
+    return cluster_from_data(content, str(path))
 
 
 def load_carried_cluster(name_or_path: str | Path, **options: Any) -> Cluster | None:
@@ -81,23 +73,14 @@ def load_carried_cluster(name_or_path: str | Path, **options: Any) -> Cluster | 
     if _from_series(name_or_path) is not None:
         return None
     path = _find(name_or_path, "models", "model")
-    text = read_text(path)
-    if _PIPEDREAM.search(text):
-        return None
-    data = parse_data(text, str(path))
-    workload = _workload(data)
-    return None if workload is None else _call(workload, options, data, str(path), _stem(path))[1]
+    importer, content = _content(path)
+    return None if importer is None else _imported(importer, content, path, options)[1]
 
 
 def foreign_format(path: Path) -> str | None:
-    """Return ``'pipedream'``, ``'dnn-partitioning'`` or ``'piper'`` for their workloads; None for other files."""
-    text = read_text(path)
-    if _PIPEDREAM.search(text):
-        return "pipedream"
-    importer = _workload(parse_data(text, str(path)))
-    return (
-        {dnn_partitioning_from_data: "dnn-partitioning", piper_from_data: "piper"}.get(importer) if importer else None
-    )
+    """Return the name of the importer that recognises a file, like ``'piper'``; None for pipeplan's own formats."""
+    importer, _ = _content(path)
+    return None if importer is None else importer.name
 
 
 def _from_series(name_or_path: str | Path) -> Model | None:
@@ -105,22 +88,24 @@ def _from_series(name_or_path: str | Path) -> Model | None:
     return None if str(name_or_path) in shipped("models") else series_model(str(name_or_path))
 
 
-def _workload(data: Any) -> Callable[..., tuple[Model, Cluster]] | None:
-    """Return the importer for data with a model and its devices; None for other data."""
-    if isinstance(data, dict) and isinstance(data.get("nodes"), list):
-        if "maxFPGAs" in data:
-            return dnn_partitioning_from_data
-        if "maxDevices" in data:
-            return piper_from_data
-    return None
+def _content(path: Path) -> tuple[Importer | None, Any]:
+    """Return the importer that recognises a file, None for other files, and the file's text or data."""
+    text = read_text(path)
+    for importer in IMPORTERS:
+        if importer.plain and importer.recognises(text):
+            return importer, text
+    data = parse_data(text, str(path))
+    return next((each for each in IMPORTERS if not each.plain and each.recognises(data)), None), data
 
 
-def _call(importer: Callable[..., Any], options: dict[str, Any], *arguments: Any) -> Any:
-    known = getattr(importer, "__kwdefaults__", None) or {}
+def _imported(importer: Importer, content: Any, path: Path, options: Mapping[str, Any]) -> tuple[Model, Cluster | None]:
+    """Return model and cluster of a file; refuse options that its importer does not have."""
+    known = getattr(importer.read, "__kwdefaults__", None) or {}
     for option in options:
         if option not in known:
-            raise InputError(f"this format has no option {option!r}; it has {', '.join(known)}{hint(option, known)}")
-    return importer(*arguments, **options)
+            listed = ", ".join(known) or "none"
+            raise InputError(f"this format has no option {option!r}; it has {listed}{hint(option, known)}")
+    return importer.read(content, str(path), _stem(path), **options)
 
 
 def _find(name_or_path: str | Path, folder: str, what: str) -> Path:

@@ -13,7 +13,7 @@ from pipeplan.core.cluster import StageDevices
 from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, wrapped
 from pipeplan.costs.chain import UNLIMITED
-from pipeplan.costs.pricing import device_limit, device_room
+from pipeplan.costs.pricing import device_limit, usable_memory
 from pipeplan.search.scope import narrowing_options, searched
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.in_flight import free_family
@@ -81,14 +81,14 @@ def total_memory_shortfall(space: Space) -> str | None:
     replicated or, under ZeRO-1, sharded.
     """
     kinds = [device.kind for device in space.cluster.devices]
-    rooms = [device_room(kind, space.job) for kind in kinds]
-    if UNLIMITED in rooms:
+    usable = [usable_memory(kind, space.job) for kind in kinds]
+    if UNLIMITED in usable:
         return None
-    there = sum(rooms)
+    there = sum(usable)
     resident = int((2 * space.prices.parameters + space.prices.optimizer).sum())
     if resident <= there:
         return None
-    count = len(rooms)
+    count = len(usable)
     larger = format_bytes(-(-resident // count) + max(kind.runtime for kind in kinds))
     more = f"{counted(-(-resident * count // there) - count, 'more such device')} at least, or " if there else ""
     return (

@@ -44,7 +44,7 @@ def searched(space: Space, opened: int = 0) -> Searched:
         else sentences.ENDLESS,
         replicas=scope.replicas,
         unlike=len(space.classes) > 1,
-        wishes=narrowing_options(job),
+        restrictions=narrowing_options(job),
         not_searched=tuple(scope.not_searched()),
     )
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from helpers.distributed.models import TIED, TIED_GRAPHS, WORKLOADS, random_cuts, row
+from helpers.distributed.models import TIED, TIED_GRAPHS, WORKLOADS, blank_model, random_cuts
 from helpers.plans import plan_for
 from helpers.runnable_schedules import any_order, halved, random_in_flight, random_replicas
 from pipeplan.core.plan import Plan
@@ -29,7 +29,7 @@ def random_case(generator: random.Random, world: int, build: Callable[[], Worklo
     If layers share weights, no rank has several stages.
     """
     tied = build in (*TIED, *TIED_GRAPHS)
-    _, names, _ = row(build)
+    _, names, _ = blank_model(build)
     kind = generator.choice(("family", "in flight", "split" if tied else "any order"))
     micro_batches = generator.randint(1, 7)
     if kind == "any order":
@@ -54,16 +54,16 @@ def placed_cases(generator: random.Random, world: int) -> list[Case]:
             continue
         chunks = family.chunks or generator.randint(1, 3)
         stages = len(family.placement(world, chunks))
-        build = generator.choice([build for build in WORKLOADS if len(row(build)[1]) >= stages])
+        build = generator.choice([build for build in WORKLOADS if len(blank_model(build)[1]) >= stages])
         schedule = family.write(world, generator.randint(1, 2 * world + 1), chunks)
-        cuts = random_cuts(generator, len(row(build)[1]), stages)
+        cuts = random_cuts(generator, len(blank_model(build)[1]), stages)
         found.append(_case(generator, build, cuts, schedule))
     return found
 
 
 def _case(generator: random.Random, build: Callable[[], Workload], cuts: tuple[int, ...], schedule: Schedule) -> Case:
     """Plan of the schedule, with some layers recomputed."""
-    module, names, held = row(build)
+    module, names, held = blank_model(build)
     share = generator.choice((0.0, 0.3, 1.0))
     recompute = [name for name in names if generator.random() < share]
     plan = plan_for(module, names, cuts, schedule, recompute=recompute, held=held)

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.distributed.models import (
-    row,
+    blank_model,
     tiny_decoder,
     tiny_dropping,
     tiny_resnet,
@@ -54,7 +54,7 @@ class Layout:
 
     def plan(self, build: Callable[[], Workload], optimizer: str) -> Plan:
         """Plan on all processes, for batches of 8 samples."""
-        module, names, held = row(build)
+        module, names, held = blank_model(build)
         schedule = self._schedule(dist.get_world_size() // self.tensor_parallel)
         cuts = [round(i * len(names) / schedule.stages) for i in range(schedule.stages + 1)]
         plan = plan_for(module, names, cuts, schedule, 2, optimizer, held=held)

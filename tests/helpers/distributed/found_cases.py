@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import lcm
 
 from helpers.distributed.cases import Case
-from helpers.distributed.models import WORKLOADS, random_cuts, row
+from helpers.distributed.models import WORKLOADS, blank_model, random_cuts
 from helpers.plans import plan_for
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
@@ -25,8 +25,8 @@ def found_cases(world: int, seed: int) -> list[Case]:
     for kind in KINDS:
         split = kind in ("split", "several stages a device") or (kind == "replicated" and generator.random() < 0.5)
         schedule = _found(generator, _placement(generator, kind, world), split)
-        build = generator.choice([each for each in WORKLOADS if len(row(each)[1]) >= schedule.stages])
-        module, names, held = row(build)
+        build = generator.choice([each for each in WORKLOADS if len(blank_model(each)[1]) >= schedule.stages])
+        module, names, held = blank_model(build)
         cuts = random_cuts(generator, len(names), schedule.stages)
         recompute = [name for name in names if kind == "recomputed" and generator.random() < 0.6]
         plan = plan_for(module, names, cuts, schedule, recompute=recompute, held=held)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.captured_models import tiny_bert, tiny_gnmt, tiny_gpt2, tiny_llama, tiny_t5, tiny_unet
-from pipeplan.frontend.capture import Stages, row_of
+from pipeplan.frontend.capture import Stages, capture_layers
 from pipeplan.frontend.profile.ties import Held, held_by
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.stages import source
@@ -147,21 +147,21 @@ CAPTURED: tuple[Callable[[], Workload], ...] = (tiny_gnmt, tiny_unet, *TIED_GRAP
 EVERY = (*WORKLOADS, *TIED, *CAPTURED)
 
 
-def row(build: Callable[[], Workload]) -> tuple[nn.Module, tuple[str, ...], Held]:
+def blank_model(build: Callable[[], Workload]) -> tuple[nn.Module, tuple[str, ...], Held]:
     """The model without values, its layers, and the parameters and buffers of each."""
-    if build not in _ROWS:
+    if build not in _BLANK_MODELS:
         workload = source.build(build)
         if isinstance(workload.module, nn.Sequential):
             names = tuple(name for name, _ in workload.module.named_children())
             held = held_by(workload.module, names)
         else:
-            found = row_of(workload.module, source.draw(workload, 2, 0)[0], both_modes=False)
+            found = capture_layers(workload.module, source.draw(workload, 2, 0)[0], both_modes=False)
             names, held = found.names, found.parameters
-        _ROWS[build] = (workload.module, names, held)
-    return _ROWS[build]
+        _BLANK_MODELS[build] = (workload.module, names, held)
+    return _BLANK_MODELS[build]
 
 
-_ROWS: dict[Callable[[], Workload], tuple[nn.Module, tuple[str, ...], Held]] = {}
+_BLANK_MODELS: dict[Callable[[], Workload], tuple[nn.Module, tuple[str, ...], Held]] = {}
 
 
 def layers_of(workload: Workload) -> tuple[str, ...]:

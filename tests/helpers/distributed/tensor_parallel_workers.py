@@ -11,7 +11,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from helpers.distributed import models as models_of_tests
 from helpers.distributed.cases import random_case
-from helpers.distributed.models import row, tiny_decoder
+from helpers.distributed.models import blank_model, tiny_decoder
 from helpers.distributed.training_models import dropped_apart, skipping
 from helpers.plans import plan_for
 from helpers.runnable_schedules import halved
@@ -51,7 +51,7 @@ def named(*cases: tuple[str, tuple[str, ...]]) -> dict[str, float]:
     found = {}
     for name, ways in cases:
         build, shards = NAMED[name]
-        module, layers, held = row(build)
+        module, layers, held = blank_model(build)
         schedule = FAMILIES["1f1b-sno"].write((1,) * (dist.get_world_size() // TEAM), 3)
         edges = (0, *range(2, 1 + schedule.stages), len(layers))
         for way in ways:
@@ -68,7 +68,7 @@ def random_groups(count: int, seed: int) -> dict[str, float]:
     for number in range(count):
         build = models_of_tests.EVERY[number % len(models_of_tests.EVERY)]
         case = random_case(generator, ranks, build)
-        shards = random_shards(generator, row(build)[0])
+        shards = random_shards(generator, blank_model(build)[0])
         error = worst_error(case.plan, build, 3, tensor_parallel=TensorParallel(TEAM, shards))
         found[f"{number} {case.name} {shards}"] = error
     return found
@@ -137,7 +137,7 @@ def waiting() -> tuple[dict[str, bool], dict[str, bool]]:
 
 def _plan(build: Callable[[], Workload], each: int = 3) -> Plan:
     """One stage, replicated on all tensor-parallel groups, with this number of micro-batches each."""
-    module, names, held = row(build)
+    module, names, held = blank_model(build)
     ranks = dist.get_world_size() // TEAM
     return plan_for(module, names, (0, len(names)), FAMILIES["gpipe"].write((ranks,), each * ranks), held=held)
 

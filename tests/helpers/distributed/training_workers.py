@@ -15,7 +15,7 @@ from helpers.distributed.models import tiny_decoder, tiny_shared, tiny_tied
 from helpers.distributed.training_models import dropped, dropped_apart, forking, padded, skipping, steep, steep_apart
 from helpers.plans import plan_for
 from helpers.runnable_schedules import halved
-from pipeplan.frontend.capture import row_of
+from pipeplan.frontend.capture import capture_layers
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.stages.seeds import seeded
@@ -160,10 +160,12 @@ def verified() -> dict[str, float]:
     found = {}
     for build in (dropped, skipping, padded):
         workload = build()
-        row = row_of(workload.module, draw(workload, 2, SEED)[0], both_modes=False)
+        sequence = capture_layers(workload.module, draw(workload, 2, SEED)[0], both_modes=False)
         schedule = FAMILIES["1f1b-sno"].write((1,) * dist.get_world_size(), 4)
-        cuts = (0, *range(2, 1 + schedule.stages), len(row.names))
-        plan = plan_for(workload.module, row.names, cuts, schedule, recompute=row.names[1::2], held=row.parameters)
+        cuts = (0, *range(2, 1 + schedule.stages), len(sequence.names))
+        plan = plan_for(
+            workload.module, sequence.names, cuts, schedule, recompute=sequence.names[1::2], held=sequence.parameters
+        )
         found[build.__name__] = worst_error(plan, build, SEED)
     return found
 
@@ -171,8 +173,8 @@ def verified() -> dict[str, float]:
 def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     """Train the pipeline and the plain model, and return both records and the difference of weights."""
     workload = case.build()
-    row = row_of(workload.module, draw(workload, 2, SEED)[0], both_modes=False)
-    names = row.names
+    sequence = capture_layers(workload.module, draw(workload, 2, SEED)[0], both_modes=False)
+    names = sequence.names
     schedule = FAMILIES["1f1b-sno"].write(case.replicas, 4)
     cuts = (0, *range(2, 1 + len(case.replicas)), len(names))
     plan = plan_for(
@@ -182,13 +184,13 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
         halved(schedule) if case.split else schedule,
         optimizer=case.optimizer,
         recompute=names if case.recompute else (),
-        held=row.parameters,
+        held=sequence.parameters,
     )
     group_size = dist.get_world_size() // len(plan.ranks)
     options = {**case.options, "tensor_parallel": group_size}
     pipeline = Pipeline(replace(plan, zero1=case.zero1), case.build, seed=SEED, dtype=dtype, **options)
     whole = materialised(pipeline.fitted, seed=SEED, dtype=dtype)
-    plain = Plain(whole, workload, case.options, row_of(whole, draw(workload, 2, SEED, dtype)[0]).layers)
+    plain = Plain(whole, workload, case.options, capture_layers(whole, draw(workload, 2, SEED, dtype)[0]).layers)
     ours, theirs = Seen(), Seen()
     for number in range(STEPS):
         inputs, targets = draw(workload, plan.batch, SEED, dtype, number)

@@ -181,7 +181,7 @@ def verification() -> dict[str, float]:
     builds = (models_of_tests.tiny_stages, *(models_of_tests.tiny_bert,) * models_of_tests.HAS_TRANSFORMERS)
     found = {}
     for build in builds:
-        module, names, held = models_of_tests.row(build)
+        module, names, held = models_of_tests.blank_model(build)
         schedule = FAMILIES["1f1b-so"].write((1, 1), 2)
         plan = plan_for(module, names, (0, len(names) // 2, len(names)), schedule, held=held)
         found[build.__name__] = verify.worst_error(plan, build, 0)
@@ -206,7 +206,7 @@ def evaluation() -> dict[str, tuple[float, float, float]]:
 
 
 def _evaluate(build: Callable[[], Workload], schedule: Schedule) -> tuple[float, float, float]:
-    module, names, held = models_of_tests.row(build)
+    module, names, held = models_of_tests.blank_model(build)
     cuts = models_of_tests.random_cuts(random.Random(1), len(names), schedule.stages)
     plan = plan_for(module, names, cuts, schedule, held=held)
     pipeline = Pipeline(plan, build, dtype=torch.float64)

@@ -215,13 +215,13 @@ def test_values_that_stand_twice_count_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "options",
     [{"schedules": "gpipe"}, {"zero1": "no"}, {"depths": 2}, {"pin": (("l0",),)}, {"depth": (2,)}, {"job": Job(8)}],
 )
-def test_constraints_of_the_wrong_type_are_refused(wishes: dict[str, Any]) -> None:
+def test_constraints_of_the_wrong_type_are_refused(options: dict[str, Any]) -> None:
     """A word instead of a list, a text instead of a boolean, and an unknown constraint are bad input."""
     with pytest.raises(InputError):
-        solve(fat_head(), equal_devices(2), 8, **wishes)
+        solve(fat_head(), equal_devices(2), 8, **options)
 
 
 def test_a_depth_that_cannot_be_is_no_contradiction() -> None:

@@ -59,8 +59,8 @@ def _kinds() -> dict[str, Callable[[], Plan]]:
     tight = equal_devices(2, memory=460, link=Link(10**9, 1))
     boards = line_cluster([board(), board()])
 
-    def made(model: Any, cluster: Cluster, batch: int, **wishes: Any) -> Callable[[], Plan]:
-        return lambda: solve(model, cluster, batch, time_limit=5, **wishes).plan
+    def made(model: Any, cluster: Cluster, batch: int, **options: Any) -> Callable[[], Plan]:
+        return lambda: solve(model, cluster, batch, time_limit=5, **options).plan
 
     return {
         "replicas": made(chain, boxes, 8, depths=(2,), replicas=(2,), optimizer="adam"),

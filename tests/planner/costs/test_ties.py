@@ -156,7 +156,7 @@ def test_the_validator_wants_the_sum() -> None:
 
 
 def test_wishes_keep_tied_layers_together_or_apart() -> None:
-    """Without links worth a sum the wish decides: together is one stage, two stages hold 8 MiB twice."""
+    """Without links worth a sum the option decides: together is one stage, two stages hold 8 MiB twice."""
     model, small = tied_ends(), cluster()
     together = solve(model, small, job=Job(4, together=(("l0", "l3"),)))
     assert together.plan.pipeline.tied == ()

@@ -2,15 +2,18 @@
 
 import json
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from helpers.foreign_workloads import BRANCH, training, workload
+from pipeplan.cli.published import read_published
 from pipeplan.core.errors import InputError
 from pipeplan.io.cluster_file import cluster_data
 from pipeplan.io.datasets import datasets_folder, shipped
-from pipeplan.io.load import load_carried_cluster, load_cluster, load_model
+from pipeplan.io.importers import IMPORTERS, Importer
+from pipeplan.io.load import foreign_format, load_carried_cluster, load_cluster, load_model
 from pipeplan.io.model_file import model_data
 from pipeplan.io.text import json_text, yaml_text
 
@@ -44,6 +47,32 @@ def test_carried_clusters(files: Path) -> None:
     """Only workloads that bring devices have a cluster to ask for."""
     assert [load_carried_cluster(files / f"{name}.data") is None for name in "abcd"] == [True, False, False, True]
     assert load_carried_cluster("vgg-16") is None
+
+
+def test_every_importer_has_a_file_here(files: Path) -> None:
+    """Each of the first files is recognised by one importer, our own by none."""
+    found = [foreign_format(files / f"{name}.data") for name in "abcdef"]
+    assert found[:3] == [importer.name for importer in IMPORTERS]
+    assert found[3:] == [None] * 3
+
+
+def test_a_new_importer_is_one_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A format in the list is recognised; it may have no devices and no options."""
+    known = load_model("vgg-16")
+    words = Importer(
+        "words", lambda text: text.startswith("words"), lambda text, where, name: (known, None), plain=True
+    )
+    monkeypatch.setattr("pipeplan.io.load.IMPORTERS", (*IMPORTERS, words))
+    path = tmp_path / "x.words"
+    path.write_text("words: [")  # not YAML
+    assert load_model(path) is known
+    assert load_carried_cluster(path) is None
+    with pytest.raises(InputError, match=r"x\.words is a file of words, which names no devices"):
+        load_cluster(path)
+    with pytest.raises(InputError, match="no option 'samples'; it has none"):
+        load_model(path, samples=2)
+    with pytest.raises(InputError, match="--rule published needs a file of PipeDream, dnn-partitioning or Piper"):
+        read_published(Namespace(model=str(path)))
 
 
 def test_options_reach_the_importer(files: Path) -> None:

@@ -52,7 +52,7 @@ def test_what_would_fit_fits(given: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "option"),
+    ("options", "option"),
     [
         ({"recompute": "none"}, "--recompute choose"),
         ({"depths": (1,), "recompute": "none", "schedules": ("gpipe",)}, "without --depths"),
@@ -63,10 +63,10 @@ def test_what_would_fit_fits(given: str) -> None:
         ({"micro_batches": (1,), "recompute": "none"}, "without --micro-batches"),
     ],
 )
-def test_every_option_that_is_named_helps(wishes: dict, option: str) -> None:
+def test_every_option_that_is_named_helps(options: dict, option: str) -> None:
     """Each change that is named has a plan with the memory in the message, and is listed only if it helps."""
     model = model_of([3, 3, 3, 3], saved=[20] * 4, output=[1] * 4, parameters=[10] * 4, sizes=(1, 2, 4))
-    base = Space(model, equal_devices(4), Job(4, **wishes))
+    base = Space(model, equal_devices(4), Job(4, **options))
     known = least_sufficient_memory(base)
     assert known is not None
     space = Space(model, equal_devices(4, memory=known[0] - 1), base.job)

@@ -15,9 +15,9 @@ MODEL = model_of([10, 10, 10], [10, 10, 10], saved=[1] * 3, output=[1] * 3, para
 CLUSTER = Cluster("two", {"unit": DeviceKind("unit")}, (Node(("unit", "unit"), Link(10**9)),))
 
 
-def asked(**wishes: object) -> Job:
+def asked(**options: object) -> Job:
     """Eight micro-batches: 16 actions on one stage, 32 on two."""
-    return Job(batch=8, schedules=("1f1b-sno",), replicas=(1,), **wishes)
+    return Job(batch=8, schedules=("1f1b-sno",), replicas=(1,), **options)
 
 
 def test_a_plan_that_is_not_simulated_keeps_its_bound(monkeypatch):

@@ -16,9 +16,9 @@ MODEL = model_of([1, 1, 1], parameters=[100, 100, 100])
 """600 bytes of parameters and gradients; with Adam 1,200 in all."""
 
 
-def why(cluster: Cluster, **wishes: object) -> str | None:
+def why(cluster: Cluster, **options: object) -> str | None:
     """The message for a step of four samples."""
-    return total_memory_shortfall(Space(MODEL, cluster, Job(4, **wishes)))  # type: ignore[arg-type]
+    return total_memory_shortfall(Space(MODEL, cluster, Job(4, **options)))  # type: ignore[arg-type]
 
 
 def test_the_sum_decides_to_the_byte() -> None:

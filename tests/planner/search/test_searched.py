@@ -31,10 +31,10 @@ def nodes(count: int, each: int, memory: int | None = None) -> Cluster:
     return Cluster("nodes", {kind.name: kind}, row, Link(latency=1), Overlap.COPY)
 
 
-def missing(model: Model = CHAIN, cluster: Cluster | None = None, batch: int = 4, **wishes: object) -> tuple[str, ...]:
+def missing(model: Model = CHAIN, cluster: Cluster | None = None, batch: int = 4, **options: object) -> tuple[str, ...]:
     """The sentences on plans that are not searched, for a job."""
     cluster = equal_devices(4) if cluster is None else cluster
-    return searched_for(model, cluster, Job(batch, **wishes)).not_searched  # type: ignore[arg-type]
+    return searched_for(model, cluster, Job(batch, **options)).not_searched  # type: ignore[arg-type]
 
 
 def test_the_text_of_every_answer_says_both() -> None:

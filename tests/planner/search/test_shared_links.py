@@ -24,7 +24,7 @@ def test_a_card_that_some_replicas_pass_serves_their_micro_batches_in_turn():
     """Two of three replicas send through the card, so 4 of 5 micro-batches pass it."""
     d = two_nodes().devices
     found = shared_link_loads(two_nodes(), ((d[1], d[2], d[3]), (d[4],)), 5, occupancy)
-    assert [(wire.link, wire.back, wire.busy.tolist(), wire.beyond) for wire in found] == [
+    assert [(each.link, each.back, each.busy.tolist(), each.beyond) for each in found] == [
         (0, False, [40, 80], None),
         (0, True, [40, 80], None),
     ]
@@ -34,8 +34,8 @@ def test_a_card_serves_both_links_of_a_stage_that_lies_in_two_nodes():
     """Stage 1 lies in both nodes: half of its received and half of its sent tensors pass the card."""
     d = two_nodes().devices
     found = shared_link_loads(two_nodes(), ((d[1],), (d[2], d[3]), (d[4],)), 4, occupancy)
-    both = [wire for wire in found if wire.beyond is not None]
-    assert [(wire.link, wire.back, wire.busy.tolist(), wire.beyond.tolist()) for wire in both] == [
+    both = [each for each in found if each.beyond is not None]
+    assert [(each.link, each.back, each.busy.tolist(), each.beyond.tolist()) for each in both] == [
         (0, False, [20, 40], [20, 40]),
         (0, True, [20, 40], [20, 40]),
     ]

@@ -46,7 +46,7 @@ def test_doubled_warm_up_hides_transfers(n: int, m: int, latency: int) -> None:
 @pytest.mark.parametrize(("n", "m"), [(n, m) for n in (2, 4, 8) for m in (8, 32)])
 @pytest.mark.parametrize("latency", [1, 3])
 def test_minimal_warm_up_pays_for_transfers(n: int, m: int, latency: int) -> None:
-    """1F1B with N − i + 1 in flight takes (M + N − 1)(F + B) + 2 SR ((N − 1) M / N + N − 2) even on free wires."""
+    """1F1B with N − i + 1 in flight takes (M + N − 1)(F + B) + 2 SR ((N − 1) M / N + N − 2) even on free links."""
     expected = (m + n - 1) * (FORWARD + BACKWARD) + 2 * latency * ((n - 1) * m // n + n - 2)
     assert step("1f1b-sno", n, m, latency=latency) == expected
 
@@ -97,7 +97,7 @@ def test_unequal_stages_are_bounded_by_the_largest() -> None:
 
 
 def test_shared_cards_serve_one_tensor_at_a_time() -> None:
-    """Two boundaries that share a card take turns; with wires of their own they do not."""
+    """Two boundaries that share a card take turns; with links of their own they do not."""
     pipeline = line(3, 1, 1, occupancy=10, resource="card")
     schedule = FAMILIES["gpipe"].write((1,) * 3, 4)
     assert simulate(schedule, pipeline).makespan > simulate(schedule, pipeline, share=False).makespan

@@ -51,7 +51,7 @@ def test_two_slow_replicas_keep_pace_with_one_fast_device() -> None:
 
 def test_each_pair_of_replicas_has_its_own_way() -> None:
     """Micro-batch m takes entry m of its boundary's transfers, there and back."""
-    ways = tuple(Transfer(1, 10 + m, m, (f"wire {m}",)) for m in range(6))
+    ways = tuple(Transfer(1, 10 + m, m, (f"link {m}",)) for m in range(6))
     pipeline = wide((2, 3), (Stage(1, 1), Stage(1, 1)), ways)
     timeline = simulate(FAMILIES["gpipe"].write((2, 3), 12), pipeline)
     assert len(timeline.transfers) == 24

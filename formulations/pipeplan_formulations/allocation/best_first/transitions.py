@@ -40,7 +40,7 @@ class Transitions:
     allowed : array of int
         The largest excess that the stages behind may have (see `non_increasing`).
     own : array of int
-        The stage's own term of (3); with the objective 'bottleneck', its load or that of its wires.
+        The stage's own term of (3); with the objective 'bottleneck', its load or that of its link resources.
     advance : array of int
         H_{s+1} − H_s: by how much the stage increases the head.
     delay : array of int
@@ -194,10 +194,10 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
         once = reduce + np.where(reduce > 0, problem.reduce_base[kind, w], 0)
         load = -(-stage_load(problem.overlap, many, forward, backward, send, into, once) // problem.divisor)
         if problem.overlap != "none":
-            load = np.maximum(load, problem.wire_shares[width] * np.maximum(send, back) // problem.divisor)
+            load = np.maximum(load, problem.link_shares[width] * np.maximum(send, back) // problem.divisor)
         return Transitions(*places, load, *[nothing] * 6)
     held = span.in_flight if problem.alternating else many
-    each = delays(problem.overlap, many, held, problem.wire_shares[width], forward, backward, send, back, into)
+    each = delays(problem.overlap, many, held, problem.link_shares[width], forward, backward, send, back, into)
     return Transitions(
         *places,
         own(problem.overlap, many, forward, backward, send) + ((many - 1) * into if problem.overlap == "none" else 0),

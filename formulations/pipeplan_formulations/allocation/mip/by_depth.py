@@ -22,10 +22,10 @@ class ByDepth:
         problem: ChainAllocation,
         limits: Limits,
         hint: Allocation | None = None,
-        progress: Progress | None = None,
+        on_progress: Progress | None = None,
     ) -> Report[Allocation]:
         """Minimise T under (1) to (4), or the bottleneck; see `exact.solve` for the parameters."""
-        solver, bracket = self.solver, open_bracket(problem, limits, progress)
+        solver, bracket = self.solver, open_bracket(problem, limits, on_progress)
         scale = scale_for(problem.largest, solver.bits)
         bounds: list[int] = []
         stop = Stop.OPTIMALITY

@@ -79,7 +79,7 @@ class _Objective(Frame):
         self.at_least(Expression({self.time: times}) - expression.down(self.scale.unit), 0, when)
 
     def bottleneck(self) -> None:
-        """Bound N T from below by the busy time per step of each replica and, rounded down to N, of each wire."""
+        """Bound N T from below by the busy time per step of each replica and, rounded down to N, of each link."""
         problem, unit = self.problem, self.scale.unit
         samples = problem.divisor
         for s in range(self.depth):
@@ -89,7 +89,7 @@ class _Objective(Frame):
                 step = stage_load(problem.overlap, problem.share(width), *times, once)
                 self._bound(step - samples * (unit - 1), (mode,), samples)
                 for send in (self.send[s], self.back[s]) if problem.overlap != "none" else ():
-                    self._bound(problem.wire_shares[width] * send - (samples * unit - 1), (mode,), samples)
+                    self._bound(problem.link_shares[width] * send - (samples * unit - 1), (mode,), samples)
 
     def step(self) -> None:
         """Add (3), enforced where a mode is chosen, and (4) to (6), enforced where a mode and its k are."""
@@ -108,7 +108,7 @@ class _Objective(Frame):
                 many = problem.share(width)
                 held = k if problem.alternating else many
                 parts = forward, backward, self.send[s], self.back[s], self.into[s]
-                for delay in delays(overlap, many, held, problem.wire_shares[width], *parts):
+                for delay in delays(overlap, many, held, problem.link_shares[width], *parts):
                     self._bound(head + delay, (switch,))
                 for t, (_, largest) in enumerate(times[: s + 1] if problem.drains and problem.alternating else []):
                     for (_, before), mode in self.modes[t].items():

@@ -58,14 +58,14 @@ class Relaxation:
 
 
 def open_bracket(
-    problem: ChainAllocation, limits: Limits, progress: Progress | None = None, cutoff: int | None = None
+    problem: ChainAllocation, limits: Limits, on_progress: Progress | None = None, cutoff: int | None = None
 ) -> Bracket[Allocation]:
     """Create the bracket of an allocation problem, with nothing known yet."""
 
     def evaluate(stages: Allocation) -> int | None:
         return None if None in problem.recompute(stages) else problem.evaluate(stages)
 
-    return Bracket(evaluate, limits, progress, cutoff, problem.largest)
+    return Bracket(evaluate, limits, on_progress, cutoff, problem.largest)
 
 
 def _offer(bracket: Bracket[Allocation], traced: tuple[int, Allocation] | None) -> None:

@@ -113,14 +113,14 @@ class SuffixTables:
         problem, width = self._problem, self._problem.widths[w]
         loads = self._settings.quantity == "load" and problem.overlap != "none"
         if loads or (self._settings.ceiling is not None and problem.overlap == "copy"):
-            return problem.wire_shares[width]
+            return problem.link_shares[width]
         return 0
 
 
 def hop_between(problem: ChainAllocation, settings: PassSettings, kind: int, behind: int, key: int) -> Array:
     """The hop's contribution to V and A, or its load, shape (2, n + 1): inside and between nodes, by boundary.
 
-    ``key`` is L_w, for loads and under a ceiling. `IMPOSSIBLE` at cuts that are not allowed, or whose wire is too slow
+    ``key`` is L_w, for loads and under a ceiling. `IMPOSSIBLE` at cuts that are not allowed, or whose link is too slow
     for the ceiling.
     """
     found = np.full((2, problem.layers + 1), IMPOSSIBLE)

@@ -98,7 +98,7 @@ def added(
     is_open = extra < IMPOSSIBLE
     backward = backward + np.where(is_open, extra, 0)
     if settings.ceiling is not None:
-        sends = (problem.wire_shares[width], send, into) if settings.by_kind else (1, 0, 0)
+        sends = (problem.link_shares[width], send, into) if settings.by_kind else (1, 0, 0)
         lanes = delays(problem.overlap, many, held, sends[0], forward, backward, sends[1], 0, sends[2])
         is_open &= reduce(np.maximum, lanes) <= settings.ceiling
         if settings.largest is not None:

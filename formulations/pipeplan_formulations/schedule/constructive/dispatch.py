@@ -6,8 +6,8 @@
     device 1      F0 F1 I0 ↑        both choose among operations whose inputs have arrived, or will at a known time, and
                            └ next   that fit; the earlier start is made final, and the affected devices choose again
 
-On a device with two lanes each lane chooses separately. Tensors take their wires as soon as they are ready, in the
-order of the starts of their operations; the resulting lists are then evaluated exactly.
+On a device with two lanes each lane chooses separately. Tensors take their link resources as soon as they are ready, in
+the order of the starts of their operations; the resulting lists are then evaluated exactly.
 
 Operations are encoded as integers, since loops visit each of them thousands of times:
 number = (kind · stages + stage) · micro_batches + micro_batch, with kind 0, 1, 2 for F, I, W.
@@ -141,7 +141,7 @@ def dispatch(problem: PipelineSchedule, rule: Rule) -> tuple[int, Numbered]:
 
 
 def _timed(problem: PipelineSchedule, run: "_Run") -> tuple[int, Numbered]:
-    """Makespan and lists, evaluated exactly with lanes and wires."""
+    """Makespan and lists, evaluated exactly with lanes and link resources."""
     orders = listed(problem, run.begun)[: problem.devices]
     value = evaluate(problem, orders)
     assert value is not None
@@ -171,7 +171,7 @@ class _Run:
         self.free = [0] * len(self.device)
         self.last = [I] * len(self.device)  # kind of the last F or I
         self.late = [(0, 0, 0)] * problem.devices  # start and end of the last I or W, and what it frees then
-        self.wires = dict.fromkeys(problem.carried, 0)
+        self.resource_free = dict.fromkeys(problem.carried, 0)
         self.begun: dict[Op, int] = {}
         self.orders: Numbered = [[] for _ in problem.hosted]
         self.makespan = 0
@@ -260,7 +260,7 @@ class _Run:
         return self.lanes[device] if same else (*self.lanes[device], *self.lanes[problem.device[other]])
 
     def _note(self, lane: int, op: Op, start: int) -> None:
-        """Record start, freed bytes and transfer of an operation, for problems with two lanes or wires."""
+        """Record start, freed bytes and transfer of an operation, for problems with two lanes or link resources."""
         problem, (kind, s, i), end = self.problem, op, start + self.problem.duration(op)
         self.begun[op] = start
         if kind == "W":
@@ -270,9 +270,9 @@ class _Run:
             self.late[self.device[lane]] = start, end, problem.freed[s]
         row = problem.sent.get((kind, s))
         if row is not None:
-            wires = problem.wires[s] if kind == "F" else problem.wires_back[s - 1]
-            begin = max(start + problem.ready[row], *(self.wires[wire] for wire in wires))
-            self.wires.update(dict.fromkeys(wires, begin + problem.time[row[0]][s]))
+            resources = problem.resources[s] if kind == "F" else problem.resources_back[s - 1]
+            begin = max(start + problem.ready[row], *(self.resource_free[resource] for resource in resources))
+            self.resource_free.update(dict.fromkeys(resources, begin + problem.time[row[0]][s]))
             end = max(end, begin + problem.time[row[0]][s])
             if problem.overlap == "none":
                 self.free[lane] = end

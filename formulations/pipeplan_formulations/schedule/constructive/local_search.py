@@ -17,7 +17,8 @@ next. Times are exact, as in `evaluate`; operations are encoded as integers, sin
 
 Simulated annealing (`annealed`)
 --------------------------------
-For devices with two lanes, and wires that serve first come, first served; each order is evaluated as in `evaluate`.
+For devices with two lanes, and link resources that serve first come, first served; each order is evaluated as in
+`evaluate`.
 
 ::
 
@@ -26,7 +27,7 @@ For devices with two lanes, and wires that serve first come, first served; each 
 
 A longer schedule is accepted with a probability that falls with the time left (Kirkpatrick, Gelatt and Vecchi,
 "Optimization by simulated annealing", 1983). Tabu search changes the critical path only and is faster, but its network
-has no lanes and no wires.
+has no second lane and no link resources.
 """
 
 import time

@@ -64,7 +64,7 @@ def constructive(problem: PipelineSchedule, seconds: float, bound: int = 0) -> t
 
 
 def _swap(problem: PipelineSchedule, found: _Best[Numbered], until: float, bound: int) -> None:
-    """Tabu search from the best schedules, for problems without two lanes and wires."""
+    """Tabu search from the best schedules, for problems without two lanes and link resources."""
     network, seeds = Network(problem), count()
     while found.least > bound and time.monotonic() < until:
         seed = next(seeds)
@@ -73,7 +73,7 @@ def _swap(problem: PipelineSchedule, found: _Best[Numbered], until: float, bound
 
 
 def _anneal(problem: PipelineSchedule, found: _Best[Numbered], until: float, bound: int) -> None:
-    """Simulated annealing from the best schedules, with lanes and wires."""
+    """Simulated annealing from the best schedules, with lanes and link resources."""
     starts = found.sorted()
     for place, (_, orders) in enumerate(starts):
         if found.least > bound:

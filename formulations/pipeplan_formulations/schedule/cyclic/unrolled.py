@@ -99,7 +99,7 @@ MULTIPLE = 12
 
 
 def solve(
-    problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, progress: Progress | None = None
+    problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
 ) -> Report[Orders]:
     """Minimise (5) heuristically for any number of micro-batches, with the lower bounds that are cheap for many.
 
@@ -108,11 +108,11 @@ def solve(
     whole step, patterns of one, two, … micro-batches, heads and tails of a short step around the best of them, and a
     list schedule of a short step. ``hint`` is returned if nothing better is found, and ignored if it is not feasible.
 
-    Patterns and their bounds do not model wires: they are those of the problem without contention
-    (`PipelineSchedule.unshared`), and the resulting orders are evaluated with the wires. They do not model a second
+    Patterns and their bounds do not model link resources: they are those of the problem without contention
+    (`PipelineSchedule.unshared`), and the resulting orders are evaluated with them. They do not model a second
     lane either: for devices with two lanes there are list schedules, and `lower_bound` for any size.
     """
-    bracket = open_bracket(problem, limits, progress)
+    bracket = open_bracket(problem, limits, on_progress)
     if bracket.impossible:
         return bracket.report(Stop.OPTIMALITY, NAME, cpsat_version())
     # Bounds that are cheap for many micro-batches; then candidates, with the stride bound after the first of them.

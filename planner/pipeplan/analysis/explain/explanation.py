@@ -34,7 +34,7 @@ class Explanation:
     path : tuple of Portion
         The critical path; times sum to ``step``.
     uses : tuple of Use
-        Busy times of devices, then of wires and network cards.
+        Busy times of devices, then of links and network cards.
     rooms : tuple of Room
         Memory of each device.
     sensitivities : tuple of Sensitivity
@@ -138,7 +138,7 @@ class Explanation:
             yield f"memory limits: without them {self.memory.verdict}"
 
     def _uses_shown(self) -> Sequence[Use]:
-        """Devices first, the busiest of them first; then wires and cards."""
+        """Devices first, the busiest of them first; then links and cards."""
         return sorted(self.uses, key=lambda use: (use.kind != "device", -use.busy))
 
     def _sensitivities_shown(self) -> Sequence[Sensitivity]:

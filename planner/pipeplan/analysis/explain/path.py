@@ -40,9 +40,9 @@ class Portion:
     ----------
     phase : {'fill', 'steady', 'drain', 'end'}
     what : str
-        ``'forward'``, ``'backward'``, …, ``'transfer'``, or ``'wait'`` for a wire that another tensor holds.
+        ``'forward'``, ``'backward'``, …, ``'transfer'``, or ``'wait'`` for a link that another tensor holds.
     where : str
-        A stage, a pair of devices, or the wire waited for.
+        A stage, a pair of devices, or the link or card waited for.
     count : int
     time : int
         Nanoseconds.
@@ -97,7 +97,7 @@ def _counted_from(
     """Nanosecond from which an item of the path counts.
 
     A streamed tensor whose last byte leaves with the end of its action counts from that end. If another transfer
-    follows, it counts from its start, because its first byte occupied the wire of the next transfer.
+    follows, it counts from its start, because its first byte occupied the link of the next transfer.
     """
     if isinstance(item, TransferSpan) and isinstance(before, Span) and not isinstance(after, TransferSpan):
         return before.end if item.end == before.end else item.start
@@ -135,8 +135,8 @@ def _name(
         return WORDS[item.action.kind], setting.stage(item.action.stage), item.action.stage
     if isinstance(after, TransferSpan):  # the next tensor could not leave before this one had
         shared = set(setting.transfer(item).resources) & set(setting.transfer(after).resources)
-        wire = next((name for name in sorted(shared, key=lambda name: (not is_card(name), name))), setting.hop(item))
-        return "wait", wire, None
+        held = next((name for name in sorted(shared, key=lambda name: (not is_card(name), name))), setting.hop(item))
+        return "wait", held, None
     return "transfer", setting.hop(item), None
 
 

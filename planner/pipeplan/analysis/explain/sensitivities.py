@@ -1,4 +1,4 @@
-"""Sensitivity of the step time to each device, wire or network, by simulating the plan with each one faster.
+"""Sensitivity of the step time to each device, link or network, by simulating the plan with each one faster.
 
 A resource *binds* a plan if the step gets shorter when that resource alone gets faster. Each resource in turn takes a
 tenth less time, and the same schedule is simulated again. To keep whole nanoseconds, its times are multiplied by nine
@@ -32,14 +32,14 @@ class Sensitivity:
     Attributes
     ----------
     kind : {'devices', 'wire', 'network', 'reduction'}
-        The devices of some stages; one wire between two devices; all network cards; the gradient reduction of a stage,
+        The devices of some stages; one link between two devices; all network cards; the gradient reduction of a stage,
         or of stages that share weights.
     name : str
     fall : float
         Fraction by which the step falls if this resource alone takes a tenth less time.
     stages : tuple of int
         Stages that run on it.
-    wires : tuple of str
+    link_resources : tuple of str
         Names of the link resources that it stands for.
     """
 
@@ -47,7 +47,7 @@ class Sensitivity:
     name: str
     fall: float = 0.0
     stages: tuple[int, ...] = ()
-    wires: tuple[str, ...] = ()
+    link_resources: tuple[str, ...] = ()
 
 
 def sensitivities(setting: Setting) -> tuple[Sensitivity, ...]:
@@ -85,8 +85,8 @@ def groups(setting: Setting) -> tuple[Sensitivity, ...]:
     for name, own in members.items():
         if len(own) > 1:
             stages = tuple(sorted({s for sensitivity in own for s in sensitivity.stages}))
-            wires = tuple(sorted({wire for sensitivity in own for wire in sensitivity.wires}))
-            found.append(Sensitivity(own[0].kind, f"{name} together", fall(setting, own), stages, wires))
+            links = tuple(sorted({name for sensitivity in own for name in sensitivity.link_resources}))
+            found.append(Sensitivity(own[0].kind, f"{name} together", fall(setting, own), stages, links))
     return tuple(
         sorted(
             (sensitivity for sensitivity in found if sensitivity.fall > 0),
@@ -113,7 +113,7 @@ def joint_set(setting: Setting) -> tuple[Sensitivity, ...]:
 
 
 def candidates(setting: Setting) -> Iterator[Sensitivity]:
-    """Yield every resource of a plan that could be faster: devices, reductions, the network, wires in use."""
+    """Yield every resource of a plan that could be faster: devices, reductions, the network, links in use."""
     pipeline = setting.pipeline
     for placement in dict.fromkeys(pipeline.placement):
         own = tuple(s for s, devices in enumerate(pipeline.placement) if devices == placement)
@@ -130,10 +130,10 @@ def candidates(setting: Setting) -> Iterator[Sensitivity]:
     )
     cards = tuple(name for name in names if is_card(name))
     if cards:
-        yield Sensitivity("network", "the network between the nodes", wires=cards)
+        yield Sensitivity("network", "the network between the nodes", link_resources=cards)
     for name in names:
         if not is_card(name):
-            yield Sensitivity("wire", f"the link {name}", wires=(name,))
+            yield Sensitivity("wire", f"the link {name}", link_resources=(name,))
 
 
 def _all_transfers(pipeline: Pipeline) -> tuple[tuple[Transfer, ...], ...]:
@@ -141,11 +141,11 @@ def _all_transfers(pipeline: Pipeline) -> tuple[tuple[Transfer, ...], ...]:
 
 
 def _on_path(setting: Setting, sensitivity: Sensitivity) -> int:
-    """Nanoseconds of the critical path that the resource's actions, or the transfers on its wires, take."""
+    """Nanoseconds of the critical path that the resource's actions, or the transfers on its link resources, take."""
 
     def own(item: Span | TransferSpan) -> bool:
         if isinstance(item, TransferSpan):
-            return not set(sensitivity.wires).isdisjoint(setting.transfer(item).resources)
+            return not set(sensitivity.link_resources).isdisjoint(setting.transfer(item).resources)
         reduces = item.action.kind is Kind.REDUCE
         return item.action.stage in sensitivity.stages and reduces == (sensitivity.kind == "reduction")
 
@@ -172,7 +172,7 @@ def fall(setting: Setting, faster: Sequence[Sensitivity]) -> float:
 def _sped_up(pipeline: Pipeline, faster: Sequence[Sensitivity]) -> Pipeline:
     working = {s for sensitivity in faster if sensitivity.kind == "devices" for s in sensitivity.stages}
     reducing = {s for sensitivity in faster if sensitivity.kind == "reduction" for s in sensitivity.stages}
-    wires = {name for sensitivity in faster for name in sensitivity.wires}
+    links = {name for sensitivity in faster for name in sensitivity.link_resources}
 
     def stage(s: int, old: Stage) -> Stage:
         factor = dict.fromkeys(Kind, FASTER if s in working else GRAIN)
@@ -180,7 +180,7 @@ def _sped_up(pipeline: Pipeline, faster: Sequence[Sensitivity]) -> Pipeline:
         return old.with_durations(lambda kind, part: old.duration(kind, part) * factor[kind])
 
     def scaled(old: Transfer) -> Transfer:
-        factor = FASTER if wires & set(old.resources) else GRAIN
+        factor = FASTER if links & set(old.resources) else GRAIN
         return replace(old, occupancy=old.occupancy * factor, latency=old.latency * GRAIN)
 
     return replace(

@@ -1,4 +1,4 @@
-"""`Setting`: a plan, its time line and readable names; `Use`: busy time of each device and wire."""
+"""`Setting`: a plan, its time line and readable names; `Use`: busy time of each device and link."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Literal
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Transfer
 from pipeplan.core.plan import Plan
-from pipeplan.core.timeline import Timeline, TransferSpan
+from pipeplan.core.timeline import Timeline, TransferSpan, covered
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Setting:
         return f"stage {stage} ({self.devices(stage)})"
 
     def transfer(self, tensor: TransferSpan) -> Transfer:
-        """Cost of a tensor's transfer, with the wires that it occupies."""
+        """Cost of a tensor's transfer, with the link resources that it occupies."""
         pipeline = self.pipeline
         routes = pipeline.transfers if tensor.source < tensor.target else pipeline.returns
         boundary = routes[min(tensor.source, tensor.target)]
@@ -63,7 +63,7 @@ class Setting:
 
     @cached_property
     def hops_of(self) -> Mapping[str, frozenset[int]]:
-        """For each wire or card, the boundaries between stages whose tensors pass it."""
+        """For each link or card, the boundaries between stages whose tensors pass it."""
         found: dict[str, set[int]] = {}
         for routes in (self.pipeline.transfers, self.pipeline.returns):
             for boundary, entries in enumerate(routes):
@@ -81,13 +81,13 @@ class Use:
     name : str
         ``'d3 v100'``, ``'d0 to d1'``, ``'node 0 card out'``.
     kind : {'device', 'wire', 'card'}
-        A wire joins two devices of a node in one direction; a card is shared by all devices of its node.
+        A link joins two devices of a node in one direction; a card is shared by all devices of its node.
     busy : int
         Nanoseconds. A device that waits while it sends (overlap ``none``) is busy then too.
     share : float
         ``busy`` as a fraction of the step.
     hops : int
-        For wires and cards: the number of stage boundaries that share it. For devices: 0.
+        For links and cards: the number of stage boundaries that share it. For devices: 0.
     """
 
     name: str
@@ -98,21 +98,24 @@ class Use:
 
 
 def uses(setting: Setting) -> tuple[Use, ...]:
-    """Devices in the order of the plan's ranks, then wires and cards that carry anything, busiest first."""
-    return (*_devices(setting), *sorted(_wires(setting), key=lambda use: (-use.busy, use.name)))
+    """Devices in the order of the plan's ranks, then links and cards that carry anything, busiest first."""
+    return (*_devices(setting), *sorted(_link_resources(setting), key=lambda use: (-use.busy, use.name)))
 
 
 def _devices(setting: Setting) -> Iterator[Use]:
-    sending: dict[int, int] = defaultdict(int)
-    if setting.pipeline.overlap is Overlap.NONE:
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for span in setting.timeline.spans:
+        spans[span.device].append((span.start, span.end))
+    if setting.pipeline.overlap is Overlap.NONE:  # a lane waits while it sends; the device's other lane may compute
         for tensor in setting.timeline.transfers:
-            sending[setting.pipeline.device_of(tensor.source, tensor.micro_batch)] += setting.transfer(tensor).occupancy
+            device = setting.pipeline.device_of(tensor.source, tensor.micro_batch)
+            spans[device].append((tensor.start, tensor.start + setting.transfer(tensor).occupancy))
     for rank in range(setting.pipeline.devices):
-        busy = setting.timeline.busy(rank) + sending[rank]
+        busy = covered(spans[rank])
         yield Use(setting.device(rank), "device", busy, _share(busy, setting.step))
 
 
-def _wires(setting: Setting) -> Iterator[Use]:
+def _link_resources(setting: Setting) -> Iterator[Use]:
     busy: dict[str, int] = defaultdict(int)
     for tensor in setting.timeline.transfers:
         way = setting.transfer(tensor)
@@ -125,7 +128,7 @@ def _wires(setting: Setting) -> Iterator[Use]:
 
 
 def is_card(resource: str) -> bool:
-    """True for a node's network card, False for a wire between two devices."""
+    """True for a node's network card, False for a link between two devices."""
     return " card " in resource
 
 

@@ -1,4 +1,4 @@
-"""`row_of`: find the layers of a model by one of three front ends: the user's stages, a chain, or a captured graph."""
+"""`capture_layers`: find a model's layers by one of three front ends: the user's stages, a chain, a captured graph."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -8,8 +8,8 @@ from torch import nn
 
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.batch import Batch, mapped, tensors
+from pipeplan.frontend.capture.layer_sequence import LayerSequence, Stages
 from pipeplan.frontend.capture.private import on_meta
-from pipeplan.frontend.capture.row import Row, Stages
 from pipeplan.frontend.profile.layers import find_layers
 from pipeplan.frontend.profile.ties import held_by
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 FrontEnd: TypeAlias = Literal["auto", "chain", "graph"]
 
 
-def row_of(
+def capture_layers(
     module: nn.Module,
     inputs: Batch,
     *,
     group: Sequence[str] = (),
     front_end: FrontEnd = "auto",
     both_modes: bool = True,
-) -> Row:
+) -> LayerSequence:
     """Describe a module as a sequence of layers.
 
     Nothing is computed: only shapes and types of the module and the inputs are read.
@@ -69,16 +69,16 @@ def row_of(
 
 
 def graph_of(module: nn.Module, inputs: Batch, *, both_modes: bool = True) -> "CapturedModel":
-    """Capture the module with torch.export, to be cut into layers (see `row_of`)."""
+    """Capture the module with torch.export, to be cut into layers (see `capture_layers`)."""
     from pipeplan.frontend.capture.graph.captured import CapturedModel
 
     return CapturedModel(module, inputs, both_modes=both_modes)
 
 
-def _graph(module: nn.Module, inputs: Batch, group: Sequence[str], both_modes: bool) -> Row:
+def _graph(module: nn.Module, inputs: Batch, group: Sequence[str], both_modes: bool) -> LayerSequence:
     """Layers of the captured graph, cut at the default places."""
     model = graph_of(module, inputs, both_modes=both_modes)
-    return model.row(model.module_cuts(group))
+    return model.cut_at(model.module_cuts(group))
 
 
 def _chain(module: nn.Module, inputs: Batch, group: Sequence[str]) -> tuple[str, ...]:
@@ -87,10 +87,10 @@ def _chain(module: nn.Module, inputs: Batch, group: Sequence[str]) -> tuple[str,
     return find_layers(on_meta(module), tensors(start), group=group)
 
 
-def _submodules(module: nn.Module, names: tuple[str, ...]) -> Row:
+def _submodules(module: nn.Module, names: tuple[str, ...]) -> LayerSequence:
     """The sequence of these submodules as layers."""
     layers = tuple(module.get_submodule(name) for name in names)
-    return Row(
+    return LayerSequence(
         names,
         layers,
         held_by(module, names),

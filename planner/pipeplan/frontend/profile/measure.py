@@ -124,7 +124,7 @@ class Segment:
     for each layer, the parameters that count with an earlier one.
     """
 
-    rows: Mapping[int, tuple[nn.Module, ...]]
+    layers: Mapping[int, tuple[nn.Module, ...]]
     feeds: Mapping[int, Feed]
     elsewhere: tuple[Set[str], ...]
 
@@ -156,19 +156,19 @@ def measure(
     sizes = tuple(segment.feeds)
     times: dict[tuple[int, str, int], list[int]] = defaultdict(list)
     largest = max(sizes)
-    with background_workers(crowd - 1, segment.rows[largest], segment.feeds[largest]), _no_collection():
+    with background_workers(crowd - 1, segment.layers[largest], segment.feeds[largest]), _no_collection():
         for round_number in range(warmup + repeats):
             for size in sizes:
-                for what, row in _round(segment.rows[size], segment.feeds[size], clock):
+                for what, row in _round(segment.layers[size], segment.feeds[size], clock):
                     for number, value in enumerate(row):
                         if round_number >= warmup:
                             times[size, what, number].append(value)
                 tick(f"round {round_number + 1} of {warmup + repeats}, {size} samples")
-        updates = update_times(segment.rows[largest], segment.elsewhere, optimizer, clock, repeats, warmup)
+        updates = update_times(segment.layers[largest], segment.elsewhere, optimizer, clock, repeats, warmup)
     # bytes are measured after all timed rounds, in passes of their own
-    held = {size: saved_bytes(segment.rows[size], segment.feeds[size]) for size in sizes}
+    held = {size: saved_bytes(segment.layers[size], segment.feeds[size]) for size in sizes}
     spaces = {
-        size: workspace_bytes(segment.rows[size], segment.feeds[size], held[size].saved, device) for size in sizes
+        size: workspace_bytes(segment.layers[size], segment.feeds[size], held[size].saved, device) for size in sizes
     }
     costs = {
         size: tuple(
@@ -179,7 +179,7 @@ def measure(
                 workspace=spaces[size][number],
                 update=updates[number],
             )
-            for number in range(len(segment.rows[size]))
+            for number in range(len(segment.layers[size]))
         )
         for size in sizes
     }

@@ -1,4 +1,4 @@
-"""Wiring of a profile: find the layers, measure them segment by segment, build the model with its provenance."""
+"""Profile of a module: find the layers, measure them segment by segment, build the model with its provenance."""
 
 import platform
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from pipeplan.core.job import OPTIMIZER_STATE
 from pipeplan.core.model import Layer, Model, Profile, Provenance
 from pipeplan.core.options import MOST_WORKERS
 from pipeplan.frontend.batch import Batch, tensors
-from pipeplan.frontend.capture.front_ends import FrontEnd, row_of
-from pipeplan.frontend.capture.row import Row
+from pipeplan.frontend.capture.front_ends import FrontEnd, capture_layers
+from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.profile.allocator import allocator_here
 from pipeplan.frontend.profile.feed import batch_of, is_on, on_device, preserved
 from pipeplan.frontend.profile.measure import Measured, Segment, measure
@@ -123,11 +123,11 @@ def _profile(
 ) -> Model:
     # the layers at every size, and the segments to measure: all layers at once, or each alone
     smallest = min(batches)
-    rows = _rows(module, {size: inputs for size, (inputs, _) in batches.items()}, request)
-    row = rows[smallest]
+    sequences = _sequences(module, {size: inputs for size, (inputs, _) in batches.items()}, request)
+    sequence = sequences[smallest]
     whole = is_on(module, device)
-    elsewhere = _counted_elsewhere(module, row)
-    segments = [range(len(row.names))] if whole else [range(n, n + 1) for n in range(len(row.names))]
+    elsewhere = _counted_elsewhere(module, sequence)
+    segments = [range(len(sequence.names))] if whole else [range(n, n + 1) for n in range(len(sequence.names))]
     total = len(segments) * len(batches) * (request.repeats + request.warmup)
     done = 0
     # flowing: the input tensors of the next segment at every size
@@ -137,7 +137,7 @@ def _profile(
     parts: list[Measured] = []
     work = []
     for numbers in segments:
-        text = "all layers" if whole else row.names[numbers[0]]
+        text = "all layers" if whole else sequence.names[numbers[0]]
 
         def tick(detail: str, text: str = text) -> None:
             nonlocal done
@@ -145,12 +145,12 @@ def _profile(
             on_progress(f"{done}/{total}  {text}: {detail}")
 
         segment = Segment(
-            {size: tuple(rows[size].layers[n] for n in numbers) for size in batches},
+            {size: tuple(sequences[size].layers[n] for n in numbers) for size in batches},
             {
                 size: Feed(
                     flowing[size],
                     tuple(tensor.requires_grad for tensor in flowing[size]),
-                    _loss(request.loss, rows[size]) if numbers[-1] == len(row.names) - 1 else None,
+                    _loss(request.loss, sequences[size]) if numbers[-1] == len(sequence.names) - 1 else None,
                     batches[size][1],
                     request.precision,
                 )
@@ -158,7 +158,7 @@ def _profile(
             },
             tuple(elsewhere[n] for n in numbers),
         )
-        with on_device(nn.ModuleList(layer for layers in segment.rows.values() for layer in layers), device):
+        with on_device(nn.ModuleList(layer for layers in segment.layers.values() for layer in layers), device):
             measured = measure(
                 segment,
                 clock=clock,
@@ -179,55 +179,55 @@ def _profile(
     costs = {size: joints[size].settle([part.costs[size] for part in parts]) for size in batches}
     kind = request.device_name or device_label(device)
     origin = provenance(device, request.threads, request.crowd, request.precision)
-    parameters = [bytes_of(own) for own in own_parameters(module, row.parameters)]
+    parameters = [bytes_of(own) for own in own_parameters(module, sequence.parameters)]
     return Model(
         name=request.name or type(module).__name__.lower(),
         layers=tuple(
             Layer(
                 name=name,
                 parameters=parameters[n],
-                inputs=(row.names[n - 1],) if n else (),
+                inputs=(sequence.names[n - 1],) if n else (),
                 work=replace(work[n], saved=costs[smallest][n].saved // smallest),
-                kind=row.kinds[n],
+                kind=sequence.kinds[n],
             )
-            for n, name in enumerate(row.names)
+            for n, name in enumerate(sequence.names)
         ),
         profiles=tuple(Profile(kind, size, costs[size], origin) for size in costs),
         dtype=_dtype(module),
         notes=(f"update: one step of {request.optimizer}",) + (("the loss is in the last layer",) * bool(request.loss)),
-        ties=find_ties(module, row.names, row.parameters),
+        ties=find_ties(module, sequence.names, sequence.parameters),
     )
 
 
-def _rows(module: nn.Module, batches: dict[int, Batch], request: Request) -> dict[int, Row]:
+def _sequences(module: nn.Module, batches: dict[int, Batch], request: Request) -> dict[int, LayerSequence]:
     """The module as a sequence of layers, at every size; a chain is the same at all of them."""
-    rows: dict[int, Row] = {}
+    sequences: dict[int, LayerSequence] = {}
     for size, inputs in batches.items():
-        row = row_of(module, inputs, group=request.group, front_end=request.front_end, both_modes=False)
-        for other, known in rows.items():
-            if known.names != row.names:
+        sequence = capture_layers(module, inputs, group=request.group, front_end=request.front_end, both_modes=False)
+        for other, known in sequences.items():
+            if known.names != sequence.names:
                 raise InputError(
                     f"with {other} samples the model has {len(known.names)} layers, with {size} samples it has "
-                    f"{len(row.names)}, or their names differ; a model must compute alike at every size"
+                    f"{len(sequence.names)}, or their names differ; a model must compute alike at every size"
                 )
-        rows[size] = row
-    return rows
+        sequences[size] = sequence
+    return sequences
 
 
-def _counted_elsewhere(module: nn.Module, row: Row) -> list[frozenset[str]]:
+def _counted_elsewhere(module: nn.Module, sequence: LayerSequence) -> list[frozenset[str]]:
     """For each layer the names, in the layer, of parameters that an earlier layer holds too."""
-    found: list[set[str]] = [set() for _ in row.names]
-    for holders in shared_parameters(module, row.parameters):
+    found: list[set[str]] = [set() for _ in sequence.names]
+    for holders in shared_parameters(module, sequence.parameters):
         first = module.get_parameter(holders[0][1])
         for number, _ in holders[1:]:
-            held = row.layers[number].named_parameters(remove_duplicate=False)
+            held = sequence.layers[number].named_parameters(remove_duplicate=False)
             found[number].update(name for name, parameter in held if parameter is first)
     return [frozenset(names) for names in found]
 
 
-def _loss(loss: Loss | None, row: Row) -> Loss | None:
+def _loss(loss: Loss | None, sequence: LayerSequence) -> Loss | None:
     """The loss as a function of the last layer's outputs, restored to the structure of the unsplit module's."""
-    return None if loss is None else lambda returned, targets: loss(row.restore(returned), targets)
+    return None if loss is None else lambda returned, targets: loss(sequence.restore(returned), targets)
 
 
 def _dtype(module: nn.Module) -> str:

@@ -23,7 +23,7 @@ def work_of(segment: Segment, size: int) -> list[Work]:
     feed = segment.feeds[size]
     values = feed.leaves()
     result = []
-    for layer in segment.rows[size]:
+    for layer in segment.layers[size]:
         with _counter() as forward, feed.cast():
             outputs = tensors(run_layer(layer, values))
         inputs = [value for value in values if value.requires_grad]

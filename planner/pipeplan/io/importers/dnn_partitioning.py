@@ -24,6 +24,7 @@ from pipeplan.core.figures import MOST_DEVICES
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
 from pipeplan.io.device_file import Number
 from pipeplan.io.importers.dag import components, topological
+from pipeplan.io.importers.importer import Importer
 from pipeplan.io.importers.pipedream import PROFILED
 from pipeplan.io.schema import check, listing
 from pipeplan.io.text import parse_data, read_text
@@ -273,3 +274,10 @@ def _notes(file: WorkloadFile, rate: int | None, trapped: bool, corrected: bool)
             "lower than its sister workloads, probably a slip of units; corrected reads them a thousand times slower"
         )
     return tuple(notes)
+
+
+def _recognises(data: Any) -> bool:
+    return isinstance(data, dict) and isinstance(data.get("nodes"), list) and "maxFPGAs" in data
+
+
+IMPORTER = Importer("dnn-partitioning", _recognises, dnn_partitioning_from_data)

@@ -17,6 +17,7 @@ from statistics import median
 from pipeplan.core.errors import InputError
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
 from pipeplan.io.importers.dag import reachable, topological
+from pipeplan.io.importers.importer import Importer
 from pipeplan.io.importers.pipedream_graph import Graph, GraphNode, parse_graph
 from pipeplan.io.text import read_text
 
@@ -99,6 +100,7 @@ PROFILED = "profiled"
 _IMAGE_BYTES = (4 * 3 * 224**2, 4 * 3 * 299**2)
 """Bytes of a single-precision colour image, the input of the profiled networks (the second: Inception)."""
 _LSTM = re.compile(r"LSTM\(\d+, (\d+)\)")
+_NODE = re.compile(r"^\S+ -- .* -- forward_compute_time=", re.MULTILINE)
 
 
 def read_pipedream(path: Path, *, merge_misbooked: bool = False, samples: int | None = None) -> Model:
@@ -257,3 +259,14 @@ def _notes(
         )
         notes.append(f"backward time is booked on a neighbour, {pair.why}; {treated}")
     return tuple(notes)
+
+
+def _read(
+    text: str, where: str, name: str, *, merge_misbooked: bool = False, samples: int | None = None
+) -> tuple[Model, None]:
+    """Parse a text; the file names no devices."""
+    del where  # errors give the model's name
+    return pipedream_from_text(text, name, merge_misbooked=merge_misbooked, samples=samples), None
+
+
+IMPORTER = Importer("pipedream", lambda text: bool(_NODE.search(text)), _read, plain=True)

@@ -21,6 +21,7 @@ from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
 from pipeplan.io.device_file import Number
 from pipeplan.io.importers.dag import topological
 from pipeplan.io.importers.dnn_partitioning import ForeignEntry
+from pipeplan.io.importers.importer import Importer
 from pipeplan.io.importers.pipedream import PROFILED
 from pipeplan.io.schema import check, listing
 from pipeplan.io.text import parse_data, read_text
@@ -195,3 +196,10 @@ def _notes(file: WorkloadFile, plain: dict[int, VariantEntry], corrected: bool) 
             f"as written one sample takes {total:.4g} s: the times are probably milliseconds, which corrected reads"
         )
     return tuple(notes)
+
+
+def _recognises(data: Any) -> bool:
+    return isinstance(data, dict) and isinstance(data.get("nodes"), list) and "maxDevices" in data
+
+
+IMPORTER = Importer("piper", _recognises, piper_from_data)

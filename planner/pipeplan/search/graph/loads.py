@@ -22,7 +22,7 @@ from pipeplan.core.cluster import Cluster, Link, Overlap
 from pipeplan.core.job import Recompute
 from pipeplan.costs.chain import UNLIMITED, Array
 from pipeplan.costs.collectives import all_reduce
-from pipeplan.costs.pricing import Table, device_room
+from pipeplan.costs.pricing import Table, usable_memory
 from pipeplan.schedules import Family
 from pipeplan.search.space.candidates import in_flight
 from pipeplan.search.space.device_groups import Mode as Width
@@ -152,7 +152,7 @@ def _mode(
         held=np.stack([table.saved, table.output]),
         peak=np.stack([table.workspace, table.workspace + table.saved]),
         received=received,
-        limit=device_room(each.kind, space.job),
+        limit=usable_memory(each.kind, space.job),
         flow=r,
         in_flight=np.array([in_flight(family, (r, *(1,) * b), many, space.job.objective)[0] for b in behind], np.int64),
         possible=np.stack([np.ones_like(again), again]),

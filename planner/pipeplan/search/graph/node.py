@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pipeplan.core.job import Objective, Order
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import UNLIMITED
-from pipeplan.costs.pricing import device_room
+from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.graph.loads import MOST_WIDTHS, common_link, graph_problem, placed_alike, widths
@@ -56,7 +56,7 @@ def applies(space: Space) -> bool:
     replicated = any(w.replicas > 1 for own in choices for w in own)
     if replicated and not placed_alike(space.cluster):
         return False
-    limited = any(device_room(each.kind, job) != UNLIMITED for each in space.classes)
+    limited = any(usable_memory(each.kind, job) != UNLIMITED for each in space.classes)
     if limited and any(each.two_lanes for each in space.families):  # the peaks of two lanes add up
         return False
     filled = job.batch // max(space.sizes) >= 2 * len(space.cluster.devices)
@@ -105,7 +105,7 @@ class GraphNode(Node):
             problem, choices = graph_problem(self.space, self.size, family, link, self.choices)
             limits = Limits(max(search.left, 0.0), search.limits.gap, search.limits.workers, search.limits.seed)
             backend = search.backend if search.backend != "cpsat" else "auto"
-            report = graph.solve(problem, limits, progress=self._progress(search), backend=backend)
+            report = graph.solve(problem, limits, on_progress=self._progress(search), backend=backend)
             if report.status is Status.INFEASIBLE:
                 continue
             if report.solution is not None:

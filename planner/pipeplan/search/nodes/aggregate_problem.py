@@ -20,7 +20,7 @@ from pipeplan.core.job import Job, Objective
 from pipeplan.costs.chain import Array
 from pipeplan.costs.collectives import Collective, all_reduce
 from pipeplan.costs.network import shared
-from pipeplan.costs.pricing import device_room
+from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.nodes.tied_copies import with_certain_copies
 from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, distinct_tiles
 from pipeplan.search.space.space import Space
@@ -110,10 +110,10 @@ def layout_lower_bound(space: Space, size: int, layout: Layout) -> int | None:
         return bounds.evenly_shared(space.cluster)
     share = layout.unit if space.job.zero1 else 1
     resident = int((2 * space.prices.parameters + -(-space.prices.optimizer // share)).sum())
-    rooms = sorted((device_room(each.kind, space.job), n) for each, n in zip(classes, layout.units, strict=True))
+    usable = sorted((usable_memory(each.kind, space.job), n) for each, n in zip(classes, layout.units, strict=True))
     stages, there = len(space.model.layers), 0
-    for room, count in reversed(rooms):  # the stages with the most memory; each has at least one layer
-        there += room * min(count, stages)
+    for memory, count in reversed(usable):  # the stages with the most memory; each has at least one layer
+        there += memory * min(count, stages)
         stages -= min(count, stages)
     if resident > there:
         return None
@@ -160,7 +160,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         workspace=rows("workspace").min(axis=0),
         recomputable=prices.recomputable,
         received=rows("boundary").min(axis=0),
-        limit=np.array([device_room(each.kind, job) for each in classes], np.int64),
+        limit=np.array([usable_memory(each.kind, job) for each in classes], np.int64),
         units=np.minimum(layout.units, deepest * layout.widths[-1]),
         node=np.array(layout.per_node, np.int64),
         send=hops.send,

@@ -77,12 +77,12 @@ def _fitting_counts(pipeline: Pipeline, micro_batches: int) -> Iterator[tuple[in
     if len(set(pipeline.replicas)) > 1:
         return
     n, most = len(pipeline.stages), -(-micro_batches // pipeline.replicas[0])
-    rooms = []
+    most_in_flight = []
     for stage, homes in zip(pipeline.stages, pipeline.placement, strict=True):
         left = min(pipeline.limits[d] - pipeline.runtime[d] for d in homes) - stage.resident - stage.workspace
-        rooms.append(min(most, left // stage.held) if stage.held else most)
-    if min(rooms) < 1:
+        most_in_flight.append(min(most, left // stage.held) if stage.held else most)
+    if min(most_in_flight) < 1:
         return
     for wanted in ([most] * n, [2 * (n - s) - 1 for s in range(n)], [n - s for s in range(n)]):
-        counts = (min(a, b) for a, b in zip(rooms, wanted, strict=True))
+        counts = (min(a, b) for a, b in zip(most_in_flight, wanted, strict=True))
         yield tuple(accumulate(counts, min))

@@ -126,11 +126,11 @@ def problem_of(
         base=base,
         limit=limit,
         two_lanes=(True,) * len(pipelines.groups) if two_lanes else (),
-        overlap=NAMES[pipeline.overlap] if onward.wires or back.wires else "copy",
+        overlap=NAMES[pipeline.overlap] if onward.resources or back.resources else "copy",
         occupancy=onward.occupancy,
         occupancy_back=back.occupancy,
-        wires=onward.wires,
-        wires_back=back.wires,
+        resources=onward.resources,
+        resources_back=back.resources,
     )
 
 

@@ -91,7 +91,7 @@ def _exact_instances(pipeline: Pipeline, micro_batches: int, mode: LaneMode) -> 
         if least.split[s]:
             whole += stage.total(Kind.BACKWARD)
             parts += stage.total(Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
-    unlike = (safe.base, safe.wires_back) != (least.base, least.wires_back)
+    unlike = (safe.base, safe.resources_back) != (least.base, least.resources_back)
     if unlike or abs(parts - whole) > APART * whole:
         yield safe
     if parts > (1 + APART) * whole:

@@ -82,5 +82,5 @@ def _sent_early(problem: PipelineSchedule) -> PipelineSchedule:
     """The problem in which gradients that split stages send back occupy no link resources."""
     free = problem.split[1:]
     times = tuple(0 if own else time for own, time in zip(free, problem.occupancy_back, strict=False))
-    wires = tuple(() if own else used for own, used in zip(free, problem.wires_back, strict=False))
-    return replace(problem, occupancy_back=times, wires_back=wires)
+    resources = tuple(() if own else used for own, used in zip(free, problem.resources_back, strict=False))
+    return replace(problem, occupancy_back=times, resources_back=resources)

@@ -91,17 +91,17 @@ def tightest_pipeline(pipelines: ReplicaPipelines, pipeline: Pipeline, micro_bat
     busiest = [
         replica for replica in range(pipelines.count) if micro_batches_of(pipelines, replica, micro_batches) == most
     ]
-    rooms = [
+    memory = [
         [pipeline.limits[own[replica]] - pipeline.runtime[own[replica]] for own in pipelines.groups]
         for replica in range(pipelines.count)
     ]
-    least = [min(group) for group in zip(*rooms, strict=True)]
-    tight = [replica for replica in busiest if rooms[replica] == least]
+    least = [min(group) for group in zip(*memory, strict=True)]
+    tight = [replica for replica in busiest if memory[replica] == least]
     if not tight:
         raise InputError(
-            f"replicas have different memory beside their runtime ({rooms} bytes, per replica and device), and none of "
-            f"the replicas {busiest} has the least on every device; orders are searched for replicas that are alike: "
-            "use devices of one kind per stage"
+            f"replicas have different memory beside their runtime ({memory} bytes, per replica and device), and none "
+            f"of the replicas {busiest} has the least on every device; orders are searched for replicas that are "
+            "alike: use devices of one kind per stage"
         )
     return max(tight, key=lambda replica: sum(_duration(transfer) for transfer in _transfers_of(pipeline, replica)))
 

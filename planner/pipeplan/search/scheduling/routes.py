@@ -32,7 +32,7 @@ class Routes:
 
     lag: tuple[int, ...]
     occupancy: tuple[int, ...]
-    wires: tuple[tuple[int, ...], ...]
+    resources: tuple[tuple[int, ...], ...]
 
 
 def routes_of(

@@ -19,7 +19,7 @@ from pipeplan.costs.pricing import assemble
 from pipeplan.schedules import Family
 from pipeplan.search.space.constraints import Mask
 from pipeplan.search.space.in_flight import FREE, InFlightBox, free_family
-from pipeplan_formulations.partition import ChainPartition, Wire
+from pipeplan_formulations.partition import ChainPartition, LinkResource
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Candidate:
         Whether layer i may be on stage s.
     free : bool
         Whether 1F1B may hold other numbers of micro-batches than the named families do.
-    wires : tuple of Wire
+    resources : tuple of LinkResource
         Link resources that transfers share.
     """
 
@@ -49,7 +49,7 @@ class Candidate:
     cuts: Mask
     where: Mask
     free: bool = False
-    wires: tuple[Wire, ...] = ()
+    resources: tuple[LinkResource, ...] = ()
 
     @property
     def depth(self) -> int:
@@ -135,13 +135,13 @@ class Candidate:
         if not self.free or not self.family.alternates:
             return None
         pipeline = assemble(self.chain, cluster, boundaries, self.recompute(boundaries))
-        rooms, device = [], 0
+        most_in_flight, device = [], 0
         for stage, replicas in zip(pipeline.stages, self.replicas, strict=True):
             limit = pipeline.limits[device]
             left = limit - pipeline.runtime[device] - stage.resident - stage.workspace
-            rooms.append(left // stage.held if stage.held and limit != UNLIMITED else UNLIMITED)
+            most_in_flight.append(left // stage.held if stage.held and limit != UNLIMITED else UNLIMITED)
             device += replicas
-        counts = (among or InFlightBox.of(self.replicas, self.micro_batches)).fill_memory(rooms)
+        counts = (among or InFlightBox.of(self.replicas, self.micro_batches)).fill_memory(most_in_flight)
         if counts == self.in_flight:
             return None
         other = replace(self, family=free_family(counts))
@@ -200,7 +200,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         link_counts=chain.link_counts(candidate.micro_batches),
         counts=np.array([-(-candidate.micro_batches // r) for r in chain.replicas], np.int64),
         alternating=not two_lanes,
-        wires=candidate.wires,
+        resources=candidate.resources,
         cuts=candidate.cuts,
         where=candidate.where,
         ties=tuple(shared.as_tie() for shared in chain.shared),

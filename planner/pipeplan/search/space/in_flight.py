@@ -82,7 +82,7 @@ class InFlightBox:
             counts for counts in product(*spans) if is_non_increasing(self.replicas, self.shares, self.least, counts)
         )
 
-    def fill_memory(self, rooms: Sequence[int]) -> tuple[int, ...]:
+    def fill_memory(self, most_in_flight: Sequence[int]) -> tuple[int, ...]:
         """Return for each stage as many micro-batches in flight as fit in memory, at least the box's least.
 
         ::
@@ -90,14 +90,14 @@ class InFlightBox:
             stage               0    1    2    3
             fewest (SNO)        4    3    2    1      keep all devices busy if transfers take no time
             most (SO)           7    5    3    1      hide transfers behind computation
-            fit in memory       9    3    5    8      ``rooms``
+            fit in memory       9    3    5    8      ``most_in_flight``
             chosen              7    3    2    1      non-increasing along the pipeline, as all counts of the search
         """
         counts: list[int] = []
         allowed = UNLIMITED  # excess that the stages before leave
-        for s, (low, high, room) in enumerate(zip(self.low, self.high, rooms, strict=True)):
+        for s, (low, high, fitting) in enumerate(zip(self.low, self.high, most_in_flight, strict=True)):
             width, units = self.replicas[s], sum(self.replicas[s:])
-            count = max(low, min(high, room, (units + allowed) // width))
+            count = max(low, min(high, fitting, (units + allowed) // width))
             counts.append(count)
             if count < self.shares[s]:
                 allowed = min(allowed, count * width - units)

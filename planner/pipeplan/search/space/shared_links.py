@@ -19,12 +19,12 @@ import numpy as np
 from pipeplan.core.cluster import Cluster, Device, Link, Overlap, StageDevices
 from pipeplan.costs.chain import Array, Chain
 from pipeplan.costs.network import transfer
-from pipeplan_formulations.partition import Wire
+from pipeplan_formulations.partition import LinkResource
 
 
 def shared_link_loads(
     cluster: Cluster, groups: StageDevices, micro_batches: int, occupancy: Callable[[int, Link], Array]
-) -> tuple[Wire, ...]:
+) -> tuple[LinkResource, ...]:
     """Load inequalities of links: for every boundary that leaves a node, and for pairs of consecutive boundaries.
 
     Parameters
@@ -33,7 +33,7 @@ def shared_link_loads(
         ``occupancy(s, link)``: for each layer boundary, nanoseconds that a micro-batch's transfer between stages
         s and s + 1 occupies the link.
     """
-    found: list[Wire] = []
+    found: list[LinkResource] = []
     for back in (False, True):
         before: dict[str, Array] = {}
         for s, (a, b) in enumerate(pairwise(groups)):
@@ -45,14 +45,14 @@ def shared_link_loads(
                 resource: np.sum([count * occupancy(s, link) for link, count in own.items()], axis=0)
                 for resource, own in _loads(cluster, source, target, micro_batches).items()
             }
-            found.append(Wire(s, reduce(np.maximum, busy.values()), back=back))
+            found.append(LinkResource(s, reduce(np.maximum, busy.values()), back=back))
             if cluster.overlap is not Overlap.STREAM:
                 pairs = {
                     (before[resource].tobytes(), busy[resource].tobytes()): (before[resource], busy[resource])
                     for resource in busy
                     if resource in before
                 }
-                found += [Wire(s - 1, first, second, back) for first, second in pairs.values()]
+                found += [LinkResource(s - 1, first, second, back) for first, second in pairs.values()]
             before = busy
     return tuple(found)
 

@@ -23,7 +23,7 @@ from pipeplan.search.space.constraints import Constraints
 from pipeplan.search.space.device_groups import DeviceClass, all_device_groups, all_modes, device_classes
 from pipeplan.search.space.in_flight import FREE, InFlightBox, between
 from pipeplan.search.space.shared_links import shared_link_loads
-from pipeplan_formulations.partition import Wire
+from pipeplan_formulations.partition import LinkResource
 
 FEW = 300
 """Most device groups per micro-batch size that are enumerated; more are bounded together, in aggregate nodes."""
@@ -203,7 +203,7 @@ class Space:
             families += [each for each in others if each.in_flight(chain.replicas, count) not in taken]
         if len(groups) == 1:
             families = self._leanest_of_each_lane(families, chain.replicas, count)
-        shared: tuple[Wire, ...] = ()
+        shared: tuple[LinkResource, ...] = ()
         if self.job.objective is Objective.STEP:
             shared = shared_link_loads(
                 self.cluster, groups, count, lambda s, link: self.prices.occupancy(link, chain.boundary[s])

@@ -44,8 +44,8 @@ def test_a_slow_link_binds() -> None:
     found = explain_plan(result.plan)
     assert {sensitivity.name for sensitivity in found.sensitivities[:2]} == {"the link d0 to d1", "the link d1 to d0"}
     assert found.sensitivities[1].fall > found.sensitivities[2].fall
-    wires = {use.name: use for use in found.uses if use.kind == "wire"}
-    assert wires["d0 to d1"].busy == 16 * 1000
+    links = {use.name: use for use in found.uses if use.kind == "wire"}
+    assert links["d0 to d1"].busy == 16 * 1000
 
 
 def test_a_card_that_two_hops_share_binds_as_the_network() -> None:
@@ -67,7 +67,7 @@ def test_a_card_that_two_hops_share_binds_as_the_network() -> None:
     assert (use.kind, use.hops, use.busy) == ("card", 2, 24 * 100)
     assert all(other.hops == 1 for other in uses(setting) if other.kind == "wire")
     found = sensitivities(setting)
-    assert (found[0].kind, found[0].wires) == ("network", (card,))
+    assert (found[0].kind, found[0].link_resources) == ("network", (card,))
     assert any(portion.what == "wait" and portion.where == card for portion in portions(setting))
 
 

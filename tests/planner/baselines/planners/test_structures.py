@@ -12,9 +12,9 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 
 
-def arranged(name: str, model: Model, cluster: Cluster, batch: int = 8, **wishes: object) -> Sequence[Arrangement]:
+def arranged(name: str, model: Model, cluster: Cluster, batch: int = 8, **options: object) -> Sequence[Arrangement]:
     """The peer's arrangements for micro-batches of one sample."""
-    return PLANNERS[name].arrange(model, cluster, Job(batch, **wishes), 1)  # type: ignore[arg-type]
+    return PLANNERS[name].arrange(model, cluster, Job(batch, **options), 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", PLANNERS)

@@ -123,5 +123,5 @@ def test_architecture(model: str, config: str, shape: dict[str, Any], kind: str)
     for cuts in sets:
         module.load_state_dict(state)
         module.zero_grad()
-        loss = pass_through(captured.row(cuts), inputs, squares)
+        loss = pass_through(captured.cut_at(cuts), inputs, squares)
         assert max(relative(loss, expected), *differences(module, whole)) <= 1e-10

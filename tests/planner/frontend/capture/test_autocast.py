@@ -8,7 +8,7 @@ from torch import Tensor
 
 from helpers.captured_models import tiny_gnmt, tiny_llama, tiny_unet
 from pipeplan.frontend.batch import call, tensors
-from pipeplan.frontend.capture import row_of
+from pipeplan.frontend.capture import capture_layers
 from pipeplan.frontend.workload import Workload
 
 
@@ -21,14 +21,14 @@ def test_layers_under_autocast(build: Callable[[], Workload]) -> None:
     workload = build()
     module = workload.module
     inputs, targets = workload.draw(2, torch.Generator().manual_seed(0))
-    row = row_of(module, inputs, front_end="graph", both_modes=False)
+    sequence = capture_layers(module, inputs, front_end="graph", both_modes=False)
 
     def through() -> Tensor:
         values = tensors(inputs)
-        for layer in row.layers:
+        for layer in sequence.layers:
             made = layer(*values)
             values = made if isinstance(made, tuple) else (made,)
-        return workload.loss(row.restore(values), targets)
+        return workload.loss(sequence.restore(values), targets)
 
     found = []
     for way in (through, lambda: workload.loss(call(module, inputs), targets)):

@@ -53,8 +53,8 @@ def worst_of_cut_sets(workload: Workload, count: int, samples: int = 2) -> float
         some = sorted(generator.sample(places, min(len(places), generator.randint(1, 7))))
         module.load_state_dict(state)
         module.zero_grad()
-        row = model.row(some if number else model.module_cuts())
-        loss = pass_through(row, inputs, lambda outputs: workload.loss(outputs, targets))
+        sequence = model.cut_at(some if number else model.module_cuts())
+        loss = pass_through(sequence, inputs, lambda outputs: workload.loss(outputs, targets))
         worst = max(worst, relative(loss, reference), *differences(module, whole))
     return worst
 

@@ -54,10 +54,10 @@ def test_every_pair_of_places(number: int) -> None:
     assert places
     for cuts in places:
         _reset(module, state)
-        row = model.row(cuts)
+        sequence = model.cut_at(cuts)
         for reference in expected:
-            assert relative(pass_through(row, inputs, _loss), reference) <= 1e-12
-        assert max(differences(module, whole)) <= 1e-12, (cuts, row.names)
+            assert relative(pass_through(sequence, inputs, _loss), reference) <= 1e-12
+        assert max(differences(module, whole)) <= 1e-12, (cuts, sequence.names)
 
 
 def _loss(outputs: object) -> torch.Tensor:
@@ -78,11 +78,11 @@ def test_outputs_have_the_structure_of_the_module() -> None:
     """The outputs restored from the last layer equal the module's, in its own structure."""
     module, inputs = ManyOutputs().double(), batch(scale=(4, 1), x=(4, WIDTH))
     model = CapturedModel(module, inputs)
-    row = model.row(model.places)
+    sequence = model.cut_at(model.places)
     value: object = tuple(inputs.values())
-    for layer in row.layers:
+    for layer in sequence.layers:
         value = layer(*value) if isinstance(value, tuple) else layer(value)
-    found, expected = row.restore(value), module(**inputs)
+    found, expected = sequence.restore(value), module(**inputs)
     assert torch.utils._pytree.tree_structure(found) == torch.utils._pytree.tree_structure(expected)
     torch.testing.assert_close(found, expected)
 
@@ -91,7 +91,7 @@ def test_no_cut_within_memory_that_is_written() -> None:
     """No place to cut lies between a tensor and a write into a part of it."""
     for build in (WritesThroughView, WritesRow):
         model = CapturedModel(build(), torch.randn(4, WIDTH))
-        names = {name for place in model.places for name in model.row([place]).names}
+        names = {name for place in model.places for name in model.cut_at([place]).names}
         assert not any(name.endswith(("select", "copy_", "mul_", "slice")) for name in names), names
 
 
@@ -102,7 +102,7 @@ def test_autocast_inside_a_layer_stays() -> None:
     model = CapturedModel(module, inputs)
     expected = module(inputs)
     for place in model.places:
-        first, second = model.row([place]).layers
+        first, second = model.cut_at([place]).layers
         given = first(inputs)
         found = second(*given) if isinstance(given, tuple) else second(given)
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
@@ -121,10 +121,10 @@ def test_writing_into_the_batch_leaves_the_batch_alone() -> None:
             return self.second(torch.relu_(self.first(x.mul_(2))))
 
     module, inputs = Writes(), torch.randn(4, WIDTH)
-    row = (model := CapturedModel(module, inputs)).row(model.module_cuts())
+    sequence = (model := CapturedModel(module, inputs)).cut_at(model.module_cuts())
     before = inputs.clone()
     value = inputs
-    for layer in row.layers:
+    for layer in sequence.layers:
         value = layer(value)
     torch.testing.assert_close(inputs, before)
     torch.testing.assert_close(value, module(before.clone()))

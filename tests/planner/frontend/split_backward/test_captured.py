@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers.captured_models import OURS, TRANSFORMERS
 from pipeplan.frontend.batch import call, mapped, tensors
-from pipeplan.frontend.capture import row_of
+from pipeplan.frontend.capture import capture_layers
 from pipeplan.frontend.split_backward.attach import attached
 from pipeplan.frontend.split_backward.queue import WeightQueue, run_delayed
 from pipeplan.frontend.workload import Workload
@@ -42,13 +42,13 @@ def test_every_product_waits_and_is_exact(build: Callable[[], Workload]) -> None
             part.register_forward_hook(lambda part, *_: calls.append(part))
     workload.loss(call(whole, inputs), targets).backward()
 
-    row = row_of(module, inputs, front_end="graph")
+    sequence = capture_layers(module, inputs, front_end="graph")
     queue, values = WeightQueue(), tensors(inputs)
-    with attached(queue, row.layers), queue.opened():
-        for layer in row.layers:
+    with attached(queue, sequence.layers), queue.opened():
+        for layer in sequence.layers:
             returned = layer(*values)
             values = tensors(returned)
-        workload.loss(row.restore(returned), targets).backward()
+        workload.loss(sequence.restore(returned), targets).backward()
     assert len(queue) == len(calls)
     run_delayed(queue.take())
     for (name, found), wanted in zip(module.named_parameters(), whole.parameters(), strict=True):

@@ -40,9 +40,9 @@ def by_hand(micro_batch: int, micro_batches: int, spread: float) -> float:
 def test_small_micro_batches_even_out_what_varies() -> None:
     """Nominal, few large micro-batches are 1 % faster; where passes vary by 30 %, many small ones are faster on
     average, and a sample drawn without any of our code agrees."""
-    wishes: dict[str, Any] = {"batch": 16, "depths": (1,), "replicas": (2,)}
-    plain = solve(two_sizes(), equal_devices(2), **wishes)
-    chosen = solve(two_sizes(), equal_devices(2), robust="30%", **wishes)
+    options: dict[str, Any] = {"batch": 16, "depths": (1,), "replicas": (2,)}
+    plain = solve(two_sizes(), equal_devices(2), **options)
+    chosen = solve(two_sizes(), equal_devices(2), robust="30%", **options)
     assert (plain.plan.micro_batch, chosen.plan.micro_batch) == (4, 1)
     assert chosen.value > plain.value == chosen.bound
     assert chosen.robust is not None
@@ -87,8 +87,8 @@ def test_where_any_order_is_searched_orders_with_slack_take_part() -> None:
     """Orders with equal nominal steps are compared with the one that was found, and one of them is truly faster
     where times vary."""
     model = model_of([10_000, 12_000, 9_000, 11_000, 13_000, 8_000], saved=[10] * 6, output=[1] * 6)
-    wishes: dict[str, Any] = {"batch": 12, "depths": (3,), "replicas": (1,), "schedules": ("any",), "time_limit": 10}
-    result = solve(model, equal_devices(3, link=Link(10**6)), robust="10%", **wishes)
+    options: dict[str, Any] = {"batch": 12, "depths": (3,), "replicas": (1,), "schedules": ("any",), "time_limit": 10}
+    result = solve(model, equal_devices(3, link=Link(10**6)), robust="10%", **options)
     assert result.robust is not None
     assert len({row.evaluated.candidate.schedule(row.evaluated.pipeline).orders for row in result.robust.compared}) > 1
     chosen, plain = result.robust.chosen, result.robust.nominal.evaluated

@@ -31,7 +31,7 @@ def test_an_unshared_link_counts_where_tensors_are_made_faster_than_sent() -> No
         assert onward.lag == lags
         assert back == Routes((1, 1), (), ())
         waited = overlap is not Overlap.NONE
-        assert (onward.occupancy, onward.wires) == (((0, 3), ((), (0,))) if waited else ((), ()))
+        assert (onward.occupancy, onward.resources) == (((0, 3), ((), (0,))) if waited else ((), ()))
 
 
 def test_links_with_the_same_tensors_are_one() -> None:

@@ -21,8 +21,8 @@ from pipeplan.frontend.capture.graph.modes import join, only_as_captured
 from pipeplan.frontend.capture.graph.naming import layer_kind, layer_names
 from pipeplan.frontend.capture.graph.sorts import sort_nodes, touches_state
 from pipeplan.frontend.capture.graph.write import Source, constants_of, maker_of, module_of, names_inside, ordered
+from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import pytree
-from pipeplan.frontend.capture.row import Row
 from pipeplan.frontend.profile.ties import named_tensors
 
 
@@ -117,7 +117,7 @@ class CapturedModel:
             return len(self._results)
         return len(self._crossings.at(place)) if place else len(self._inputs)
 
-    def row(self, cuts: Sequence[int]) -> Row:
+    def cut_at(self, cuts: Sequence[int]) -> LayerSequence:
         """Cut the graph at some of its `places`."""
         units = self._source.nodes.units
         borders = [0, *cuts, len(units)]
@@ -132,7 +132,7 @@ class CapturedModel:
             layers.append(self._layer(name, work, given, results, cache))
         parameters = [dict(names_inside(layer, self._tensors)) for layer in layers]
         keep_unused(self._module, layers, parameters)
-        return Row(
+        return LayerSequence(
             tuple(names),
             tuple(layers),
             tuple(parameters),
@@ -179,7 +179,7 @@ class Restore:
     structure: pytree.TreeSpec
 
     def __call__(self, outputs: Tensor | Collection[Tensor]) -> Any:
-        """See `pipeplan.frontend.capture.row.Row.restore`."""
+        """See `pipeplan.frontend.capture.layer_sequence.LayerSequence.restore`."""
         tensors = iter((outputs,) if isinstance(outputs, Tensor) else outputs)
         leaves = [next(tensors) if isinstance(leaf, _Tensor) else leaf for leaf in self.leaves]
         return pytree.tree_unflatten(leaves, self.structure)

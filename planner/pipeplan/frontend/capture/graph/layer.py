@@ -131,7 +131,7 @@ class InContexts(nn.Module):  # type: ignore[misc]
 
 
 def keep_unused(module: nn.Module, layers: Sequence[nn.Module], parameters: Sequence[MutableMapping[str, str]]) -> None:
-    """Assign each unused tensor to a layer, and its name to that layer's mapping (see `frontend.capture.row.Row`)."""
+    """Assign each unused tensor to a layer, and its name to that layer's mapping (see `LayerSequence`)."""
     tensors = dict(named_tensors(module))
     used = {id(tensors[name]) for names in parameters for name in names.values()}
     for name, tensor in tensors.items():

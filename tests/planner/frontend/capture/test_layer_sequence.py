@@ -16,7 +16,7 @@ from helpers.cut_by_hand import WIDTH, Dropping, Functional, LooksAtValues, Many
 from pipeplan import load_model, profile
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.batch import mapped, tensors
-from pipeplan.frontend.capture import Row, Stages, row_of
+from pipeplan.frontend.capture import LayerSequence, Stages, capture_layers
 from pipeplan.frontend.workload import Workload
 from pipeplan.io.model_file import write_model
 
@@ -26,10 +26,10 @@ def inputs_of(workload: Workload, samples: int = 2) -> object:
     return workload.draw(samples, torch.Generator().manual_seed(0))[0]
 
 
-def crossing(row: Row, inputs: object) -> list[list[tuple[tuple[int, ...], torch.dtype]]]:
+def crossing(sequence: LayerSequence, inputs: object) -> list[list[tuple[tuple[int, ...], torch.dtype]]]:
     """Shapes and types of the tensors that every layer passes on."""
     given, found = tensors(inputs), []
-    for layer in row.layers:
+    for layer in sequence.layers:
         made = layer(*given)
         given = made if isinstance(made, tuple) else (made,)
         found.append([(tuple(tensor.shape), tensor.dtype) for tensor in given])
@@ -39,13 +39,13 @@ def crossing(row: Row, inputs: object) -> list[list[tuple[tuple[int, ...], torch
 def test_a_chain_is_taken_as_it_stands_and_the_graph_where_there_is_none() -> None:
     """VGG-16 is a sequence of its own modules; a U-shaped net is captured."""
     vgg, net = tiny_vgg(), tiny_unet()
-    row = row_of(vgg.module, inputs_of(vgg))
-    assert row.names == tuple(name for name, _ in vgg.module.named_children())
-    assert row.layers == tuple(vgg.module)
-    assert row.parameters[0] == {"weight": "conv1_1.weight", "bias": "conv1_1.bias"}
-    row = row_of(net.module, inputs_of(net))
-    assert row.names[:3] == ("down.0.first", "down.0.second", "down.1.first")
-    assert row.parameters[0]["body.down_0_first_weight"] == "down.0.first.weight"
+    sequence = capture_layers(vgg.module, inputs_of(vgg))
+    assert sequence.names == tuple(name for name, _ in vgg.module.named_children())
+    assert sequence.layers == tuple(vgg.module)
+    assert sequence.parameters[0] == {"weight": "conv1_1.weight", "bias": "conv1_1.bias"}
+    sequence = capture_layers(net.module, inputs_of(net))
+    assert sequence.names[:3] == ("down.0.first", "down.0.second", "down.1.first")
+    assert sequence.parameters[0]["body.down_0_first_weight"] == "down.0.first.weight"
 
 
 def test_the_users_own_stages_pass_several_tensors() -> None:
@@ -64,10 +64,10 @@ def test_the_users_own_stages_pass_several_tensors() -> None:
             return self.linear(x) * y
 
     module, inputs = Stages(Fork(), Join()), (torch.randn(2, WIDTH), torch.randn(2, WIDTH))
-    row = row_of(module, inputs)
-    assert (row.names, row.layers, row.kinds) == (("0", "1"), tuple(module), ("Fork", "Join"))
-    assert row.parameters[1] == {"linear.weight": "1.linear.weight", "linear.bias": "1.linear.bias"}
-    torch.testing.assert_close(row.layers[1](*row.layers[0](*inputs)), module(*inputs))
+    sequence = capture_layers(module, inputs)
+    assert (sequence.names, sequence.layers, sequence.kinds) == (("0", "1"), tuple(module), ("Fork", "Join"))
+    assert sequence.parameters[1] == {"linear.weight": "1.linear.weight", "linear.bias": "1.linear.bias"}
+    torch.testing.assert_close(sequence.layers[1](*sequence.layers[0](*inputs)), module(*inputs))
 
 
 @pytest.mark.parametrize(
@@ -83,19 +83,21 @@ def test_layers_are_named_by_their_modules(build: object, expected: tuple[str, .
     if build is not tiny_gnmt:
         pytest.importorskip("transformers")
     workload = build()  # type: ignore[operator]
-    row = row_of(workload.module, inputs_of(workload), both_modes=False)
-    assert row.names[: len(expected)] == expected
-    assert len(set(row.names)) == len(row.names)
+    sequence = capture_layers(workload.module, inputs_of(workload), both_modes=False)
+    assert sequence.names[: len(expected)] == expected
+    assert len(set(sequence.names)) == len(sequence.names)
 
 
 def test_names_depend_on_neither_device_nor_samples() -> None:
     """Layers and parameters are the same on meta or CPU, for 2 samples or 3."""
     workload = tiny_unet()
-    rows = [row_of(workload.module, inputs_of(workload, n), both_modes=False) for n in (2, 3)]
+    sequences = [capture_layers(workload.module, inputs_of(workload, n), both_modes=False) for n in (2, 3)]
     meta = copy.deepcopy(workload.module).to("meta")
     blank = mapped(inputs_of(workload), lambda tensor: tensor.to("meta"))
-    rows.append(row_of(meta, blank, both_modes=False))
-    assert len({(row.names, row.kinds, *(tuple(sorted(p.items())) for p in row.parameters)) for row in rows}) == 1
+    sequences.append(capture_layers(meta, blank, both_modes=False))
+    assert (
+        len({(each.names, each.kinds, *(tuple(sorted(p.items())) for p in each.parameters)) for each in sequences}) == 1
+    )
 
 
 @pytest.mark.slow
@@ -104,11 +106,11 @@ def test_names_are_the_same_in_every_process(build: str) -> None:
     """Two new processes, with different hash seeds, find the same names and pass on the same tensors."""
     code = (
         f"import torch; from helpers.captured_models import {build};"
-        f"from pipeplan.frontend.capture import row_of; w = {build}();"
-        "row = row_of(w.module, w.draw(2, torch.Generator())[0], front_end='graph', both_modes=False);"
-        "print(row.names, [layer.body.code for layer in row.layers])"
+        f"from pipeplan.frontend.capture import capture_layers; w = {build}();"
+        "sequence = capture_layers(w.module, w.draw(2, torch.Generator())[0], front_end='graph', both_modes=False);"
+        "print(sequence.names, [layer.body.code for layer in sequence.layers])"
     )
-    folder = Path(captured_models.__file__).parent
+    folder = Path(captured_models.__file__).parent.parent  # from which ``helpers`` can be imported
     found = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -128,9 +130,9 @@ def test_layers_run_on_the_meta_device(build: object) -> None:
     """On meta, the layers pass on tensors of the same shapes and types as on CPU."""
     workload = build()  # type: ignore[operator]
     inputs = inputs_of(workload)
-    real = row_of(workload.module, inputs, front_end="graph", both_modes=False)
+    real = capture_layers(workload.module, inputs, front_end="graph", both_modes=False)
     blank = mapped(inputs, lambda tensor: tensor.to("meta"))
-    empty = row_of(copy.deepcopy(workload.module).to("meta"), blank, front_end="graph", both_modes=False)
+    empty = capture_layers(copy.deepcopy(workload.module).to("meta"), blank, front_end="graph", both_modes=False)
     assert all(p.is_meta for layer in empty.layers for p in layer.parameters())
     assert crossing(empty, blank) == crossing(real, inputs)
 
@@ -138,25 +140,25 @@ def test_layers_run_on_the_meta_device(build: object) -> None:
 def test_layers_hold_the_modules_own_tensors_once() -> None:
     """Every parameter and buffer of the module is in a layer, the very object, under a name of the module's."""
     module = Tied()
-    row = row_of(module, torch.arange(4).view(2, 2))
+    sequence = capture_layers(module, torch.arange(4).view(2, 2))
     held = [
         (unsplit, layer.get_parameter(local))
-        for layer, names in zip(row.layers, row.parameters, strict=True)
+        for layer, names in zip(sequence.layers, sequence.parameters, strict=True)
         for local, unsplit in names.items()
     ]
     known = dict(module.named_parameters(remove_duplicate=False))
     assert all(tensor is known[name] for name, tensor in held)
     assert {name for name, _ in held} == set(known)  # a name for each use: the embedding's and the head's
-    assert [name for names in row.parameters for name in names.values()].count("unused.weight") == 1
+    assert [name for names in sequence.parameters for name in names.values()].count("unused.weight") == 1
 
 
 def test_persistent_buffers_only_are_in_the_state() -> None:
     """The layers' state dicts have the names of the module's, and no others."""
     pytest.importorskip("transformers")
     workload = tiny_llama(layers=1)
-    row = row_of(workload.module, inputs_of(workload), both_modes=False)
+    sequence = capture_layers(workload.module, inputs_of(workload), both_modes=False)
     found = set()
-    for layer, names in zip(row.layers, row.parameters, strict=True):
+    for layer, names in zip(sequence.layers, sequence.parameters, strict=True):
         found |= {names[local] for local in layer.state_dict()}
         assert set(layer.state_dict()) <= set(names)
     assert found == set(workload.module.state_dict())
@@ -166,7 +168,7 @@ def test_groups_stay_whole() -> None:
     """A module that matches a pattern of paths or a class name is not cut inside."""
     workload = tiny_unet()
     inputs = inputs_of(workload)
-    assert row_of(workload.module, inputs, both_modes=False, group=["Twice", "up.*"]).names == (
+    assert capture_layers(workload.module, inputs, both_modes=False, group=["Twice", "up.*"]).names == (
         *("down.0", "down.1", "bottom", "up.1", "up.0", "head"),
     )
 
@@ -174,9 +176,9 @@ def test_groups_stay_whole() -> None:
 def test_a_model_without_modules_is_cut_between_its_operations(tmp_path: Path) -> None:
     """Layers are then named by operations, not cut within a skip; and such names survive in a file."""
     module, inputs = Functional(), torch.randn(2, WIDTH)
-    row = row_of(module, inputs)
-    assert row.names == ("linear", "linear#2", "linear#3", "linear#4", "linear#5")
-    assert all(len(shapes) == 1 for shapes in crossing(row, inputs))
+    sequence = capture_layers(module, inputs)
+    assert sequence.names == ("linear", "linear#2", "linear#3", "linear#4", "linear#5")
+    assert all(len(shapes) == 1 for shapes in crossing(sequence, inputs))
     model = profile(module, inputs, micro_batches=(2,), repeats=1, warmup=0)
     write_model(model, tmp_path / "model.yaml")
     assert load_model(str(tmp_path / "model.yaml")).layers == model.layers
@@ -184,9 +186,9 @@ def test_a_model_without_modules_is_cut_between_its_operations(tmp_path: Path) -
 
 def test_another_number_of_samples_is_refused() -> None:
     """A layer called with another micro-batch size is refused, naming the captured size."""
-    row = row_of(Dropping(), torch.randn(4, WIDTH), front_end="graph")
+    sequence = capture_layers(Dropping(), torch.randn(4, WIDTH), front_end="graph")
     with pytest.raises(InputError, match=r"\(4, 6\) and was called with \(3, 6\)"):
-        row.layers[0](torch.randn(3, WIDTH))
+        sequence.layers[0](torch.randn(3, WIDTH))
 
 
 @pytest.mark.parametrize(
@@ -204,16 +206,16 @@ def test_another_number_of_samples_is_refused() -> None:
 def test_what_cannot_be_captured_is_explained(module: nn.Module, inputs: object, words: str) -> None:
     """The error names the module and the reason, and is an `InputError`."""
     with pytest.raises(InputError, match=words):
-        row_of(module, inputs, front_end="graph")
+        capture_layers(module, inputs, front_end="graph")
 
 
 def test_neither_chain_nor_graph_tells_both_reasons() -> None:
     """If no front end can describe a module, the error has the reason of each."""
     with pytest.raises(InputError, match=r"depends on values(.|\n)*Nor is it a chain"):
-        row_of(LooksAtValues(), torch.randn(2, WIDTH))
+        capture_layers(LooksAtValues(), torch.randn(2, WIDTH))
 
 
 def test_an_unknown_front_end_is_refused() -> None:
     """The error lists the known front ends."""
     with pytest.raises(InputError, match="choose auto, chain or graph"):
-        row_of(Dropping(), torch.randn(2, WIDTH), front_end="fx")  # type: ignore[arg-type]
+        capture_layers(Dropping(), torch.randn(2, WIDTH), front_end="fx")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Schedules on devices with two lanes and tensors on wires: times by hand, orders, validation, bounds, solvers."""
+"""Schedules on devices with two lanes and tensors on link resources: times by hand, orders, errors, bounds, solvers."""
 
 from dataclasses import replace
 from random import Random
@@ -20,15 +20,15 @@ FIRST = (F[0][0], F[0][1], B[0][0], W[0][0], B[0][1], W[0][1])
 SECOND = (F[1][0], B[1][0], F[1][1], B[1][1], W[1][0], W[1][1])
 
 
-def on_one_wire(problem: PipelineSchedule, occupancy: int, overlap: str = "copy") -> PipelineSchedule:
-    """Problem whose tensors, forward and back, share one wire."""
-    ways, wires = (occupancy,) * (problem.stages - 1), ((0,),) * (problem.stages - 1)
+def on_one_resource(problem: PipelineSchedule, occupancy: int, overlap: str = "copy") -> PipelineSchedule:
+    """Problem whose tensors, forward and back, share one link resource."""
+    ways, resources = (occupancy,) * (problem.stages - 1), ((0,),) * (problem.stages - 1)
     return replace(
-        problem, overlap=overlap, occupancy=ways, occupancy_back=ways, wires=wires, wires_back=wires
+        problem, overlap=overlap, occupancy=ways, occupancy_back=ways, resources=resources, resources_back=resources
     )  # fmt: skip
 
 
-BUSY = on_one_wire(
+BUSY = on_one_resource(
     replace(
         line(3, 2, 9),
         forward=(4, 1, 3),
@@ -43,7 +43,7 @@ BUSY = on_one_wire(
     1,
 )
 BUSY = replace(BUSY, occupancy=(4, 3), occupancy_back=(2, 2))
-"""Three devices whose tensors share one wire, the bottleneck."""
+"""Three devices whose tensors share one resource, the bottleneck."""
 
 
 def test_two_lanes_timed_by_hand() -> None:
@@ -71,9 +71,9 @@ def test_a_lane_has_no_memory_of_its_own() -> None:
     assert solve(replace(tight, limit=(99, 200)), Limits(time=20.0)).status is Status.INFEASIBLE
 
 
-def test_wires_timed_by_hand() -> None:
+def test_resources_timed_by_hand() -> None:
     """With overlap copy a device continues at once, and its tensor arrives a lag after the end of the transfer."""
-    problem = on_one_wire(TWO, 300)
+    problem = on_one_resource(TWO, 300)
     begun = starts(problem, (FIRST, SECOND))
     assert begun is not None
     assert [begun[op] for op in (A[0], F[1][0], A[1], G[0], G[1])] == [1000, 1400, 2000, 3400, 5400]
@@ -83,18 +83,18 @@ def test_wires_timed_by_hand() -> None:
 
 def test_streams_timed_by_hand() -> None:
     """With overlap stream a tensor is sent while it is computed, and arrives no earlier than its operation's end."""
-    short, long = (starts(on_one_wire(TWO, o, "stream"), (FIRST, SECOND)) for o in (300, 1500))
+    short, long = (starts(on_one_resource(TWO, o, "stream"), (FIRST, SECOND)) for o in (300, 1500))
     assert short is not None
     assert long is not None
     assert [short[op] for op in (A[0], F[1][0], A[1])] == [0, 1100, 1000]
     assert [long[op] for op in (A[0], F[1][0], A[1])] == [0, 1600, 1500]
-    assert on_one_wire(TWO, 300, "stream").in_transit == (100,)
-    assert on_one_wire(TWO, 1500, "stream").in_transit == (600,)
+    assert on_one_resource(TWO, 300, "stream").in_transit == (100,)
+    assert on_one_resource(TWO, 1500, "stream").in_transit == (600,)
 
 
 def test_waiting_devices_timed_by_hand() -> None:
-    """Without overlap a device is busy until its tensor has been sent, and longer if the wire is occupied."""
-    problem = on_one_wire(replace(TWO, forward=(1000, 500), backward=(1000, 400)), 300, "none")
+    """Without overlap a device is busy until its tensor has been sent, and longer if its link is occupied."""
+    problem = on_one_resource(replace(TWO, forward=(1000, 500), backward=(1000, 400)), 300, "none")
     begun = starts(problem, (FIRST, SECOND))
     assert begun is not None
     assert [begun[op] for op in (A[0], F[1][0], B[1][0])] == [700, 1100, 1600]
@@ -102,7 +102,7 @@ def test_waiting_devices_timed_by_hand() -> None:
     assert problem.in_transit == (100,)
 
 
-def test_a_wire_may_wait_for_a_better_tensor() -> None:
+def test_a_resource_may_wait_for_a_better_tensor() -> None:
     """First come, first served is not always optimal: a solution may list the order of its transfers."""
     report = solve(BUSY, Limits(time=20.0))
     assert (report.status, report.objective) == (Status.OPTIMAL, 38)
@@ -115,12 +115,12 @@ def test_a_wire_may_wait_for_a_better_tensor() -> None:
 
 
 def test_lists_of_transfers() -> None:
-    """Lists of transfers must be complete, are valid only with wires, and may deadlock."""
-    problem = on_one_wire(TWO, 300)
+    """Lists of transfers must be complete, are valid only with link resources, and may deadlock."""
+    problem = on_one_resource(TWO, 300)
     assert evaluate(problem, (FIRST, SECOND, (A[0], A[1], G[0], G[1]))) == 7500
     assert evaluate(problem, (FIRST, SECOND, (G[0], A[0], A[1], G[1]))) is None
     for wrong in ((A[0], A[1], G[0]), (A[0], A[1], G[0], G[0])):
-        with pytest.raises(ValueError, match="wires must carry 4"):
+        with pytest.raises(ValueError, match="links must carry 4"):
             evaluate(problem, (FIRST, SECOND, wrong))
     with pytest.raises(ValueError, match="3 orders for 2 devices"):
         evaluate(TWO, (FIRST, SECOND, ()))
@@ -131,16 +131,16 @@ def test_lists_of_transfers() -> None:
     ("change", "message"),
     [
         ({"two_lanes": (True,)}, "two_lanes has 1 entries; 2 or none"),
-        ({"occupancy": (3, 3), "wires": ((0,), (0,))}, "occupancy has 2 entries; 1 or none"),
-        ({"occupancy": (3,)}, "occupancy and wires belong together"),
-        ({"wires_back": ((1,),)}, "occupancy_back and wires_back belong together"),
-        ({"occupancy": (3,), "wires": ((),)}, r"boundary 0 is 3 on wires \(\)"),
-        ({"occupancy": (0,), "wires": ((1,),)}, "boundary 0 is 0"),
-        ({"occupancy": (-1,), "wires": ((1,),)}, "boundary 0 is -1"),
-        ({"occupancy": (3,), "wires": ((1, 1),)}, "each wire once"),
+        ({"occupancy": (3, 3), "resources": ((0,), (0,))}, "occupancy has 2 entries; 1 or none"),
+        ({"occupancy": (3,)}, "occupancy and resources belong together"),
+        ({"resources_back": ((1,),)}, "occupancy_back and resources_back belong together"),
+        ({"occupancy": (3,), "resources": ((),)}, r"boundary 0 is 3 on resources \(\)"),
+        ({"occupancy": (0,), "resources": ((1,),)}, "boundary 0 is 0"),
+        ({"occupancy": (-1,), "resources": ((1,),)}, "boundary 0 is -1"),
+        ({"occupancy": (3,), "resources": ((1, 1),)}, "each resource once"),
         ({"overlap": "half"}, "copy, stream or none"),
         ({"overlap": "none", "two_lanes": (False, True)}, "does not wait while it sends"),
-        ({"overlap": "none", "occupancy_back": (1001,), "wires_back": ((0,),)}, "occupancy_back of boundary 0 is 1001"),
+        ({"overlap": "none", "occupancy_back": (1001,), "resources_back": ((0,),)}, "occupancy_back of boundary 0 is"),
     ],
 )
 def test_wrong_ways_are_refused(change: dict[str, object], message: str) -> None:
@@ -150,7 +150,7 @@ def test_wrong_ways_are_refused(change: dict[str, object], message: str) -> None
 
 
 def test_orders_of_starts_are_the_orders() -> None:
-    """Orders recovered from starts with lanes and wires are no slower and need no more memory."""
+    """Orders recovered from starts with lanes and link resources are no slower and need no more memory."""
     for seed in range(300):
         problem = random_ways(seed)
         if not problem.possible:
@@ -163,8 +163,8 @@ def test_orders_of_starts_are_the_orders() -> None:
         assert value <= makespan(problem, begun), seed
 
 
-def test_without_shared_wires_nothing_is_later() -> None:
-    """Without shared wires any lists end no later, for service first come, first served and in a random order."""
+def test_without_shared_resources_nothing_is_later() -> None:
+    """Without shared resources any lists end no later, for service first come, first served and in a random order."""
     tried = 0
     for seed in range(300):
         problem, draw = random_ways(seed), Random(seed)
@@ -190,9 +190,9 @@ def test_a_lane_is_as_busy_as_its_own_work() -> None:
     assert lower_bound(problem) == 1000 + 4 * 1700 == solve(problem, Limits(time=20.0)).objective
 
 
-def test_a_wire_is_as_busy_as_its_tensors() -> None:
-    """A wire that all tensors share carries them one after the other, between a first F and a last I and W."""
-    problem = on_one_wire(line(3, 8, 8), 2000)
+def test_a_resource_is_as_busy_as_its_tensors() -> None:
+    """A resource that all tensors share carries them one after the other, between a first F and a last I and W."""
+    problem = on_one_resource(line(3, 8, 8), 2000)
     assert lower_bound(problem) == 1000 + 4 * 8 * 2000 + 100 + 1700
     assert lower_bound(problem.unshared) < lower_bound(problem)
 
@@ -201,11 +201,11 @@ def test_a_wire_is_as_busy_as_its_tensors() -> None:
     "problem",
     [
         replace(line(3, 120, 6, 0.3), two_lanes=(True,) * 3),
-        on_one_wire(replace(line(3, 120, 6, 0.3), two_lanes=(True,) * 3), 300, "stream"),
-        on_one_wire(line(3, 120, 3, 0.3), 300),
-        on_one_wire(line(3, 120, 3, 0.3), 300, "none"),
+        on_one_resource(replace(line(3, 120, 6, 0.3), two_lanes=(True,) * 3), 300, "stream"),
+        on_one_resource(line(3, 120, 3, 0.3), 300),
+        on_one_resource(line(3, 120, 3, 0.3), 300, "none"),
     ],
-    ids=["lanes", "lanes and wires", "wires", "waiting"],
+    ids=["lanes", "lanes and resources", "resources", "waiting"],
 )
 def test_long_steps(problem: PipelineSchedule) -> None:
     """For many micro-batches the result is a schedule close to its bound."""

@@ -1,4 +1,4 @@
-"""`Row`: a model as a sequence of layers; `Stages`: a sequence of layers that the user cut."""
+"""`LayerSequence`: a model as a sequence of layers; `Stages`: a sequence of layers that the user cut."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import nn
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerSequence:
     """A sequence of layers equivalent to the unsplit model: each takes the result of the one ahead of it.
 
     Attributes
