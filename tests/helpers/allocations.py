@@ -197,6 +197,19 @@ def reduction(problem: ChainAllocation, place: Place) -> int:
     return parts + (int(problem.reduce_base[place.kind, w]) if parts else 0)
 
 
+def own_endings(problem: ChainAllocation, stages: Allocation) -> int:
+    """The largest Σ forward before + M_w (F + B) + E of a stage: its gradients and update come after its backwards."""
+    ahead, most = 0, 0
+    for place, backward in zip(stages, backwards(problem, stages), strict=True):
+        w, layers = problem.widths.index(place.width), range(place.start, place.end)
+        forward = sum(int(problem.forward[place.kind, i]) for i in layers)
+        update = sum(int(problem.update[place.kind, w, i]) for i in layers)
+        many = ceil(problem.micro_batches / (place.width * problem.unit))
+        most = max(most, ahead + many * (forward + backward) + reduction(problem, place) + update)
+        ahead += forward
+    return most
+
+
 def brute_force(problem: ChainAllocation) -> int | None:
     """The optimum over all allocations; None if none fits."""
     values = (objective(problem, stages) for stages in every_allocation(problem) if meets_constraints(problem, stages))
