@@ -56,7 +56,7 @@ def make_chain(
         "micro_batch": 1,
         **gradients,
         "forward_workspace": tables.get("workspace", np.zeros_like(times)),
-        "turns": ((1, (0,)),) * (count - 1),
+        "busiest": ((1, (0,)),) * (count - 1),
         "limit": np.full(count, UNLIMITED),
         "overlap": Overlap.COPY,
         "forward_flops": np.asarray(fields.pop("forward_flops", times[0]), np.int64).copy(),

@@ -27,7 +27,8 @@ def require_exact(name: str, what: str, value: float, unit: str, remedy: str) ->
     """
     if not value <= LARGEST_SUM:
         raise InputError(
-            f"{name}: {what} come to {value:.3g} {unit}, and sums must stay below {LARGEST_SUM} (2^60) to be exact; {remedy}"
+            f"{name}: {what} come to {value:.3g} {unit}, and sums must stay below {LARGEST_SUM} (2^60) to be exact; "
+            f"{remedy}"
         )
 
 
