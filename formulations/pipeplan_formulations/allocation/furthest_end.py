@@ -237,7 +237,7 @@ class FurthestEnd:
         """E: gradient reduction and update; without ``update`` R."""
         problem, prefix = self._problem, self._problem.prefix
         reduce = prefix["reduce"][own.kind]
-        found = reduce[own.w, end] - reduce[own.w, start]
+        found: Array = reduce[own.w, end] - reduce[own.w, start]
         found = found + np.where(found > 0, problem.reduce_base[own.kind][own.w], 0)
         if update:
             each = prefix["update"][own.kind]

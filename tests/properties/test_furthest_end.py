@@ -1,0 +1,86 @@
+"""The furthest-end programme against all allocations of small instances."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given, settings
+
+from helpers.allocations import chain_allocations, every_allocation, meets_constraints, objective, own_endings
+from pipeplan_formulations.allocation import ChainAllocation, FurthestEnd
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
+
+TIME = Limits(time=60)
+
+
+@given(chain_allocations())
+@settings(max_examples=500, deadline=None)
+def test_no_allocation_is_below_the_bound(problem: ChainAllocation) -> None:
+    """The bound is at most the least objective, own endings included, whatever the cutoff."""
+    problem = replace(problem, first=(), last=())
+    values = [
+        max(value, own_endings(problem, stages) if problem.objective == "step" else 0)
+        for stages in every_allocation(problem)
+        if meets_constraints(problem, stages) and (value := objective(problem, stages)) is not None
+    ]
+    programme = FurthestEnd(problem, Clock(TIME))
+    best = min(values, default=problem.largest + 1)
+    assert programme.lower_bound(0, problem.largest + 1) <= best
+    for cutoff in (best, best + 1, 2 * best) if values else ():
+        assert programme.lower_bound(0, cutoff) <= min(best, cutoff)
+
+
+@given(chain_allocations())
+@settings(max_examples=200, deadline=None)
+def test_allocations_are_well_formed(problem: ChainAllocation) -> None:
+    """Each holds every layer once, keeps to the cuts and the units, and fits unless the tables were optimistic."""
+    problem = replace(problem, first=(), last=())
+    for stages in FurthestEnd(problem, Clock(TIME)).allocations(0, problem.largest):
+        assert (stages[0].start, stages[-1].end) == (0, problem.layers)
+        assert all(a.end == b.start for a, b in pairwise(stages))
+        assert meets_constraints(problem, stages)
+        assert all(used <= units for used, units in zip(problem.usages(stages)[0], problem.units, strict=True))
+        assert problem.feasible(stages)
+
+
+def test_a_target_that_nothing_meets_needs_no_search() -> None:
+    """Without time there is no bound beyond the known one, and no allocation."""
+    problem = _like_a_network(40, 8)
+    late = FurthestEnd(problem, Clock(Limits(time=0.0)))
+    assert late.lower_bound(7, problem.largest) == 7
+    assert late.allocations(7, problem.largest) == []
+
+
+def test_bound_and_allocation_of_a_network_are_close() -> None:
+    """On 60 unlike layers that have to recompute, the allocation is within 20 % of the bound, and is one that fits."""
+    problem = _like_a_network(60, 8)
+    programme = FurthestEnd(problem, Clock(TIME))
+    bound = programme.lower_bound(0, problem.largest)
+    best = min(problem.evaluate(stages) for stages in programme.allocations(bound, problem.largest))
+    assert bound <= best <= 1.2 * bound
+
+
+def _like_a_network(layers: int, units: int) -> ChainAllocation:
+    """Unlike layers on two kinds of devices, and too little memory to save everything."""
+    rng = np.random.default_rng(0)
+    forward = rng.integers(650, 1350, (1, layers)) * np.array([[10], [21]])
+    saved = rng.integers(65, 135, layers)
+    return ChainAllocation(
+        forward=forward,
+        backward=2 * forward,
+        reduce=np.tile(rng.integers(500, 1500, layers), (2, 1, 1)),
+        resident=np.tile(rng.integers(200, 400, layers), (2, 1, 1)),
+        saved=saved,
+        output=np.full(layers, 8),
+        workspace=np.full(layers, 10),
+        recomputable=np.ones(layers, np.bool_),
+        received=np.full(layers - 1, 8),
+        limit=np.array([500 * layers // units, 400 * layers // units]),
+        units=np.full(2, units // 2),
+        node=np.full(2, 4),
+        send=np.full((2, 2, 2, layers - 1), 100),
+        send_back=np.full((2, 2, 2, layers - 1), 100),
+        latency=np.full((2, 2, 2), 5),
+        micro_batches=32,
+    )
