@@ -41,8 +41,13 @@ CAP = 512
 """Length of the longest list that is kept in full."""
 RANGES = 8
 """Number of ranges of peaks that a bound distinguishes."""
-CROWD = 12
+CROWD = 48
 """A span of more layers than this, in a chain of more sorts than this, is crowded: its list would take too long."""
+SHORT, EFFORT = 12, 3072
+"""In long chains fewer are enough, but never less than `SHORT`: `EFFORT` is the layers of the chain times this number.
+
+A knapsack of fractions is off by at most one layer, so that the longer a span, the less its list adds.
+"""
 
 
 @dataclass(frozen=True)
@@ -209,11 +214,17 @@ class Recomputation(SpanOptions):
 
     def crowded(self, starts: Array, ends: Array) -> NDArray[np.bool_]:
         """True for spans that may have so many sorts of layers that they get no list."""
-        crowd: NDArray[np.bool_] = ends - starts > (CROWD if self._all_sorts > CROWD else len(self._sorts))
+        longest = self._longest_listed
+        crowd: NDArray[np.bool_] = ends - starts > (longest if self._all_sorts > longest else len(self._sorts))
         return crowd
 
     def _crowd(self, start: int, end: int) -> bool:
-        return end - start > CROWD and self._all_sorts > CROWD
+        return end - start > self._longest_listed < self._all_sorts
+
+    @property
+    def _longest_listed(self) -> int:
+        """Layers of the longest span that gets a list however many sorts of layers there are."""
+        return min(CROWD, max(SHORT, EFFORT // len(self._sorts)))
 
     def _greedy(self, start: int, end: int, in_flight: int, spare: int) -> Array | None:
         """The layers of a choice that fits; None if none does."""
