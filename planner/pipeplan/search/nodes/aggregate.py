@@ -183,12 +183,15 @@ class AggregateNode(Node):
         return Step.leave(self.bound, nodes)
 
     def _estimate(self, search: PlanSearch, problem: ChainAllocation, clock: Clock) -> None:
-        """Raise the bound by the furthest-end programme, and simulate its allocations."""
+        """Raise the bound by the furthest-end programme, and simulate its allocations.
+
+        Once there is a plan, tiles only get a bound: packed layouts find better plans sooner.
+        """
         self.estimated = True
         programme = FurthestEnd(problem, clock)
         high = problem.largest if search.cutoff is None else max(search.cutoff, self.bound)
         self.bound = programme.lower_bound(self.bound, high)
-        if search.fathoms(self.bound):
+        if search.fathoms(self.bound) or (self.layout.tile is not None and search.value is not None):
             return
         for stages in programme.allocations(self.bound, high):
             if problem.feasible(stages):
