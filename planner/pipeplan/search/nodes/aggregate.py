@@ -38,6 +38,9 @@ TARGETS = (0.1, 0.03, 0.01, 0.003, 0.001)
 CLOSE = 5e-4
 """Relative gap at which the most promising device groups are good enough: simulation decides the rest."""
 
+MOST_ESTIMATED = 1024
+"""Most devices with which layouts are bounded first: beyond, a simulation takes seconds, and targets come too late."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -147,7 +150,7 @@ class AggregateNode(Node):
         """
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         slice_ = min(search.left / 2, self.slice)  # leave time for other nodes
-        if not self.estimated:
+        if not self.estimated and len(self.space.cluster.devices) <= MOST_ESTIMATED:
             self._estimate(search, problem, Clock(Limits(slice_)))
             return Step.leave(self.bound) if search.fathoms(self.bound) else Step.split([self])
         target = self._target(search)
