@@ -15,6 +15,7 @@ from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.family import FamilyNode
 from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.space import Space
+from pipeplan_formulations.allocation import FurthestEnd
 from referee.bridge import ask
 from referee.questions import question
 from referee.verdict import judge
@@ -68,6 +69,15 @@ def test_a_wrong_ring_is_noticed(monkeypatch: pytest.MonkeyPatch, wrong: Callabl
     rings = layouts._rings
     monkeypatch.setattr(layouts, "_rings", lambda own, each, *rest: [wrong(r, each) for r in rings(own, each, *rest)])
     assert "above the optimum" in noticed(aggregated, replicated)
+
+
+def test_a_programme_that_promises_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a layout's first bound is a tenth too high, better plans are not searched."""
+    monkeypatch.setattr(space, "FEW", 0)
+    monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they know no layouts
+    bound = FurthestEnd.lower_bound
+    monkeypatch.setattr(FurthestEnd, "lower_bound", lambda own, low, high: min(bound(own, low, high) * 11 // 10, high))
+    assert "above the optimum" in noticed(aggregated)
 
 
 def test_a_gate_that_stands_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def memory_excludes_all(problem: ChainAllocation) -> bool:
     # Prefix sums of the fewest bytes per micro-batch in flight, and of the least resident bytes by kind.
     sums = sums_before(problem.least_held)
     stays = [sums_before(own.min(axis=0)) for own in problem.resident]
-    received = np.insert(problem.received, 0, 0)
+    received = problem.received_at
     end = n
     for behind in range(0, int(problem.units.sum()), narrow):
         k = max(1, widest.flying(behind))

@@ -47,7 +47,7 @@ MOST_TRACED = 4
 
 @dataclass(frozen=True)
 class _Stages:
-    """All stages of one kind, of any width, in front of which there are equally many units.
+    """All stages of one kind, of any width, with equally many units from the stage on.
 
     Attributes
     ----------
@@ -90,60 +90,56 @@ class FurthestEnd:
         self._problem, self._clock, self._grid = problem, clock, Grid(problem)
         self._least_work = least_work_before(problem)
         self._least_forward = sums_before(problem.forward.min(axis=0))
-        received = np.append(np.insert(problem.received, 0, 0), 0)
-        self._received = received
+        # The slowest send and send back at each boundary; none at either end.
+        sends = (problem.send + problem.send_back).max(axis=(0, 1, 2))
+        self._sends = np.concatenate([[0], sends, [0]])
         # The last allowed boundary up to each boundary.
         allowed = np.concatenate([[True], problem.cuts, [True]])
         self._last_cut = np.maximum.accumulate(np.where(allowed, np.arange(problem.layers + 1), 0))
         # The least of what is received later and what is held until then: non-decreasing by at most what is held.
         held = sums_before(problem.least_held)
-        self._least_received = held + np.minimum.accumulate(received - held)
+        self._least_received = held + np.minimum.accumulate(problem.received_at - held)
 
     def lower_bound(self, low: int, high: int) -> int:
         """The largest T between ``low`` and ``high``, to `ACCURACY`, such that no allocation is below T.
 
         ``low`` is a known bound. If the time is over, the largest T that was found.
         """
-        try:
-            if self._run(high - 1, whole=False) is None:
-                return high
-            while high - low > ACCURACY * high:
-                middle = self._between(low, high)
-                if self._run(middle, whole=False) is None:
-                    low = middle + 1
-                else:
-                    high = middle
-        except OutOfTimeError:
-            pass
-        return low
+        return self._bisected(low, high - 1, whole=False)[0]
 
     def allocations(self, low: int, high: int) -> list[Allocation]:
         """Some allocations for the least T between ``low`` and ``high``, to `ACCURACY`, for which there are any.
 
-        If the time is over, those for the least T that was tried. Their tables are optimistic, so check them.
+        If the time is over, those for the least T that was met.
         """
+        found = self._bisected(low, high, whole=True)[1]
+        return [] if found is None else self._traced(found)
+
+    def _bisected(self, low: int, high: int, whole: bool) -> tuple[int, _Reached | None]:
+        """The least T of ``low`` … ``high`` that is not excluded, to `ACCURACY`, and the state of the least one met."""
         found: _Reached | None = None
         try:
-            found = self._run(high, whole=True)
-            while found is not None and high - low > ACCURACY * high:
-                middle = self._between(low, high)
-                better = self._run(middle, whole=True)
+            found = self._run(high, whole)
+            low = high + 1 if found is None else low
+            while high - low > ACCURACY * high:
+                middle = min(max(int((max(low, 1) * high) ** 0.5), low), high - 1)
+                better = self._run(middle, whole)
                 if better is None:
                     low = middle + 1
                 else:
                     found, high = better, middle
         except OutOfTimeError:
             pass
-        return [] if found is None else self._traced(found)
-
-    @staticmethod
-    def _between(low: int, high: int) -> int:
-        return min(max(int((max(low, 1) * high) ** 0.5), low), high - 1)
+        return low, found
 
     @cached_property
     def _levels(self) -> list[list[_Stages]]:
         """The stages by the units from them on, all units first."""
         problem, grid = self._problem, self._grid
+        widths, shares = np.array(problem.widths), np.array([problem.share(width) for width in problem.widths])
+        least, most = (np.stack(counts) for counts in (grid.least_in_flight, grid.most_in_flight))
+        if not problem.alternating:
+            most = np.broadcast_to(shares[:, None], most.shape)
         levels = []
         for cells in reversed(grid.levels[1:]):
             stages = []
@@ -153,12 +149,8 @@ class FurthestEnd:
                 if not len(usage):
                     continue
                 w = np.concatenate([np.full(len(part), w) for part, w in parts])
-                widths = np.array(problem.widths)[w]
-                least, most = (np.stack(counts)[w, usage] for counts in (grid.least_in_flight, grid.most_in_flight))
-                shares = np.array([problem.share(width) for width in problem.widths])[w]
-                if not problem.alternating:
-                    most = shares
-                stages.append(_Stages(kind, usage, usage - widths * grid.stride[kind], w, shares, least, most))
+                behind = usage - widths[w] * grid.stride[kind]
+                stages.append(_Stages(kind, usage, behind, w, shares[w], least[w, usage], most[w, usage]))
             levels.append(stages)
         return levels
 
@@ -202,30 +194,28 @@ class FurthestEnd:
             if not len(open_):
                 return self._last_cut[low]
             some = own.only(open_)
-            a, middle, most = start[open_], (low[open_] + high[open_] + 1) // 2, some.share
+            a, middle, many = start[open_], (low[open_] + high[open_] + 1) // 2, some.share
             again = self._again(some, a, middle, whole)
             f = forward[middle] - forward[a]
             b = backward[middle] - backward[a] + np.minimum(again, IMPOSSIBLE // (2 * problem.micro_batches))
-            ending = self._ending(some, a, middle, update=step)
+            ending = (problem.endings if step else problem.reductions)(own.kind, some.w, a, middle)
             fits = again < IMPOSSIBLE
             if step:
                 ahead = np.where(first[open_], 0, self._least_forward[a])
-                fits &= (f + b <= room[open_]) & (ahead + most * (f + b) + ending <= target)
-                late = np.maximum(most - (some.least if whole else some.most), 0)
+                fits &= (f + b <= room[open_]) & (ahead + many * (f + b) + ending <= target)
+                late = np.maximum(many - (some.least if whole else some.most), 0)
                 once = np.where(first[open_], ending, 0)
-                fits &= self._least_work[-1] + late * f + (most - 1) * b + once <= target
+                fits &= self._least_work[-1] + late * f + (many - 1) * b + once <= target
             else:
-                fits &= most * (f + b) + ending <= target * problem.divisor
+                fits &= many * (f + b) + ending <= target * problem.divisor
             low[open_] = np.where(fits, middle, low[open_])
             high[open_] = np.where(fits, high[open_], middle - 1)
 
     def _again(self, own: _Stages, start: Array, end: Array, whole: bool) -> Array:
         """Recomputed forward time; with ``whole`` that of whole layers, otherwise a lower bound."""
         problem, options = self._problem, self._problem.options[own.kind]
-        resident, saved = problem.prefix["resident"][own.kind], problem.prefix["saved"]
-        received = (self._received if whole else self._least_received)[start]
-        spare = problem.limit[own.kind] - (resident[own.w, end] - resident[own.w, start])
-        spare = spare - own.least * (saved[end] - saved[start] + received)
+        received = None if whole else self._least_received
+        spare = problem.spare(own.kind, own.w, start, end, own.least, received)
         found = np.zeros(len(start), np.int64)
         short = np.flatnonzero(spare < options.workspace.of(start, end))
         if len(short):
@@ -233,24 +223,12 @@ class FurthestEnd:
             found[short] = query(start[short], end[short], own.least[short], spare[short])
         return found
 
-    def _ending(self, own: _Stages, start: Array, end: Array, update: bool) -> Array:
-        """E: gradient reduction and update; without ``update`` R."""
-        problem, prefix = self._problem, self._problem.prefix
-        reduce = prefix["reduce"][own.kind]
-        found: Array = reduce[own.w, end] - reduce[own.w, start]
-        found = found + np.where(found > 0, problem.reduce_base[own.kind][own.w], 0)
-        if update:
-            each = prefix["update"][own.kind]
-            found = found + each[own.w, end] - each[own.w, start]
-        return found
-
     def _head_step(self, own: _Stages, start: Array, end: Array) -> Array:
         """What a stage of an allocation adds to H, with the slowest link behind it; E_0 too, for the first one."""
         problem, prefix = self._problem, self._problem.prefix
         work = prefix["forward"][own.kind] + prefix["backward"][own.kind]
-        sends = np.append(np.insert((problem.send + problem.send_back).max(axis=(0, 1, 2)), 0, 0), 0)
-        once = np.where(start == 0, self._ending(own, start, end, update=True), 0)
-        steps: Array = work[end] - work[start] + self._again(own, start, end, whole=True) + sends[end] + once
+        once = np.where(start == 0, problem.endings(own.kind, own.w, start, end), 0)
+        steps: Array = work[end] - work[start] + self._again(own, start, end, whole=True) + self._sends[end] + once
         return steps
 
     def _traced(self, state: _Reached) -> list[Allocation]:

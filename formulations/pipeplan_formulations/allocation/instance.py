@@ -73,8 +73,6 @@ least (3), A for suffixes  `suffix_bounds.suffix.run`; least E_0 + H for prefixe
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from pipeplan_formulations.allocation.check import check
 from pipeplan_formulations.allocation.non_increasing import is_non_increasing
 from pipeplan_formulations.allocation.place import Allocation
@@ -108,7 +106,7 @@ class ChainAllocation(AllocationTables):
         """X of each stage; None where nothing fits."""
         return [
             self.options[p.kind].choose(
-                p.start, p.end, k, int(self.spare(p.start, p.end, p.kind, p.width, np.array(k)))
+                p.start, p.end, k, int(self.spare(p.kind, self.widths.index(p.width), p.start, p.end, k))
             )
             for p, k in zip(stages, self.in_flight_counts(stages), strict=True)
         ]

@@ -19,6 +19,7 @@ from pipeplan_formulations.common.mode import Mode
 from pipeplan_formulations.common.recomputation import Recomputation
 from pipeplan_formulations.common.span_options import SpanOptions
 
+Indices = Array | int
 InFlightRule = Literal["sno", "so", "fbp", "full", "non_increasing"]
 
 
@@ -187,11 +188,21 @@ class AllocationTables(LayerTables):
             for forward in self.forward
         )
 
-    def spare(self, start: int, end: int, kind: int, width: int, in_flight: Array) -> Array:
-        """Bytes that (2) leaves for workspace with nothing recomputed."""
-        resident = self.prefix["resident"][kind, self.widths.index(width)]
-        held = self.prefix["saved"][end] - self.prefix["saved"][start] + (self.received[start - 1] if start else 0)
-        left: Array = self.limit[kind] - (resident[end] - resident[start]) - in_flight * held
+    @cached_property
+    def received_at(self) -> Array:
+        """Bytes that a stage which begins at each boundary receives, shape (n + 1,); none at either end."""
+        return np.concatenate([[0], self.received, [0]])
+
+    def spare(
+        self, kind: int, w: Indices, starts: Indices, ends: Indices, in_flight: Indices, received: Array | None = None
+    ) -> Array:
+        """Bytes that (2) leaves for workspace with nothing recomputed; see `reductions`.
+
+        ``received`` replaces `received_at`.
+        """
+        resident, saved = self.prefix["resident"][kind], self.prefix["saved"]
+        held = saved[ends] - saved[starts] + (self.received_at if received is None else received)[starts]
+        left: Array = self.limit[kind] - (resident[w, ends] - resident[w, starts]) - in_flight * held
         return left
 
     def usages(self, stages: Allocation) -> list[tuple[int, ...]]:
@@ -218,17 +229,25 @@ class AllocationTables(LayerTables):
             cut = place.end - 1
             yield int(self.send[hop][cut]), int(self.send_back[hop][cut]), int(self.latency[hop])
 
+    def reductions(self, kind: int, w: Indices, starts: Indices, ends: Indices) -> Array:
+        """R of stages on layers start … end − 1; ``w`` is the index of the width. Shapes broadcast."""
+        reduce = self.prefix["reduce"][kind]
+        found: Array = reduce[w, ends] - reduce[w, starts]
+        return found + np.where(found > 0, self.reduce_base[kind, w], 0)
+
+    def endings(self, kind: int, w: Indices, starts: Indices, ends: Indices) -> Array:
+        """E of stages, their gradient reduction and update; see `reductions`."""
+        update = self.prefix["update"][kind]
+        found: Array = self.reductions(kind, w, starts, ends) + update[w, ends] - update[w, starts]
+        return found
+
     def finish(self, place: Place) -> int:
-        """E of a stage: its gradient reduction and its update."""
-        update = self.prefix["update"][place.kind, self.widths.index(place.width)]
-        return int(update[place.end] - update[place.start]) + self.reduction(place)
+        """E of a stage."""
+        return int(self.endings(place.kind, self.widths.index(place.width), place.start, place.end))
 
     def reduction(self, place: Place) -> int:
         """R of a stage."""
-        w = self.widths.index(place.width)
-        reduce = self.prefix["reduce"][place.kind, w]
-        bytes_ = int(reduce[place.end] - reduce[place.start])
-        return bytes_ + (int(self.reduce_base[place.kind, w]) if bytes_ else 0)
+        return int(self.reductions(place.kind, self.widths.index(place.width), place.start, place.end))
 
     @cached_property
     def largest(self) -> int:

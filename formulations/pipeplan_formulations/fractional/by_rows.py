@@ -62,13 +62,12 @@ class ByRows:
         # The solver's shares, corrected for its tolerance. Where memory is too tight for that, strict rows of a problem
         # with a little less memory give shares that hold. Then the bound in units of the problem.
         if answer.point is not None:
-            positions = self._positions(problem, model, answer.point)
-            if positions is None or self._misses(problem, positions, answer.point[model.objective]):
+            shares = [self._positions(problem, model, answer.point)]
+            if shares[0] is None or self._misses(problem, shares[0], answer.point[model.objective]):
                 strict = linear_model(self._tightened(problem), scale.unit, 0, parts, strict=True)
-                again = solver.solve(strict, replace(limits, time=clock.left))
-                second = self._positions(problem, strict, again.point) if again.point is not None else None
-                found += [second] if second is not None else []
-            found += [positions] if positions is not None else []
+                again = solver.solve(strict, replace(limits, time=clock.left)).point
+                shares += [] if again is None else [self._positions(problem, strict, again)]
+            found += [positions for positions in shares if positions is not None]
         stop, bound = (Stop.ERROR, low) if answer.status is Status.INFEASIBLE else (answer.stop, answer.bound)
         bound = max(low, math.ceil(bound * scale.unit / model.whole - 0.5))
         if not found:

@@ -1,7 +1,7 @@
 """`Timeline`: start and end of every action and transfer, and the memory of every device over time."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -75,19 +75,20 @@ class Timeline:
         """Largest number of bytes that each device holds."""
         return tuple(max((step.held for step in line), default=0) for line in self.memory)
 
-    def busy(self, device: int) -> int:
-        """Return the nanoseconds in which a device runs at least one action."""
-        return self._busy.get(device, 0)
+    def busy(self, device: int, also: Iterable[tuple[int, int]] = ()) -> int:
+        """Return the nanoseconds in which a device runs at least one action, or one of the intervals ``also`` lasts."""
+        return _covered([*self._intervals.get(device, ()), *also])
 
     @cached_property
-    def _busy(self) -> dict[int, int]:
-        spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    def _intervals(self) -> Mapping[int, list[tuple[int, int]]]:
+        """Start and end of the actions of each device."""
+        found: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for span in self.spans:
-            spans[span.device].append((span.start, span.end))
-        return {device: covered(own) for device, own in spans.items()}
+            found[span.device].append((span.start, span.end))
+        return found
 
 
-def covered(intervals: Iterable[tuple[int, int]]) -> int:
+def _covered(intervals: Iterable[tuple[int, int]]) -> int:
     """Return the length of the union of intervals (start, end)."""
     total, reach = 0, 0
     for start, end in sorted(intervals):

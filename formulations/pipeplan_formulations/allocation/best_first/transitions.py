@@ -182,8 +182,6 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
         send, back = problem.send[hop][cuts], problem.send_back[hop][cuts]
         latency = nothing + problem.latency[hop]
     into = int(problem.least_back[kind, grid.leaves[kind][usage], start - 1]) if start else 0
-    reduce = problem.prefix["reduce"][kind, w][ends] - problem.prefix["reduce"][kind, w][start]
-    update = problem.prefix["update"][kind, w][ends] - problem.prefix["update"][kind, w][start]
     # Excess that the stage permits behind it, unless it holds all its micro-batches.
     chosen, allowed = nothing, nothing + span.allowed
     if problem.chooses:
@@ -191,7 +189,7 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
         allowed = np.where(chosen >= many, allowed, np.minimum(allowed, excess))
     places = nothing + width, ends, nothing + other, nothing + behind, chosen, allowed
     if problem.objective == "bottleneck":
-        once = reduce + np.where(reduce > 0, problem.reduce_base[kind, w], 0)
+        once = problem.reductions(kind, w, start, ends)
         load = -(-stage_load(problem.overlap, many, forward, backward, send, into, once) // problem.divisor)
         if problem.overlap != "none":
             load = np.maximum(load, problem.link_shares[width] * np.maximum(send, back) // problem.divisor)
@@ -203,6 +201,6 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
         own(problem.overlap, many, forward, backward, send) + ((many - 1) * into if problem.overlap == "none" else 0),
         head_step(problem.overlap, forward + backward, send, back, latency),
         np.maximum.reduce(np.broadcast_arrays(nothing, *each)),
-        update + reduce + np.where(reduce > 0, problem.reduce_base[kind, w], 0),
+        problem.endings(kind, w, start, ends),
         *((forward + backward, backward, span.in_flight) if problem.drains else [nothing] * 3),
     )

@@ -45,7 +45,6 @@ class Spans:
         self.before = least_work_before(problem)
         self.reach = [[self._reach(c, width, target) for width in problem.widths] for c in range(problem.kinds)]
         self._savings = sums_before(np.where(problem.useful, problem.savings, 0))
-        self._received = np.append(np.insert(problem.received, 0, 0), 0)
         self._known: dict[tuple[int, int], _KnownCosts] = {}
 
     def extra(self, kind: int, w: int, starts: Array, ends: Array, in_flight: Array | int) -> Array:
@@ -57,9 +56,7 @@ class Spans:
         top = options.workspace
         starts, ends, in_flight = np.broadcast_arrays(starts, ends, in_flight)
         # Bytes left for workspace with nothing recomputed; done if they suffice for every span.
-        resident, saved = problem.prefix["resident"][kind, w], problem.prefix["saved"]
-        spare = problem.limit[kind] - (resident[ends] - resident[starts])
-        spare = spare - in_flight * (saved[ends] - saved[starts] + self._received[starts])
+        spare = problem.spare(kind, w, starts, ends, in_flight)
         found = np.zeros(spare.shape, np.int64)
         if spare.min(initial=IMPOSSIBLE) >= top.of_all:
             return found
@@ -120,7 +117,7 @@ class Spans:
         """Least recomputed forward time of one span for every k; spans of equal content share it."""
         problem, known = self._problem, self._known[kind, w]
         in_flight = np.arange(1, known.rows.shape[1] + 1)
-        spare = problem.spare(start, end, kind, problem.widths[w], in_flight)
+        spare = problem.spare(kind, w, start, end, in_flight)
         options = problem.options[kind]
         self._clock.check()
         content = *options.content(start, end), int(spare[0]), int(spare[-1])
@@ -140,6 +137,6 @@ def last_that_may_fit(problem: ChainAllocation, kind: int, w: int, in_flight: in
     """The last end of a span from each start that may fit with everything recomputed, shape (n,)."""
     n = problem.layers
     stays = sums_before(problem.resident[kind, w] + in_flight * problem.least_held)
-    room = problem.limit[kind] - in_flight * np.insert(problem.received, 0, 0)
+    room = problem.limit[kind] - in_flight * problem.received_at[:-1]
     ends: NDArray[np.int64] = np.searchsorted(stays, stays[:n] + room, side="right") - 1
     return ends

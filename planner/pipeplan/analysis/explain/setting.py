@@ -9,7 +9,7 @@ from typing import Literal
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Transfer
 from pipeplan.core.plan import Plan
-from pipeplan.core.timeline import Timeline, TransferSpan, covered
+from pipeplan.core.timeline import Timeline, TransferSpan
 
 
 @dataclass(frozen=True)
@@ -103,15 +103,13 @@ def uses(setting: Setting) -> tuple[Use, ...]:
 
 
 def _devices(setting: Setting) -> Iterator[Use]:
-    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for span in setting.timeline.spans:
-        spans[span.device].append((span.start, span.end))
+    sending: dict[int, list[tuple[int, int]]] = defaultdict(list)
     if setting.pipeline.overlap is Overlap.NONE:  # a lane waits while it sends; the device's other lane may compute
         for tensor in setting.timeline.transfers:
             device = setting.pipeline.device_of(tensor.source, tensor.micro_batch)
-            spans[device].append((tensor.start, tensor.start + setting.transfer(tensor).occupancy))
+            sending[device].append((tensor.start, tensor.start + setting.transfer(tensor).occupancy))
     for rank in range(setting.pipeline.devices):
-        busy = covered(spans[rank])
+        busy = setting.timeline.busy(rank, also=sending[rank])
         yield Use(setting.device(rank), "device", busy, _share(busy, setting.step))
 
 

@@ -1,4 +1,4 @@
-"""What a parser of another project's files offers."""
+"""`Importer`: name, recognition and parser of another project's file format."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

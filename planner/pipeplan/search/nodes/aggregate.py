@@ -37,7 +37,6 @@ TARGETS = (0.1, 0.03, 0.01, 0.003, 0.001)
 """Targets as shares below the incumbent, before that of the requested gap."""
 CLOSE = 5e-4
 """Relative gap at which the most promising device groups are good enough: simulation decides the rest."""
-
 MOST_ESTIMATED = 1024
 """Most devices with which layouts are bounded first: beyond, a simulation takes seconds, and targets come too late."""
 
@@ -164,15 +163,13 @@ class AggregateNode(Node):
         if report.solution is None:  # nothing lies below the target
             last = target.last or report.stop is Stop.EXHAUSTED
             return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
-        groups = self._simulate(search, problem, report.solution)
+        groups = self._simulate(search, problem, report.solution, report.objective or 0)
         # A tree branches over its last modes; a large node solves again until its last target.
         if self.small:
             return Step.split(list(self._below()))
         if unfinished and search.left > FIRST_SLICE:
             return Step.split([self])
-        if not unfinished and (
-            groups is None or search.value is None
-        ):  # its best solution is not a plan; others may be
+        if not unfinished and (groups is None or search.value is None):  # not a plan; other solutions may be one
             return Step.split(list(self._below()))
         if not target.last and not unfinished:
             self.targets.passed()
@@ -198,10 +195,17 @@ class AggregateNode(Node):
             return
         for stages in programme.allocations(self.bound, high):
             if problem.feasible(stages):
-                self._simulate(search, problem, stages)
+                self._simulate(search, problem, stages, problem.evaluate(stages))
 
-    def _simulate(self, search: PlanSearch, problem: ChainAllocation, stages: Allocation) -> StageDevices | None:
-        """Simulate an allocation under all families that it fits; return its device groups, None if it is no plan."""
+    def _simulate(
+        self, search: PlanSearch, problem: ChainAllocation, stages: Allocation, value: int
+    ) -> StageDevices | None:
+        """Simulate an allocation under all families that it fits, unless its value excludes an improvement.
+
+        Returns
+        -------
+        Its device groups; None if it is no plan.
+        """
         groups = self._groups(self.layout.modes(stages))
         if groups is None:
             return None
@@ -209,8 +213,8 @@ class AggregateNode(Node):
         candidates = self._alike(self.space.candidates(groups, self.size))
         if all(self.space.unasked(candidate, boundaries) is not None for candidate in candidates):
             return None
-        chosen = _with_counts(candidates, problem.in_flight_counts(stages))
-        if search.value is None or problem.evaluate(stages) < search.value:
+        if search.value is None or value < search.value:
+            chosen = _with_counts(candidates, problem.in_flight_counts(stages))
             search.submit_all([*candidates, *chosen], boundaries)
         return groups
 
