@@ -6,31 +6,34 @@ from hypothesis import strategies as st
 
 from helpers.alternating import random_alternating
 from pipeplan.simulate import makespan, simulate
-from pipeplan.simulate.recurrence import peaks, step_time
+from pipeplan.simulate.recurrence import least_step_time, peaks, step_time
+from pipeplan.simulate.recurrence.leaps import run
+from pipeplan.simulate.recurrence.ticks import Recurrence
 
 
-def agrees(seed: int, most_micro_batches: int = 200) -> bool:
-    """Check one random pipeline; return whether the recurrence's time is exact."""
+def check(seed: int, most_micro_batches: int = 200) -> None:
+    """Compare one random pipeline."""
     case = random_alternating(seed, most_micro_batches)
     question = case.pipeline, case.micro_batches, case.in_flight
-    found, value = step_time(*question), makespan(case.schedule, case.pipeline)
-    assert found.nanoseconds == value if found.exact else found.nanoseconds <= value, seed
-    assert step_time(*question, leaps=False) == found, seed
-    assert step_time(*question, check=False).nanoseconds == found.nanoseconds, seed
-    return found.exact
+    value = makespan(case.schedule, case.pipeline)
+    assert least_step_time(*question) <= step_time(*question) == value, seed
+    ticks = Recurrence(*question)
+    assert run(ticks, leaps=False) == run(ticks), seed
 
 
 @given(st.integers(0, 2**32))
 @settings(max_examples=300, deadline=None)
 def test_the_recurrence_equals_the_simulator(seed: int) -> None:
-    """It is exact, or says that it is a lower bound; leaps change nothing."""
-    agrees(seed)
+    """Step times are equal, with shared resources or without; leaps over periods change nothing."""
+    check(seed)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_recurrence_equals_the_simulator_on_20_000_pipelines() -> None:
-    """The same, and most of the pipelines have exact times."""
-    assert sum(agrees(seed) for seed in range(20_000)) > 10_000
+    """The same on a fixed set of pipelines."""
+    for seed in range(20_000):
+        check(seed)
 
 
 @given(st.integers(0, 2**32))
@@ -39,7 +42,7 @@ def test_without_sharing_it_is_the_relaxed_simulation(seed: int) -> None:
     """With a link for each pair of replicas the value is the simulator's, whatever is shared."""
     case = random_alternating(seed, 40)
     relaxed = simulate(case.schedule, case.pipeline, share=False).makespan
-    assert step_time(case.pipeline, case.micro_batches, case.in_flight).nanoseconds == relaxed
+    assert least_step_time(case.pipeline, case.micro_batches, case.in_flight) == relaxed
 
 
 @given(st.integers(0, 2**32))

@@ -1,7 +1,7 @@
 """Evaluation of plans, and estimates of the time that it takes.
 
-The value of a plan is its simulated step time. For GPipe and 1F1B it comes from a recurrence without action lists, if
-that is exact, which takes a tenth of the time of a simulation or less. The plan that is returned is simulated in full.
+The value of a plan is its simulated step time. For GPipe and 1F1B it is found without action lists, in a fraction of
+the time (`pipeplan.simulate.recurrence`). The plan that is returned is simulated in full.
 
 The times to simulate a plan, and to write and check the result, grow with the number of actions: a plan of a million
 micro-batches takes longer than a short search. Estimates are corrected by the machine's speed, measured on the way.
@@ -25,12 +25,12 @@ from pipeplan.costs.pricing import assemble
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.simulate import makespan, simulate
-from pipeplan.simulate.recurrence import step_time
+from pipeplan.simulate.recurrence import least_step_time, step_time
 
 SECONDS_PER_ACTION = 3e-6
 """Estimated seconds to simulate an action of a plan that is too small to measure the machine's speed for it."""
-SHARE_OF_RECURRENCE = 0.1
-"""Time of the recurrence as a share of that of a simulation, if it leaps over nothing."""
+SHARE_OF_RECURRENCE = 0.25
+"""Time to find a step time without action lists, as a share of that of a simulation, where transfers share links."""
 FINISH_FACTOR = 8.0
 """Time to finish a result (timeline, action lists, validation) as a multiple of its simulation time."""
 LEAST_MEASURED = 20_000
@@ -86,10 +86,10 @@ def evaluate(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> 
         return EvaluatedPlan(cluster, candidate, boundaries, largest_load(cluster, candidate, boundaries))
     pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
     if follows_recurrence(candidate):
-        found = step_time(pipeline, candidate.micro_batches, candidate.in_flight)
-        if found.exact:
-            return EvaluatedPlan(cluster, candidate, boundaries, found.nanoseconds)
-    return EvaluatedPlan(cluster, candidate, boundaries, makespan(candidate.schedule(pipeline), pipeline))
+        value = step_time(pipeline, candidate.micro_batches, candidate.in_flight)
+    else:
+        value = makespan(candidate.schedule(pipeline), pipeline)
+    return EvaluatedPlan(cluster, candidate, boundaries, value)
 
 
 def least_value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:
@@ -101,7 +101,7 @@ def least_value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) 
     if candidate.objective is Objective.BOTTLENECK or not follows_recurrence(candidate):
         return candidate.problem.evaluate(boundaries)
     pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
-    return step_time(pipeline, candidate.micro_batches, candidate.in_flight, check=False).nanoseconds
+    return least_step_time(pipeline, candidate.micro_batches, candidate.in_flight)
 
 
 def follows_recurrence(candidate: Candidate) -> bool:
@@ -164,9 +164,8 @@ class Pace:
         return count * (self._seconds if count >= LEAST_MEASURED else SECONDS_PER_ACTION)
 
     def simulate(self, candidate: Candidate) -> float:
-        """Estimated seconds to evaluate a plan of the candidate; plans with shared links may need a simulation."""
-        simulated = candidate.resources or not follows_recurrence(candidate)
-        return (1.0 if simulated else SHARE_OF_RECURRENCE) * self._simulate(candidate)
+        """Estimated seconds to evaluate a plan of the candidate."""
+        return (SHARE_OF_RECURRENCE if follows_recurrence(candidate) else 1.0) * self._simulate(candidate)
 
     def finish(self, candidate: Candidate) -> float:
         """Estimated seconds from the end of the search to the result, if a plan of this candidate is the result."""

@@ -21,32 +21,23 @@ and e_s < k_s r_s by the rule against deadlock, (k_t − 1) r_t < k_s r_s for s 
 tick maps its state (when each replica and each link is free, which gradients have arrived) to the next one.
 
 Every pair of replicas has a link of its own in the recurrence. Where links share resources, its value is therefore a
-lower bound, that of ``simulate(share=False)``; `recurrence.resources` finds out whether it is exact.
+lower bound, that of ``simulate(share=False)``. It is exact if no transfer would have waited (`recurrence.resources`).
+Otherwise an event loop finds the times (`recurrence.events`), still without lists.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pipeplan.core.pipeline import Pipeline
+from pipeplan.simulate.recurrence.events import run_events
 from pipeplan.simulate.recurrence.leaps import run
-from pipeplan.simulate.recurrence.resources import undisturbed
+from pipeplan.simulate.recurrence.resources import competing, undisturbed
 from pipeplan.simulate.recurrence.ticks import Recurrence
 
-__all__ = ["StepTime", "peaks", "step_time"]
+__all__ = ["least_step_time", "peaks", "step_time"]
 
 
-@dataclass(frozen=True)
-class StepTime:
-    """Nanoseconds of a step: the simulator's if ``exact``, otherwise a lower bound on them."""
-
-    nanoseconds: int
-    exact: bool
-
-
-def step_time(
-    pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], *, check: bool = True, leaps: bool = True
-) -> StepTime:
-    """Return the time of a step of 1F1B with these in-flight counts. GPipe has all of a replica's micro-batches.
+def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
+    """Return the nanoseconds of a step of 1F1B with these in-flight counts. GPipe has all of a replica's micro-batches.
 
     Parameters
     ----------
@@ -54,10 +45,6 @@ def step_time(
         At most one stage on each device, without token slices.
     in_flight : sequence of int
         Micro-batches per replica of each stage.
-    check : bool
-        False skips the check of shared resources: then only a pipeline without them has an exact time.
-    leaps : bool
-        False runs every tick.
 
     Raises
     ------
@@ -65,15 +52,27 @@ def step_time(
         If the pipeline has another form, or the counts deadlock.
     """
     recurrence = Recurrence(pipeline, micro_batches, in_flight)
-    free, record = run(recurrence, log=check, leaps=leaps)
-    exact = not recurrence.shared or (check and undisturbed(recurrence, record, max(free)))
-    return StepTime(_with_closing(pipeline, [max(free[i] for i in own) for own in recurrence.homes]), exact)
+    if not recurrence.shared:
+        return _with_closing(recurrence, run(recurrence)[0])
+    if not competing(recurrence):
+        free, record = run(recurrence, log=True)
+        if undisturbed(recurrence, record, max(free)):
+            return _with_closing(recurrence, free)
+    return _with_closing(recurrence, run_events(recurrence))
 
 
-def _with_closing(pipeline: Pipeline, ends: Sequence[int]) -> int:
-    """Return the end of the step, given that of each stage's last backward: reductions and updates follow."""
-    begins = {s: max(ends[t] for t in group) for group in pipeline.tied for s in group}
-    begins = {s: ends[s] for s, replicas in enumerate(pipeline.replicas) if replicas > 1} | begins
+def least_step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
+    """Return a lower bound on `step_time`, in which no transfer waits for another pair of replicas."""
+    recurrence = Recurrence(pipeline, micro_batches, in_flight)
+    return _with_closing(recurrence, run(recurrence)[0])
+
+
+def _with_closing(recurrence: Recurrence, free: Sequence[int]) -> int:
+    """Return the end of the step, given when each replica has run its backwards: reductions and updates follow."""
+    pipeline = recurrence.pipeline
+    ends = [max(free[i] for i in own) for own in recurrence.homes]
+    begins = {s: ends[s] for s, replicas in enumerate(pipeline.replicas) if replicas > 1}
+    begins |= {s: max(ends[t] for t in group) for group in pipeline.tied for s in group}
     summed = [begins[s] + stage.reduce if s in begins else ends[s] for s, stage in enumerate(pipeline.stages)]
     return max(end + stage.update for end, stage in zip(summed, pipeline.stages, strict=True))
 

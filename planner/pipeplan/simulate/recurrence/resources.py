@@ -20,13 +20,30 @@ LARGEST = 2**62
 """Times from here on are not checked."""
 
 
+def competing(recurrence: Recurrence) -> bool:
+    """Return True if replicas of one stage send over the same resource, or an action takes no time.
+
+    Replicas of a stage work in step, so their transfers meet; ties are decided by the event loop.
+    """
+    kinds = (Kind.FORWARD, Kind.BACKWARD)
+    if any(not stage.duration(kind) for stage in recurrence.pipeline.stages for kind in kinds):
+        return True
+    for row in (*recurrence.onward, *recurrence.back):
+        names = [
+            (name, channel.device) for channel in row for name in set(channel.shared) if channel.transfer.occupancy
+        ]
+        if len(set(names)) > len({name for name, _ in names}):
+            return True
+    return False
+
+
 def undisturbed(recurrence: Recurrence, record: Record, latest: int) -> bool:
     """Return True if no transfer would have waited for a resource that another channel uses.
 
-    ``latest`` is no earlier than any of the recorded times. False may also mean that it could not be decided.
+    All actions must take time. ``latest`` is no earlier than any of the recorded times. False may also mean that it
+    could not be decided.
     """
-    stages = recurrence.pipeline.stages
-    if latest >= LARGEST or any(not stage.duration(kind) for stage in stages for kind in (Kind.FORWARD, Kind.BACKWARD)):
+    if latest >= LARGEST:
         return False
     users: dict[str, list[Channel]] = defaultdict(list)
     for channel in recurrence.shared:

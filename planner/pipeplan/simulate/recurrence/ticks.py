@@ -40,6 +40,8 @@ class Recurrence:
 
     Attributes
     ----------
+    counts : list of int
+        k_s: micro-batches in flight on a replica of each stage, at most those that it has.
     period : int
         Number of micro-batches after which all pairs of replicas repeat.
     offsets : list of int
@@ -53,7 +55,9 @@ class Recurrence:
     def __init__(self, pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> None:
         _check_form(pipeline, in_flight)
         self.pipeline, self.micro_batches = pipeline, micro_batches
-        self.offsets = _offsets(pipeline.replicas, micro_batches, in_flight)
+        shares = [-(-micro_batches // r) for r in pipeline.replicas]
+        self.counts = [min(k, share) for k, share in zip(in_flight, shares, strict=True)]
+        self.offsets = _offsets(pipeline.replicas, micro_batches, self.counts, shares)
         self._rising = self.offsets[::-1]
         self.period = lcm(*pipeline.replicas)
         self.homes = [range(a, b) for a, b in pairwise(accumulate(pipeline.replicas, initial=0))]
@@ -93,10 +97,8 @@ def _check_form(pipeline: Pipeline, in_flight: Sequence[int]) -> None:
         raise PlanError(f"each of the {len(pipeline.stages)} stages needs a micro-batch in flight, not {in_flight}")
 
 
-def _offsets(replicas: Sequence[int], micro_batches: int, in_flight: Sequence[int]) -> list[int]:
-    """Return e_s of each stage; a replica holds no more micro-batches than it has."""
-    shares = [-(-micro_batches // r) for r in replicas]
-    counts = [min(k, share) for k, share in zip(in_flight, shares, strict=True)]
+def _offsets(replicas: Sequence[int], micro_batches: int, counts: Sequence[int], shares: Sequence[int]) -> list[int]:
+    """Return e_s of each stage."""
     if counts == shares:
         return [micro_batches] * len(shares)
     ahead = [(k - 1) * r for k, r in zip(counts, replicas, strict=True)]
