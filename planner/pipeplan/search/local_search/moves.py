@@ -1,12 +1,12 @@
-"""Random moves from a plan to a neighbour.
+"""Random moves from a plan to a neighbour: small ones on the same device groups, and moves to other groups.
 
 ::
 
     stages    a a a │ b b │ c c c c │ d d        fast x 2   fast x 2   slow x 4   slow x 4      7 5 2 1 in flight
 
-    moves     a boundary, or all from one to another by one layer
+    small     a boundary, or all from one to another by one layer
               in-flight counts of a stage, or of several in a row
-              neighbouring device groups swapped; devices from one group to another; two groups merged; one split
+    groups    two device groups exchanged; devices from one to another; neighbours merged; one split
               another micro-batch size
 """
 
@@ -21,11 +21,12 @@ from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.device_groups import Mode, Modes, arrange, tiles
 from pipeplan.search.space.in_flight import free_family
 from pipeplan.search.space.space import Space
+from pipeplan_formulations.partition import balanced
 
-MOST_MOVES = (1, 1, 1, 2, 2, 3)
+NUMBERS = (1, 1, 1, 2, 2, 3)
 """Numbers of moves to a neighbour; one of them is drawn."""
-MOST_KEPT = 256
-"""Candidates that are kept, with their tables of costs."""
+BALANCED = 0.1
+"""Share of changes of in-flight counts that change all boundaries."""
 
 
 @dataclass(frozen=True)
@@ -47,71 +48,47 @@ class Placement:
         return Placement(None)
 
 
-@dataclass(frozen=True)
-class Neighbour:
-    """A plan that is not evaluated yet."""
-
-    placement: Placement
-    candidate: Candidate
-    boundaries: Boundaries
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for equal plans of one space."""
-        each = self.candidate
-        return self.placement, each.chain.micro_batch, each.family.name, each.in_flight, self.boundaries
-
-
 class Moves:
     """Moves within a space. A neighbour may be outside the space, or may not fit: see `Space.outside`."""
 
     def __init__(self, space: Space, random: Random) -> None:
         self._space, self._random = space, random
-        self._candidates: dict[tuple[Placement, int], list[Candidate]] = {}
 
-    def neighbour(self, plan: EvaluatedPlan, placement: Placement) -> Neighbour | None:
-        """One to three random moves from a plan; None if they lead nowhere."""
+    def small(self, plan: EvaluatedPlan) -> tuple[Candidate, Boundaries] | None:
+        """One to three small moves from a plan; None if they lead nowhere.
+
+        Where in-flight counts change, so does memory, and a balanced partition may suit them better than the plan's.
+        """
         random, candidate = self._random, plan.candidate
         edges, counts = list(plan.boundaries), list(candidate.in_flight)
-        modes, size = None if placement.modes is None else list(placement.modes), candidate.chain.micro_batch
-        for _ in range(random.choice(MOST_MOVES)):
+        for _ in range(random.choice(NUMBERS)):
             kind = random.random()
             if kind < 0.5:
                 self._move_boundary(edges)
-            elif kind < 0.65:
+            elif kind < 0.7:
                 self._move_boundaries(edges)
-            elif kind < 0.85 or modes is None:
-                self._change_counts(counts)
-            elif kind < 0.98 and placement.tile is None:
-                self._regroup(modes, edges, counts)
             else:
-                size = random.choice(self._space.sizes)
+                self._change_counts(counts)
         if any(a >= b for a, b in pairwise(edges)):
             return None
-        # Other groups and another size are other candidates; other counts only another family.
-        other = placement if modes is None else Placement(tuple(modes), placement.tile)
-        if other != placement or size != candidate.chain.micro_batch:
-            alike = [each for each in self._of(other, size) if each.family.alternates == candidate.family.alternates]
-            if not alike:
-                return None
-            candidate = alike[0]
-        if candidate.family.alternates and tuple(counts) != candidate.in_flight:
-            if not candidate.free:
+        if tuple(counts) != candidate.in_flight:
+            if not (candidate.free and candidate.family.alternates):
                 return None
             candidate = replace(candidate, family=free_family(tuple(counts)))
-        return Neighbour(other, candidate, tuple(edges))
+            if random.random() < BALANCED:
+                boundaries = balanced(candidate.problem)
+                return None if boundaries is None else (candidate, boundaries)
+        return candidate, tuple(edges)
 
-    def _of(self, placement: Placement, size: int) -> list[Candidate]:
-        """Candidates of a placement; none if the nodes do not hold it, or replicas would be idle."""
-        key = placement, size
-        if key not in self._candidates:
-            if len(self._candidates) >= MOST_KEPT:
-                self._candidates.clear()
-            assert placement.modes is not None
-            groups = arrange(self._space.classes, placement.modes, placement.tile)
-            idle = max(mode.replicas for mode in placement.modes) > self._space.job.batch // size
-            self._candidates[key] = [] if groups is None or idle else self._space.candidates(groups, size, free=False)
-        return self._candidates[key]
+    def regrouped(self, placement: Placement, size: int) -> tuple[Placement, int]:
+        """Other device groups, or another micro-batch size."""
+        random = self._random
+        if placement.modes is None or random.random() < 0.1:
+            return placement, random.choice(self._space.sizes)
+        modes = list(placement.modes)
+        for _ in range(random.choice(NUMBERS)):
+            self._regroup(modes, placement.tile is None)
+        return Placement(tuple(modes), placement.tile), size
 
     def _move_boundary(self, edges: list[int]) -> None:
         if len(edges) > 2:
@@ -132,27 +109,22 @@ class Moves:
         by = self._random.choice((-1, 1))
         counts[first : last + 1] = [max(1, count + by) for count in counts[first : last + 1]]
 
-    def _regroup(self, modes: list[Mode], edges: list[int], counts: list[int]) -> None:
-        """Change the device groups, and boundaries and counts with them."""
+    def _regroup(self, modes: list[Mode], packed: bool) -> None:
         random = self._random
         i, j = random.randrange(len(modes)), random.randrange(len(modes))
-        own, kind = modes[i], random.random()
-        if kind < 0.4:  # swap neighbours, and mostly their lengths
-            if i + 1 < len(modes):
-                modes[i], modes[i + 1] = modes[i + 1], modes[i]
-                if random.random() < 0.7:
-                    edges[i + 1] = edges[i] + edges[i + 2] - edges[i + 1]
-        elif kind < 0.75:  # devices from one group to another
-            by = random.choice((1, 1, 2, 4))
-            if i != j and own.device_class == modes[j].device_class and own.replicas > by:
-                modes[i] = replace(own, replicas=own.replicas - by)
-                modes[j] = replace(modes[j], replicas=modes[j].replicas + by)
+        own, other, kind = modes[i], modes[j], random.random()
+        if kind < 0.5 or not packed:
+            modes[i], modes[j] = other, own
+        elif kind < 0.8:  # devices from one group to another
+            by = random.choice((1, 1, 2, 4, 8))
+            if i != j and own.device_class == other.device_class and own.replicas > by:
+                modes[i], modes[j] = (
+                    replace(own, replicas=own.replicas - by),
+                    replace(other, replicas=other.replicas + by),
+                )
         elif kind < 0.9:  # merge two neighbours
             if i + 1 < len(modes) and own.device_class == modes[i + 1].device_class:
                 modes[i : i + 2] = [replace(own, replicas=own.replicas + modes[i + 1].replicas)]
-                del edges[i + 1], counts[i + 1]
-        elif own.replicas > 1 and edges[i + 1] - edges[i] > 1:  # split one
-            first, length = random.randrange(1, own.replicas), edges[i + 1] - edges[i]
+        elif own.replicas > 1:  # split one
+            first = random.randrange(1, own.replicas)
             modes[i : i + 1] = [replace(own, replicas=first), replace(own, replicas=own.replicas - first)]
-            edges.insert(i + 1, edges[i] + min(max(length * first // own.replicas, 1), length - 1))
-            counts.insert(i, counts[i] + 1)
