@@ -19,12 +19,15 @@ ROUNDS = 2
 """Bisections, each with the round trip of the partition before."""
 
 
-def balanced(problem: ChainPartition) -> Boundaries | None:
-    """Return boundaries that fit, with a small value of objective ``step``; None if none are found."""
+def balanced(problem: ChainPartition, most: int | None = None) -> Boundaries | None:
+    """Return boundaries that fit, with a small value of objective ``step``; None if none are found.
+
+    ``most``: values above do not matter.
+    """
     best: Boundaries | None = None
     value = trip = 0
     for _ in range(ROUNDS):
-        low, high, found = problem.lower_bound(), problem.largest, None
+        low, high, found = problem.lower_bound(), problem.largest if most is None else most, None
         while high - low > ACCURACY * high:
             middle = int((max(low, 1) * high) ** 0.5)
             reached = _furthest_ends(problem, middle, trip)
@@ -52,8 +55,12 @@ def _furthest_ends(problem: ChainPartition, target: int, trip: int) -> tuple[Bou
         behind_it = problem.stages - 1 - s
         if n - start <= behind_it:
             return None
-        # F, B with recomputation, E and sends for every end of the stage.
-        b = np.arange(start + 1, n - behind_it + 1) if behind_it else np.array([n])
+        # F, B with recomputation, E and sends for every end of the stage that work alone allows.
+        busy = prefix["forward"][s] + prefix["backward"][s]
+        last = int(np.searchsorted(busy, busy[start] + (target - head) // count.stage, side="right")) - 1
+        b = np.arange(start + 1, min(last, n - behind_it) + 1) if behind_it else np.array([n])
+        if not len(b):
+            return None
         stage, a = np.array(s), np.array(start)
         again = problem.recomputing.quick_upper_bound(s, np.full(len(b), start), b)
         forward, backward, update, weight = (

@@ -90,6 +90,11 @@ class LocalSearchProcess:
                 if plan is not None:
                     yield plan
 
+    @property
+    def ended(self) -> bool:
+        """True if no process is running."""
+        return self._process is None or self._process.poll() is not None
+
     def close(self) -> None:
         """End the process."""
         self._out.put(None)

@@ -6,7 +6,7 @@
 
     small     a boundary, or all from one to another by one layer
               in-flight counts of a stage, or of several in a row
-    groups    two device groups exchanged; devices from one to another; neighbours merged; one split
+    groups    two device groups exchanged; devices from one to another, or unused ones; neighbours merged; one split
               another micro-batch size
 """
 
@@ -76,7 +76,7 @@ class Moves:
                 return None
             candidate = replace(candidate, family=free_family(tuple(counts)))
             if random.random() < BALANCED:
-                boundaries = balanced(candidate.problem)
+                boundaries = balanced(candidate.problem, plan.value)
                 return None if boundaries is None else (candidate, boundaries)
         return candidate, tuple(edges)
 
@@ -113,18 +113,33 @@ class Moves:
         random = self._random
         i, j = random.randrange(len(modes)), random.randrange(len(modes))
         own, other, kind = modes[i], modes[j], random.random()
-        if kind < 0.5 or not packed:
+        if not packed or kind < 0.4:
             modes[i], modes[j] = other, own
-        elif kind < 0.8:  # devices from one group to another
+        elif kind < 0.65:  # devices from one group to another
             by = random.choice((1, 1, 2, 4, 8))
             if i != j and own.device_class == other.device_class and own.replicas > by:
-                modes[i], modes[j] = (
-                    replace(own, replicas=own.replicas - by),
-                    replace(other, replicas=other.replicas + by),
-                )
-        elif kind < 0.9:  # merge two neighbours
+                modes[i], modes[j] = _widened(own, -by), _widened(other, by)
+        elif kind < 0.8:  # unused devices, in a stage or as one more
+            number, idle = random.choice(list(enumerate(self._unused(modes))))
+            if idle:
+                by = random.randint(1, idle)
+                if own.device_class == number and random.random() < 0.5:
+                    modes[i] = _widened(own, by)
+                else:
+                    modes.insert(random.randint(0, len(modes)), Mode(number, by))
+        elif kind < 0.9:  # two neighbours as one
             if i + 1 < len(modes) and own.device_class == modes[i + 1].device_class:
-                modes[i : i + 2] = [replace(own, replicas=own.replicas + modes[i + 1].replicas)]
-        elif own.replicas > 1:  # split one
+                modes[i : i + 2] = [_widened(own, modes[i + 1].replicas)]
+        elif own.replicas > 1:  # one as two
             first = random.randrange(1, own.replicas)
-            modes[i : i + 1] = [replace(own, replicas=first), replace(own, replicas=own.replicas - first)]
+            modes[i : i + 1] = [replace(own, replicas=first), _widened(own, -first)]
+
+    def _unused(self, modes: list[Mode]) -> list[int]:
+        """Number of devices of each class that no stage has."""
+        classes = self._space.classes
+        used = [sum(mode.replicas for mode in modes if mode.device_class == c) for c in range(len(classes))]
+        return [len(each.devices) - own for each, own in zip(classes, used, strict=True)]
+
+
+def _widened(mode: Mode, by: int) -> Mode:
+    return replace(mode, replicas=mode.replicas + by)

@@ -25,6 +25,8 @@ SLICE = 50
 """Tries of one climb at once."""
 WORSE = 0.002
 """A climb waits behind those up to this much worse for each slice that did not improve its best plan."""
+REGROUPED = 2
+"""Other groups that are tried before each slice."""
 RESTART = 20
 """Slices without improvement after which a climb starts again from its best plan."""
 PROMISING = 1.05
@@ -86,7 +88,8 @@ class LocalSearch:
         """Continue the most promising climb, and try other groups; return a plan that is better than all before."""
         before = min(each.best.value for each in self._climbs.values())
         climb = min(self._climbs.values(), key=lambda each: each.priority)
-        self._regroup(climb, before)
+        for _ in range(REGROUPED):
+            self._regroup(climb, before)
         own = climb.best.value
         for _ in range(tries):
             self._try(climb)
@@ -118,10 +121,11 @@ class LocalSearch:
             return
         self._regrouped.add((placement, size))
         groups = arrange(self._space.classes, placement.modes, placement.tile)
-        if groups is None or max(mode.replicas for mode in placement.modes) > self._space.job.batch // size:
+        widest, deep = max(mode.replicas for mode in placement.modes), len(placement.modes)
+        if groups is None or widest > self._space.job.batch // size or deep > len(self._space.model.layers):
             return
         for candidate in self._space.candidates(groups, size, free=False):
-            boundaries = balanced(candidate.problem) if candidate.family.alternates else None
+            boundaries = balanced(candidate.problem, int(PROMISING * best)) if candidate.family.alternates else None
             if boundaries is None:
                 continue
             fuller = candidate.with_max_in_flight(self._space.cluster, boundaries)
