@@ -30,11 +30,11 @@ def with_flights(problem: ChainAllocation, stages: Allocation) -> Iterator[Alloc
     if problem.in_flight_rule != "non_increasing":
         yield stages
         return
-    least, most = (
-        [flight(replace(problem, in_flight_rule=rule), stages, s) for s in range(len(stages))] for rule in ("sno", "so")
-    )
     widths = [place.width for place in stages]
     shares = [ceil(problem.micro_batches / (width * problem.unit)) for width in widths]
+    least = [flight(replace(problem, in_flight_rule="sno"), stages, s) for s in range(len(stages))]
+    wanted = [ceil((3 * sum(widths[s:]) - 2 * width) / width) for s, width in enumerate(widths)]
+    most = [min(k, share) for k, share in zip(wanted, shares, strict=True)]
     pairs = list(itertools.combinations(range(len(stages)), 2))
     for counts in itertools.product(*(range(a, b + 1) for a, b in zip(least, most, strict=True))):
         if all(

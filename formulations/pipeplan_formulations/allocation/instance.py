@@ -14,8 +14,8 @@ turn, at most M_w = ⌈M / r⌉ each. Units may stay unused.
 The usage u from a stage on determines how many micro-batches a replica holds. With R the sum of u over the kinds,
 
 (1)  k = min(M_w, ⌈R / w⌉)   ``sno``,   ⌈(2 R − w) / w⌉   ``so``,   ⌈2 R / w⌉   ``fbp``,   M_w   ``full``,
-     or the best count from that of ``sno`` to that of ``so``, with counts that are ``non_increasing`` from stage to
-     stage (see `non_increasing`).
+     or the best count from that of ``sno`` to ⌈(3 R − 2 w) / w⌉, with counts that are ``non_increasing`` from stage
+     to stage (see `non_increasing`).
 
 It also determines whether a hop between two stages of kind c leaves a node: it does if the usage of kind c behind it is
 a multiple of node_c. Otherwise some pair of replicas shares a node, and the hop counts as one inside the node.

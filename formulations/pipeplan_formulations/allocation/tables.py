@@ -134,7 +134,7 @@ class AllocationTables(LayerTables):
     def modes(self) -> tuple[tuple[Mode, ...], ...]:
         """A mode of each width, for each kind. Pools and flow are in units, in-flight counts are those of (1)."""
         behind = np.arange(int(self.units.sum()) + 1)
-        least, most = ("sno", "so") if self.chooses else (self.in_flight_rule, self.in_flight_rule)
+        least, most = ("sno", "most") if self.chooses else (self.in_flight_rule, self.in_flight_rule)
         counts = [[self._counts(rule, behind, width) for rule in (least, most)] for width in self.widths]
         return tuple(
             tuple(
@@ -159,7 +159,12 @@ class AllocationTables(LayerTables):
         """k of (1) for a stage of this width, by the units behind it."""
         if rule == "full":
             return np.full_like(behind, self.share(width))
-        held = {"sno": behind + width, "so": 2 * behind + width, "fbp": 2 * (behind + width)}[rule]
+        held = {
+            "sno": behind + width,
+            "so": 2 * behind + width,
+            "most": 3 * behind + width,
+            "fbp": 2 * (behind + width),
+        }[rule]
         counts: Array = np.minimum(-(-held // width), self.share(width))
         return counts
 

@@ -167,12 +167,12 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     def submit_all(self, candidates: Iterable[Candidate], boundaries: Boundaries) -> None:
         """Simulate a partition under the candidates that it fits and whose bounds lie below the incumbent.
 
-        In addition 1F1B is tried with as many micro-batches in flight as fit. Where bounds tie, candidates that hold
-        least come first.
+        In addition 1F1B is tried with as many micro-batches in flight as fit, up to SO's and beyond. Where bounds tie,
+        candidates that hold least come first.
         """
         fitting = [candidate for candidate in candidates if candidate.fits(boundaries)]
-        others = [candidate.with_max_in_flight(self.cluster, boundaries) for candidate in fitting]
-        every = {(each.family.name, each.in_flight): each for each in (*fitting, *others) if each is not None}
+        others = [other for each in fitting for other in each.with_more_in_flight(self.cluster, boundaries)]
+        every = {(each.family.name, each.in_flight): each for each in (*fitting, *others)}
         promising = [(each.problem.evaluate(boundaries), sum(each.in_flight), key) for key, each in every.items()]
         for bound, _, key in sorted(promising):
             if self.value is not None and bound >= self.value:

@@ -107,9 +107,10 @@ class Pass:
 
     def ranges(self, coarse: bool) -> list[range] | list[None]:
         """Ranges of excess to process in turn; None if excess does not matter."""
-        most = max(int(self.grid.total[-1]) - 1, 0)
         if not self._chooses:
             return [None]
+        counts = zip(self.grid.most_in_flight, self.problem.widths, strict=True)
+        most = max(int((k * width - self.grid.total).max()) for k, width in counts)
         return [range(most + 1)] if coarse else excess_ranges(most)
 
     def room(self, c: int, rows: Rows) -> Array:
