@@ -41,6 +41,12 @@ class Placement:
         """The placement that gives these groups."""
         class_of = {device.index: c for c, each in enumerate(space.classes) for device in each.devices}
         modes = tuple(Mode(class_of[group[0].index], len(group)) for group in groups)
+        if any(
+            class_of[device.index] != mode.device_class
+            for mode, group in zip(modes, groups, strict=True)
+            for device in group
+        ):
+            return Placement(None)  # unlike devices
         widths = {mode.replicas for mode in modes}
         for tile in (None, *(tiles(space.classes, *widths) if len(widths) == 1 else ())):
             if arrange(space.classes, modes, tile) == groups:
