@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,7 +19,10 @@ from benchmarks.joint_scale import one_kind, thousand_layers, two_kinds
 
 from pipeplan.core.units import format_time
 from pipeplan.io.load import load_cluster, load_model
+from pipeplan.schedules import FAMILIES
 from pipeplan.search.nodes.aggregate import TargetSchedule, at_once
+from pipeplan.search.nodes.family import InFlightNode
+from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.solve import solve
 
 SECONDS, GAP = 60.0, 0.005
@@ -33,6 +37,13 @@ LARGE: dict[str, Callable[[], dict[str, Any]]] = {
     "llama3-70b, 512 h100": lambda: large("llama3-70b", one_kind(512), 2048),
     "1,000 layers, 256 h100": lambda: large(None, one_kind(256), 512),
 }
+COUNTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "gnmt-8, 4-v100-pcie, 4 stages": lambda: counting("gnmt-8", "4-v100-pcie", 64, 4),
+    "resnet-50, 4-v100-pcie, 4 stages": lambda: counting("resnet-50", "4-v100-pcie", 128, 4),
+    "vgg-16, 4-v100-pcie, 3 stages": lambda: counting("vgg-16", "4-v100-pcie", 128, 3),
+    "gnmt-16, 8-v100-nvlink": lambda: counting("gnmt-16", "8-v100-nvlink", 512),
+    "gnmt-16, 8-v100-nvlink, 6 stages": lambda: counting("gnmt-16", "8-v100-nvlink", 256, 6),
+}
 VARYING: dict[str, Callable[[], dict[str, Any]]] = {
     "gpt2-small, 8-v100-nvlink, 5%": lambda: varying("gpt2-small", "8-v100-nvlink", "5%", batch=64),
     "gpt2-small, 8-v100-nvlink, 20%": lambda: varying("gpt2-small", "8-v100-nvlink", "20%", batch=64),
@@ -44,9 +55,12 @@ VARYING: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 choice = import_module("pipeplan.search.robust.choice")
+every_count, SO = InFlightBox.of, FAMILIES["1f1b-so"]
 OFF: Mapping[str, tuple[Any, str, Callable[..., object]] | None] = {
     "all": None,
     "no targets": (TargetSchedule, "next_below", lambda _, search, __: at_once(search)),
+    "no box paths": (InFlightNode, "_takes_paths", lambda *_: False),
+    "counts to SO's": (InFlightBox, "of", lambda *shape: replace(every_count(*shape), high=SO.in_flight(*shape))),
     "no related plans": (choice, "related_plans", lambda *_: iter(())),
     "no orders with slack": (choice, "orders_with_slack", lambda *_: iter(())),
 }
@@ -59,16 +73,23 @@ def large(model: str | None, cluster: Any, batch: int, *, equal: bool = False) -
     return {"model": made, "cluster": cluster, "batch": batch, "optimizer": "adam", "equal_replicas": equal, "gap": GAP}
 
 
+def counting(model: str, cluster: str, batch: int, *depths: int) -> dict[str, Any]:
+    """Problem whose in-flight counts matter, solved to optimality."""
+    made = {"model": load_model(model), "cluster": load_cluster(cluster)}
+    return {**made, "batch": batch, "optimizer": "momentum", "depths": depths, "gap": 0.0}
+
+
 def varying(model: str, cluster: str, spread: str, **job: Any) -> dict[str, Any]:
     """Problem of a step with varying times."""
     return {"model": load_model(model), "cluster": load_cluster(cluster), "robust": spread, "gap": 2 * GAP, **job}
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     words = [word for word in sys.argv[2:] if word != "--"]
     variants = (
         (LARGE, ("all", "no targets"), ("step", "bound")),
+        (COUNTS, ("all", "no box paths", "counts to SO's"), ("step", "bound")),
         (VARYING, ("all", "no related plans", "no orders with slack"), ("mean", "fastest")),
     )
     for questions, names, columns in variants:
@@ -93,7 +114,7 @@ def alone(question: str, variant: str) -> str:
 
 
 def _run(question: str, variant: str, pipe: Connection) -> None:
-    asked = {**LARGE, **VARYING}[question]()
+    asked = {**LARGE, **COUNTS, **VARYING}[question]()
     off = OFF[variant]
     with ExitStack() as stack:
         if off is not None:

@@ -200,7 +200,8 @@ class InFlightNode(Node):
         """Return True if a solver takes path cuts of the box into account."""
         candidate = self.named[0]
         copies = candidate.chain.overlap is Overlap.COPY and candidate.objective is Objective.STEP
-        return copies and search.backend != "exact" and problem.stages * problem.layers <= CELLS
+        solves = search.backend != "exact" and problem.stages * problem.layers <= CELLS
+        return copies and solves and search.affords(candidate)
 
     def _excludes(self, search: PlanSearch, problem: ChainPartition, boundaries: Boundaries) -> bool:
         """Return True if the paths of the box exclude a partition from those that beat the incumbent."""
