@@ -158,6 +158,14 @@ class AggregateNode(Node):
             return Turn.BY_BOUND
         return Turn.UNTIL_A_PLAN if len(self.layout.widths) == 1 else Turn.BY_BOUND
 
+    @property
+    def part(self) -> str | None:
+        """The layout at its micro-batch size; None below the root of a tree."""
+        if self.last:
+            return None
+        others = "" if self.alternating else ", not 1F1B"
+        return f"micro-batch {self.size}, {self.layout.in_words()}{others}"
+
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Solve for a better plan, simulate it, and open the nodes below.
 
