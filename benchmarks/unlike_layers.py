@@ -2,7 +2,7 @@
 
 Every layer has its own time, parameters and saved bytes (±35 %), so no two spans are alike. Half the devices are 2.1
 times as slow and have less memory. Numbers are processor seconds; ``-- LAYERSxDEVICES ... [seeds=N] [time=SECONDS]``
-selects rows.
+selects rows. The last columns are the gaps of the equal layouts and of the unequal ones, each by itself.
 """
 
 import statistics
@@ -16,6 +16,7 @@ from pipeplan.core.errors import UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
 from pipeplan.core.units import format_time
+from pipeplan.search.result import Result
 from pipeplan.solve import solve
 
 ROWS = ((50, 8), (50, 32), (100, 32), (200, 128), (400, 8), (400, 512))
@@ -71,7 +72,7 @@ def main() -> None:
     rows = [tuple(map(int, word.split("x"))) for word in words if "=" not in word] or ROWS
     seeds, limit = int(options.get("seeds", 1)), float(options.get("time", 60))
     print(f"{'layers x devices':18} {'seed':>4} {'first plan':>16} {'after 5 s':>9} {'plan':>9} {'bound':>9} {'gap':>7}"
-          f" {'processor':>9} {'wall':>7}")  # fmt: skip
+          f" {'processor':>9} {'wall':>7} {'equal':>6} {'unequal':>7}")  # fmt: skip
     for layers, devices in rows:
         gaps = [_row(layers, devices, seed, limit) for seed in range(seeds)]
         if seeds > 1:
@@ -99,10 +100,19 @@ def _row(layers: int, devices: int, seed: int, limit: float) -> float:
     print(
         f"{layers:4} x {devices:<11} {seed:4} {format_time(value):>8} {first:5.1f} s "
         f"{format_time(early[-1]) if early else '':>9} {format_time(result.value):>9} {format_time(result.bound):>9} "
-        f"{result.gap:7.1%} {time.process_time() - began:7.1f} s {time.perf_counter() - clock:5.1f} s",
+        f"{result.gap:7.1%} {time.process_time() - began:7.1f} s {time.perf_counter() - clock:5.1f} s {_apart(result)}",
         flush=True,
     )
     return result.gap
+
+
+def _apart(result: Result) -> str:
+    """The gaps of the equal layouts and of the unequal ones."""
+    words = []
+    for unequal in (False, True):
+        bounds = [bound for name, bound in result.layouts if ("unequal" in name) is unequal]
+        words.append(f"{1 - min(bounds) / result.value:6.1%}" if bounds else f"{'':6}")
+    return "  ".join(words)
 
 
 if __name__ == "__main__":

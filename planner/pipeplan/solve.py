@@ -210,6 +210,7 @@ def solve(
             baselines=rows,
             runners_up=search.ranking(),
             robust=choice,
+            layouts=search.bounds_by_part(),
         )
 
 

@@ -8,8 +8,9 @@ from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 
 NAME = "exact"
-GLANCE = 200
-"""Prefixes that the search opens before intervals of e are split; enough for small problems."""
+GLANCE, GLANCED = 200, 2**16
+"""Prefixes that the search opens before intervals of e are split, and the most layers x usages x widths with which it
+does: enough for small problems."""
 
 
 def solve(
@@ -39,8 +40,9 @@ def solve(
     Returns
     -------
     Report
-        Within the time limit, a dynamic programme gives a bound and a first allocation. A search of at most `GLANCE`
-        prefixes follows. Then splitting intervals of e raises the bound, and the search continues without that limit.
+        Within the time limit, a dynamic programme gives a bound and a first allocation. In small problems a search of
+        at most `GLANCE` prefixes follows. Then splitting intervals of e raises the bound, and the search continues
+        without that limit.
     """
     bracket = open_bracket(problem, limits, on_progress, cutoff)
     bracket.raise_low(known)
@@ -53,7 +55,8 @@ def solve(
             bracket.impossible = not bracket.beyond
             return bracket.report(stop, NAME)
         if problem.objective == "step" and not bracket.closed:
-            best_first(problem, bracket, base, GLANCE)
+            if problem.layers * base.grid.size * len(problem.widths) <= GLANCED:
+                best_first(problem, bracket, base, GLANCE)
             if not bracket.closed:
                 refine(problem, bracket, base)
                 best_first(problem, bracket, base)

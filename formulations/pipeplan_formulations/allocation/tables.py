@@ -16,7 +16,7 @@ from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.terms import Overlap
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables
 from pipeplan_formulations.common.mode import Mode
-from pipeplan_formulations.common.recomputation import Recomputation
+from pipeplan_formulations.common.recomputation import shared_recomputation
 from pipeplan_formulations.common.span_options import SpanOptions
 
 Indices = Array | int
@@ -192,7 +192,7 @@ class AllocationTables(LayerTables):
     def options(self) -> tuple[SpanOptions, ...]:
         """Recomputation options of a stage of each kind."""
         return tuple(
-            Recomputation(forward, self.savings, self.workspace, self.again, self.recomputable)
+            shared_recomputation(forward, self.savings, self.workspace, self.again, self.recomputable)
             for forward in self.forward
         )
 

@@ -30,6 +30,7 @@ from pipeplan.search.local_search import Improver
 from pipeplan.search.space.candidates import Candidate
 from pipeplan_formulations.common.branch_and_bound import BranchAndBound, OnProgress, Step
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
+from pipeplan_formulations.common.sentinels import UNLIMITED
 
 __all__ = ["Node", "OnProgress", "PlanSearch", "Step", "Turn"]
 
@@ -61,6 +62,11 @@ class Node(ABC):
     def turn(self) -> Turn:
         """Time at which to advance the node."""
         return Turn.BY_BOUND
+
+    @property
+    def part(self) -> str | None:
+        """Name of the part of the space that the node alone bounds, if answers report its bound by itself."""
+        return None
 
     @abstractmethod
     def advance(self, search: "PlanSearch") -> Step["Node"]:
@@ -98,6 +104,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         The local search around the plans found.
     unaffordable : float or None
         Least seconds of a plan that was skipped for lack of time to simulate and check it.
+    parts : dict of str to int
+        The bound of each `Node.part` so far.
     """
 
     cluster: Cluster
@@ -106,6 +114,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     pace: Pace = field(default_factory=Pace)
     improver: Improver | None = None
     unaffordable: float | None = None
+    parts: dict[str, int] = field(default_factory=dict, init=False)
     _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list, init=False)
     _deferred: list[Node] = field(default_factory=list, init=False)
     _reserve: float = field(default=0.0, init=False)
@@ -140,6 +149,11 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     def ranking(self, most: int = 5) -> tuple[tuple[str, int], ...]:
         """Labels and values of the best plans in `tried`."""
         return tuple((evaluated.label, evaluated.value) for evaluated in self.tried[:most])
+
+    def bounds_by_part(self) -> tuple[tuple[str, int], ...]:
+        """Names and bounds of `parts`, no bound above the value, the least first."""
+        most = UNLIMITED if self.value is None else self.value
+        return tuple(sorted(((name, min(bound, most)) for name, bound in self.parts.items()), key=lambda part: part[1]))
 
     def affords(self, candidate: Candidate) -> bool:
         """Return True if there is time to simulate, write and check a plan of this candidate."""
@@ -201,6 +215,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     def advance(self, node: Node) -> Step[Node]:
         """One step of a node."""
         step = node.advance(self)
+        excluded = step.rest is None and not step.nodes
+        self._note(node, UNLIMITED if excluded else node.bound)
         self.search_locally()
         return step
 
@@ -209,6 +225,15 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         if self.improver is not None:
             for plan in self.improver.better(self.deadline - self._reserve):
                 self.submit(plan)
+
+    def push(self, node: Node) -> None:
+        """Open a node, or fathom it."""
+        super().push(node)
+        self._note(node, node.bound)
+
+    def _note(self, node: Node, bound: int) -> None:
+        if node.part is not None:
+            self.parts[node.part] = max(bound, self.parts.get(node.part, 0))
 
     def _bounds(self) -> Iterator[int]:
         yield from super()._bounds()

@@ -35,7 +35,8 @@ class Result:
     """Result of `pipeplan.solve`. ``value`` and ``bound`` are nanoseconds of a nominal step.
 
     ``costs`` is the source of the times: measured, imported, or estimates. ``robust`` holds the comparison of plans
-    where times vary. The chosen plan may then have a longer nominal step than another.
+    where times vary. The chosen plan may then have a longer nominal step than another. On large clusters ``layouts``
+    has the bound of each layout, the least first; those that reach the value are excluded.
 
     Raises
     ------
@@ -57,6 +58,7 @@ class Result:
     baselines: Mapping[str, Baseline]
     runners_up: tuple[tuple[str, int], ...] = ()
     robust: Choice | None = None
+    layouts: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.bound > self.value:
@@ -133,6 +135,8 @@ def _beside(result: Result) -> dict[str, object]:
     tied, found = result.plan.pipeline.tied, dict[str, object]()
     if tied:
         found["tied_stages"] = [list(group) for group in tied]
+    if result.layouts:
+        found["layouts"] = [{"layout": name, "bound_s": bound / 1e9} for name, bound in result.layouts]
     if result.robust is not None:
         found["robust"] = words.as_json(result.robust)
     return found

@@ -35,3 +35,17 @@ def test_large_clusters_answer_with_the_depth_that_is_asked_for(monkeypatch):
     found = pipeplan.solve(MODEL, CLUSTER, job=job)
     assert len(found.plan.stages) == 3
     assert found.bound <= right.value == found.value
+
+
+def test_an_answer_has_the_bound_of_each_layout(monkeypatch):
+    """All layouts of a large cluster are named, least bound first; together they bound no less than the answer."""
+    for module, name in ((space, "FEW"), (layouts, "SMALL"), (layouts, "SMALL_CELLS")):
+        monkeypatch.setattr(module, name, 0)
+    found = pipeplan.solve(MODEL, CLUSTER, job=Job(batch=8, micro_batches=(8,)))
+    bounds = [bound for _, bound in found.layouts]
+    names = {name for name, _ in found.layouts}
+    assert {f"micro-batch 1, {each}" for each in ("1 replica each", "4 replicas each", "unequal replicas")} <= names
+    assert bounds == sorted(bounds)
+    assert found.bound <= bounds[0]
+    assert bounds[-1] <= found.value
+    assert found.as_json()["layouts"][0]["bound_s"] == bounds[0] / 1e9

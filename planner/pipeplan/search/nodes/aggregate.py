@@ -33,8 +33,10 @@ from pipeplan_formulations.common.report import Limits, Stop
 
 FIRST_SLICE = 4.0
 """Seconds of a node's first solve; four times as many each time they were not enough."""
-TARGETS = (0.1, 0.03, 0.01, 0.003, 0.001)
+TARGETS = (0.1, 0.07, 0.05, 0.035, 0.025, 0.018, 0.012, 0.008, 0.005, 0.003, 0.001)
 """Targets as shares below the incumbent, before that of the requested gap."""
+NEARER = 5e-3
+"""A target that was not decided in time is approached by halves, until it is this close to the bound."""
 CLOSE = 5e-4
 """Relative gap at which the most promising device groups are good enough: simulation decides the rest."""
 MOST_ESTIMATED = 1024
@@ -55,9 +57,13 @@ class Target:
 
 @dataclass
 class TargetSchedule:
-    """Sequence of targets of a node; ``number`` is the current one."""
+    """Sequence of targets of a node; ``number`` is the current one.
+
+    ``undecided`` is a cutoff that was too close to the incumbent for its slice of time.
+    """
 
     number: int = 0
+    undecided: int | None = None
 
     def next_below(self, search: PlanSearch, bound: int) -> Target:
         """Return the lowest remaining target above the node's bound."""
@@ -70,7 +76,19 @@ class TargetSchedule:
         while self.number < last and below(value, shares[self.number]) <= bound:
             self.number += 1
         share = shares[self.number]
-        return Target(below(value, share), _accuracy(share), last=self.number == last)
+        cutoff = below(value, share)
+        if self.undecided is not None and self.undecided <= cutoff:
+            return Target((bound + self.undecided) // 2, _accuracy(share), last=False)
+        return Target(cutoff, _accuracy(share), last=self.number == last)
+
+    def approach(self, target: Target, bound: int, unfinished: bool) -> bool:
+        """Halve the distance to a target that took too long; return True if it needs a longer slice of time instead."""
+        if unfinished:
+            self.undecided = target.cutoff
+        if self.undecided is None or self.undecided - bound > NEARER * self.undecided:
+            return unfinished and target.cutoff is None
+        self.undecided = None
+        return True
 
     def passed(self) -> None:
         """Move to the next target."""
@@ -140,6 +158,14 @@ class AggregateNode(Node):
             return Turn.BY_BOUND
         return Turn.UNTIL_A_PLAN if len(self.layout.widths) == 1 else Turn.BY_BOUND
 
+    @property
+    def part(self) -> str | None:
+        """The layout at its micro-batch size; None below the root of a tree."""
+        if self.last:
+            return None
+        others = "" if self.alternating else ", not 1F1B"
+        return f"micro-batch {self.size}, {self.layout.in_words()}{others}"
+
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Solve for a better plan, simulate it, and open the nodes below.
 
@@ -158,21 +184,25 @@ class AggregateNode(Node):
             return Step.nothing()
         self.proved = report.bound
         unfinished = report.stop is Stop.TIME
-        self.slice *= 4 if unfinished else 1
+        if unfinished if self.small else self.targets.approach(target, self.bound, unfinished):
+            self.slice *= 4
         # No solution: continue with more time or the next target; leave the node after the last one.
         if report.solution is None:  # nothing lies below the target
             last = target.last or report.stop is Stop.EXHAUSTED
             return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
-        groups = self._simulate(search, problem, report.solution, report.objective or 0)
+        value = report.objective or 0
+        groups = self._simulate(search, problem, report.solution, value)
         # A tree branches over its last modes; a large node solves again until its last target.
         if self.small:
             return Step.split(list(self._below()))
-        if unfinished and search.left > FIRST_SLICE:
+        missed = target.cutoff is not None and value >= target.cutoff
+        if unfinished and (missed or search.left > FIRST_SLICE):
             return Step.split([self])
         if not unfinished and (groups is None or search.value is None):  # not a plan; other solutions may be one
             return Step.split(list(self._below()))
         if not target.last and not unfinished:
-            self.targets.passed()
+            if target.cutoff is None or self.bound < target.cutoff:  # otherwise the schedule goes on by itself
+                self.targets.passed()
             return Step.split([self])
         # After the last target only the best device groups are searched further, and GPipe by itself.
         nodes: list[Node] = []

@@ -17,6 +17,7 @@ import numpy as np
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.job import Job, Objective
+from pipeplan.core.wording import counted
 from pipeplan.costs.chain import Array
 from pipeplan.costs.collectives import Collective, all_reduce
 from pipeplan.costs.network import shared
@@ -58,6 +59,13 @@ class Layout:
     units: tuple[int, ...]
     per_node: tuple[int, ...]
     tile: int | None = None
+
+    def in_words(self) -> str:
+        """The replicas of its stages: "8 replicas each, 2 in a node", "unequal replicas, multiples of 4"."""
+        if len(self.widths) > 1:
+            return "unequal replicas" + (f", multiples of {self.unit}" if self.unit > 1 else "")
+        each = f"{counted(self.unit, 'replica')} each"
+        return each if self.tile is None else f"{each}, {self.tile} in a node"
 
     def straddles(self, each: DeviceClass) -> bool:
         """Return True if packed units of a class may lie in two nodes without filling them."""
