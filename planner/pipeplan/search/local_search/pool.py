@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from pipeplan.costs.chain import Boundaries
-from pipeplan.search.evaluate import EvaluatedPlan, evaluate
+from pipeplan.search.evaluate import EvaluatedPlan, evaluate_at_most
 from pipeplan.search.local_search.moves import Moves, Placement
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.device_groups import arrange
@@ -128,17 +128,15 @@ class LocalSearch:
             boundaries = balanced(candidate.problem, int(PROMISING * best)) if candidate.family.alternates else None
             if boundaries is None:
                 continue
-            fuller = candidate.with_max_in_flight(self._space.cluster, boundaries)
-            for each in (candidate, fuller):
-                if each is not None:
-                    plan = self._evaluated(placement, each, boundaries, int(PROMISING * best))
-                    if plan is not None and plan.value <= PROMISING * best:
-                        self.add(plan)
+            for each in (candidate, *candidate.with_more_in_flight(self._space.cluster, boundaries)):
+                plan = self._evaluated(placement, each, boundaries, int(PROMISING * best))
+                if plan is not None:
+                    self.add(plan)
 
     def _evaluated(
         self, placement: Placement, candidate: Candidate, boundaries: Boundaries, most: int
     ) -> EvaluatedPlan | None:
-        """The plan; None if it is not in the space, does not fit, or has a bound above ``most``."""
+        """The plan; None if it is not in the space, does not fit, or has a value above ``most``."""
         key = placement, candidate.chain.micro_batch, candidate.family.name, candidate.in_flight, boundaries
         if key not in self._seen:
             if len(self._seen) >= MOST_SEEN:
@@ -149,6 +147,4 @@ class LocalSearch:
     def _judged(self, candidate: Candidate, boundaries: Boundaries, most: int) -> EvaluatedPlan | None:
         if self._space.unasked(candidate, boundaries) is not None or not candidate.fits(boundaries):
             return None
-        if candidate.problem.evaluate(boundaries) > most:
-            return None
-        return evaluate(self._space.cluster, candidate, boundaries)
+        return evaluate_at_most(self._space.cluster, candidate, boundaries, most)
