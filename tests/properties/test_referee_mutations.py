@@ -13,10 +13,12 @@ from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes.aggregate import AggregateNode
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.family import FamilyNode
+from pipeplan.search.nodes.partitions import PartitionsNode
 from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import FurthestEnd
 from pipeplan_formulations.allocation.suffix_bounds.passes import Pass
+from pipeplan_formulations.partition import listing
 from referee.bridge import ask
 from referee.questions import question
 from referee.verdict import judge
@@ -96,11 +98,13 @@ def test_a_gate_that_stands_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
     assert "outside what was asked" in noticed(lambda document: "order" in document["job"])
 
 
-@pytest.mark.parametrize("kind", [DeviceGroupsNode, FamilyNode, AggregateNode])
+@pytest.mark.parametrize("kind", [DeviceGroupsNode, PartitionsNode, FamilyNode, AggregateNode])
 def test_a_node_that_forgets_what_it_leaves_is_noticed(monkeypatch: pytest.MonkeyPatch, kind: type[Node]) -> None:
     """Without the bound of what is left unexamined the answer is called optimal where it is not."""
     advance = kind.advance
     monkeypatch.setattr(kind, "advance", lambda self, search: Step(advance(self, search).nodes, None))
+    if kind is FamilyNode:
+        monkeypatch.setattr(listing, "MOST", 0)
     if kind is AggregateNode:
         monkeypatch.setattr(space, "FEW", 0)
         monkeypatch.setattr(layouts, "SMALL_CELLS", 0)

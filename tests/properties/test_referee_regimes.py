@@ -14,9 +14,11 @@ from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes import tied_copies as copies
 from pipeplan.search.nodes.aggregate import AggregateNode, TargetSchedule
 from pipeplan.search.nodes.device_groups import RemainingGroupsNode
+from pipeplan.search.nodes.partitions import PartitionsNode
 from pipeplan.search.space import in_flight as flights
 from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.search.space.space import Space
+from pipeplan_formulations.partition import listing
 from referee.bridge import ask
 from referee.questions import question
 from referee.verdict import judge
@@ -89,6 +91,7 @@ def choosing(document: dict[str, Any]) -> None:
 
 
 AGGREGATES = (space, "FEW", 0)
+UNLISTED = (listing, "MOST", 0)
 LARGE = (AGGREGATES, (layouts, "SMALL_CELLS", 0))
 REGIMES = {
     "tree of aggregates": Regime(AggregateNode, "_below", (AGGREGATES,), suits=free),
@@ -112,7 +115,11 @@ REGIMES = {
         (AGGREGATES, (shapes, "LOT", 2)),
         suits=lambda own: own["job"].get("order") == "given",
     ),
-    "no solver": Regime(family_node.FamilyNode, "advance", ((family_node, "CELLS", 0),), exact=False, suits=step),
+    "listed partitions": Regime(PartitionsNode, "advance"),
+    "many partitions": Regime(family_node.FamilyNode, "advance", (UNLISTED,)),
+    "no solver": Regime(
+        family_node.FamilyNode, "advance", (UNLISTED, (family_node, "CELLS", 0)), exact=False, suits=step
+    ),
     "many stages of tied weights": Regime(
         Ring, "lower_bound", ((network, "PAIRED", 1),), suits=lambda own: tied(own) and step(own)
     ),
