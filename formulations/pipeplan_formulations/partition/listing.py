@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import OutOfTimeError
-from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.common.layer_tables import Array, Flags
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Progress, Report, Stop
 from pipeplan_formulations.partition import exact
 from pipeplan_formulations.partition.instance import ChainPartition
@@ -49,9 +49,9 @@ class PartitionList:
 
     def __init__(self, problem: ChainPartition) -> None:
         self._problem = problem
-        stages, cuts = np.arange(problem.stages), problem.cuts
-        ends = range(1, problem.layers) if cuts is None else (np.flatnonzero(cuts) + 1).tolist()
-        edges = _edges(tuple(ends), problem.stages, problem.layers)
+        stages = np.arange(problem.stages)
+        cuts = np.ones(problem.layers - 1, np.bool_) if problem.cuts is None else problem.cuts
+        edges = partitions(cuts, problem.stages, problem.layers)
         if problem.where is not None and not problem.where.all():
             lacking = np.insert(np.cumsum(~problem.where, axis=1), 0, 0, axis=1)
             edges = edges[(lacking[stages, edges[:, :-1]] == lacking[stages, edges[:, 1:]]).all(axis=1)]
@@ -111,9 +111,13 @@ def solve(
     return bracket.report(stop, NAME)
 
 
+def partitions(cuts: Flags, stages: int, layers: int) -> Array:
+    """Boundaries of every partition with allowed cuts, shape (m, S + 1)."""
+    return _partitions(tuple((np.flatnonzero(cuts) + 1).tolist()), stages, layers)
+
+
 @lru_cache(maxsize=64)
-def _edges(ends: tuple[int, ...], stages: int, layers: int) -> Array:
-    """Boundaries of every partition whose stages end at ``ends`` or at the last layer."""
+def _partitions(ends: tuple[int, ...], stages: int, layers: int) -> Array:
     every = list(combinations(ends, stages - 1))
     inner = np.array(every, np.int64).reshape(len(every), stages - 1)
     edges = np.zeros((len(inner), stages + 1), np.int64)

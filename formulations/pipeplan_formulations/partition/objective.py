@@ -1,7 +1,7 @@
 """The objective of a partition: the largest right side of (3), or of (4) to (9)."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.partition.parts import LinkResource, PathCut
 from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
-from pipeplan_formulations.partition.terms import Number, Overlap, ahead, behind, delays, load
+from pipeplan_formulations.partition.terms import Counts, Number, Overlap, ahead, behind, delays, load
 
 Nanoseconds = TypeVar("Nanoseconds", int, NDArray[np.int64])
 
@@ -19,10 +19,49 @@ def value(problem: PartitionTables, boundaries: Boundaries, recomputing: Array) 
     return int(_value(problem, Sums.of_one(problem, np.array(boundaries), recomputing), max))
 
 
-def values(problem: PartitionTables, sums: "Sums") -> Array:
+def values(problem: "Terms", sums: "Sums") -> Array:
     """The least T of each partition of ``sums``, as an array."""
     found: Array = _value(problem, sums, lambda *each: np.maximum.reduce(np.broadcast_arrays(*each)))
     return found
+
+
+class Terms(Protocol):
+    """The parts of a problem that the objective needs beside `Sums`; counts and latencies may be arrays, too."""
+
+    @property
+    def overlap(self) -> Overlap:
+        """Overlap of computation with sends."""
+        ...
+
+    @property
+    def objective(self) -> Literal["step", "bottleneck"]:
+        """Which T is minimised."""
+        ...
+
+    @property
+    def divisor(self) -> int:
+        """Samples of a step."""
+        ...
+
+    @property
+    def through(self) -> Sequence[Counts]:
+        """Micro-batch counts of each stage."""
+        ...
+
+    @property
+    def latency(self) -> Any:
+        """Latency of each link."""
+        ...
+
+    @property
+    def resources(self) -> tuple[LinkResource, ...]:
+        """Link resources of (9)."""
+        ...
+
+    @property
+    def paths(self) -> tuple[PathCut, ...]:
+        """Inequalities (6)."""
+        ...
 
 
 class Sums(NamedTuple):
@@ -72,7 +111,7 @@ def _sums(problem: PartitionTables, edges: Array, recomputing: Array) -> tuple[A
     return forward, backward + recomputing, update, weight, reductions(problem, s, a, b), send, back, link, cut
 
 
-def _value(problem: PartitionTables, sums: Sums, largest: Callable[..., Number]) -> Number:
+def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number:
     """The least T; ``largest`` is the maximum of numbers, or of arrays."""
     forward, backward, update, weight, reduce, send, back, link, _ = sums
     out, into = [*send, 0], [0, *back]
@@ -86,16 +125,17 @@ def _value(problem: PartitionTables, sums: Sums, largest: Callable[..., Number])
     # (4): ``head`` is H_s with E_0 (and V_0), ``slack`` the part of it that (4b) does without: E_0 + Σ q_t.
     head = slack = update[0] + reduce[0] + weight[0]
     least: list[Number] = []
+    latencies = [*problem.latency]
     for t, (count, work) in enumerate(zip(problem.through, loads, strict=True)):
         ending = update[t] + reduce[t] + count.stage * weight[t]
         least.append(head + count.stage * work + largest(0, ending - slack))
-        latency = int(problem.latency[t]) if t < len(link) else 0
+        latency = latencies[t] if t < len(link) else 0
         returned = back[t] if t < len(link) else 0
         later = behind(problem.overlap, backward[t], latency, into[t], returned)
         head = head + ahead(problem.overlap, forward[t], latency, out[t]) + later
         slack = slack + later
     # (5), (8) and (9): ``head`` is R.
-    hops = [Hop(*times) for times in zip([0, *out], [*into, 0], [0, *problem.latency.tolist(), 0], strict=True)]
+    hops = [Hop(*times) for times in zip([0, *out], [*into, 0], [0, *latencies, 0], strict=True)]
     longest: list[Number] = []
     for t, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
         longest += delays(problem.overlap, count, *times, weight[t])
@@ -104,12 +144,12 @@ def _value(problem: PartitionTables, sums: Sums, largest: Callable[..., Number])
     return largest(*least, head + largest(*longest), *map(sums.length, problem.paths))
 
 
-def per_sample(problem: PartitionTables, count: int, time: int) -> int:
+def per_sample(problem: Terms, count: int, time: int) -> int:
     """(3) of a link that carries ``count`` micro-batches per step: its busy time per sample, rounded down."""
     return count * time // problem.divisor
 
 
-def period(problem: PartitionTables, count: int, time: Nanoseconds, once: Nanoseconds) -> Nanoseconds:
+def period(problem: Terms, count: int, time: Nanoseconds, once: Nanoseconds) -> Nanoseconds:
     """(3) of a stage with ``count`` micro-batches and the time ``once`` per step: its busy time per sample."""
     return -(-(count * time + once) // problem.divisor)
 
@@ -141,7 +181,7 @@ class Hop(NamedTuple):
 
 
 def delays_of_resources(
-    problem: PartitionTables,
+    problem: Terms,
     stage: int,
     forward: Number,
     backward: Number,
