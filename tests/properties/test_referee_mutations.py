@@ -91,6 +91,7 @@ def test_a_programme_that_promises_too_much_is_noticed(monkeypatch: pytest.Monke
 def test_an_ending_that_is_a_tenth_too_long_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a stage's work and ending are priced a tenth too high, stages of better plans are left out."""
     monkeypatch.setattr(space, "FEW", 0)
+    monkeypatch.setattr(space, "PAIRS", 0)
     monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they know no layouts
     in_time = Pass.in_time
     monkeypatch.setattr(Pass, "in_time", lambda own, mode, a, b, term, into: in_time(own, mode, a, b, term * 1.1, into))
