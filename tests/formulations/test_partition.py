@@ -15,7 +15,7 @@ from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.common.scaling import Scale
 from pipeplan_formulations.common.solvers import cpsat_solver, pulp
-from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, exact, link_positions
+from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, exact, link_positions, listing
 from pipeplan_formulations.partition.linear import linear_model
 from pipeplan_formulations.partition.windows import windows
 
@@ -258,13 +258,14 @@ def test_many_labels_on_unequal_devices(seed, overlap):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_interrupt_hands_back_the_incumbent(backend, monkeypatch):
-    """Ctrl-C in the dynamic programme, the start of every backend, ends with at worst the hint, and reports why."""
+    """Ctrl-C in the dynamic programme (the start of every solver) or in the listing ends with at worst the hint."""
     problem, hint = random_chain(1, 4, 30), (0, 5, 9, 20, 30)
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(exact, "solve_step", interrupted)
+    monkeypatch.setattr(listing, "values", interrupted)
     report = partition.solve(problem, Limits(), hint, backend=backend)
     assert (report.status, report.stop) == (Status.FEASIBLE, Stop.INTERRUPT)
     assert report.objective == problem.evaluate(hint)

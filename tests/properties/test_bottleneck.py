@@ -52,5 +52,6 @@ def test_the_bottleneck_is_the_least_of_all_plans_of_many_questions() -> None:
 def test_aggregated_device_groups_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where device groups are bounded together, as on large clusters, values and bounds are those of all plans too."""
     monkeypatch.setattr("pipeplan.search.space.space.FEW", 0)
+    monkeypatch.setattr("pipeplan.search.space.space.PAIRS", 0)
     monkeypatch.setattr("pipeplan.search.graph.node.MOST_WIDTHS", 0)
     assert gaps(range(200, 240)) == []

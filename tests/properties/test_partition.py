@@ -1,4 +1,4 @@
-"""CP-SAT, CBC and the dynamic programmes against brute force on the chain partition problem.
+"""CP-SAT, CBC, the dynamic programmes and the listing against brute force on the chain partition problem.
 
 The oracle below evaluates the equations of docs/bounds.md by itself and shares no code with the formulation.
 """
@@ -124,9 +124,9 @@ def optimum(p: ChainPartition) -> int | None:
 
 @given(problems())
 @settings(max_examples=120)
-@pytest.mark.parametrize("backend", SOLVERS)
-def test_solvers_equal_brute_force(backend: str, problem: ChainPartition) -> None:
-    """Objective, bound and status of either solver, path cuts, ties and infeasible instances included."""
+@pytest.mark.parametrize("backend", [*SOLVERS, "listing"])
+def test_back_ends_equal_brute_force(backend: str, problem: ChainPartition) -> None:
+    """Objective, bound and status of solvers and listing, path cuts, ties and infeasible instances included."""
     best = optimum(problem)
     report = partition.solve(problem, Limits(time=30), backend=backend)
     if best is None:

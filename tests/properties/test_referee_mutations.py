@@ -5,6 +5,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipeplan.costs.collectives import Ring
@@ -13,10 +14,14 @@ from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes.aggregate import AggregateNode
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.family import FamilyNode
+from pipeplan.search.nodes.partitions import PartitionsNode
+from pipeplan.search.nodes.shapes import ShapeTables
 from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import FurthestEnd
 from pipeplan_formulations.allocation.suffix_bounds.passes import Pass
+from pipeplan_formulations.partition import listing
+from pipeplan_formulations.partition.spans import NEVER
 from referee.bridge import ask
 from referee.questions import question
 from referee.verdict import judge
@@ -66,6 +71,7 @@ def slow(ring: Ring, each: DeviceClass) -> Ring:
 def test_a_wrong_ring_is_noticed(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[Ring, DeviceClass], Ring]) -> None:
     """Where a layout lets replicas pay more than they do, bounds lie above the optimum."""
     monkeypatch.setattr(space, "FEW", 0)
+    monkeypatch.setattr(space, "PAIRS", 0)
     monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they price no layouts
     rings = layouts._rings
     monkeypatch.setattr(layouts, "_rings", lambda own, each, *rest: [wrong(r, each) for r in rings(own, each, *rest)])
@@ -75,6 +81,7 @@ def test_a_wrong_ring_is_noticed(monkeypatch: pytest.MonkeyPatch, wrong: Callabl
 def test_a_programme_that_promises_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a layout's first bound is a tenth too high, better plans are not searched."""
     monkeypatch.setattr(space, "FEW", 0)
+    monkeypatch.setattr(space, "PAIRS", 0)
     monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they know no layouts
     bound = FurthestEnd.lower_bound
     monkeypatch.setattr(FurthestEnd, "lower_bound", lambda own, low, high: min(bound(own, low, high) * 11 // 10, high))
@@ -84,10 +91,19 @@ def test_a_programme_that_promises_too_much_is_noticed(monkeypatch: pytest.Monke
 def test_an_ending_that_is_a_tenth_too_long_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a stage's work and ending are priced a tenth too high, stages of better plans are left out."""
     monkeypatch.setattr(space, "FEW", 0)
+    monkeypatch.setattr(space, "PAIRS", 0)
     monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they know no layouts
     in_time = Pass.in_time
     monkeypatch.setattr(Pass, "in_time", lambda own, mode, a, b, term, into: in_time(own, mode, a, b, term * 1.1, into))
     assert "above the optimum" in noticed(aggregated)
+
+
+def test_a_bound_of_shapes_that_promises_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the bounds of all shapes are a tenth too high, better plans are not searched."""
+    monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})
+    bounds = ShapeTables.bounds
+    monkeypatch.setattr(ShapeTables, "bounds", lambda *own: np.minimum(bounds(*own) * 11 // 10, NEVER))
+    assert "above the optimum" in noticed(lambda document: "order" not in document["job"])
 
 
 def test_a_gate_that_stands_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,11 +112,14 @@ def test_a_gate_that_stands_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
     assert "outside what was asked" in noticed(lambda document: "order" in document["job"])
 
 
-@pytest.mark.parametrize("kind", [DeviceGroupsNode, FamilyNode, AggregateNode])
+@pytest.mark.parametrize("kind", [DeviceGroupsNode, PartitionsNode, FamilyNode, AggregateNode])
 def test_a_node_that_forgets_what_it_leaves_is_noticed(monkeypatch: pytest.MonkeyPatch, kind: type[Node]) -> None:
     """Without the bound of what is left unexamined the answer is called optimal where it is not."""
     advance = kind.advance
     monkeypatch.setattr(kind, "advance", lambda self, search: Step(advance(self, search).nodes, None))
+    monkeypatch.setattr(space, "PAIRS", 0)
+    if kind is FamilyNode:
+        monkeypatch.setattr(listing, "MOST", 0)
     if kind is AggregateNode:
         monkeypatch.setattr(space, "FEW", 0)
         monkeypatch.setattr(layouts, "SMALL_CELLS", 0)

@@ -14,9 +14,12 @@ from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes import tied_copies as copies
 from pipeplan.search.nodes.aggregate import AggregateNode, TargetSchedule
 from pipeplan.search.nodes.device_groups import RemainingGroupsNode
+from pipeplan.search.nodes.partitions import PartitionsNode
+from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.space import in_flight as flights
 from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.search.space.space import Space
+from pipeplan_formulations.partition import listing
 from referee.bridge import ask
 from referee.questions import question
 from referee.verdict import judge
@@ -88,31 +91,38 @@ def choosing(document: dict[str, Any]) -> None:
     document["job"] |= {"intra_layer": False, "extrapolate": True}
 
 
-AGGREGATES = (space, "FEW", 0)
-LARGE = (AGGREGATES, (layouts, "SMALL_CELLS", 0))
+AGGREGATES = ((space, "FEW", 0), (space, "PAIRS", 0))
+UNLISTED = (listing, "MOST", 0)
+LARGE = (*AGGREGATES, (layouts, "SMALL_CELLS", 0))
 REGIMES = {
-    "tree of aggregates": Regime(AggregateNode, "_below", (AGGREGATES,), suits=free),
+    "tree of aggregates": Regime(AggregateNode, "_below", AGGREGATES, suits=free),
     "large aggregates": Regime(
         AggregateNode, "advance", LARGE, exact=False, when=lambda own, _: not own[0].small, suits=free
     ),
     "targets": Regime(TargetSchedule, "passed", LARGE, exact=False, suits=free),
-    "certain copies": Regime(
-        copies, "_with_copy", (AGGREGATES,), suits=lambda own: free(own) and step(own), change=apart
-    ),
+    "certain copies": Regime(copies, "_with_copy", AGGREGATES, suits=lambda own: free(own) and step(own), change=apart),
     "certain copies of large aggregates": Regime(
         copies, "_with_copy", LARGE, exact=False, suits=lambda own: free(own) and step(own), change=apart
     ),
     "boxes of counts": Regime(
         InFlightBox, "split", ((flights, "FEW", 1),), suits=lambda own: free(own) and step(own), change=choosing
     ),
-    "many shapes": Regime(Space, "_more_than", ((space, "MANY", 0),), when=lambda own, many: own[1] == 0 and many),
+    "many shapes": Regime(
+        Space, "_more_than", ((space, "MANY", 0), (space, "PAIRS", 0)), when=lambda own, many: own[1] == 0 and many
+    ),
     "shapes without number": Regime(
         RemainingGroupsNode,
         "advance",
-        (AGGREGATES, (shapes, "LOT", 2)),
+        (*AGGREGATES, (shapes, "LOT", 2)),
         suits=lambda own: own["job"].get("order") == "given",
     ),
-    "no solver": Regime(family_node.FamilyNode, "advance", ((family_node, "CELLS", 0),), exact=False, suits=step),
+    "sorted shapes": Regime(ShapesNode, "advance", when=lambda _, step: bool(step.nodes)),
+    "enumerated shapes": Regime(shapes.DeviceGroupsNode, "advance", ((space, "PAIRS", 0),)),
+    "listed partitions": Regime(PartitionsNode, "advance"),
+    "many partitions": Regime(family_node.FamilyNode, "advance", (UNLISTED,)),
+    "no solver": Regime(
+        family_node.FamilyNode, "advance", (UNLISTED, (family_node, "CELLS", 0)), exact=False, suits=step
+    ),
     "many stages of tied weights": Regime(
         Ring, "lower_bound", ((network, "PAIRED", 1),), suits=lambda own: tied(own) and step(own)
     ),

@@ -180,7 +180,9 @@ def agrees(question: Question, backend: str = "cpsat", few: int = space.FEW) -> 
     model, cluster, job = question
     optimum = exhaustive(model, cluster, job)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(space, "FEW", few)
+        if few < space.FEW:
+            patch.setattr(space, "FEW", few)
+            patch.setattr(space, "PAIRS", 0)
         if optimum is None:
             with pytest.raises(InfeasibleError, match=r"What (would fit|it takes)"):
                 solve(model, cluster, job=job, backend=backend)
@@ -196,7 +198,9 @@ def brackets(question: Question, few: int, every: Shapes = shapes) -> None:
     model, cluster, job = question
     optimum = exhaustive(model, cluster, job, every)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(space, "FEW", few)
+        if few < space.FEW:
+            patch.setattr(space, "FEW", few)
+            patch.setattr(space, "PAIRS", 0)
         if optimum is None:
             with pytest.raises(InfeasibleError):
                 solve(model, cluster, job=job)

@@ -103,7 +103,7 @@ class JointPipeline:
     @property
     def micro_batches(self) -> int:
         """Number of micro-batches M of one data-parallel lane."""
-        return self.chain.through[0].stage
+        return int(self.chain.through[0].stage)
 
     @cached_property
     def least_backward(self) -> tuple[Array, Array]:

@@ -1,13 +1,14 @@
 """The chain partition problem: contiguous layers of a chain on the stages of a pipeline with given devices.
 
 `instance` states the equations and lists the function that computes each. The back end 'exact' solves it by dynamic
-programming (`minmax`, `pareto`), 'cpsat' and 'cbc' by a linear model (`linear`) that starts from its answer.
+programming (`minmax`, `pareto`), 'cpsat' and 'cbc' by a linear model (`linear`) that starts from its answer, and
+'listing' by evaluating all partitions, which is fastest where these are few.
 """
 
 from pipeplan_formulations.common.backends import Backend, backend_of
 from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.report import Limits, Progress, Report
-from pipeplan_formulations.partition import exact
+from pipeplan_formulations.partition import exact, listing
 from pipeplan_formulations.partition.balance import balanced
 from pipeplan_formulations.partition.by_rows import ByRows
 from pipeplan_formulations.partition.instance import ChainPartition
@@ -19,6 +20,7 @@ __all__ = ["BACKENDS", "Boundaries", "ChainPartition", "LinkResource", "PathCut"
 BACKENDS: dict[str, Backend[ChainPartition, Boundaries]] = {
     **{name: ByRows(solver) for name, solver in SOLVERS.items()},
     "exact": exact,
+    "listing": listing,
 }
 """Back ends of the problem, by name."""
 
@@ -33,7 +35,7 @@ def solve(
 ) -> Report[Boundaries]:
     """Solve by one of `BACKENDS`.
 
-    ``cutoff``: values of at least this do not matter; only 'exact' uses it.
+    ``cutoff``: values of at least this do not matter; only 'exact' and 'listing' use it.
 
     Raises
     ------
@@ -42,4 +44,6 @@ def solve(
     """
     if backend == "exact":
         return exact.solve(problem, limits, hint, on_progress, cutoff)
+    if backend == "listing":
+        return listing.solve(problem, limits, hint, on_progress, cutoff)
     return backend_of(BACKENDS, backend).solve(problem, limits, hint, on_progress)

@@ -15,7 +15,7 @@ def lower_bound(problem: PartitionTables) -> int:
     Step: by (4a), w_s ≤ (T − Σ_{t<s} w_t) / M_s, so all work is at most T (1 − Π (1 − 1 / M_s)). By (5) for any stage
     s, T ≥ Σ w + (M_s − 1) max(F_s, B_s), so Σ F_s ≤ (T − Σ w) Σ 1 / (M_s − 1).
     """
-    counts = [count.stage for count in problem.through]
+    counts: list[int] = [count.stage for count in problem.through]
     both = problem.forward + problem.backward
     work = int(both.min(axis=0).sum())
     column = np.array(counts)[:, None]

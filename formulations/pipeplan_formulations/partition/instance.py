@@ -91,7 +91,7 @@ X_s                    `memory.SpanRecomputation`, `ChainPartition.recompute`
 (5), (8), (12)         `terms.delays`
 (6)                    `parts.PathCut.length`
 (9)                    `objective.delays_of_resources`
-step, one partition    `objective.value`
+step, one partition    `objective.value`; many partitions `objective.values`
 step, programme        `spans.spans` has the tables, `pareto.solve_step` the labels
 (2) to (9) as rows     `linear.linear_model`
 =====================  ============================================================================================

@@ -1,71 +1,155 @@
 """The objective of a partition: the largest right side of (3), or of (4) to (9)."""
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.layer_tables import Array
-from pipeplan_formulations.partition.parts import LinkResource
+from pipeplan_formulations.partition.parts import LinkResource, PathCut
 from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
-from pipeplan_formulations.partition.terms import Number, Overlap, ahead, behind, delays, load
+from pipeplan_formulations.partition.terms import Counts, Number, Overlap, ahead, behind, delays, load
 
 Nanoseconds = TypeVar("Nanoseconds", int, NDArray[np.int64])
 
 
 def value(problem: PartitionTables, boundaries: Boundaries, recomputing: Array) -> int:
     """The least T, with ``recomputing[s]`` more time in each backward of stage s."""
-    # Sums over the layers of each stage, and entries of the cut of each link.
-    edges = np.array(boundaries)
-    s, a, b = np.arange(problem.stages), edges[:-1], edges[1:]
-    links, cut = s[:-1], b[:-1] - 1
+    return int(_value(problem, Sums.of_one(problem, np.array(boundaries), recomputing), max))
+
+
+def values(problem: "Terms", sums: "Sums") -> Array:
+    """The least T of each partition of ``sums``, as an array."""
+    found: Array = _value(problem, sums, lambda *each: np.maximum.reduce(np.broadcast_arrays(*each)))
+    return found
+
+
+class Terms(Protocol):
+    """The parts of a problem that the objective needs beside `Sums`; counts and latencies may be arrays, too."""
+
+    @property
+    def overlap(self) -> Overlap:
+        """Overlap of computation with sends."""
+        ...
+
+    @property
+    def objective(self) -> Literal["step", "bottleneck"]:
+        """Which T is minimised."""
+        ...
+
+    @property
+    def divisor(self) -> int:
+        """Samples of a step."""
+        ...
+
+    @property
+    def through(self) -> Sequence[Counts]:
+        """Micro-batch counts of each stage."""
+        ...
+
+    @property
+    def latency(self) -> Any:
+        """Latency of each link."""
+        ...
+
+    @property
+    def resources(self) -> tuple[LinkResource, ...]:
+        """Link resources of (9)."""
+        ...
+
+    @property
+    def paths(self) -> tuple[PathCut, ...]:
+        """Inequalities (6)."""
+        ...
+
+
+class Sums(NamedTuple):
+    """Sums over the layers of each stage, and entries of the cut of each link, of one partition or of m.
+
+    Each number is an int, or an array of shape (m,). ``cut`` has the cut of each link.
+    """
+
+    forward: Sequence[Number]
+    backward: Sequence[Number]
+    update: Sequence[Number]
+    weight: Sequence[Number]
+    reduce: Sequence[Number]
+    send: Sequence[Number]
+    back: Sequence[Number]
+    link: Sequence[Number]
+    cut: Sequence[Number]
+
+    @staticmethod
+    def of_one(problem: PartitionTables, edges: Array, recomputing: Array) -> "Sums":
+        """Sums of the partition with the boundaries ``edges``."""
+        return Sums(*(row.tolist() for row in _sums(problem, edges, recomputing)))
+
+    @staticmethod
+    def of_many(problem: PartitionTables, edges: Array, recomputing: Array) -> "Sums":
+        """Sums of m partitions: ``edges`` has shape (m, S + 1), ``recomputing`` (m, S)."""
+        return Sums(*(list(np.ascontiguousarray(row.T)) for row in _sums(problem, edges, recomputing)))
+
+    def entry(self, link: int, row: Array | tuple[int, ...]) -> Number:
+        """The entry of the row for the cut at which the link lies."""
+        cut = self.cut[link]
+        return int(row[cut]) if isinstance(cut, int) else np.asarray(row)[cut]
+
+    def length(self, path: PathCut) -> Number:
+        """Right side of (6)."""
+        return path.length(self.forward, self.backward, self.update, self.reduce, self.send, self.back, self.entry)
+
+
+def _sums(problem: PartitionTables, edges: Array, recomputing: Array) -> tuple[Array, ...]:
+    s, a, b = np.arange(problem.stages), edges[..., :-1], edges[..., 1:]
+    links, cut = s[:-1], b[..., :-1] - 1
     forward, backward, update, weight = (
         problem.prefix[name][s, b] - problem.prefix[name][s, a] for name in ("forward", "backward", "update", "weight")
     )
     update = update + copies_update(problem, s, a, b)
-    forward, backward, update = forward.tolist(), (backward + recomputing).tolist(), update.tolist()
-    weight = weight.tolist()
-    send, back, link = (table[links, cut].tolist() for table in (problem.send, problem.send_back, problem.link))
+    send, back, link = (table[links, cut] for table in (problem.send, problem.send_back, problem.link))
+    return forward, backward + recomputing, update, weight, reductions(problem, s, a, b), send, back, link, cut
+
+
+def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number:
+    """The least T; ``largest`` is the maximum of numbers, or of arrays."""
+    forward, backward, update, weight, reduce, send, back, link, _ = sums
     out, into = [*send, 0], [0, *back]
     stages = list(zip(forward, backward, out, into, strict=True))
     loads = [load(problem.overlap, *times) for times in stages]
     if problem.objective == "bottleneck":
-        once = reductions(problem, s, a, b).tolist()
-        shares = [period(problem, c.stage, w, r) for c, w, r in zip(problem.through, loads, once, strict=True)]
+        shares = [period(problem, c.stage, w, r) for c, w, r in zip(problem.through, loads, reduce, strict=True)]
         busy = [per_sample(problem, c.out, x) for c, x in zip(problem.through, link, strict=False)]
-        return int(max(shares + (busy if problem.overlap != "none" else [])))
+        return largest(*shares, *(busy if problem.overlap != "none" else []), 0)
 
     # (4): ``head`` is H_s with E_0 (and V_0), ``slack`` the part of it that (4b) does without: E_0 + Σ q_t.
-    reduce = reductions(problem, s, a, b).tolist()
     head = slack = update[0] + reduce[0] + weight[0]
-    least = 0
+    least: list[Number] = []
+    latencies = [*problem.latency]
     for t, (count, work) in enumerate(zip(problem.through, loads, strict=True)):
         ending = update[t] + reduce[t] + count.stage * weight[t]
-        least = max(least, head + count.stage * work + max(0, ending - slack))
-        latency = int(problem.latency[t]) if t < len(link) else 0
+        least.append(head + count.stage * work + largest(0, ending - slack))
+        latency = latencies[t] if t < len(link) else 0
         returned = back[t] if t < len(link) else 0
         later = behind(problem.overlap, backward[t], latency, into[t], returned)
-        head += ahead(problem.overlap, forward[t], latency, out[t]) + later
-        slack += later
+        head = head + ahead(problem.overlap, forward[t], latency, out[t]) + later
+        slack = slack + later
     # (5), (8) and (9): ``head`` is R.
-    hops = [Hop(*times) for times in zip([0, *out], [*into, 0], [0, *problem.latency.tolist(), 0], strict=True)]
+    hops = [Hop(*times) for times in zip([0, *out], [*into, 0], [0, *latencies, 0], strict=True)]
+    longest: list[Number] = []
     for t, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
-        least = max(least, head + max(delays(problem.overlap, count, *times, weight[t])))
-        shared = delays_of_resources(problem, t, *times[:2], hops[t], hops[t + 1], lambda at, row: int(row[cut[at]]))
-        least = max(least, head + max(shared, default=0))
+        longest += delays(problem.overlap, count, *times, weight[t])
+        longest += delays_of_resources(problem, t, *times[:2], hops[t], hops[t + 1], sums.entry)
     # (6).
-    lengths = forward, backward, update, reduce, send, back
-    paths = (path.length(*lengths, lambda at, row: int(row[cut[at]])) for path in problem.paths)
-    return int(max([least, *paths]))
+    return largest(*least, head + largest(*longest), *map(sums.length, problem.paths))
 
 
-def per_sample(problem: PartitionTables, count: int, time: int) -> int:
+def per_sample(problem: Terms, count: int, time: int) -> int:
     """(3) of a link that carries ``count`` micro-batches per step: its busy time per sample, rounded down."""
     return count * time // problem.divisor
 
 
-def period(problem: PartitionTables, count: int, time: Nanoseconds, once: Nanoseconds) -> Nanoseconds:
+def period(problem: Terms, count: int, time: Nanoseconds, once: Nanoseconds) -> Nanoseconds:
     """(3) of a stage with ``count`` micro-batches and the time ``once`` per step: its busy time per sample."""
     return -(-(count * time + once) // problem.divisor)
 
@@ -97,7 +181,7 @@ class Hop(NamedTuple):
 
 
 def delays_of_resources(
-    problem: PartitionTables,
+    problem: Terms,
     stage: int,
     forward: Number,
     backward: Number,

@@ -21,16 +21,16 @@ Number = Any
 
 
 class Counts(NamedTuple):
-    """Numbers of micro-batches per step.
+    """Numbers of micro-batches per step: integers, or arrays over pipelines.
 
     ``stage`` (M_s): on the stage's busiest replica. ``late``: forwards there that must follow its first backward.
     ``out``, ``into``: over the busiest resource of link s, and of link s − 1.
     """
 
-    stage: int
-    late: int
-    out: int
-    into: int
+    stage: Number
+    late: Number
+    out: Number
+    into: Number
 
 
 def load(overlap: Overlap, forward: Number, backward: Number, send: Number, return_in: Number) -> Number:

@@ -14,6 +14,7 @@ from pipeplan.core.job import Objective, Order
 from pipeplan.schedules.family import alternates
 from pipeplan.search.branch_and_bound import Node
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode, RemainingGroupsNode
+from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.space.space import Space
 
 __all__ = ["enumerates_groups", "root_nodes", "searches_locally"]
@@ -21,7 +22,7 @@ __all__ = ["enumerates_groups", "root_nodes", "searches_locally"]
 
 def enumerates_groups(space: Space) -> bool:
     """Return True if the search enumerates all device groups; else it searches those of `nodes.aggregate_problem`."""
-    return space.few or space.job.order is Order.GIVEN
+    return space.small or space.few or space.job.order is Order.GIVEN
 
 
 def searches_locally(space: Space) -> bool:
@@ -37,6 +38,10 @@ def root_nodes(space: Space) -> Iterator[Node]:
 
     if applies(space):
         yield from graph_nodes(space)
+        return
+    if space.small:
+        for size in space.sizes:
+            yield ShapesNode(space.lower_bounds(size).evenly_shared(space.cluster), space, size)
         return
     if space.few:
         for size in space.sizes:

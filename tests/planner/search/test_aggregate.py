@@ -17,7 +17,7 @@ def test_an_aggregate_that_speaks_for_gpipe_keeps_its_plans_where_it_is_split(mo
     """Where 1F1B's best shape has a depth that is not asked for, GPipe's plan of the other depth is found."""
     job = Job(batch=8, schedules=("1f1b-sno", "gpipe"), replicas=(1,), depths=(2,))
     right = pipeplan.solve(MODEL, CLUSTER, job=job)
-    for module, name in ((space, "FEW"), (layouts, "SMALL"), (layouts, "SMALL_CELLS")):
+    for module, name in ((space, "FEW"), (space, "PAIRS"), (layouts, "SMALL"), (layouts, "SMALL_CELLS")):
         monkeypatch.setattr(module, name, 0)
     monkeypatch.setattr(sys.modules["pipeplan.solve"], "baselines", lambda *_, **__: {})
     monkeypatch.setattr(space, "LONG", 0)
@@ -30,7 +30,7 @@ def test_large_clusters_answer_with_the_depth_that_is_asked_for(monkeypatch):
     """The problem has no least depth; where its best shape is too shallow, deeper ones are looked at."""
     job = Job(batch=8, depths=(3,), recompute="none")
     right = pipeplan.solve(MODEL, CLUSTER, job=job)
-    for module, name in ((space, "FEW"), (layouts, "SMALL"), (layouts, "SMALL_CELLS")):
+    for module, name in ((space, "FEW"), (space, "PAIRS"), (layouts, "SMALL"), (layouts, "SMALL_CELLS")):
         monkeypatch.setattr(module, name, 0)
     found = pipeplan.solve(MODEL, CLUSTER, job=job)
     assert len(found.plan.stages) == 3

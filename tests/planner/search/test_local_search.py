@@ -114,7 +114,12 @@ def test_solve_with_local_search_keeps_its_bound(monkeypatch, workers):
     """Layouts instead of enumerated groups, with and without a process: the same optimum, within the bound."""
     job = Job(batch=8, optimizer="sgd", micro_batches=(8,), recompute="none", memory=10**6)
     right = pipeplan.solve(MODEL, CLUSTER, job=job, time_limit=20)
-    for module, name in ((spaces, "FEW"), (aggregate_problem, "SMALL"), (aggregate_problem, "SMALL_CELLS")):
+    for module, name in (
+        (spaces, "FEW"),
+        (spaces, "PAIRS"),
+        (aggregate_problem, "SMALL"),
+        (aggregate_problem, "SMALL_CELLS"),
+    ):
         monkeypatch.setattr(module, name, 0)
     monkeypatch.setattr(improving, "BESIDE_AFTER", 0.0)
     monkeypatch.setattr(sys.modules["pipeplan.solve"], "baselines", lambda *_, **__: {})

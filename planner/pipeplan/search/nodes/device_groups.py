@@ -17,7 +17,7 @@ import numpy as np
 
 from pipeplan.core.cluster import StageDevices
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
-from pipeplan.search.nodes.family import FamilyNode, InFlightNode
+from pipeplan.search.nodes.family import InFlightNode, family_node
 from pipeplan.search.space.candidates import Candidate, partition_problem
 from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.search.space.space import Space
@@ -63,8 +63,8 @@ class DeviceGroupsNode(Node):
             return self._within(search, alike, self._families(alike))
         return Step.split(self._families(alike or others))
 
-    def _families(self, candidates: list[Candidate]) -> list[FamilyNode]:
-        return [FamilyNode(max(self.bound, candidate.lower_bound), candidate) for candidate in candidates]
+    def _families(self, candidates: list[Candidate]) -> list[Node]:
+        return [family_node(candidate, self.bound) for candidate in candidates]
 
     def _within(self, search: PlanSearch, candidates: list[Candidate], below: Sequence[Node]) -> Step[Node]:
         """Open the nodes below with a bound on all candidates; none if that bound closes the node.
@@ -78,7 +78,7 @@ class DeviceGroupsNode(Node):
         held, warm_up = np.min(counts, axis=0), np.max(counts, axis=0)
         one_lane = min(candidates, key=lambda candidate: candidate.family.two_lanes)  # needs the least workspace
         problem = partition_problem(one_lane, tuple(held.tolist()), tuple(warm_up.tolist()))
-        report = partition.solve(problem, search.precise(search.left), backend="exact", cutoff=search.cutoff)
+        report = partition.solve(problem, search.precise(search.left), backend="listing", cutoff=search.cutoff)
         if not self.learn(report):
             return Step.nothing()
         if report.solution is not None:

@@ -9,11 +9,12 @@ Where in-flight counts of 1F1B are free, they are searched by a tree over boxes 
 With at most k_s, equation (8) has the shorter warm-up. With more, that partition does not fit any more. Before a box is
 split, the critical path of the partition found is weakened to an inequality for all counts of the box
 (`search.visits`). While such paths exclude the partitions found, the box is solved with them instead of split; its
-parts inherit them. When few counts are left, each becomes a `FamilyNode`.
+parts inherit them. When few counts are left, each becomes a node of its own: a `PartitionsNode` if its partitions are
+few, else a `FamilyNode`.
 
-For a family, the exact dynamic programme first solves the relaxed partition problem. Then a solver adds all path cuts
-found so far. Each partition found is simulated. The critical path of its schedule is an inequality for all partitions
-of the same device groups, micro-batch count and family (equation (6) of the partition problem).
+For a `FamilyNode`, the exact dynamic programme first solves the relaxed partition problem. Then a solver adds all path
+cuts found so far. Each partition found is simulated. The critical path of its schedule is an inequality for all
+partitions of the same device groups, micro-batch count and family (equation (6) of the partition problem).
 
 Where transfers of several pairs of devices queue at a card, the path cut of a partition may be weaker than its
 simulation. Then the node branches over the other partitions. So bound and simulation meet after finitely many steps,
@@ -30,8 +31,7 @@ from pipeplan.core.job import Objective
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.pricing import assemble
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
-from pipeplan.search.evaluate import evaluate
-from pipeplan.search.path_cuts import find_path_cut
+from pipeplan.search.nodes.partitions import PartitionsNode, path_cut, recomputes_least, simulate
 from pipeplan.search.space.candidates import Candidate, partition_problem
 from pipeplan.search.space.in_flight import InFlightBox, free_family
 from pipeplan.search.space.shared_links import surplus
@@ -39,6 +39,7 @@ from pipeplan.search.visits import VisitedPath, find_visited_path
 from pipeplan_formulations import partition
 from pipeplan_formulations.common.report import Stop
 from pipeplan_formulations.partition import ChainPartition, PathCut
+from pipeplan_formulations.partition.listing import few
 
 FIRST_SLICE = 2.0
 """Seconds of a solver's first step; doubled each time they were not enough."""
@@ -93,16 +94,10 @@ class FamilyNode(Node):
         # Solved, but simulation takes longer and adds no cut: exclude this partition and branch over the others.
         if report.solution is not None and report.stop is not Stop.TIME:
             others = list(self._others(report.solution))
-            if self._recomputes_least(report.solution):
+            if recomputes_least(self.candidate, report.solution):
                 return Step.split(others)
             return Step.leave(max(self.bound, problem.evaluate(report.solution, optimistic=True)), others)
         return Step.leave(self.bound)
-
-    def _recomputes_least(self, boundaries: Boundaries) -> bool:
-        """Return True if the optimistic recomputation of a partition is the chosen one; else its bound is not exact."""
-        recomputing = self.candidate.problem.recomputing
-        least, chosen = (recomputing.of_partition(boundaries, optimistic) for optimistic in (True, False))
-        return bool((least == chosen).all())
 
     def _others(self, boundaries: Boundaries) -> Iterator["FamilyNode"]:
         """Yield nodes for all partitions except one that was simulated and whose path cut is not new.
@@ -123,20 +118,24 @@ class FamilyNode(Node):
     def _simulate(self, search: PlanSearch, boundaries: Boundaries) -> bool:
         """Simulate and submit a partition; True if its critical path is a new inequality."""
         self.best = boundaries
-        candidate = self.candidate
-        search.submit(evaluate(search.cluster, candidate, boundaries))
-        for other in candidate.with_more_in_flight(search.cluster, boundaries):
-            if search.value is None or other.problem.evaluate(boundaries) < search.value:
-                search.submit(evaluate(search.cluster, other, boundaries))
-        if candidate.objective is not Objective.STEP:
+        simulate(search, self.candidate, boundaries)
+        if self.candidate.objective is not Objective.STEP:
             return False
-        pipeline = assemble(candidate.chain, search.cluster, boundaries, candidate.recompute(boundaries))
-        slower = partial(surplus, search.cluster, candidate.chain)
-        cut = find_path_cut(candidate.schedule(pipeline), candidate.certain(pipeline), slower)
+        cut = path_cut(search, self.candidate, boundaries)
         if cut in self.paths:
             return False
         self.paths.append(cut)
         return True
+
+
+def family_node(candidate: Candidate, bound: int, paths: Iterable[PathCut] = ()) -> Node:
+    """Return the node of a candidate: its partitions are listed if they are few.
+
+    ``bound`` and the inequalities (6) of ``paths`` hold for all of them.
+    """
+    if few(candidate.problem):
+        return PartitionsNode(bound, candidate, tuple(paths))
+    return FamilyNode(max(bound, candidate.lower_bound), candidate, paths=list(paths))
 
 
 @dataclass
@@ -168,9 +167,8 @@ class InFlightNode(Node):
         again = self.best is not None
         if again:
             limits = search.precise(min(search.left, FIRST_SLICE))
-        report = partition.solve(
-            problem, limits, hint=self.best, backend=search.backend if again else "exact", cutoff=most
-        )
+        backend = search.backend if again and not few(problem) else "listing"
+        report = partition.solve(problem, limits, hint=self.best, backend=backend, cutoff=most)
         if not self.learn(report):
             return Step.nothing()
         found = self.best = report.solution
@@ -188,8 +186,7 @@ class InFlightNode(Node):
             if (new or not again) and self._excludes(search, problem.with_paths(self._cuts(self.paths)), found):
                 return Step.split([self])
         if self.box.few:
-            each = [self._candidate(counts) for counts in self.box.counts()]
-            return Step.split([self._family(candidate) for candidate in each])
+            return Step.split([self._family(self._candidate(counts)) for counts in self.box.counts()])
         parts = self.box.halves()
         if fullest is not None and found is not None and fullest.in_flight != self.box.high:
             stage = self._shortest(fullest.in_flight, least, found)
@@ -200,7 +197,7 @@ class InFlightNode(Node):
         """Return True if a solver takes path cuts of the box into account."""
         candidate = self.named[0]
         copies = candidate.chain.overlap is Overlap.COPY and candidate.objective is Objective.STEP
-        solves = search.backend != "exact" and problem.stages * problem.layers <= CELLS
+        solves = few(problem) or (search.backend != "exact" and problem.stages * problem.layers <= CELLS)
         return copies and solves and search.affords(candidate)
 
     def _excludes(self, search: PlanSearch, problem: ChainPartition, boundaries: Boundaries) -> bool:
@@ -223,11 +220,11 @@ class InFlightNode(Node):
         cuts = (path.within(self.box.low, self.box.high) for path in paths)
         return tuple(dict.fromkeys(cut for cut in cuts if cut is not None))
 
-    def _family(self, candidate: Candidate) -> FamilyNode:
+    def _family(self, candidate: Candidate) -> Node:
         """The node of one vector of counts, with the paths that hold there."""
         cuts = (path.within(candidate.in_flight, candidate.in_flight) for path in self.paths)
         known = list(dict.fromkeys(cut for cut in cuts if cut is not None))
-        return FamilyNode(max(self.bound, candidate.lower_bound), candidate, paths=known)
+        return family_node(candidate, self.bound, known)
 
     def _candidate(self, counts: tuple[int, ...]) -> Candidate:
         """1F1B with these counts, under the name of the family if it is a named one."""

@@ -114,18 +114,19 @@ def all_device_groups(cluster: Cluster, job: Job, layers: int, micro_batches: in
     A stage has at most as many replicas as there are micro-batches, and at least one layer.
     """
     classes = device_classes(cluster)
-    seen: set[tuple[tuple[int, ...], ...]] = set()
     for modes in all_modes(cluster, job, layers, micro_batches):
-        widths = {mode.replicas for mode in modes}
-        placements: list[int | None] = [None]
-        if len(widths) == 1 and job.order is Order.SEARCH:
-            placements += tiles(classes, *widths)
-        for tile in placements:
-            groups = arrange(classes, modes, tile) if job.order is Order.SEARCH else _listed(cluster, modes)
-            key = tuple(tuple(device.index for device in group) for group in groups or ())
-            if groups is not None and key not in seen:
-                seen.add(key)
-                yield groups
+        yield from placements(cluster, job, classes, modes)
+
+
+def placements(cluster: Cluster, job: Job, classes: tuple[DeviceClass, ...], modes: Modes) -> Iterator[StageDevices]:
+    """Yield the device groups of one sequence of modes that the job allows, each once."""
+    if job.order is Order.GIVEN:
+        yield _listed(cluster, modes)
+        return
+    widths = {mode.replicas for mode in modes}
+    ways = [None, *(tiles(classes, *widths) if len(widths) == 1 else ())]
+    found = (groups for tile in ways if (groups := arrange(classes, modes, tile)) is not None)
+    yield from {tuple(tuple(device.index for device in own) for own in groups): groups for groups in found}.values()
 
 
 def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[Modes]:

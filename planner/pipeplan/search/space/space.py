@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice, pairwise
-from math import prod
+from math import comb, prod
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from pipeplan_formulations.partition import LinkResource
 
 FEW = 300
 """Most device groups per micro-batch size that are enumerated; more are bounded together, in aggregate nodes."""
+PAIRS = 100_000
+"""Most pairs of a shape and a partition, over all micro-batch sizes, that are listed: a small space."""
 ANY = "any"
 """The schedule name for every order, in addition to the named families (or those that suit the cluster)."""
 LEANEST = "1f1b-sno"
@@ -180,9 +182,21 @@ class Space:
         return not self._more_than(FEW)
 
     @cached_property
+    def small(self) -> bool:
+        """True if there are at most `PAIRS` pairs of a shape and a partition, so that all of them are bounded."""
+        cuts, found = int(self.constraints.cuts.sum()), 0
+        count = self.job.batch // min(self.sizes)
+        for modes in all_modes(self.cluster, self.job, len(self.model.layers), count):
+            found += comb(cuts, len(modes) - 1) * len(self.sizes)
+            if found > PAIRS:
+                return False
+        return True
+
+    @cached_property
     def large(self) -> bool:
         """True if plans of heuristics take long to simulate, or device groups are many."""
-        return len(self.cluster.devices) * self.job.batch > LONG or self._more_than(MANY)
+        many = not self.small and self._more_than(MANY)
+        return len(self.cluster.devices) * self.job.batch > LONG or many
 
     def _more_than(self, most: int) -> bool:
         modes = all_modes(self.cluster, self.job, len(self.model.layers), self.job.batch // self.sizes[0])

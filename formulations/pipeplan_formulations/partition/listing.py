@@ -1,0 +1,125 @@
+"""Listing of all partitions, for problems with at most `MOST` of them: exact with path cuts (6), too.
+
+::
+
+    edges     0 1 2 6      low   41    a row for each partition that keeps (1) and the allowed cuts and layers, and the
+              0 1 3 6            38    least T that (2) to (9) and (12) leave it, with least recomputation
+              0 1 4 6            40
+              …                  …
+"""
+
+from functools import lru_cache
+from itertools import combinations
+from math import comb
+
+import numpy as np
+
+from pipeplan_formulations.common.bracket import Bracket
+from pipeplan_formulations.common.clock import OutOfTimeError
+from pipeplan_formulations.common.layer_tables import Array, Flags
+from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Progress, Report, Stop
+from pipeplan_formulations.partition import exact
+from pipeplan_formulations.partition.instance import ChainPartition
+from pipeplan_formulations.partition.objective import Sums, values
+from pipeplan_formulations.partition.parts import PathCut
+from pipeplan_formulations.partition.spans import NEVER
+from pipeplan_formulations.partition.tables import Boundaries
+
+NAME = "listing"
+MOST = 5_000
+"""Most partitions that are listed: with more, the dynamic programmes are faster."""
+
+
+def few(problem: ChainPartition) -> bool:
+    """Return True if the partitions of a problem are listed."""
+    cuts = problem.layers - 1 if problem.cuts is None else int(problem.cuts.sum())
+    return comb(cuts, problem.stages - 1) <= MOST
+
+
+class PartitionList:
+    """All partitions of a problem, each with a lower bound on its objective.
+
+    Attributes
+    ----------
+    edges : array of int, shape (m, S + 1)
+        Boundaries of the partitions that satisfy (1), the allowed cuts and the allowed layers.
+    low : array of int, shape (m,)
+        The objective with the least recomputation, or a lower bound on that.
+    """
+
+    def __init__(self, problem: ChainPartition) -> None:
+        self._problem = problem
+        stages = np.arange(problem.stages)
+        cuts = np.ones(problem.layers - 1, np.bool_) if problem.cuts is None else problem.cuts
+        edges = partitions(cuts, problem.stages, problem.layers)
+        if problem.where is not None and not problem.where.all():
+            lacking = np.insert(np.cumsum(~problem.where, axis=1), 0, 0, axis=1)
+            edges = edges[(lacking[stages, edges[:, :-1]] == lacking[stages, edges[:, 1:]]).all(axis=1)]
+        fits = problem.room.least(stages, edges[:, :-1], edges[:, 1:]) <= problem.limit
+        self.edges = edges[fits.all(axis=1)]
+        wanted = np.ones(len(self.edges), np.bool_)
+        longer = [
+            problem.recomputing.lower_bounds(s, self.edges[:, s], self.edges[:, s + 1], wanted) for s in stages.tolist()
+        ]
+        self._sums = Sums.of_many(problem, self.edges, np.stack(longer, axis=1))
+        self.low = values(problem, self._sums) if len(self.edges) else np.zeros(0, np.int64)
+
+    def boundaries(self, index: int) -> Boundaries:
+        """The boundaries of a partition."""
+        return tuple(self.edges[index].tolist())
+
+    def add(self, path: PathCut) -> None:
+        """Raise the bounds to the right side of (6) for this path."""
+        self.low = np.maximum(self.low, self._sums.length(path))
+
+
+def solve(
+    problem: ChainPartition,
+    limits: Limits,
+    hint: Boundaries | None = None,
+    on_progress: Progress | None = None,
+    cutoff: int | None = None,
+) -> Report[Boundaries]:
+    """Minimise T under (1) to (9) and (12); see `exact.solve` for the parameters.
+
+    With more than `MOST` partitions that back end answers.
+    """
+    if not few(problem):
+        return exact.solve(problem, limits, hint, on_progress, cutoff)
+    if problem.largest >= NEVER // 2:
+        raise BeyondIntegersError(f"times add up to {problem.largest}, beyond {NEVER // 2}; scale them")
+    bracket = Bracket(problem.evaluate, limits, on_progress, cutoff)
+    bracket.low = problem.lower_bound()
+    stop = Stop.OPTIMALITY
+    try:
+        if hint is not None and problem.feasible(hint):
+            bracket.offer(hint)
+        every = PartitionList(problem)
+        bracket.impossible = not len(every.edges)
+        # In the order of the bounds, until no partition can be better than the best.
+        order = np.argsort(every.low, kind="stable").tolist()
+        for index in order:
+            bracket.raise_low(int(every.low[order[0]]))
+            if every.low[index] >= bracket.horizon:
+                break
+            bracket.offer(every.boundaries(index))
+            bracket.clock.check()
+    except OutOfTimeError:
+        stop = Stop.TIME
+    except KeyboardInterrupt:
+        stop = Stop.INTERRUPT
+    return bracket.report(stop, NAME)
+
+
+def partitions(cuts: Flags, stages: int, layers: int) -> Array:
+    """Boundaries of every partition with allowed cuts, shape (m, S + 1)."""
+    return _partitions(tuple((np.flatnonzero(cuts) + 1).tolist()), stages, layers)
+
+
+@lru_cache(maxsize=64)
+def _partitions(ends: tuple[int, ...], stages: int, layers: int) -> Array:
+    every = list(combinations(ends, stages - 1))
+    inner = np.array(every, np.int64).reshape(len(every), stages - 1)
+    edges = np.zeros((len(inner), stages + 1), np.int64)
+    edges[:, 1:-1], edges[:, -1] = inner, layers
+    return edges

@@ -1,0 +1,91 @@
+"""Nodes of a candidate with few partitions: all of them listed, each with its own bound.
+
+::
+
+    bound    38   39   40   41   41   44 …        partitions of a candidate, least bound first
+             ▲
+             simulated: its bound becomes its value, and its critical path raises the bounds of the others
+
+Every step simulates one partition, so a node is proved by exhaustion, even where no path cut is as long as the
+simulation.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from pipeplan.core.job import Objective
+from pipeplan.costs.chain import Boundaries
+from pipeplan.costs.pricing import assemble
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
+from pipeplan.search.evaluate import EvaluatedPlan, evaluate
+from pipeplan.search.path_cuts import find_path_cut
+from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.shared_links import surplus
+from pipeplan_formulations.partition import PathCut
+from pipeplan_formulations.partition.listing import PartitionList
+from pipeplan_formulations.partition.spans import NEVER
+
+
+@dataclass
+class PartitionsNode(Node):
+    """Node of all partitions of a candidate that are not simulated yet."""
+
+    bound: int
+    candidate: Candidate
+    paths: tuple[PathCut, ...] = ()
+    simulated: int = 0
+    _every: PartitionList | None = field(default=None, repr=False)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Nodes with the most simulations first, then those with the fewest micro-batches in flight."""
+        return (-self.simulated, sum(self.candidate.in_flight))
+
+    def advance(self, search: PlanSearch) -> Step[Node]:
+        """Simulate the partition of least bound, unless that bound is reached; the node stays open for the others."""
+        if self._every is None:
+            self._every = PartitionList(self.candidate.problem.with_paths(self.paths))
+        low = self._every.low
+        if not len(low):
+            return Step.nothing()
+        index = int(low.argmin())
+        before, self.bound = self.bound, max(self.bound, int(low[index]))
+        if self.bound > before and not search.fathoms(self.bound):  # other nodes may come first
+            return Step.split([self])
+        if search.fathoms(self.bound) or not search.affords(self.candidate):
+            return Step.leave(self.bound)
+        boundaries, left = self._every.boundaries(index), self.bound
+        evaluated = simulate(search, self.candidate, boundaries)
+        if self.candidate.objective is Objective.STEP:
+            self._every.add(path_cut(search, self.candidate, boundaries))
+        self.simulated += 1
+        # Its value, if its recomputation is the least: else its bound stays and counts as unexamined.
+        exact = recomputes_least(self.candidate, boundaries)
+        self._every.low[index] = max(evaluated.value, left) if exact else NEVER
+        self.bound = max(self.bound, int(self._every.low.min()))
+        return Step.split([self]) if exact else Step.leave(left, [self])
+
+
+def simulate(search: PlanSearch, candidate: Candidate, boundaries: Boundaries) -> EvaluatedPlan:
+    """Simulate and submit a partition, and 1F1B with more micro-batches in flight where its bound is better."""
+    with search.pace.simulating(candidate):
+        evaluated = evaluate(search.cluster, candidate, boundaries)
+    search.submit(evaluated)
+    for other in candidate.with_more_in_flight(search.cluster, boundaries):
+        if search.value is None or other.problem.evaluate(boundaries) < search.value:
+            search.submit(evaluate(search.cluster, other, boundaries))
+    return evaluated
+
+
+def path_cut(search: PlanSearch, candidate: Candidate, boundaries: Boundaries) -> PathCut:
+    """Return the critical path of a partition's schedule as an inequality for all partitions of the candidate."""
+    pipeline = assemble(candidate.chain, search.cluster, boundaries, candidate.recompute(boundaries))
+    slower = partial(surplus, search.cluster, candidate.chain)
+    return find_path_cut(candidate.schedule(pipeline), candidate.certain(pipeline), slower)
+
+
+def recomputes_least(candidate: Candidate, boundaries: Boundaries) -> bool:
+    """Return True if the optimistic recomputation of a partition is the chosen one; else its bound is not exact."""
+    recomputing = candidate.problem.recomputing
+    least, chosen = (recomputing.of_partition(boundaries, optimistic) for optimistic in (True, False))
+    return bool((least == chosen).all())

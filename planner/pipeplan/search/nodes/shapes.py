@@ -1,0 +1,280 @@
+"""Nodes of small spaces: all shapes (classes and numbers of devices, stage by stage), sorted by a bound.
+
+::
+
+    shape          v100 v100 v100 | p100       a row of classes and widths, with every placement on the nodes
+    partition      0 1 2 3 | 4 5               of the layers
+    bound          the value of the partition problem, with the least of every number that depends on the placement
+
+All pairs of a shape and a partition are evaluated in arrays. Pairs that fit in no way are left out, and the least bound
+over the partitions of a shape is that of its device groups. These are priced in the order of the bounds, and only below
+the incumbent.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice, pairwise
+from math import lcm
+from typing import Literal
+
+import numpy as np
+
+from pipeplan.core.cluster import Link
+from pipeplan.core.job import Objective
+from pipeplan.costs.chain import Array
+from pipeplan.costs.collectives import Collective, all_reduce
+from pipeplan.costs.pricing import usable_memory
+from pipeplan.schedules import Family
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
+from pipeplan.search.nodes.device_groups import DeviceGroupsNode
+from pipeplan.search.space.candidates import in_flight
+from pipeplan.search.space.device_groups import DeviceClass, Modes, all_modes, placements
+from pipeplan.search.space.in_flight import InFlightBox
+from pipeplan.search.space.space import Space
+from pipeplan_formulations.common.layer_tables import sums_before
+from pipeplan_formulations.common.recomputation import shared_recomputation
+from pipeplan_formulations.common.span_options import IMPOSSIBLE, SpanOptions
+from pipeplan_formulations.partition.listing import partitions
+from pipeplan_formulations.partition.objective import Sums, values
+from pipeplan_formulations.partition.parts import LinkResource, PathCut
+from pipeplan_formulations.partition.spans import NEVER
+from pipeplan_formulations.partition.terms import Counts, Overlap
+
+LOT = 16
+"""Shapes whose device groups are opened at once."""
+
+
+@dataclass
+class ShapesNode(Node):
+    """Node of all device groups at a micro-batch size whose shapes are not opened yet."""
+
+    bound: int
+    space: Space
+    size: int
+    _rows: Iterator[tuple[int, bool, Modes]] | None = field(default=None, repr=False)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """After opened device groups."""
+        return (3, self.size)
+
+    def advance(self, search: PlanSearch) -> Step[Node]:
+        """Open the shapes of least bound, unless the time is over."""
+        if search.left <= 0:
+            return Step.split([self])
+        if self._rows is None:
+            self._rows = iter(sorted_shapes(self.space, self.size))
+        nodes: list[Node] = []
+        lot = list(islice(self._rows, LOT))
+        for bound, alternating, modes in lot:
+            for groups in placements(self.space.cluster, self.space.job, self.space.classes, modes):
+                nodes.append(DeviceGroupsNode(max(bound, self.bound), self.space, groups, self.size, alternating))
+        if len(lot) < LOT:
+            return Step.split(nodes)
+        self.bound = max(self.bound, lot[-1][0])
+        return Step.split([*nodes, self])
+
+
+def sorted_shapes(space: Space, size: int) -> list[tuple[int, bool, Modes]]:
+    """Bounds in nanoseconds of all shapes that may fit, ascending: under 1F1B families (True), and under the others."""
+    many = space.job.batch // size
+    tables = ShapeTables(space, size)
+    every = sorted(all_modes(space.cluster, space.job, len(space.model.layers), many), key=len)
+    rows: list[tuple[int, bool, Modes]] = []
+    for depth, same in groupby(every, key=len):
+        shapes = list(same)
+        numbers = np.array([[(mode.device_class, mode.replicas) for mode in modes] for modes in shapes], np.int64)
+        for alternating in (True, False):
+            families = [each for each in space.families if each.alternates is alternating]
+            if families or (alternating and space.free):
+                bounds = tables.bounds(numbers, _counts(space, families, alternating, numbers[..., 1], many), depth)
+                found = zip(bounds.tolist(), shapes, strict=True)
+                rows += [(bound, alternating, modes) for bound, modes in found if bound < NEVER]
+    return sorted(rows, key=lambda row: (row[0], len(row[2])))
+
+
+def _counts(space: Space, families: Sequence[Family], alternating: bool, widths: Array, many: int) -> Array:
+    """Least and most micro-batches in flight over the families: shape (2, shapes, stages)."""
+    two_lanes = any(each.two_lanes for each in families)
+    rows, place = np.unique(widths, axis=0, return_inverse=True)
+    found = []
+    for replicas in map(tuple, rows.tolist()):
+        counts = [in_flight(each, replicas, many, space.job.objective) for each in families]
+        if alternating and space.free:
+            box = InFlightBox.of(replicas, many)
+            counts += [box.low, box.high]
+        most = [many] * len(replicas) if two_lanes else np.max(counts, axis=0)  # (8) is for one lane
+        found.append((np.min(counts, axis=0), most))
+    ends: Array = np.array(found, np.int64)[place.ravel()].transpose(1, 0, 2)
+    return ends
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """The numbers of the objective, as arrays over pairs; see `pipeplan_formulations.partition.objective.Terms`."""
+
+    overlap: Overlap
+    objective: Literal["step", "bottleneck"]
+    divisor: int
+    through: tuple[Counts, ...]
+    latency: tuple[Array, ...]
+    resources: tuple[LinkResource, ...] = ()
+    paths: tuple[PathCut, ...] = ()
+
+
+class ShapeTables:
+    """Least times and bytes of layers by class and replicas, over all placements of a shape on the nodes."""
+
+    def __init__(self, space: Space, size: int) -> None:
+        self._space, self._many = space, space.job.batch // size
+        classes, prices, job = space.classes, space.prices, space.job
+        most = min(max(len(each.devices) for each in classes), self._many)
+        tables = [prices.table(each.kind, size) for each in classes]
+        shares = [r if job.zero1 else 1 for r in range(1, most + 1)]
+
+        def sums(rows: list[Array]) -> Array:
+            return sums_before(np.stack(rows))
+
+        # By class and boundary; by class, replicas less one, and boundary.
+        self._forward, self._backward, self._saved = (
+            sums([getattr(table, name) for table in tables]) for name in ("forward", "backward", "saved")
+        )
+        self._resident = sums([2 * prices.parameters + -(-prices.optimizer // share) for share in shares])
+        self._update = np.stack([sums([-(-table.update // share) for share in shares]) for table in tables])
+        rings = [[_rings(space, each, r) for r in range(1, most + 1)] for each in classes]
+        parameters = prices.parameters
+        self._reduce = np.stack(
+            [sums([np.minimum.reduce([ring.times(parameters) for ring in own]) for own in row]) for row in rings]
+        )
+        self._reduce_base = np.array([[min(ring.base for ring in own) for own in row] for row in rings], np.int64)
+        self._limit = np.array([usable_memory(each.kind, job) for each in classes], np.int64)
+        self._options = [
+            shared_recomputation(
+                table.forward,
+                table.saved - table.output,
+                table.workspace,
+                table.saved + table.workspace,
+                prices.recomputable & (table.output < table.saved),
+            )
+            for table in tables
+        ]
+        # By class before and behind a boundary: bytes received, and the least time and latency of a hop.
+        links = [[_hops(space, a, b) for b in classes] for a in classes]
+        self._received = np.stack([np.concatenate([[0], table.boundary, [0]]) for table in tables])
+        self._send = np.stack(
+            [
+                [np.minimum.reduce([prices.occupancy(link, table.boundary) for link in own]) for own in row]
+                for row, table in zip(links, tables, strict=True)
+            ]
+        )
+        self._latency = np.array([[min(link.latency for link in own) for own in row] for row in links], np.int64)
+
+    def bounds(self, shapes: Array, counts: Array, depth: int) -> Array:
+        """The least bound over all partitions of each shape, in nanoseconds; `NEVER` where none fits.
+
+        Parameters
+        ----------
+        shapes : array, shape (K, S, 2)
+            Class and replicas of each stage.
+        counts : array, shape (2, K, S)
+            Micro-batches that the memory must hold, and most forwards of a replica before its first backward.
+        """
+        edges = partitions(self._space.constraints.cuts, depth, self._forward.shape[1] - 1)
+        if not len(edges):
+            return np.full(len(shapes), NEVER)
+        # One entry for each pair of a shape and a partition, shape by shape.
+        shape, part = (grid.ravel() for grid in np.indices((len(shapes), len(edges))))
+        kind, width = (list(numbers[shape].T) for numbers in (shapes[..., 0], shapes[..., 1]))
+        edge, held, warm_up = (list(rows.T) for rows in (edges[part], counts[0][shape], counts[1][shape]))
+        spans = list(zip(kind, [w - 1 for w in width], edge[:-1], edge[1:], strict=True))
+        ends = [(kind[s], kind[s + 1], edge[s + 1] - 1) for s in range(depth - 1)]
+        # Least recomputation of each stage, `IMPOSSIBLE` where it does not fit.
+        before = [np.zeros_like(shape), *(self._received[kind[s], edge[s + 1]] for s in range(depth - 1))]
+        longer = [self._recomputed(*spans[s], held[s], before[s]) for s in range(depth)]
+        fits = np.logical_and.reduce([row < IMPOSSIBLE for row in longer])
+        longer = [np.where(fits, row, 0) for row in longer]
+        send = [self._send[end] for end in ends]
+        sums = Sums(
+            forward=[self._forward[c, b] - self._forward[c, a] for c, _, a, b in spans],
+            backward=[
+                self._backward[c, b] - self._backward[c, a] + row
+                for (c, _, a, b), row in zip(spans, longer, strict=True)
+            ],
+            update=[self._update[c, w, b] - self._update[c, w, a] for c, w, a, b in spans],
+            weight=[0] * depth,
+            reduce=[self._reduction(*span) for span in spans],
+            send=send,
+            back=send,
+            link=send,
+            cut=[cut for _, _, cut in ends],
+        )
+        share = [-(-self._many // w) for w in width]
+        late = [np.maximum(most - np.maximum(k, 1), 0) for most, k in zip(share, warm_up, strict=True)]
+        hop = [np.ones_like(shape), *(self._busiest(*pair) for pair in pairwise(width))]
+        hop.append(hop[0])
+        space = self._space
+        terms = _Terms(
+            overlap=space.cluster.overlap.value,
+            objective="bottleneck" if space.job.objective is Objective.BOTTLENECK else "step",
+            divisor=space.job.batch,
+            through=tuple(Counts(share[s], late[s], hop[s + 1], hop[s]) for s in range(depth)),
+            latency=tuple(self._latency[a, b] for a, b, _ in ends),
+        )
+        found = np.where(fits, values(terms, sums), NEVER)
+        least: Array = found.reshape(len(shapes), len(edges)).min(axis=1, initial=NEVER)
+        return least
+
+    def _reduction(self, kind: Array, width: Array, a: Array, b: Array) -> Array:
+        """R: with its base where a layer reduces."""
+        total: Array = self._reduce[kind, width, b] - self._reduce[kind, width, a]
+        return total + np.where(total > 0, self._reduce_base[kind, width], 0)
+
+    def _recomputed(self, kind: Array, width: Array, a: Array, b: Array, held: Array, received: Array) -> Array:
+        """Least recomputed forward time with which a stage fits, a lower bound where that is unknown."""
+        resident = self._resident[width, b] - self._resident[width, a]
+        spare = self._limit[kind] - resident - held * (self._saved[kind, b] - self._saved[kind, a] + received)
+        longer = np.zeros(len(a), np.int64)
+        for number, options in enumerate(self._options):
+            short = np.flatnonzero((kind == number) & (options.workspace.of(a, b) > spare))
+            if not len(short):
+                continue
+            # Each question once: many pairs share a stage.
+            rows = np.stack([a[short], b[short], held[short], spare[short]])
+            rows, place = np.unique(rows, axis=1, return_inverse=True)
+            longer[short] = _least(options, *rows)[place.ravel()]
+        return longer
+
+    def _busiest(self, width: Array, behind: Array) -> Array:
+        """Least micro-batches on the busiest resource of a hop: every lcm-th joins the same replicas."""
+        most = int(max(width.max(), behind.max())) + 1
+        period = np.array([[lcm(a, b) for b in range(most)] for a in range(most)])
+        counts: Array = -(-self._many // period[width, behind])
+        return counts
+
+
+def _least(options: SpanOptions, a: Array, b: Array, held: Array, spare: Array) -> Array:
+    """Least extra time of spans that need some; `IMPOSSIBLE` where nothing fits."""
+    least = np.full(len(a), IMPOSSIBLE)
+    fits = options.fewest_bytes(a, b, held) <= spare
+    crowded = options.crowded(a, b)
+    quick, exact = np.flatnonzero(fits & crowded), np.flatnonzero(fits & ~crowded)
+    least[quick] = options.quick_lower_bound(a[quick], b[quick], held[quick], spare[quick])
+    least[exact] = options.least_each(a[exact], b[exact], held[exact], spare[exact])[0]
+    return least
+
+
+def _rings(space: Space, each: DeviceClass, replicas: int) -> list[Collective]:
+    """The rings that replicas of a class may form."""
+    links = [each.link] if replicas <= each.per_node else []
+    if space.cluster.network is not None and len(each.nodes) > 1:
+        links.append(space.cluster.network)
+    return [all_reduce(replicas, link) for link in links or [each.link]]
+
+
+def _hops(space: Space, before: DeviceClass, behind: DeviceClass) -> list[Link]:
+    """The links that may join devices of two classes."""
+    inside = before.per_node > 1 if before is behind else bool(before.nodes & behind.nodes)
+    links = [before.link] if inside else []
+    if space.cluster.network is not None and len(before.nodes | behind.nodes) > 1:
+        links.append(space.cluster.network)
+    return links or [before.link]

@@ -1,0 +1,55 @@
+"""Bounds of shapes against the partition problems of all their placements and families, on random questions."""
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from pipeplan.core.errors import InputError
+from pipeplan.search.nodes.shapes import sorted_shapes
+from pipeplan.search.space.space import Space
+from pipeplan_formulations import partition
+from pipeplan_formulations.common.report import Limits
+from referee.bridge import objects
+from referee.questions import question
+
+Key = tuple[tuple[tuple[str, int], ...], bool]
+
+
+def compared(document: dict[str, Any]) -> int:
+    """Compare each shape's bound with every candidate of it; the number of candidates that fit somewhere."""
+    try:
+        space = Space(*objects(document))
+    except InputError:
+        return 0
+    if space.impossible or not (space.families or space.free):
+        return 0
+    fitting = 0
+    for size in space.sizes:
+        bounds: dict[Key, int] = defaultdict(lambda: 2**61)
+        for bound, alternating, modes in sorted_shapes(space, size):
+            key = tuple((space.classes[mode.device_class].kind.name, mode.replicas) for mode in modes), alternating
+            bounds[key] = min(bounds[key], bound)  # classes of one kind differ by their links
+        for groups, _ in space.device_groups(size):
+            for candidate in space.candidates(groups, size):
+                report = partition.solve(candidate.problem, Limits(), backend="exact")
+                if report.objective is not None:
+                    fitting += 1
+                    key = tuple((own[0].kind.name, len(own)) for own in groups), candidate.family.alternates
+                    assert bounds[key] <= report.objective, (candidate.label, bounds[key], report.objective)
+    return fitting
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_no_partition_is_better_than_the_bound_of_its_shape(part: int) -> None:
+    """Whatever the placement and the family; a shape without a bound has no partition that fits."""
+    assert sum(compared(question(number)) for number in range(60 * part, 60 * part + 60)) > 500
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("large", [False, True])
+def test_no_partition_of_many_questions_is(large: bool) -> None:
+    """The same on more questions, and on up to ten devices."""
+    numbers = range(100) if large else range(1000, 2000)
+    assert sum(compared(question(number, large)) for number in numbers) > 5_000
