@@ -5,66 +5,72 @@ ready first takes its resources; ties go to the lower device, then to the earlie
 forward, unless it holds as many micro-batches as it may.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from heapq import heappop, heappush
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.schedule import Kind
-from pipeplan.simulate.recurrence.ticks import Channel, Recurrence
+from pipeplan.simulate.recurrence.ticks import Recurrence, Row
 
 UNKNOWN = -1
 """The time of an arrival that has not happened; the micro-batch of a replica that waits for nothing."""
 
-Way = tuple[int, int, int, tuple[int, ...]]
-"""A channel: occupancy, latency, its link or `UNKNOWN`, and its resources if another channel uses one of them."""
+Channel = tuple[int, int, int, tuple[int, ...]]
+"""Occupancy, latency, link or `UNKNOWN` if it keeps nothing busy, and its resources if another channel uses one."""
+Way = tuple[list[Channel], list[int], range]
+"""Channels from a stage to a neighbour, arrivals there by micro-batch, and the neighbour's replicas."""
 
 
 def run_events(recurrence: Recurrence) -> list[int]:
     """Run all actions; return when each replica is free."""
-    pipeline, many = recurrence.pipeline, recurrence.micro_batches
+    pipeline, many, homes = recurrence.pipeline, recurrence.micro_batches, recurrence.homes
     streams, blocks = pipeline.overlap is Overlap.STREAM, pipeline.overlap is Overlap.NONE
-    names = sorted({name for channel in recurrence.shared for name in channel.transfer.resources})
-    number = {name: i for i, name in enumerate(names)}
-
     # Arrivals of tensors and gradients at each stage, by micro-batch; there at once at the first and the last stage.
-    last = len(recurrence.homes) - 1
+    last = len(homes) - 1
     tensors = [[0 if s == 0 else UNKNOWN] * many for s in range(last + 1)]
     gradients = [[0 if s == last else UNKNOWN] * many for s in range(last + 1)]
+    number: dict[str, int] = {}
+    for channel in recurrence.sharing:
+        for name in channel.transfer.resources:
+            number.setdefault(name, len(number))
+    down: list[Way | None] = [
+        (_channels(recurrence, row, number), tensors[s + 1], homes[s + 1]) for s, row in enumerate(recurrence.onward)
+    ]
+    up: list[Way | None] = [
+        (_channels(recurrence, row, number), gradients[s], homes[s]) for s, row in enumerate(recurrence.back)
+    ]
+    ways = list(zip([*down, None], [None, *up], strict=True))
+    # Of each replica, what never changes.
+    fixed = [
+        (recurrence.counts[s], *ways[s], stage.duration(Kind.FORWARD), stage.duration(Kind.BACKWARD), tensor, gradient)
+        for s, (stage, tensor, gradient) in enumerate(zip(pipeline.stages, tensors, gradients, strict=True))
+    ]
     replicas = [
-        (
-            j,
-            len(homes),
-            recurrence.counts[s],
-            len(range(j, many, len(homes))),
-            stage.duration(Kind.FORWARD),
-            stage.duration(Kind.BACKWARD),
-            pipeline.placement[s][j],
-            tensors[s],
-            gradients[s],
-            (_ways(recurrence.onward[s], number), tensors[s + 1], recurrence.homes[s + 1]) if s < last else None,
-            (_ways(recurrence.back[s - 1], number), gradients[s - 1], recurrence.homes[s - 1]) if s else None,
-        )
-        for s, (stage, homes) in enumerate(zip(pipeline.stages, recurrence.homes, strict=True))
-        for j in range(len(homes))
+        (j, len(devices), len(range(j, many, len(devices))), device, *own)
+        for devices, own in zip(pipeline.placement, fixed, strict=True)
+        for j, device in enumerate(devices)
     ]
     free, forwards, backwards = ([0] * len(replicas) for _ in range(3))
     awaited = [UNKNOWN] * len(replicas)  # 2 m for the tensor of micro-batch m, 2 m + 1 for its gradient
-    link_free, resource_free = [0] * recurrence.links, [0] * len(names)
+    link_free, resource_free = [0] * recurrence.links, [0] * len(number)
     movable = list(range(len(replicas)))
-    queue: list[tuple[int, int, int, int, int, int]] = []  # ready, device, position, replica, action, its end
+    # Queued transfers: readiness, device and position in one integer; what else is known of them.
+    positions = 2 * many + 1
+    queue: list[int] = []
+    queued: dict[int, tuple[int, int, int, Way]] = {}
     while True:
         while movable:
             replica = movable.pop()
-            j, width, most, share, forward, backward, device, tensor, gradient, down, up = replicas[replica]
+            j, width, share, device, most, onward, back, forward, backward, tensor, gradient = replicas[replica]
             now, f, b = free[replica], forwards[replica], backwards[replica]
             while True:
                 # The next action, and its start.
                 if f - b < most and f < share:
                     m = j + f * width
-                    arrival, lasts, way, returned = tensor[m], forward, down, 0
+                    arrival, lasts, way, returned = tensor[m], forward, onward, 0
                 elif b < share:
                     m = j + b * width
-                    arrival, lasts, way, returned = gradient[m], backward, up, 1
+                    arrival, lasts, way, returned = gradient[m], backward, back, 1
                 else:
                     break
                 if arrival == UNKNOWN:
@@ -79,11 +85,13 @@ def run_events(recurrence: Recurrence) -> list[int]:
                 if way is None:
                     continue
                 # Its tensor: sent at once over a link of its own, or queued for resources.
-                channels, arrivals, homes = way
+                channels, arrivals, others = way
                 occupancy, latency, link, resources = channels[m % len(channels)]
                 ready = start if streams else now
                 if resources:
-                    heappush(queue, (ready, device, f + b, replica, 2 * m + returned, now))
+                    key = (ready * pipeline.devices + device) * positions + f + b
+                    heappush(queue, key)
+                    queued[key] = replica, 2 * m + returned, now, way
                     if blocks:
                         break
                     continue
@@ -98,21 +106,18 @@ def run_events(recurrence: Recurrence) -> list[int]:
                 if blocks:
                     now = gone
                 arrivals[m] = gone + latency
-                other = homes[m % len(homes)]
+                other = others[m % len(others)]
                 if awaited[other] == 2 * m + returned:
                     awaited[other] = UNKNOWN
                     movable.append(other)
             free[replica], forwards[replica], backwards[replica] = now, f, b
         if not queue:
             return free
-        ready, _, _, replica, action, end = heappop(queue)
-        m, returned = divmod(action, 2)
-        *_, down, up = replicas[replica]
-        way = up if returned else down
-        assert way is not None
-        channels, arrivals, homes = way
+        key = heappop(queue)
+        replica, action, end, (channels, arrivals, others) = queued.pop(key)
+        m = action >> 1
         occupancy, latency, _, resources = channels[m % len(channels)]
-        gone = ready
+        gone = key // (pipeline.devices * positions)
         for resource in resources:
             if resource_free[resource] > gone:
                 gone = resource_free[resource]
@@ -125,17 +130,15 @@ def run_events(recurrence: Recurrence) -> list[int]:
             free[replica] = gone
             movable.append(replica)
         arrivals[m] = gone + latency
-        other = homes[m % len(homes)]
+        other = others[m % len(others)]
         if awaited[other] == action:
             awaited[other] = UNKNOWN
             movable.append(other)
 
 
-def _ways(channels: Sequence[Channel], number: Mapping[str, int]) -> list[Way]:
-    ways = []
-    for channel in channels:
-        transfer = channel.transfer
-        link = channel.link if transfer.resources else UNKNOWN
-        resources = tuple(number[name] for name in dict.fromkeys(transfer.resources)) if channel.shared else ()
-        ways.append((transfer.occupancy, transfer.latency, link, resources))
-    return ways
+def _channels(recurrence: Recurrence, row: Row, number: Mapping[str, int]) -> list[Channel]:
+    channels = []
+    for transfer, link, shared, _ in recurrence.channels(row):
+        resources = tuple(number[name] for name in dict.fromkeys(transfer.resources)) if shared else ()
+        channels.append((transfer.occupancy, transfer.latency, link if transfer.resources else UNKNOWN, resources))
+    return channels

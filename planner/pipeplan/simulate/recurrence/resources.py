@@ -29,11 +29,11 @@ def competing(recurrence: Recurrence) -> bool:
     if any(not stage.duration(kind) for stage in recurrence.pipeline.stages for kind in kinds):
         return True
     for row in (*recurrence.onward, *recurrence.back):
-        names = [
-            (name, channel.device) for channel in row for name in set(channel.shared) if channel.transfer.occupancy
-        ]
-        if len(set(names)) > len({name for name, _ in names}):
-            return True
+        sender: dict[str, int] = {}
+        for channel in recurrence.channels(row):
+            users = (sender.setdefault(name, channel.device) for name in channel.shared)
+            if channel.transfer.occupancy and any(device != channel.device for device in users):
+                return True
     return False
 
 
@@ -46,10 +46,10 @@ def undisturbed(recurrence: Recurrence, record: Record, latest: int) -> bool:
     if latest >= LARGEST:
         return False
     users: dict[str, list[Channel]] = defaultdict(list)
-    for channel in recurrence.shared:
+    for channel in recurrence.sharing:
         for name in channel.shared:
             users[name].append(channel)
-    times = {channel.link: _times(recurrence, channel, record[channel.link]) for channel in recurrence.shared}
+    times = {channel.link: _times(recurrence, channel, record[channel.link]) for channel in recurrence.sharing}
     for channels in users.values():
         rows = [times[channel.link] for channel in channels]
         ready, begin, end = (np.concatenate(column) for column in zip(*rows, strict=True))

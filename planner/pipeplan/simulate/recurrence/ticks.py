@@ -1,12 +1,12 @@
 """The recurrence over (tick, stage): a pipeline's numbers for it, and the walk through its ticks."""
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, islice, pairwise
 from math import lcm
+from typing import NamedTuple
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import PlanError
@@ -22,8 +22,7 @@ Returned = tuple[int, int, int, int, int, int, Log | None, deque[int], deque[int
 """A backward: the same, the gradients that its stage waits for, and those that the stage before it waits for."""
 
 
-@dataclass(frozen=True)
-class Channel:
+class Channel(NamedTuple):
     """Transfers of one pair of replicas in one direction.
 
     ``link`` is the number of their link, ``shared`` the resources that other channels use too, ``device`` the sender.
@@ -33,6 +32,14 @@ class Channel:
     link: int
     shared: tuple[str, ...]
     device: int
+
+
+class Row(NamedTuple):
+    """The transfers of one boundary in one direction, the number of the first one's link, and the sending stage."""
+
+    transfers: Sequence[Transfer]
+    first_link: int
+    sender: int
 
 
 class Recurrence:
@@ -48,8 +55,12 @@ class Recurrence:
         e_s: ticks between a micro-batch's forward and its backward.
     homes : list of range
         Numbers of each stage's replicas.
+    onward, back : list of Row
+        By boundary.
     links : int
-        Number of channels. Two more links stand for the tensors that the last and the first stage do not send.
+        Number of channels, each of which has a link.
+    shared : set of str
+        Resources that several channels use.
     """
 
     def __init__(self, pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> None:
@@ -61,27 +72,29 @@ class Recurrence:
         self._rising = self.offsets[::-1]
         self.period = lcm(*pipeline.replicas)
         self.homes = [range(a, b) for a, b in pairwise(accumulate(pipeline.replicas, initial=0))]
-        uses: dict[str, int] = {}
-        for transfer in chain(*pipeline.transfers, *pipeline.returns):
-            for name in set(transfer.resources):
-                uses[name] = uses.get(name, 0) + 1
-        shared = {name for name, count in uses.items() if count > 1}
-        self.links = 0
-        self.onward = [self._channels(row, s, shared) for s, row in enumerate(pipeline.transfers)]
-        self.back = [self._channels(row, s + 1, shared) for s, row in enumerate(pipeline.returns)]
+        rows = [*pipeline.transfers, *pipeline.returns]
+        first = list(accumulate(map(len, rows), initial=0))
+        senders = [*range(len(pipeline.transfers)), *range(1, len(pipeline.returns) + 1)]
+        both = list(map(Row, rows, first, senders))
+        self.onward, self.back = both[: len(pipeline.transfers)], both[len(pipeline.transfers) :]
+        self.links = first[-1]
+        uses = Counter(chain.from_iterable(transfer.resources for transfer in chain.from_iterable(rows)))
+        self.shared = {name for name, count in uses.items() if count > 1}
 
-    def _channels(self, row: Sequence[Transfer], sender: int, shared: set[str]) -> list[Channel]:
-        devices, first = self.pipeline.placement[sender], self.links
-        self.links += len(row)
-        return [
-            Channel(each, first + m, tuple(n for n in each.resources if n in shared), devices[m % len(devices)])
-            for m, each in enumerate(row)
-        ]
+    def channels(self, row: Row) -> Iterator[Channel]:
+        """Yield the channels of a boundary in one direction."""
+        devices, first = self.pipeline.placement[row.sender], row.first_link
+        for m, transfer in enumerate(row.transfers):
+            shared = tuple(name for name in transfer.resources if name in self.shared)
+            yield Channel(transfer, first + m, shared, devices[m % len(devices)])
 
     @cached_property
-    def shared(self) -> list[Channel]:
-        """Channels whose link shares a resource with other channels."""
-        return [channel for channel in chain(*self.onward, *self.back) if channel.shared]
+    def sharing(self) -> list[Channel]:
+        """Channels that share a resource with others."""
+        if not self.shared:
+            return []
+        every = chain.from_iterable(map(self.channels, (*self.onward, *self.back)))
+        return [channel for channel in every if channel.shared]
 
     def active(self, tick: int) -> tuple[bool, int, int]:
         """Return whether forwards run in a tick, and how many stages have ended and begun their backwards."""
@@ -125,11 +138,18 @@ class Walk:
     def __init__(self, recurrence: Recurrence, scale: int = 1, log: bool = False) -> None:
         self._recurrence, self._scale = recurrence, scale
         self.free = [0] * recurrence.homes[-1].stop
-        self.link_free = [0] * (recurrence.links + 2)
+        self.link_free = [0] * (recurrence.links + 2)  # the last two: of tensors that no stage sends
         self.waiting = [deque[int]() for _ in recurrence.homes]
-        self.logs: dict[int, Log] = {channel.link: [] for channel in recurrence.shared} if log else {}
+        self.logs: dict[int, Log] = {channel.link: [] for channel in recurrence.sharing} if log else {}
         self._forward_rows: dict[int, list[Sent]] = {}
         self._backward_rows: dict[int, list[Returned]] = {}
+        # Entries of each stage by micro-batch, until all repeats.
+        last, unused = len(recurrence.homes) - 1, deque[int](maxlen=0)
+        self._down = [self._entries(s, Kind.FORWARD) for s in range(last + 1)]
+        self._up = [
+            [(*each, self.waiting[s], self.waiting[s - 1] if s else unused) for each in self._entries(s, Kind.BACKWARD)]
+            for s in range(last, -1, -1)
+        ]
 
     def flat(self) -> list[int]:
         """Return the state's times in one list."""
@@ -206,42 +226,39 @@ class Walk:
 
     def _forwards(self, tick: int) -> list[Sent]:
         """Return the forwards of a tick, first stage first."""
-        own, place = self._recurrence, tick % self._recurrence.period
+        place = tick % self._recurrence.period
         row = self._forward_rows.get(place)
         if row is None:
-            channels = [*(channels[tick % len(channels)] for channels in own.onward), None]
-            row = self._forward_rows[place] = [
-                self._sent(s, tick, stage.duration(Kind.FORWARD), channel or own.links)
-                for s, (stage, channel) in enumerate(zip(own.pipeline.stages, channels, strict=True))
-            ]
+            row = self._forward_rows[place] = [own[tick % len(own)] for own in self._down]
         return row
 
     def _backwards(self, tick: int) -> list[Returned]:
         """Return the backwards of a tick of all stages, last stage first."""
-        own, place = self._recurrence, tick % self._recurrence.period
+        place = tick % self._recurrence.period
         row = self._backward_rows.get(place)
         if row is None:
-            row = self._backward_rows[place] = []
-            unused: deque[int] = deque(maxlen=0)
-            for s in reversed(range(len(own.homes))):
-                m = tick - own.offsets[s]
-                channel = own.back[s - 1][m % len(own.back[s - 1])] if s else own.links + 1
-                sent = self._sent(s, m, own.pipeline.stages[s].duration(Kind.BACKWARD), channel)
-                row.append((*sent, self.waiting[s], self.waiting[s - 1] if s else unused))
+            rows = zip(self._up, reversed(self._recurrence.offsets), strict=True)
+            row = self._backward_rows[place] = [own[(tick - e) % len(own)] for own, e in rows]
         return row
 
-    def _sent(self, stage: int, micro_batch: int, lasts: int, channel: Channel | int) -> Sent:
-        """Return an action's entry; ``channel`` is the number of an unused link where nothing is sent."""
-        homes, scale = self._recurrence.homes[stage], self._scale
-        replica = homes[micro_batch % len(homes)]
-        if isinstance(channel, int):
-            return replica, scale * lasts, scale * lasts, channel, 0, 0, None
-        transfer, overlap = channel.transfer, self._recurrence.pipeline.overlap
-        occupancy, latency, least = transfer.occupancy, transfer.latency, lasts
-        if overlap is Overlap.NONE:  # the device waits while it sends, so its tensors never wait for their link
-            lasts, occupancy = lasts + occupancy, 0
-        elif not transfer.resources:  # nothing is busy: the tensor only arrives later
-            least = max(least, occupancy)
-            latency, occupancy = latency + (0 if overlap is Overlap.STREAM else occupancy), 0
-        times = (scale * lasts, scale * least, channel.link, scale * occupancy, scale * latency)
-        return replica, *times, self.logs.get(channel.link)
+    def _entries(self, s: int, kind: Kind) -> list[Sent]:
+        """Return a stage's actions of one kind and their transfers, by micro-batch."""
+        own, scale = self._recurrence, self._scale
+        homes, lasts = own.homes[s], own.pipeline.stages[s].duration(kind)
+        rows = own.onward[s : s + 1] if kind is Kind.FORWARD else own.back[max(s - 1, 0) : s]
+        if not rows:  # nothing is sent
+            link = own.links + (kind is Kind.BACKWARD)
+            return [(home, scale * lasts, scale * lasts, link, 0, 0, None) for home in homes]
+        streams, blocks = (own.pipeline.overlap is each for each in (Overlap.STREAM, Overlap.NONE))
+        entries = []
+        for m, transfer in enumerate(rows[0].transfers):
+            busy, late, occupancy, least = lasts, transfer.latency, transfer.occupancy, lasts
+            if blocks:  # the device waits while it sends, so its tensors never wait for their link
+                busy, occupancy = lasts + occupancy, 0
+            elif not transfer.resources:  # nothing is busy: the tensor only arrives later
+                least = max(least, occupancy)
+                late, occupancy = late + (0 if streams else occupancy), 0
+            link = rows[0].first_link + m
+            times = (scale * busy, scale * least, link, scale * occupancy, scale * late)
+            entries.append((homes[m % len(homes)], *times, self.logs.get(link)))
+        return entries
