@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import inf
 
 from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.job import Objective
@@ -82,24 +83,26 @@ def evaluate(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> 
 
     For the bottleneck objective the value is the largest stage load.
     """
-    if candidate.objective is Objective.BOTTLENECK:
-        return EvaluatedPlan(cluster, candidate, boundaries, largest_load(cluster, candidate, boundaries))
-    pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
-    if follows_recurrence(candidate):
-        value = step_time(pipeline, candidate.micro_batches, candidate.in_flight)
-    else:
-        value = makespan(candidate.schedule(pipeline), pipeline)
-    return EvaluatedPlan(cluster, candidate, boundaries, value)
+    return EvaluatedPlan(cluster, candidate, boundaries, _value(cluster, candidate, boundaries, inf))
 
 
 def evaluate_at_most(
     cluster: Cluster, candidate: Candidate, boundaries: Boundaries, most: float
 ) -> EvaluatedPlan | None:
     """Return the same plan, or None if its value is above ``most`` nanoseconds, which takes less time to find out."""
-    if least_value(cluster, candidate, boundaries) > most:
-        return None
-    found = evaluate(cluster, candidate, boundaries)
-    return found if found.value <= most else None
+    value = _value(cluster, candidate, boundaries, most)
+    return EvaluatedPlan(cluster, candidate, boundaries, value) if value <= most else None
+
+
+def _value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries, most: float) -> int:
+    """Return the plan's value in nanoseconds, or a lower bound on it above ``most``."""
+    if candidate.objective is Objective.BOTTLENECK:
+        return largest_load(cluster, candidate, boundaries)
+    pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
+    if follows_recurrence(candidate):
+        return step_time(pipeline, candidate.micro_batches, candidate.in_flight, most)
+    bound = candidate.problem.evaluate(boundaries) if most < inf else 0
+    return bound if bound > most else makespan(candidate.schedule(pipeline), pipeline)
 
 
 def least_value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:

@@ -26,6 +26,7 @@ Otherwise an event loop finds the times (`recurrence.events`), still without lis
 """
 
 from collections.abc import Sequence
+from math import inf
 
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.simulate.recurrence.events import run_events
@@ -36,7 +37,7 @@ from pipeplan.simulate.recurrence.ticks import Recurrence
 __all__ = ["least_step_time", "peaks", "step_time"]
 
 
-def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
+def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], most: float = inf) -> int:
     """Return the nanoseconds of a step of 1F1B with these in-flight counts. GPipe has all of a replica's micro-batches.
 
     Parameters
@@ -45,6 +46,8 @@ def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) 
         At most one stage on each device, without token slices.
     in_flight : sequence of int
         Micro-batches per replica of each stage.
+    most : float
+        If a lower bound exceeds this number, it is returned instead.
 
     Raises
     ------
@@ -54,10 +57,12 @@ def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) 
     recurrence = Recurrence(pipeline, micro_batches, in_flight)
     if not recurrence.shared:
         return _with_closing(recurrence, run(recurrence)[0])
-    if not competing(recurrence):
-        free, record = run(recurrence, log=True)
-        if undisturbed(recurrence, record, max(free)):
-            return _with_closing(recurrence, free)
+    alone = not competing(recurrence)
+    if alone or most < inf:
+        free, record = run(recurrence, log=alone)
+        value = _with_closing(recurrence, free)
+        if value > most or (alone and undisturbed(recurrence, record, max(free))):
+            return value
     return _with_closing(recurrence, run_events(recurrence))
 
 
