@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -26,11 +27,19 @@ def transfer(cluster: Cluster, source: Device, target: Device, size: int) -> Tra
     if source.index == target.index:
         return Transfer()
     link = cluster.link(source, target)
-    if source.node == target.node:
-        resources: tuple[str, ...] = (f"d{source.index} to d{target.index}",)
-    else:
-        resources = (f"node {source.node} card out", f"node {target.node} card in")
+    within = source.node == target.node
+    resources = _own_link(source.index, target.index) if within else _cards(source.node, target.node)
     return Transfer(size, link.occupancy(size), link.latency, resources)
+
+
+@lru_cache(maxsize=2**16)
+def _own_link(source: int, target: int) -> tuple[str, ...]:
+    return (f"d{source} to d{target}",)
+
+
+@lru_cache(maxsize=2**16)
+def _cards(source: int, target: int) -> tuple[str, ...]:
+    return f"node {source} card out", f"node {target} card in"
 
 
 def rings(cluster: Cluster, groups: Sequence[Sequence[Device]]) -> tuple[Collective, ...]:

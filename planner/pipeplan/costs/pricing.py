@@ -242,8 +242,12 @@ def assemble(
     first = list(accumulate((len(group) for group in groups), initial=0))
     held = [range(a, b) for _, a, b in spans]
     sums = [together(cluster, groups, stages_holding(w.layers, held), w.parameters) for w in chain.shared]
+    stages = (
+        _stage(chain, spans[s], again[s], sums, total, most)
+        for s, (total, most) in enumerate(zip(*_of_spans(chain, boundaries), strict=True))
+    )
     return Pipeline(
-        stages=tuple(_stage(chain, s, a, b, layers, sums) for (s, a, b), layers in zip(spans, again, strict=True)),
+        stages=tuple(stages),
         placement=tuple(tuple(range(a, b)) for a, b in pairwise(first)),
         transfers=tuple(_transfers(cluster, a, b, size) for (a, b), size in hops),
         returns=tuple(_transfers(cluster, b, a, size) for (a, b), size in hops),
@@ -262,8 +266,38 @@ def _transfers(
     return tuple(transfer(cluster, source[m % len(source)], target[m % len(target)], size) for m in range(period))
 
 
-def _stage(chain: Chain, s: int, a: int, b: int, again: set[int], sums: Sequence[int]) -> Stage:
-    """Return the stage of layers a … b − 1; ``sums`` has the nanoseconds of each shared weight's gradient sum."""
+SUMMED = ("forward", "backward", "input_gradient", "weight_gradient", "update", "reduce", "resident", "saved")
+LARGEST = ("workspace", "forward_workspace")
+
+
+def _of_spans(chain: Chain, boundaries: Boundaries) -> tuple[list[list[int]], list[list[int]]]:
+    """Return for each stage the sums of its layers in each table of `SUMMED`, and the maxima in those of `LARGEST`."""
+    stage, layer = np.repeat(np.arange(len(boundaries) - 1), np.diff(boundaries)), np.arange(boundaries[-1])
+    begins = boundaries[:-1]
+    totals = [np.add.reduceat(getattr(chain, name)[stage, layer], begins) for name in SUMMED]
+    maxima = [np.maximum.reduceat(getattr(chain, name)[stage, layer], begins) for name in LARGEST]
+    return np.array(totals).T.tolist(), np.array(maxima).T.tolist()
+
+
+def _stage(
+    chain: Chain, span: tuple[int, int, int], again: set[int], sums: Sequence[int], totals: list[int], most: list[int]
+) -> Stage:
+    """Return the stage of layers a … b − 1.
+
+    Parameters
+    ----------
+    span : (int, int, int)
+        The stage's number, a and b.
+    again : set of int
+        Layers that are recomputed.
+    sums : sequence of int
+        Nanoseconds of each shared weight's gradient sum.
+    totals, most : list of int
+        The stage's row of each list of `_of_spans`.
+    """
+    s, a, b = span
+    forward, backward, input_gradient, weight_gradient, update, reduce, resident, saved = totals
+    workspace, forward_workspace = most
     copies = chain.copies(a, b)
     # Gradient sums in which the stage takes part: for its copies, and for weights of its own that others copy.
     tied = [time for shared, time in zip(chain.shared, sums, strict=True) if shared.copied(a, b)]
@@ -273,18 +307,17 @@ def _stage(chain: Chain, s: int, a: int, b: int, again: set[int], sums: Sequence
     repeated = sum(int(chain.forward[s, i]) for i in again)
     freed = sum(int(chain.saved[s, i] - chain.output[s, i]) for i in again)
     rebuilt = [int(chain.saved[s, i] + chain.workspace[s, i]) for i in again]
-    reduced = bool(chain.reduce[s, a:b].any())
     return Stage(
-        forward=int(chain.forward[s, a:b].sum()),
-        backward=int(chain.backward[s, a:b].sum()) + repeated,
-        input_gradient=int(chain.input_gradient[s, a:b].sum()) + repeated,
-        weight_gradient=int(chain.weight_gradient[s, a:b].sum()),
-        update=int(chain.update[s, a:b].sum() + sum(shared.update[s] for shared in copies)),
-        reduce=sum(tied) + (int(chain.reduce[s, a:b].sum() + chain.reduce_base[s]) if reduced else 0),
-        resident=chain.stays(s, a, b),
-        held=int(chain.saved[s, a:b].sum()) + received - freed,
-        workspace=max(int(chain.workspace[s, a:b].max()), *rebuilt, 0),
-        forward_workspace=int(chain.forward_workspace[s, a:b].max()),
+        forward=forward,
+        backward=backward + repeated,
+        input_gradient=input_gradient + repeated,
+        weight_gradient=weight_gradient,
+        update=update + sum(int(shared.update[s]) for shared in copies),
+        reduce=sum(tied) + (reduce + int(chain.reduce_base[s]) if reduce else 0),
+        resident=resident + sum(int(shared.resident[s]) for shared in copies),
+        held=saved + received - freed,
+        workspace=max(workspace, *rebuilt, 0),
+        forward_workspace=forward_workspace,
     )
 
 
