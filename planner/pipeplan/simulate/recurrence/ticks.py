@@ -205,24 +205,29 @@ class Walk:
 
     def _stream(self, forwards: Sequence[Sent], backwards: Sequence[Returned]) -> None:
         """Run one tick where tensors leave while they are being made."""
-        free = self.free
+        free, link_free = self.free, self.link_free
         arrival = 0
         for replica, lasts, least, link, occupancy, latency, log in forwards:
-            start = max(free[replica], arrival)
+            start = free[replica]
+            if arrival > start:
+                start = arrival
             free[replica] = start + lasts
-            arrival = self._last_byte(start, least, link, occupancy, log) + latency
+            time = (start if start > link_free[link] else link_free[link]) + occupancy
+            link_free[link] = time
+            arrival = (time if time > start + least else start + least) + latency
+            if log is not None:
+                log += start, time
         for replica, lasts, least, link, occupancy, latency, log, awaited, others in backwards:
-            start = max(free[replica], awaited.popleft())
+            start = free[replica]
+            arrival = awaited.popleft()
+            if arrival > start:
+                start = arrival
             free[replica] = start + lasts
-            others.append(self._last_byte(start, least, link, occupancy, log) + latency)
-
-    def _last_byte(self, start: int, least: int, link: int, occupancy: int, log: Log | None) -> int:
-        """Send the tensor of an action that begins at ``start``; return the time at which its last byte has left."""
-        time = max(start, self.link_free[link]) + occupancy
-        self.link_free[link] = time
-        if log is not None:
-            log += start, time
-        return max(time, start + least)
+            time = (start if start > link_free[link] else link_free[link]) + occupancy
+            link_free[link] = time
+            others.append((time if time > start + least else start + least) + latency)
+            if log is not None:
+                log += start, time
 
     def _forwards(self, tick: int) -> list[Sent]:
         """Return the forwards of a tick, first stage first."""
