@@ -36,6 +36,12 @@ SLOPE = 1 << 64
 """K: above every slope."""
 LONGEST_WAIT = 64
 """Most periods after a failed attempt until the next one."""
+COST = 2
+"""Time of a tick of an attempt, in ticks."""
+LOSS, LEAST_LOSS = 0.25, 50
+"""Ticks that attempts may cost beyond those leapt over: a share of the ticks that were run, and so many more."""
+PROBES = 16
+"""Replicas whose times are looked at first."""
 KEPT = 1_000_000
 """Most times in the states that are kept to find a repetition."""
 
@@ -62,6 +68,7 @@ class _Leaps:
         self._recurrence = recurrence
         self._walk, self._trial = Walk(recurrence, 1, log), Walk(recurrence, SLOPE, log)
         self._record: Record = {link: [] for link in self._walk.logs}
+        self._walked = self._lost = 0  # ticks
 
     def run(self, leaps: bool) -> tuple[list[int], Record]:
         recurrence = self._recurrence
@@ -79,6 +86,7 @@ class _Leaps:
     def _leap(self, tick: int, end: int) -> int:
         """Run some ticks of a phase and leap over others; return the first tick that is left."""
         walk, period = self._walk, self._recurrence.period
+        step = -(-len(walk.free) // PROBES)
         leapt = 1
         while leapt and end - tick > 3 * period:
             states = deque([walk.flat()], maxlen=max(KEPT // len(walk.free), 4))
@@ -87,17 +95,21 @@ class _Leaps:
             while not leapt and end - tick > 2 * period:
                 walk.run(tick, tick + period)
                 tick, number = tick + period, number + 1
+                self._walked += period
                 states.append(walk.flat())
-                # If the replicas' times grow as they did q periods ago, q may be a period of the growth.
-                growth = tuple(map(sub, walk.free, states[-2]))
+                # If some replicas' times grow as they did q periods ago, q may be a period of the growth.
+                growth = tuple(map(sub, walk.free[::step], states[-2][: len(walk.free) : step]))
                 q = number - last_seen.get(growth, -KEPT)
                 last_seen[growth] = number
                 if number < wait or q + 1 >= len(states) or end - tick < 2 * q * period:
+                    continue
+                if self._lost + COST * q * period > LOSS * self._walked + LEAST_LOSS:
                     continue
                 if all(map(eq, map(sub, states[-1], states[-2]), map(sub, states[-1 - q], states[-2 - q]))):
                     leapt = self._periods(tick, states[-1], states[-1 - q], q * period, (end - tick) // (q * period))
                     wait = number + min(2 * q, LONGEST_WAIT)
                     tick += leapt * q * period
+                    self._lost -= leapt * q * period
         return tick
 
     def _periods(self, tick: int, state: list[int], before: list[int], ticks: int, most: int) -> int:
@@ -112,6 +124,7 @@ class _Leaps:
             for log in trial.logs.values():
                 log.clear()
             trial.run(tick, tick + ticks)
+            self._lost += COST * ticks
             reached = trial.flat()
             wanted = [(v + (last + 1) * r) * SLOPE - r for v, r in zip(state, rates, strict=True)]
             if reached != wanted:
