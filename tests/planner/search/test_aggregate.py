@@ -39,7 +39,7 @@ def test_large_clusters_answer_with_the_depth_that_is_asked_for(monkeypatch):
 
 def test_an_answer_has_the_bound_of_each_layout(monkeypatch):
     """All layouts of a large cluster are named, least bound first; together they bound no less than the answer."""
-    for module, name in ((space, "FEW"), (layouts, "SMALL"), (layouts, "SMALL_CELLS")):
+    for module, name in ((space, "FEW"), (space, "PAIRS"), (layouts, "SMALL"), (layouts, "SMALL_CELLS")):
         monkeypatch.setattr(module, name, 0)
     found = pipeplan.solve(MODEL, CLUSTER, job=Job(batch=8, micro_batches=(8,)))
     bounds = [bound for _, bound in found.layouts]
