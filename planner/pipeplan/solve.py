@@ -21,6 +21,7 @@ from pipeplan.search.build_plan import build_plan
 from pipeplan.search.heuristics import Baseline, baselines
 from pipeplan.search.infeasible import total_memory_shortfall
 from pipeplan.search.intra_layer import divide
+from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
 from pipeplan.search.robust import Robust, as_robust
 from pipeplan.search.robust.choice import choose
@@ -56,6 +57,7 @@ def solve(
     robust: Robust | float | str | None = None,
     on_progress: OnProgress = lambda *_: None,
     example_inputs: Any = None,
+    proposals: Proposals | None = None,
     **options: Any,
 ) -> Result:
     """Find the best plan for one training step, with a proven bound on its distance from the optimum.
@@ -86,6 +88,8 @@ def solve(
         ``on_progress(incumbent, bound, open)`` in nanoseconds, called after every improvement.
     example_inputs : tensor or tuple of tensors, optional
         For a torch module: one batch, whose first axis counts samples.
+    proposals : Proposals, optional
+        What heuristics proposed for the same model, cluster and job under other schedules.
     **options
         Other fields of `Job`, like ``optimizer='adam'`` or ``memory=16 * 2**30``.
 
@@ -143,14 +147,17 @@ def solve(
                 search.defer(late)
         if space.large:  # there, plans of heuristics come late and improve little
             search.run(reserve=search.limits.time * FOR_HEURISTICS)
+        after = space.large and search.incumbent is not None
         with interruptible():
             rows = baselines(
                 space,
                 search.limits.time * FOR_HEURISTICS,
                 search.submit,
-                known=search.incumbent is not None,
-                at_most=max(search.rest, 0.0) / 2 + search.slack,
+                incumbent=lambda: search.value,
+                at_most=max(search.left, 0.0) if after else max(search.rest, 0.0) / 2 + search.slack,
                 affords=search.affords,
+                pace=search.pace,
+                proposals=proposals,
             )
         search.run(reserve=search.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
         if search.stop is not Stop.INTERRUPT:

@@ -188,7 +188,10 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     def run(self, reserve: float = 0.0) -> None:
         """Search until the gap is closed, a limit is reached, or only ``reserve`` seconds are left."""
         self._reserve = reserve
-        super().run()
+        try:
+            super().run()
+        finally:
+            self._reserve = 0.0
 
     def advance(self, node: Node) -> Step[Node]:
         """One step of a node."""

@@ -19,6 +19,7 @@ from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.chain import UNLIMITED, Boundaries
 from pipeplan.costs.pricing import assemble
+from pipeplan.schedules.family import shares
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.simulate import makespan, simulate
 
@@ -71,6 +72,24 @@ def evaluate(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> 
         return EvaluatedPlan(cluster, candidate, boundaries, largest_load(cluster, candidate, boundaries))
     pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
     return EvaluatedPlan(cluster, candidate, boundaries, makespan(candidate.schedule(pipeline), pipeline))
+
+
+def peaks(evaluated: EvaluatedPlan) -> tuple[int, ...]:
+    """Peak bytes of each device.
+
+    GPipe and 1F1B run on one lane, where the order of a replica's list decides how many micro-batches it holds,
+    whatever the times are. Their peaks need no timeline.
+    """
+    candidate = evaluated.candidate
+    if not (candidate.family.alternates or candidate.family.phases):
+        return evaluated.timeline.peaks
+    pipeline, many = evaluated.pipeline, candidate.micro_batches
+    most = candidate.family.in_flight(candidate.replicas, many)
+    held = [(pipeline.stages[s], min(most[s], len(own))) for s, own in shares(candidate.replicas, many)]
+    return tuple(
+        runtime + stage.resident + count * stage.held + stage.workspace
+        for runtime, (stage, count) in zip(pipeline.runtime, held, strict=True)
+    )
 
 
 def largest_load(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:

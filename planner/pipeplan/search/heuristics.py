@@ -1,20 +1,26 @@
-"""Plans of published heuristics, simulated like all others: warm starts, and baselines of the report.
+"""Plans of published heuristics, bounded and simulated like all others: warm starts, and baselines of the report.
 
 Partitioners choose stage boundaries for one device per stage, on the devices as listed. Baseline planners also choose
 the devices that share a stage. Both get the micro-batch size and schedule family that suit their plan best.
+
+::
+
+    every heuristic      all its proposals, each with its bound; below the incumbent: simulated ──▶ warm starts
+    then, by bound       its best proposal is simulated, also where it cannot win               ──▶ "138.7 s"
+    no time left         the least bound of its proposals                                       ──▶ "at least 138.7 s"
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
-from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
-from pipeplan.baselines.planners import PLANNERS, unlike
+from pipeplan.baselines.partitioners import PARTITIONERS
+from pipeplan.baselines.planners import PLANNERS
 from pipeplan.core.job import Objective
-from pipeplan.costs.chain import Boundaries
-from pipeplan.search.evaluate import EvaluatedPlan, evaluate, overflow
+from pipeplan.search.evaluate import MOST, EvaluatedPlan, Pace, actions, evaluate, overflow, peaks
+from pipeplan.search.proposals import Proposal, Proposals
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
 
@@ -23,49 +29,208 @@ CUT_SHORT = "the time was over before all that it proposes was simulated"
 SHORT = "the time does not suffice for it on this number of layers"
 LONG = "the time does not suffice to simulate this number of micro-batches"
 """Reasons why a heuristic has no plan, or not its best one, although it may have one."""
-NOT_ASKED = (LATE, SHORT, LONG)
+NOT_ASKED = (LATE, CUT_SHORT, SHORT, LONG)
 """Reasons that leave open whether the heuristic has a plan."""
-
-SECONDS_PER_STEP = 1e-8
-"""Approximate seconds per unit of a heuristic's `effort`."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A heuristic's best plan, or the reason why it has none.
+    """A heuristic's best plan, a lower bound on it where it was not simulated, or the reason why it has none.
 
-    ``outside``: why the plan lies outside the searched space, if it does. Such a plan is only shown.
+    Attributes
+    ----------
+    name : str
+    evaluated : EvaluatedPlan or None
+    why : str
+        The reason why there is no plan, or why not all that the heuristic proposes was simulated.
+    outside : str
+        Why the plan lies outside the searched space, if it does. Such a plan is only shown.
+    bound : int or None
+        Nanoseconds that every plan of the heuristic takes at least, if it has plans that fit and none was simulated.
+    bounded : str
+        Label of the plan with this bound.
     """
 
     name: str
     evaluated: EvaluatedPlan | None
     why: str = ""
     outside: str = ""
+    bound: int | None = None
+    bounded: str = ""
 
     @property
     def value(self) -> int | None:
-        """Nanoseconds; None without a plan."""
+        """Nanoseconds; None without a simulated plan."""
         return None if self.evaluated is None else self.evaluated.value
 
     @property
     def label(self) -> str:
         """Depth, micro-batches and family of the plan, for users."""
-        return "" if self.evaluated is None else self.evaluated.label
+        return self.bounded if self.evaluated is None else self.evaluated.label
 
     @property
     def peaks(self) -> tuple[int, ...]:
         """Peak bytes of each device."""
-        return () if self.evaluated is None else self.evaluated.timeline.peaks
+        return () if self.evaluated is None else peaks(self.evaluated)
+
+
+class _Reason:
+    """The reason why a heuristic has no plan: that of its first proposal, which has the smallest micro-batches."""
+
+    def __init__(self) -> None:
+        self._first: str | Callable[[], str | None] | None = None
+
+    def add(self, text: str | Callable[[], str | None]) -> None:
+        """Set the reason, if it is the first one."""
+        if self._first is None:
+            self._first = text
+
+    @property
+    def text(self) -> str:
+        """The reason as text."""
+        if self._first is None:
+            return "the job does not allow one device per stage"
+        return self._first if isinstance(self._first, str) else self._first() or ""
+
+
+@dataclass(frozen=True, order=True)
+class _Fitting:
+    """A plan that fits; plans are sorted by bound, then by micro-batches in flight.
+
+    ``family`` is the position among the candidates of the proposal's devices and micro-batch size.
+    """
+
+    bound: int
+    held: int
+    number: int
+    proposal: Proposal = field(compare=False)
+    family: int = field(compare=False)
 
 
 @dataclass
-class _Reason:
-    """The latest reason why a heuristic has no plan."""
+class _Turn:
+    """A heuristic, its proposals that are not simulated yet, sorted, and its best plan.
 
-    text: str = "the job does not allow one device per stage"
+    Attributes
+    ----------
+    families : tuple of str
+        Families that it runs; empty if all.
+    free : bool
+        Whether it also runs 1F1B with other in-flight counts.
+    short : str
+        The reason why not all proposals were made, if so.
+    late : str
+        The reason why one of them was not simulated.
+    beyond : bool
+        Whether all proposals that fit lie outside the searched space.
+    """
+
+    name: str
+    families: tuple[str, ...] = ()
+    free: bool = True
+    why: _Reason = field(default_factory=_Reason)
+    waiting: list[_Fitting] = field(default_factory=list)
+    best: EvaluatedPlan | None = None
+    short: str = ""
+    late: str = ""
+    beyond: bool = False
+
+    def may_gain(self, fitting: _Fitting) -> bool:
+        """Return True if a plan may be faster than the best one."""
+        return self.best is None or fitting.bound < self.best.value
 
 
-Proposals = Iterator[tuple[Candidate, Boundaries]]
+class _Judge:
+    """Bounds and simulations of plans; equal plans of several heuristics are simulated once."""
+
+    def __init__(self, space: Space, report: Callable[[EvaluatedPlan], None], pace: Pace, proposals: Proposals) -> None:
+        self.space, self.report, self.pace, self.proposals = space, report, pace, proposals
+        self._simulated: dict[tuple[object, ...], EvaluatedPlan] = {}
+        proposals.begin(space)
+
+    def collect(self, turn: _Turn, until: float) -> None:
+        """Bound what a heuristic proposes. Plans outside the searched space count only where no other fits."""
+        inside: list[_Fitting] = []
+        beyond: list[_Fitting] = []
+        for size in self.space.sizes:
+            if time.monotonic() + self.proposals.seconds(self.space, turn.name, size) > until:
+                turn.short = CUT_SHORT if time.monotonic() > until else SHORT
+                break
+            for proposal in self.proposals.of(self.space, turn.name, size):
+                if isinstance(proposal, str):
+                    turn.why.add(proposal)
+                    continue
+                for family, candidate in self._holding(turn, proposal):
+                    found = inside if self.space.unasked(candidate, proposal.boundaries) is None else beyond
+                    bound, held = candidate.problem.evaluate(proposal.boundaries), sum(candidate.in_flight)
+                    found.append(_Fitting(bound, held, len(found), proposal, family))
+        turn.waiting, turn.beyond = sorted(inside or beyond), not inside
+
+    def _holding(self, turn: _Turn, proposal: Proposal) -> Iterator[tuple[int, Candidate]]:
+        """Yield the candidates under which a proposal fits, with their positions."""
+        own = [
+            (family, candidate)
+            for family, candidate in enumerate(self._candidates(turn, proposal))
+            if len(proposal.rows) == 1 or not turn.families or candidate.family.name in turn.families
+        ]
+        if not own:
+            turn.why.add(f"it runs {' or '.join(turn.families)} only")
+        refused: list[Candidate] = []
+        for family, candidate in own:
+            if any(_needs_more(candidate, other) for other in refused):
+                continue
+            if candidate.holds(proposal.boundaries):
+                yield family, candidate
+            else:
+                refused.append(candidate)
+                turn.why.add(partial(overflow, candidate, proposal.boundaries))
+
+    def simulate(
+        self, turn: _Turn, until: float, affords: Callable[[Candidate, int], bool], below: int | None = None
+    ) -> None:
+        """Simulate plans in the order of their bounds, while one may be faster than the best one and than ``below``.
+
+        ``affords(candidate, bound)`` returns True if there is time for it.
+        """
+        for fitting in list(turn.waiting):
+            if not turn.may_gain(fitting) or (below is not None and fitting.bound >= below):
+                return
+            candidate, boundaries = self._candidate(turn, fitting), fitting.proposal.boundaries
+            key = fitting.proposal, candidate.family.name, candidate.in_flight
+            if key not in self._simulated:
+                if time.monotonic() >= until:
+                    turn.late = CUT_SHORT
+                    return
+                if not affords(candidate, fitting.bound):
+                    turn.late = LONG
+                    continue
+                with self.pace.simulating(candidate):
+                    self._simulated[key] = evaluate(self.space.cluster, candidate, boundaries)
+                self.report(self._simulated[key])
+            turn.waiting.remove(fitting)
+            turn.best = min(
+                (each for each in (turn.best, self._simulated[key]) if each is not None), key=lambda each: each.value
+            )
+
+    def baseline(self, turn: _Turn) -> Baseline:
+        """The heuristic's row."""
+        if turn.best is not None:
+            late = turn.late if any(map(turn.may_gain, turn.waiting)) else ""
+            return Baseline(turn.name, turn.best, turn.short or late, self.space.outside(turn.best) or "")
+        if turn.short or not turn.waiting:
+            return Baseline(turn.name, None, turn.short or turn.why.text)
+        least = turn.waiting[0]
+        candidate = self._candidate(turn, least)
+        beyond = self.space.unasked(candidate, least.proposal.boundaries) or ""
+        return Baseline(turn.name, None, turn.late, beyond, least.bound, candidate.label)
+
+    def _candidate(self, turn: _Turn, fitting: _Fitting) -> Candidate:
+        """The candidate of a plan."""
+        return self._candidates(turn, fitting.proposal)[fitting.family]
+
+    def _candidates(self, turn: _Turn, proposal: Proposal) -> list[Candidate]:
+        """The candidates of a proposal's devices and micro-batch size, one per family."""
+        return self.proposals.candidates(self.space, proposal.rows, proposal.size, turn.free)
 
 
 def baselines(
@@ -73,11 +238,16 @@ def baselines(
     seconds: float,
     report: Callable[[EvaluatedPlan], None] = lambda _: None,
     *,
-    known: bool = False,
+    incumbent: Callable[[], int | None] = lambda: None,
     at_most: float = inf,
     affords: Callable[[Candidate], bool] = lambda _: True,
+    pace: Pace | None = None,
+    proposals: Proposals | None = None,
 ) -> Mapping[str, Baseline]:
     """Return each heuristic's best plan, by name.
+
+    First all proposals are bounded, and those below the incumbent are simulated. Then every other heuristic's own best
+    plan is simulated, in the order of their bounds, as long as there is time.
 
     Parameters
     ----------
@@ -85,131 +255,67 @@ def baselines(
         Time limit once some plan is known: heuristics that have not begun or ended by then are marked so.
     report : callable
         Called with every plan that was simulated.
-    known : bool
-        Whether a plan is known already.
+    incumbent : callable
+        Returns the value of the best plan known, in nanoseconds; None if there is none.
     at_most : float
         Time limit in seconds even if no plan is known.
     affords : callable
-        Returns True if there is time to simulate a plan of the candidate.
+        Returns True if there is time to simulate a plan of the candidate, and to return it as the answer.
+    pace : Pace, optional
+        Estimates of simulation times.
+    proposals : Proposals, optional
+        What heuristics proposed before, if it was made for the same model, cluster and job.
     """
-    end, last = time.monotonic() + seconds, time.monotonic() + at_most
-    found: dict[str, Baseline] = {}
+    began = time.monotonic()
+    judge = _Judge(space, report, pace or Pace(), proposals or Proposals())
+    turns = list(_turns(space))
 
-    def enter(name: str, proposals: Callable[[_Reason, float], Proposals]) -> None:
-        some = known or any(baseline.evaluated for baseline in found.values())
-        until = min(end, last) if some else last
-        if time.monotonic() >= until:
-            found[name] = Baseline(name, None, LATE)
-            return
-        why = _Reason()
-        best = _best_of(space, proposals(why, until), why, report, until, affords)
-        if time.monotonic() >= until:
-            why.text = CUT_SHORT
-        elif best is not None:
-            why.text = ""
-        beyond = None if best is None else space.outside(best)
-        found[name] = Baseline(name, best, why.text, beyond or "")
+    def until() -> float:
+        known = incumbent() is not None or any(turn.best is not None for turn in turns)
+        return began + (min(seconds, at_most) if known else at_most)
 
-    if space.job.objective is Objective.STEP:  # planners first: they choose more, so their plans are better starts
-        for name in PLANNERS:
-            enter(name, lambda why, until, name=name: _planner_proposals(name, space, why, until))  # type: ignore[misc]
-    for name in PARTITIONERS:
-        enter(name, lambda why, until, name=name: _partitioner_proposals(name, space, why, until))  # type: ignore[misc]
-    return found
+    def answer(candidate: Candidate, _: int) -> bool:
+        return affords(candidate)
+
+    def shown(candidate: Candidate, bound: int) -> bool:
+        value = incumbent()
+        if value is None or bound < value:  # it may become the answer
+            return affords(candidate)
+        needed = 0.0 if space.job.objective is Objective.BOTTLENECK else judge.pace.simulate(candidate)
+        return time.monotonic() + needed <= until() and actions(candidate) <= MOST
+
+    for turn in turns:
+        if time.monotonic() >= until():
+            turn.short = LATE
+            continue
+        judge.collect(turn, until())
+        if not turn.beyond:
+            judge.simulate(turn, until(), answer, incumbent())
+    for turn in sorted((turn for turn in turns if turn.waiting), key=lambda turn: turn.waiting[0]):
+        judge.simulate(turn, until(), shown)
+    return {turn.name: judge.baseline(turn) for turn in turns}
 
 
 def ranked(found: Iterable[Baseline]) -> list[Baseline]:
     """Sort baselines: fastest first, those without a plan last."""
-    return sorted(found, key=lambda baseline: (baseline.value is None, baseline.value or 0))
+
+    def key(row: Baseline) -> tuple[bool, int]:
+        value = row.bound if row.value is None else row.value
+        return value is None, value or 0
+
+    return sorted(found, key=key)
 
 
-def _partitioner_proposals(name: str, space: Space, why: _Reason, until: float) -> Proposals:
-    """Yield a partitioner's boundaries for every size, under every family; devices without layers are left out."""
-    partitioner, groups = PARTITIONERS[name], space.single_device_groups
-    for size in space.sizes if groups else ():
-        if time.monotonic() + SECONDS_PER_STEP * partitioner.effort(len(space.model.layers), len(groups)) > until:
-            why.text = SHORT
-            return
-        chain = space.prices.chain(groups, size)
-        try:
-            boundaries = partitioner.balance(chain, space.job.batch // size)
-        except NotApplicable as reason:
-            why.text = str(reason)
-            continue
-        kept = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
-        edges = (0, *(boundaries[s + 1] for s in kept))
-        for candidate in space.candidates(tuple(groups[s] for s in kept), size, free=not space.families):
-            yield candidate, edges
+def _turns(space: Space) -> Iterator[_Turn]:
+    """Yield the heuristics in order: planners first, as they choose more, so their plans are better starts."""
+    if space.job.objective is Objective.STEP:
+        for name, planner in PLANNERS.items():
+            yield _Turn(name, planner.families, free=not planner.families)
+    for name in PARTITIONERS:
+        yield _Turn(name, free=not space.families)
 
 
-def _planner_proposals(name: str, space: Space, why: _Reason, until: float) -> Proposals:
-    """Yield a baseline planner's arrangements for every size, under each of its families."""
-    planner = PLANNERS[name]
-    devices = space.cluster.devices
-    if planner.families:
-        why.text = f"it runs {' or '.join(planner.families)} only"
-    for size in space.sizes:
-        if time.monotonic() + SECONDS_PER_STEP * planner.effort(space.model, space.cluster) > until:
-            why.text = SHORT
-            return
-        try:
-            arrangements = planner.arrange(space.model, space.cluster, space.job, size)
-        except NotApplicable as reason:
-            why.text = str(reason)
-            continue
-        for arrangement in arrangements:
-            mixed = unlike(arrangement, space.cluster)
-            if mixed is not None:
-                why.text = mixed
-                continue
-            widest, count = max(arrangement.replicas), space.job.batch // size
-            if widest > count:  # never searched: some replicas would be idle
-                why.text = (
-                    f"{widest} replicas of a stage share {count} micro-batches; smaller micro-batches keep all busy"
-                )
-                continue
-            groups = tuple(tuple(devices[index] for index in stage) for stage in arrangement.devices)
-            for candidate in space.candidates(groups, size, free=not planner.families):
-                if len(groups) == 1 or not planner.families or candidate.family.name in planner.families:
-                    yield candidate, arrangement.boundaries
-
-
-def _best_of(
-    space: Space,
-    proposals: Proposals,
-    why: _Reason,
-    report: Callable[[EvaluatedPlan], None],
-    end: float,
-    affords: Callable[[Candidate], bool],
-) -> EvaluatedPlan | None:
-    """Simulate proposals in the order of their bounds, until no bound is below the best value or ``end`` has passed.
-
-    Proposals within the searched space come first. Others are simulated only where none of these fits. ``end`` is a
-    time of `time.monotonic`.
-    """
-    # Proposals that fit: those in the space first, by bound, then by micro-batches in flight.
-    promising = []
-    for number, (candidate, boundaries) in enumerate(proposals):
-        if time.monotonic() >= end:
-            break
-        excess = overflow(candidate, boundaries)
-        if excess is not None:
-            why.text = excess
-            continue
-        beyond = space.unasked(candidate, boundaries) is not None
-        bound = candidate.problem.evaluate(boundaries)
-        promising.append((beyond, bound, sum(candidate.in_flight), number, candidate, boundaries))
-    best: EvaluatedPlan | None = None
-    inside = False
-    for beyond, bound, _, _, candidate, boundaries in sorted(promising, key=lambda entry: entry[:4]):
-        if (best is not None and (bound >= best.value or (beyond and inside))) or time.monotonic() >= end:
-            break
-        if not affords(candidate):
-            why.text = LONG
-            continue
-        evaluated = evaluate(space.cluster, candidate, boundaries)
-        inside = inside or not beyond
-        report(evaluated)
-        if best is None or evaluated.value < best.value:
-            best = evaluated
-    return best
+def _needs_more(candidate: Candidate, other: Candidate) -> bool:
+    """Return True if the candidate needs at least as many bytes as another one on the same devices and boundaries."""
+    lanes = candidate.family.two_lanes >= other.family.two_lanes
+    return lanes and all(a >= b for a, b in zip(candidate.in_flight, other.in_flight, strict=True))

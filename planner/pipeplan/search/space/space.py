@@ -12,7 +12,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Objective, Order
 from pipeplan.core.model import Model
 from pipeplan.core.wording import counted, some
-from pipeplan.costs.chain import Array, Boundaries
+from pipeplan.costs.chain import Array, Boundaries, Chain
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.pricing import Prices
 from pipeplan.schedules import FAMILIES, Family, family
@@ -193,8 +193,11 @@ class Space:
 
         With ``free`` they include 1F1B with the in-flight counts between SNO's and SO's, if these are few.
         """
-        count = self.job.batch // size
-        chain = self.prices.chain(groups, size)
+        return self.candidates_of(self.prices.chain(groups, size), free)
+
+    def candidates_of(self, chain: Chain, free: bool = True) -> list[Candidate]:
+        """The candidates of a chain that is priced already; see `candidates`."""
+        groups, count = chain.groups, self.job.batch // chain.micro_batch
         where = self.constraints.where(groups)
         families = list(self.families)
         if free and self.free:
