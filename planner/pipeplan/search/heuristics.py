@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import heappop, heappush
 from math import inf
 
 from pipeplan.baselines.partitioners import PARTITIONERS
 from pipeplan.baselines.planners import PLANNERS
 from pipeplan.core.job import Objective
+from pipeplan.costs.chain import UNLIMITED
 from pipeplan.search.evaluate import MOST, EvaluatedPlan, Pace, actions, evaluate, overflow, peaks
 from pipeplan.search.proposals import Proposal, Proposals
 from pipeplan.search.space.candidates import Candidate
@@ -94,22 +96,25 @@ class _Reason:
 
 
 @dataclass(frozen=True, order=True)
-class _Fitting:
-    """A plan that fits; plans are sorted by bound, then by micro-batches in flight.
+class _Open:
+    """A plan that fits, or a micro-batch size whose proposals are not made yet (``proposal`` is None).
 
-    ``family`` is the position among the candidates of the proposal's devices and micro-batch size.
+    The order is that of lower bounds; then come those that hold fewer micro-batches. Plans outside the searched space
+    are last. ``family`` is the position among the candidates of the proposal.
     """
 
+    beyond: bool
     bound: int
     held: int
     number: int
-    proposal: Proposal = field(compare=False)
-    family: int = field(compare=False)
+    size: int
+    proposal: Proposal | None = field(default=None, compare=False)
+    family: int = field(default=0, compare=False)
 
 
 @dataclass
 class _Turn:
-    """A heuristic, its proposals that are not simulated yet, sorted, and its best plan.
+    """A heuristic, the heap of what is open, and its best plan.
 
     Attributes
     ----------
@@ -117,27 +122,24 @@ class _Turn:
         Families that it runs; empty if all.
     free : bool
         Whether it also runs 1F1B with other in-flight counts.
-    short : str
-        The reason why not all proposals were made, if so.
+    inside : bool
+        Whether a plan within the searched space fits.
     late : str
-        The reason why one of them was not simulated.
-    beyond : bool
-        Whether all proposals that fit lie outside the searched space.
+        The reason why something was left open.
     """
 
     name: str
     families: tuple[str, ...] = ()
     free: bool = True
     why: _Reason = field(default_factory=_Reason)
-    waiting: list[_Fitting] = field(default_factory=list)
+    waiting: list[_Open] = field(default_factory=list)
     best: EvaluatedPlan | None = None
-    short: str = ""
+    inside: bool = False
     late: str = ""
-    beyond: bool = False
 
-    def may_gain(self, fitting: _Fitting) -> bool:
-        """Return True if a plan may be faster than the best one."""
-        return self.best is None or fitting.bound < self.best.value
+    def may_gain(self, entry: _Open) -> bool:
+        """Return True if an entry may be better than the best plan; plans outside the space count if no other fits."""
+        return not (entry.beyond and self.inside) and (self.best is None or entry.bound < self.best.value)
 
 
 class _Judge:
@@ -148,23 +150,38 @@ class _Judge:
         self._simulated: dict[tuple[object, ...], EvaluatedPlan] = {}
         proposals.begin(space)
 
-    def collect(self, turn: _Turn, until: float) -> None:
-        """Bound what a heuristic proposes. Plans outside the searched space count only where no other fits."""
-        inside: list[_Fitting] = []
-        beyond: list[_Fitting] = []
-        for size in self.space.sizes:
-            if time.monotonic() + self.proposals.seconds(self.space, turn.name, size) > until:
-                turn.short = CUT_SHORT if time.monotonic() > until else SHORT
-                break
-            for proposal in self.proposals.of(self.space, turn.name, size):
-                if isinstance(proposal, str):
-                    turn.why.add(proposal)
-                    continue
-                for family, candidate in self._holding(turn, proposal):
-                    found = inside if self.space.unasked(candidate, proposal.boundaries) is None else beyond
-                    bound, held = candidate.problem.evaluate(proposal.boundaries), sum(candidate.in_flight)
-                    found.append(_Fitting(bound, held, len(found), proposal, family))
-        turn.waiting, turn.beyond = sorted(inside or beyond), not inside
+    def begin(self, turn: _Turn) -> None:
+        """Open all micro-batch sizes, each with a bound on every plan that the heuristic may propose."""
+        groups = () if turn.name in PLANNERS else self.space.single_device_groups
+        for number, size in enumerate(self.space.sizes):
+            bounds = self.space.lower_bounds(size)
+            least = bounds.of_stages((group[0].kind.name, 1) for group in groups) if groups else 0
+            least = max(least, bounds.of_any(self.space.cluster))
+            heappush(turn.waiting, _Open(False, least, UNLIMITED, number, size))
+
+    def bound(self, turn: _Turn, until: float) -> None:
+        """Make proposals until the least bound is that of a plan that fits, or none is left."""
+        while turn.waiting and turn.waiting[0].proposal is None and self._made(turn, until):
+            pass
+
+    def _made(self, turn: _Turn, until: float) -> bool:
+        """Make and bound the proposals of the first micro-batch size; False if there is no time for that."""
+        size, now = turn.waiting[0].size, time.monotonic()
+        if now + self.proposals.seconds(self.space, turn.name, size) > until:
+            turn.late = CUT_SHORT if now > until else SHORT
+            return False
+        heappop(turn.waiting)
+        for proposal in self.proposals.of(self.space, turn.name, size):
+            if isinstance(proposal, str):
+                turn.why.add(proposal)
+                continue
+            for family, candidate in self._holding(turn, proposal):
+                beyond = self.space.unasked(candidate, proposal.boundaries) is not None
+                bound, held = candidate.problem.evaluate(proposal.boundaries), sum(candidate.in_flight)
+                entry = _Open(beyond, bound, held, len(turn.waiting), size, proposal, family)
+                heappush(turn.waiting, entry)
+                turn.inside = turn.inside or not beyond
+        return True
 
     def _holding(self, turn: _Turn, proposal: Proposal) -> Iterator[tuple[int, Candidate]]:
         """Yield the candidates under which a proposal fits, with their positions."""
@@ -186,47 +203,51 @@ class _Judge:
                 turn.why.add(partial(overflow, candidate, proposal.boundaries))
 
     def simulate(
-        self, turn: _Turn, until: float, affords: Callable[[Candidate, int], bool], below: int | None = None
+        self, turn: _Turn, until: float, affords: Callable[[Candidate, int], bool], below: int | None, skip: bool
     ) -> None:
         """Simulate plans in the order of their bounds, while one may be faster than the best one and than ``below``.
 
-        ``affords(candidate, bound)`` returns True if there is time for it.
+        ``affords(candidate, bound)`` returns True if there is time for it; else the next one is tried if ``skip``.
         """
-        for fitting in list(turn.waiting):
-            if not turn.may_gain(fitting) or (below is not None and fitting.bound >= below):
-                return
-            candidate, boundaries = self._candidate(turn, fitting), fitting.proposal.boundaries
-            key = fitting.proposal, candidate.family.name, candidate.in_flight
+        skipped: list[_Open] = []
+        while turn.waiting and turn.may_gain(turn.waiting[0]) and (below is None or turn.waiting[0].bound < below):
+            first = turn.waiting[0]
+            if first.proposal is None:
+                if self._made(turn, until):
+                    continue
+                break
+            candidate = self._candidates(turn, first.proposal)[first.family]
+            key = first.proposal, candidate.family.name, candidate.in_flight
             if key not in self._simulated:
                 if time.monotonic() >= until:
                     turn.late = CUT_SHORT
-                    return
-                if not affords(candidate, fitting.bound):
+                    break
+                if not affords(candidate, first.bound):
                     turn.late = LONG
+                    if not skip:
+                        break
+                    skipped.append(heappop(turn.waiting))
                     continue
                 with self.pace.simulating(candidate):
-                    self._simulated[key] = evaluate(self.space.cluster, candidate, boundaries)
+                    self._simulated[key] = evaluate(self.space.cluster, candidate, first.proposal.boundaries)
                 self.report(self._simulated[key])
-            turn.waiting.remove(fitting)
-            turn.best = min(
-                (each for each in (turn.best, self._simulated[key]) if each is not None), key=lambda each: each.value
-            )
+            heappop(turn.waiting)
+            if turn.best is None or self._simulated[key].value < turn.best.value:
+                turn.best = self._simulated[key]
+        for entry in skipped:
+            heappush(turn.waiting, entry)
 
     def baseline(self, turn: _Turn) -> Baseline:
         """The heuristic's row."""
+        left = [entry for entry in turn.waiting if turn.may_gain(entry)]
         if turn.best is not None:
-            late = turn.late if any(map(turn.may_gain, turn.waiting)) else ""
-            return Baseline(turn.name, turn.best, turn.short or late, self.space.outside(turn.best) or "")
-        if turn.short or not turn.waiting:
-            return Baseline(turn.name, None, turn.short or turn.why.text)
-        least = turn.waiting[0]
-        candidate = self._candidate(turn, least)
-        beyond = self.space.unasked(candidate, least.proposal.boundaries) or ""
-        return Baseline(turn.name, None, turn.late, beyond, least.bound, candidate.label)
-
-    def _candidate(self, turn: _Turn, fitting: _Fitting) -> Candidate:
-        """The candidate of a plan."""
-        return self._candidates(turn, fitting.proposal)[fitting.family]
+            return Baseline(turn.name, turn.best, turn.late if left else "", self.space.outside(turn.best) or "")
+        first = min((entry for entry in left if entry.proposal is not None), default=None)
+        if first is None or first.proposal is None:
+            return Baseline(turn.name, None, turn.late if left else turn.why.text)
+        candidate = self._candidates(turn, first.proposal)[first.family]
+        beyond = self.space.unasked(candidate, first.proposal.boundaries) or ""
+        return Baseline(turn.name, None, turn.late, beyond, min(entry.bound for entry in left), candidate.label)
 
     def _candidates(self, turn: _Turn, proposal: Proposal) -> list[Candidate]:
         """The candidates of a proposal's devices and micro-batch size, one per family."""
@@ -285,14 +306,16 @@ def baselines(
         return time.monotonic() + needed <= until() and actions(candidate) <= MOST
 
     for turn in turns:
+        judge.begin(turn)
         if time.monotonic() >= until():
-            turn.short = LATE
+            turn.late = LATE
             continue
-        judge.collect(turn, until())
-        if not turn.beyond:
-            judge.simulate(turn, until(), answer, incumbent())
-    for turn in sorted((turn for turn in turns if turn.waiting), key=lambda turn: turn.waiting[0]):
-        judge.simulate(turn, until(), shown)
+        judge.bound(turn, until())
+        if turn.inside:
+            judge.simulate(turn, until(), answer, incumbent(), skip=True)
+    bounded = [turn for turn in turns if turn.waiting and turn.late != LATE]
+    for turn in sorted(bounded, key=lambda turn: turn.waiting[0]):
+        judge.simulate(turn, until(), shown, None, skip=False)
     return {turn.name: judge.baseline(turn) for turn in turns}
 
 

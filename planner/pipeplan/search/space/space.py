@@ -276,6 +276,10 @@ class LowerBounds:
         speed = sum(1 / self._slower[device.kind.name] for device in cluster.devices)
         return _rounded(self._total * self._count / speed / (self._samples if self._bottleneck else 1))
 
+    def of_any(self, cluster: Cluster) -> int:
+        """Lower bound in nanoseconds on all plans: work shared evenly, and in a step one micro-batch's way through."""
+        return max(self.evenly_shared(cluster), 0 if self._bottleneck else self._total)
+
 
 def _rounded(nanoseconds: float) -> int:
     """Round down, far enough to cover errors of the float arithmetic."""
