@@ -19,7 +19,7 @@ from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan
 from pipeplan.search.heuristics import Baseline, baselines
-from pipeplan.search.infeasible import total_memory_shortfall
+from pipeplan.search.infeasible import held_memory_shortfall, total_memory_shortfall
 from pipeplan.search.intra_layer import divide
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
@@ -132,7 +132,7 @@ def solve(
         )
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, on_progress)
     space = Space(model, cluster, job)
-    if space.impossible or total_memory_shortfall(space):
+    if space.impossible or total_memory_shortfall(space) or held_memory_shortfall(space):
         raise InfeasibleError(why_infeasible(space, limits.time))
 
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
