@@ -122,6 +122,8 @@ class _Turn:
         Families that it runs; empty if all.
     free : bool
         Whether it also runs 1F1B with other in-flight counts.
+    begun : bool
+        Whether its micro-batch sizes are open.
     inside : bool
         Whether a plan within the searched space fits.
     late : str
@@ -134,6 +136,7 @@ class _Turn:
     why: _Reason = field(default_factory=_Reason)
     waiting: list[_Open] = field(default_factory=list)
     best: EvaluatedPlan | None = None
+    begun: bool = False
     inside: bool = False
     late: str = ""
 
@@ -142,16 +145,27 @@ class _Turn:
         return not (entry.beyond and self.inside) and (self.best is None or entry.bound < self.best.value)
 
 
-class _Judge:
+class Judge:
     """Bounds and simulations of plans; equal plans of several heuristics are simulated once."""
 
     def __init__(self, space: Space, report: Callable[[EvaluatedPlan], None], pace: Pace, proposals: Proposals) -> None:
         self.space, self.report, self.pace, self.proposals = space, report, pace, proposals
         self._simulated: dict[tuple[object, ...], EvaluatedPlan] = {}
+        self.turns = list(_turns(space))
         proposals.begin(space)
 
-    def begin(self, turn: _Turn) -> None:
+    def bound_all(self, until: Callable[[], float]) -> Iterator[_Turn]:
+        """Bound the heuristics' best plans, as long as there is time; yield each of them then."""
+        for turn in self.turns:
+            if time.monotonic() >= until() and not turn.begun:
+                turn.late = LATE
+            else:
+                self._bound(turn, until())
+            yield turn
+
+    def _begin(self, turn: _Turn) -> None:
         """Open all micro-batch sizes, each with a bound on every plan that the heuristic may propose."""
+        turn.begun, turn.late = True, ""
         groups = () if turn.name in PLANNERS else self.space.single_device_groups
         for number, size in enumerate(self.space.sizes):
             bounds = self.space.lower_bounds(size)
@@ -159,8 +173,10 @@ class _Judge:
             least = max(least, bounds.of_any(self.space.cluster))
             heappush(turn.waiting, _Open(False, least, UNLIMITED, number, size))
 
-    def bound(self, turn: _Turn, until: float) -> None:
+    def _bound(self, turn: _Turn, until: float) -> None:
         """Make proposals until the least bound is that of a plan that fits, or none is left."""
+        if not turn.begun:
+            self._begin(turn)
         while turn.waiting and turn.waiting[0].proposal is None and self._made(turn, until):
             pass
 
@@ -244,7 +260,7 @@ class _Judge:
             return Baseline(turn.name, turn.best, turn.late if left else "", self.space.outside(turn.best) or "")
         first = min((entry for entry in left if entry.proposal is not None), default=None)
         if first is None or first.proposal is None:
-            return Baseline(turn.name, None, turn.late if left else turn.why.text)
+            return Baseline(turn.name, None, turn.late if left or not turn.begun else turn.why.text)
         candidate = self._candidates(turn, first.proposal)[first.family]
         beyond = self.space.unasked(candidate, first.proposal.boundaries) or ""
         return Baseline(turn.name, None, turn.late, beyond, min(entry.bound for entry in left), candidate.label)
@@ -263,7 +279,7 @@ def baselines(
     at_most: float = inf,
     affords: Callable[[Candidate], bool] = lambda _: True,
     pace: Pace | None = None,
-    proposals: Proposals | None = None,
+    judge: Judge | None = None,
 ) -> Mapping[str, Baseline]:
     """Return each heuristic's best plan, by name.
 
@@ -284,12 +300,12 @@ def baselines(
         Returns True if there is time to simulate a plan of the candidate, and to return it as the answer.
     pace : Pace, optional
         Estimates of simulation times.
-    proposals : Proposals, optional
-        What heuristics proposed before, if it was made for the same model, cluster and job.
+    judge : Judge, optional
+        That of an earlier call of `bounded`; then ``report`` and ``pace`` are its own.
     """
     began = time.monotonic()
-    judge = _Judge(space, report, pace or Pace(), proposals or Proposals())
-    turns = list(_turns(space))
+    judge = judge or Judge(space, report, pace or Pace(), Proposals())
+    turns = judge.turns
 
     def until() -> float:
         known = incumbent() is not None or any(turn.best is not None for turn in turns)
@@ -305,18 +321,30 @@ def baselines(
         needed = 0.0 if space.job.objective is Objective.BOTTLENECK else judge.pace.simulate(candidate)
         return time.monotonic() + needed <= until() and actions(candidate) <= MOST
 
-    for turn in turns:
-        judge.begin(turn)
-        if time.monotonic() >= until():
-            turn.late = LATE
-            continue
-        judge.bound(turn, until())
+    for turn in judge.bound_all(until):
         if turn.inside:
             judge.simulate(turn, until(), answer, incumbent(), skip=True)
-    bounded = [turn for turn in turns if turn.waiting and turn.late != LATE]
-    for turn in sorted(bounded, key=lambda turn: turn.waiting[0]):
+    for turn in sorted((turn for turn in turns if turn.waiting), key=lambda turn: turn.waiting[0]):
         judge.simulate(turn, until(), shown, None, skip=False)
     return {turn.name: judge.baseline(turn) for turn in turns}
+
+
+def bounded(
+    space: Space,
+    seconds: float,
+    report: Callable[[EvaluatedPlan], None],
+    pace: Pace,
+    proposals: Proposals | None = None,
+) -> Judge:
+    """Bound as many heuristics as the time allows, for a later call of `baselines`.
+
+    ``proposals``: what heuristics proposed before for the same model, cluster and job.
+    """
+    end = time.monotonic() + seconds
+    judge = Judge(space, report, pace, proposals or Proposals())
+    for _ in judge.bound_all(lambda: end):
+        pass
+    return judge
 
 
 def ranked(found: Iterable[Baseline]) -> list[Baseline]:
