@@ -255,5 +255,5 @@ PLANNER = BaselinePlanner(
     "Alpa's inter-operator programme (OSDI 2022), with replicas for its intra-operator plans; 1F1B",
     ("1f1b-sno", "1f1b-as"),
     arrange,
-    lambda model, cluster: 20 * _sums(model, cluster),
+    lambda model, cluster: 5 * _sums(model, cluster),
 )
