@@ -13,7 +13,7 @@ from pipeplan.core.options import asked_limits, require_question
 from pipeplan.core.validate import validate_plan
 from pipeplan.core.wording import hint
 from pipeplan.costs.sources import sources
-from pipeplan.search import root_nodes
+from pipeplan.search import root_nodes, searches_locally
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
@@ -21,6 +21,7 @@ from pipeplan.search.build_plan import build_plan
 from pipeplan.search.heuristics import Baseline, baselines, bounded
 from pipeplan.search.infeasible import held_memory_shortfall, total_memory_shortfall
 from pipeplan.search.intra_layer import divide
+from pipeplan.search.local_search import Improver
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
 from pipeplan.search.robust import Robust, as_robust
@@ -139,7 +140,10 @@ def solve(
 
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
     searching = replace(limits, time=clock.left - compared)
-    search = PlanSearch(searching, on_progress, cluster=cluster, backend=backend, outside=space.outside)
+    improver = Improver(space, seed, beside=workers > 1) if searches_locally(space) else None
+    search = PlanSearch(
+        searching, on_progress, cluster=cluster, backend=backend, outside=space.outside, improver=improver
+    )
     rows: Mapping[str, Baseline] = {}
     try:
         with interruptible():
@@ -171,6 +175,9 @@ def solve(
         raise InputError(
             f"a step of {job.batch} samples takes too long to be counted in nanoseconds ({error}); ask about fewer"
         ) from error
+    finally:
+        if improver is not None:
+            improver.close()
 
     if search.incumbent is None:
         if search.stop in (Stop.TIME, Stop.INTERRUPT):

@@ -30,11 +30,11 @@ def with_flights(problem: ChainAllocation, stages: Allocation) -> Iterator[Alloc
     if problem.in_flight_rule != "non_increasing":
         yield stages
         return
-    least, most = (
-        [flight(replace(problem, in_flight_rule=rule), stages, s) for s in range(len(stages))] for rule in ("sno", "so")
-    )
     widths = [place.width for place in stages]
     shares = [ceil(problem.micro_batches / (width * problem.unit)) for width in widths]
+    least = [flight(replace(problem, in_flight_rule="sno"), stages, s) for s in range(len(stages))]
+    wanted = [ceil((3 * sum(widths[s:]) - 2 * width) / width) for s, width in enumerate(widths)]
+    most = [min(k, share) for k, share in zip(wanted, shares, strict=True)]
     pairs = list(itertools.combinations(range(len(stages)), 2))
     for counts in itertools.product(*(range(a, b + 1) for a, b in zip(least, most, strict=True))):
         if all(
@@ -94,9 +94,11 @@ def meets_constraints(problem: ChainAllocation, stages: Allocation) -> bool:
 
 
 def objective(problem: ChainAllocation, stages: Allocation) -> int | None:
-    """The largest right side of (3) to (5), or of the bottleneck; None if a stage does not fit."""
+    """The largest right side of (3) to (7), or of the bottleneck; None if a stage does not fit."""
     sides = right_sides(problem, stages)
-    return None if sides is None else max(*map(max, sides), *drains(problem, stages, sides[1][0]))
+    if sides is None:
+        return None
+    return max(*map(max, sides), *drains(problem, stages, sides[1][0]), own_endings(problem, stages))
 
 
 def backwards(problem: ChainAllocation, stages: Allocation) -> list[int]:
@@ -125,6 +127,21 @@ def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int
     return found
 
 
+def hop(problem: ChainAllocation, table: np.ndarray, stages: Allocation, before: int, s: int) -> np.ndarray:
+    """Entries of a table for a hop from kind ``before`` to stage s."""
+    behind = stages[s].kind
+    used = sum(q.width for q in stages[s:] if q.kind == behind)
+    node = 1 if before != behind or used % int(problem.node[behind]) == 0 else 0
+    return table[before, behind, node]
+
+
+def least_send_back(problem: ChainAllocation, stages: Allocation, s: int) -> int:
+    """The least time to send gradients from stage s to any kind of stage before; 0 for the first stage."""
+    kinds = range(len(problem.units)) if s else ()
+    cut = stages[s].start - 1
+    return min((int(hop(problem, problem.send_back, stages, before, s)[cut]) for before in kinds), default=0)
+
+
 def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int], list[int]] | None:
     """Right sides of (3) and of (4), with e = 0 first; for the bottleneck in one list; None if a stage does not fit."""
     p, many, depth = problem, problem.micro_batches, len(stages)
@@ -136,21 +153,10 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
     forward = [sum(int(p.forward[q.kind, i]) for i in range(q.start, q.end)) for q in stages]
     backward = backwards(p, stages)
 
-    def used(s: int, kind: int) -> int:
-        return sum(q.width for q in stages[s:] if q.kind == kind)
-
-    def hop(table, before: int, s: int):
-        behind = stages[s].kind
-        node = 1 if before != behind or used(s, behind) % int(p.node[behind]) == 0 else 0
-        return table[before, behind, node]
-
-    send = [int(hop(p.send, stages[s].kind, s + 1)[stages[s].end - 1]) for s in range(depth - 1)] + [0]
-    back = [int(hop(p.send_back, stages[s].kind, s + 1)[stages[s].end - 1]) for s in range(depth - 1)] + [0]
-    wait = [int(hop(p.latency, stages[s].kind, s + 1)) for s in range(depth - 1)] + [0]
-    into = [0] + [
-        min(int(hop(p.send_back, before, s)[stages[s].start - 1]) for before in range(len(p.units)))
-        for s in range(1, depth)
-    ]
+    send = [int(hop(p, p.send, stages, stages[s].kind, s + 1)[stages[s].end - 1]) for s in range(depth - 1)] + [0]
+    back = [int(hop(p, p.send_back, stages, stages[s].kind, s + 1)[stages[s].end - 1]) for s in range(depth - 1)] + [0]
+    wait = [int(hop(p, p.latency, stages, stages[s].kind, s + 1)) for s in range(depth - 1)] + [0]
+    into = [least_send_back(p, stages, s) for s in range(depth)]
     period = [max(lcm(x, w * p.unit) for w in p.widths) for x in r]
     if p.objective == "bottleneck":
         samples, waits = p.samples or many, p.overlap == "none"
@@ -198,15 +204,25 @@ def reduction(problem: ChainAllocation, place: Place) -> int:
 
 
 def own_endings(problem: ChainAllocation, stages: Allocation) -> int:
-    """The largest Σ forward before + M_w (F + B) + E of a stage: its gradients and update come after its backwards."""
-    ahead, most = 0, 0
-    for place, backward in zip(stages, backwards(problem, stages), strict=True):
+    """The largest right side of (7): a stage's gradients and update come after its backwards; 0 for the bottleneck."""
+    if problem.objective == "bottleneck":
+        return 0
+    way, most = 0, 0
+    for s, (place, backward) in enumerate(zip(stages, backwards(problem, stages), strict=True)):
         w, layers = problem.widths.index(place.width), range(place.start, place.end)
         forward = sum(int(problem.forward[place.kind, i]) for i in layers)
         update = sum(int(problem.update[place.kind, w, i]) for i in layers)
         many = ceil(problem.micro_batches / (place.width * problem.unit))
-        most = max(most, ahead + many * (forward + backward) + reduction(problem, place) + update)
-        ahead += forward
+        behind = stages[s + 1 : s + 2]
+        busy = forward + backward
+        if problem.overlap == "none":
+            busy += sum(int(hop(problem, problem.send, stages, place.kind, s + 1)[place.end - 1]) for _ in behind)
+            busy += least_send_back(problem, stages, s)
+        most = max(most, way + many * busy + reduction(problem, place) + update)
+        for _ in behind:
+            way += forward + int(hop(problem, problem.latency, stages, place.kind, s + 1))
+            if problem.overlap != "stream":
+                way += int(hop(problem, problem.send, stages, place.kind, s + 1)[place.end - 1])
     return most
 
 

@@ -139,25 +139,21 @@ def test_no_schedule_ends_before_the_second_stage(
 
 
 def test_the_second_ending_counts_where_the_first_layer_is_alone() -> None:
-    """Two layers on two devices: the step ends with the second stage's long update, and the value says so."""
-    problem = replace(two_layers(), update=np.array([[[5, 100]]]))
-    apart, together = (Place(0, 1, 0, 1), Place(1, 2, 0, 1)), (Place(0, 2, 0, 1),)
+    """Three layers on three devices: the second stage's long update ends the step, and the value says so."""
+    problem = ChainAllocation(
+        forward=np.array([[1, 20, 25]]),
+        backward=np.array([[1, 40, 50]]),
+        update=np.array([[[5, 100, 0]]]),
+        limit=np.array([1]),
+        units=np.array([3]),
+        node=np.array([3]),
+        micro_batches=4,
+    )
+    apart, together = (Place(0, 1, 0, 1), Place(1, 2, 0, 1), Place(2, 3, 0, 1)), (Place(0, 2, 0, 1), Place(2, 3, 0, 1))
     changed = with_second_ending(problem)
     assert changed.evaluate(apart) - problem.evaluate(apart) == 100 - 5 - 1
     assert changed.evaluate(together) == problem.evaluate(together)
     assert changed.evaluate(apart) == makespan(problem, apart, shared=False)
-
-
-def two_layers() -> ChainAllocation:
-    """A light layer and a heavy one, links that cost nothing."""
-    return ChainAllocation(
-        forward=np.array([[1, 20]]),
-        backward=np.array([[1, 40]]),
-        limit=np.array([1]),
-        units=np.array([2]),
-        node=np.array([2]),
-        micro_batches=4,
-    )
 
 
 def played(problem: ChainAllocation) -> ChainAllocation:

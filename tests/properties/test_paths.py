@@ -1,6 +1,7 @@
 """Path cuts: exact for the simulated pipeline, and lower bounds for all others."""
 
 from dataclasses import replace
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -15,8 +16,9 @@ from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.timeline import Span, Timeline
-from pipeplan.schedules import FAMILIES
+from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
 from pipeplan.search.path_cuts import find_path_cut, path_cut, read_path
+from pipeplan.search.visits import find_visited_path
 from pipeplan.simulate import simulate
 from pipeplan_formulations.partition import PathCut
 
@@ -141,6 +143,44 @@ def test_cuts_of_any_order(seed: int) -> None:
     placement = random_placement(random, random.randint(1, 4), devices)
     schedule = random_schedule(random, placement, devices, joined=random.random() < 0.5)
     check(random, schedule, placement, devices)
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.integers(1, 9), st.integers(0, 2**32))
+@settings(max_examples=400, deadline=None)
+def test_a_path_within_a_box_bounds_all_its_counts(replicas: list[int], micro_batches: int, seed: int) -> None:
+    """The path of any counts, within a box of any counts, is no longer than any step of any pipeline in the box."""
+    random = Random(seed)
+    placement, devices = stage_by_stage(replicas), sum(replicas)
+    latencies = [random.randint(0, 9) for _ in placement[1:]]
+    here = mirrored(priced(random, placement, devices, latencies, shared=False, alike=False))
+    here = replace(here, overlap=Overlap.COPY)
+    numbers = {key: i for i, key in enumerate((s, m) for s, period in enumerate(here.periods) for m in range(period))}
+
+    def surplus(s: int, m: int) -> np.ndarray:
+        return np.eye(len(numbers), dtype=np.int64)[numbers[s, m]]
+
+    shares = [-(-micro_batches // r) for r in replicas]
+    every = [
+        counts
+        for counts in product(*(range(1, share + 1) for share in shares))
+        if first_deadlock(replicas, counts) is None
+    ]
+    own = random.choice(every)
+    schedule = one_forward_one_backward(replicas, micro_batches, own)
+    path = find_visited_path(schedule, here, surplus)
+    assert path.within(own, own) == find_path_cut(schedule, here, surplus)
+    for _ in range(6):
+        ends = random.choice(every), random.choice([own, *every])
+        low, high = tuple(map(min, *ends)), tuple(map(max, *ends))
+        inside = [counts for counts in every if all(a <= k <= b for a, k, b in zip(low, counts, high, strict=True))]
+        cut = path.within(low, high)
+        if cut is None or not inside:
+            continue
+        for counts in random.sample(inside, min(4, len(inside))):
+            other = mirrored(priced(random, placement, devices, latencies, shared=random.random() < 0.5, alike=False))
+            for there in (here, replace(other, overlap=Overlap.COPY)):
+                step = simulate(one_forward_one_backward(replicas, micro_batches, counts), there).makespan
+                assert beyond(cut, there) + length(cut, there) <= step
 
 
 def test_a_cut_reads_as_drawn() -> None:

@@ -16,6 +16,7 @@ from pipeplan.search.nodes.family import FamilyNode
 from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import FurthestEnd
+from pipeplan_formulations.allocation.suffix_bounds.passes import Pass
 from referee.bridge import ask
 from referee.questions import question
 from referee.verdict import judge
@@ -77,6 +78,15 @@ def test_a_programme_that_promises_too_much_is_noticed(monkeypatch: pytest.Monke
     monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they know no layouts
     bound = FurthestEnd.lower_bound
     monkeypatch.setattr(FurthestEnd, "lower_bound", lambda own, low, high: min(bound(own, low, high) * 11 // 10, high))
+    assert "above the optimum" in noticed(aggregated)
+
+
+def test_an_ending_that_is_a_tenth_too_long_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a stage's work and ending are priced a tenth too high, stages of better plans are left out."""
+    monkeypatch.setattr(space, "FEW", 0)
+    monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they know no layouts
+    in_time = Pass.in_time
+    monkeypatch.setattr(Pass, "in_time", lambda own, mode, a, b, term, into: in_time(own, mode, a, b, term * 1.1, into))
     assert "above the optimum" in noticed(aggregated)
 
 

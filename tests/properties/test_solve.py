@@ -101,7 +101,7 @@ def orders(
             yield family.write(replicas, micro_batches), family.in_flight(replicas, micro_batches)
     if overlap is Overlap.COPY:
         least = FAMILIES["1f1b-sno"].in_flight(replicas, micro_batches)
-        most = FAMILIES["1f1b-so"].in_flight(replicas, micro_batches)
+        most = [min(-(-(r + 3 * sum(replicas[s + 1 :])) // r), -(-micro_batches // r)) for s, r in enumerate(replicas)]
         for counts in product(*(range(a, b + 1) for a, b in zip(least, most, strict=True))):
             excess = [k * r - sum(replicas[s:]) for s, (k, r) in enumerate(zip(counts, replicas, strict=True))]
             if all(

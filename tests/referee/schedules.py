@@ -48,14 +48,16 @@ def counts(name: str, replicas: Sequence[int], count: int) -> tuple[int, ...]:
 
 
 def free_counts(replicas: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
-    """The counts that ``1f1b`` may choose: between SNO's and SO's, falling along the pipeline.
+    """The counts that ``1f1b`` may choose: from SNO's on, falling along the pipeline.
+
+    The most is a micro-batch for each device from the stage on, and two more for each of those behind the stage.
 
     The excess of a stage is what its replicas hold beyond the devices from it on. One that holds more than SNO has no
     more excess than any stage before it, unless that one holds all of its micro-batches.
     """
-    least, most = counts("1f1b-sno", replicas, count), counts("1f1b-so", replicas, count)
-    behind = [sum(replicas[s:]) for s in range(len(replicas))]
-    for chosen in product(*(range(a, max(a, b) + 1) for a, b in zip(least, most, strict=True))):
+    least, behind = counts("1f1b-sno", replicas, count), [sum(replicas[s:]) for s in range(len(replicas))]
+    most = [min(-(-(rest + 2 * (rest - r)) // r), share(r, count)) for r, rest in zip(replicas, behind, strict=True)]
+    for chosen in product(*(range(a, b + 1) for a, b in zip(least, most, strict=True))):
         excess = [k * r - rest for k, r, rest in zip(chosen, replicas, behind, strict=True)]
         if all(
             chosen[t] == least[t] or excess[t] <= excess[s] or chosen[s] >= share(replicas[s], count)

@@ -7,9 +7,8 @@ that, the chain passes the second stage, whose own ending runs in parallel with 
     stage 0         ╌g╌B━━│━ E_0 ━│
 
 So T ≥ chain − (g_0 + l_0 + B_0) + E_1 holds too, for chains whose slowest stage is not the first. E_1 is at least the
-ending of layer 1 alone. The problem has E_0 as its only ending, so part of layer 1's ending is moved to layer 0. A
-first stage of both layers pays the same as before, and one of layer 0 alone pays δ more. No other stage's ending
-counts in the problem.
+ending of layer 1 alone. (3) to (6) have E_0 as their only ending, so that of a first stage of layer 0 alone is made
+longer (`AllocationTables.second_ending`). It stays no longer than that of a first stage of more layers.
 """
 
 from dataclasses import replace
@@ -21,21 +20,14 @@ from pipeplan_formulations.common.layer_tables import Array
 
 
 def with_second_ending(problem: ChainAllocation) -> ChainAllocation:
-    """The problem with δ added to layer 0, if that layer is so light that its own chain can never be the slowest."""
+    """The problem with a longer ending of layer 0 alone, if that is so light that its own chain is not the slowest."""
     if problem.layers < 2 or problem.objective != "step" or not problem.cuts[0] or not _light(problem):
         return problem
-    update, reduce = problem.update.copy(), problem.reduce.copy()
-    # δ by kind and width: how much the second stage's ending outlasts the rest of the chain with E_0.
+    # By kind and width: how much the second stage's ending outlasts the rest of the chain with E_0.
     second = int(_ending(problem, 1).min())
     back = int(problem.send_back[..., 0].max() + problem.latency.max())
     delta = np.maximum(second - back - _heaviest_backward(problem)[:, None] - _ending(problem, 0), 0)
-    # Take δ from layer 1's update first, then from its reduction, which stays above 0 to keep its base.
-    from_update = np.minimum(delta, update[..., 1])
-    from_reduce = np.minimum(delta - from_update, np.maximum(reduce[..., 1] - 1, 0))
-    update[..., 0] += from_update + from_reduce
-    update[..., 1] -= from_update
-    reduce[..., 1] -= from_reduce
-    return replace(problem, update=update, reduce=reduce)
+    return replace(problem, second_ending=delta)
 
 
 def _light(problem: ChainAllocation) -> bool:

@@ -20,7 +20,7 @@ def solve(
     cutoff: int | None = None,
     known: int = 0,
 ) -> Report[Allocation]:
-    """Minimise T under (1) to (4), or the bottleneck.
+    """Minimise T under (1) to (7), or the bottleneck.
 
     Parameters
     ----------

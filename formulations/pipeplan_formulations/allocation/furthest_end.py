@@ -33,7 +33,7 @@ import numpy as np
 
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation, Place
-from pipeplan_formulations.allocation.suffix_bounds.spans import least_work_before
+from pipeplan_formulations.allocation.suffix_bounds.spans import least_forward_before, least_work_before
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.layer_tables import Array, sums_before
@@ -89,7 +89,7 @@ class FurthestEnd:
     def __init__(self, problem: ChainAllocation, clock: Clock) -> None:
         self._problem, self._clock, self._grid = problem, clock, Grid(problem)
         self._least_work = least_work_before(problem)
-        self._least_forward = sums_before(problem.forward.min(axis=0))
+        self._least_forward = least_forward_before(problem)
         # The slowest send and send back at each boundary; none at either end.
         sends = (problem.send + problem.send_back).max(axis=(0, 1, 2))
         self._sends = np.concatenate([[0], sends, [0]])

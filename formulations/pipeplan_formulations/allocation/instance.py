@@ -14,8 +14,8 @@ turn, at most M_w = ⌈M / r⌉ each. Units may stay unused.
 The usage u from a stage on determines how many micro-batches a replica holds. With R the sum of u over the kinds,
 
 (1)  k = min(M_w, ⌈R / w⌉)   ``sno``,   ⌈(2 R − w) / w⌉   ``so``,   ⌈2 R / w⌉   ``fbp``,   M_w   ``full``,
-     or the best count from that of ``sno`` to that of ``so``, with counts that are ``non_increasing`` from stage to
-     stage (see `non_increasing`).
+     or the best count from that of ``sno`` to ⌈(3 R − 2 w) / w⌉, with counts that are ``non_increasing`` from stage
+     to stage (see `non_increasing`).
 
 It also determines whether a hop between two stages of kind c leaves a node: it does if the usage of kind c behind it is
 a multiple of node_c. Otherwise some pair of replicas shares a node, and the hop counts as one inside the node.
@@ -47,6 +47,11 @@ forwards first, obey (6):
      width, m = ⌊(M − 1) / unit⌋
 (6)  T ≥ E_0 + A + (M_w − 1) (F_s + B_t)
 
+Each stage's gradients are reduced, and its weights updated, after its own last backward. With E_s as E_0 of stage s,
+
+(7)  T ≥ G_s + M_w (F + B) + E_s                            with F + B + f + ĝ instead if devices wait
+     G_{s+1} = G_s + F + l + f                              without f if tensors are sent as they are made (stream)
+
 A link between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ micro-batches, widths counted in devices.
 The objective ``bottleneck`` is the time per sample of an endless pipeline, with N samples per step. It is the largest
 ⌈(M_w (F + B) + R) / N⌉ (F + B + f + ĝ if devices wait), R the stage's gradient reduction, and, if devices do not wait,
@@ -64,6 +69,7 @@ Equations and functions, by module:
 (4) delays e               `terms.delays`
 (5) alternating lists      `terms.drain_delay`, `terms.micro_batches_behind`; bounded: `LargestBackward.allows`
 (6) two phases             `terms.two_phase_delay`; bounded: `LargestBackward.allows_phases`
+(7) own ending             `terms.ahead_step`, `terms.stage_load`; within a target: `Pass.in_time`
 bottleneck                 `terms.stage_load`, `tables.AllocationTables.link_shares` (L_w)
 ĝ                          `tables.AllocationTables.least_back`
 all of one allocation      `ChainAllocation.evaluate`; as a linear model: `mip.depth_model`
@@ -78,6 +84,7 @@ from pipeplan_formulations.allocation.non_increasing import is_non_increasing
 from pipeplan_formulations.allocation.place import Allocation
 from pipeplan_formulations.allocation.tables import AllocationTables
 from pipeplan_formulations.allocation.terms import (
+    ahead_step,
     delays,
     drain_delay,
     head_step,
@@ -136,10 +143,10 @@ class ChainAllocation(AllocationTables):
         return inside and is_non_increasing(widths, [self.share(width) for width in widths], least, held)
 
     def evaluate(self, stages: Allocation) -> int:
-        """The objective: the least T that satisfies (3) to (6), or the bottleneck. The stages must be feasible."""
+        """The objective: the least T that satisfies (3) to (7), or the bottleneck. The stages must be feasible."""
         hops = [*self.hops(stages), (0, 0, 0)]
         usages, counts = self.usages(stages), self.in_flight_counts(stages)
-        head = least = delay = ahead = 0
+        head = least = delay = longest = ahead = ended = 0
         backwards: dict[int, int] = {}  # the largest backward of each width so far
         for s, (place, extra) in enumerate(zip(stages, self.recompute(stages), strict=True)):
             if extra is None:
@@ -170,12 +177,18 @@ class ChainAllocation(AllocationTables):
             delay = max(delay, *delays(self.overlap, many, held, self.link_shares[place.width], *times))
             if self.drains:
                 backwards[place.width] = max(backwards.get(place.width, 0), backward)
-                ahead = max(ahead, forward)
+                longest = max(longest, forward)
                 for width, largest in backwards.items():
                     left = micro_batches_behind(self.last_batch, many, held, place.width) // width
                     drain = drain_delay(many, held, forward + backward, left, largest)
-                    delay = max(delay, two_phase_delay(many, ahead, largest) if self.phases else drain)
+                    delay = max(delay, two_phase_delay(many, longest, largest) if self.phases else drain)
             head += head_step(self.overlap, forward + backward, send, back, latency)
+            # (7): the latest end of a stage's update so far.
+            ended = max(
+                ended,
+                ahead + stage_load(self.overlap, many, forward, backward, send, into, self.finish(place)),
+            )
+            ahead += ahead_step(self.overlap, forward, send, latency)
         if self.objective == "bottleneck":
             return least
-        return max(least, head + delay) + self.finish(stages[0])
+        return max(ended, max(least, head + delay) + self.finish(stages[0]))

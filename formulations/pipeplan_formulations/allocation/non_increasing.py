@@ -11,7 +11,8 @@ larger excess than a stage before it. Stages that hold all micro-batches that th
     excess                    2    2    1    0    0          7 5 5 2 1 would make stages 1 and 2 take turns
 
 With a smaller excess before it, a stage runs out of memory before the gradients that it waits for can come back, and
-neighbouring stages take turns. The counts of SNO and SO are non-increasing. Non-increasing counts cannot deadlock.
+neighbouring stages take turns. The counts of SNO and SO are non-increasing, and so are the most that are considered,
+⌈(3 R − 2 w) / w⌉. Non-increasing counts cannot deadlock.
 """
 
 from collections.abc import Sequence

@@ -31,6 +31,8 @@ class AllocationTables(LayerTables):
     ----------
     update, reduce, resident, reduce_base : array of int
         As in `LayerTables`, by kind and width: they differ by width if state is sharded over replicas.
+    second_ending : array of int
+        What the second stage's ending adds to that of a first stage of layer 0 alone, by kind and width (`endings`).
     received : array of int
         Bytes of each cut that the stage behind it holds per micro-batch.
     limit, units, node : array of int
@@ -68,9 +70,10 @@ class AllocationTables(LayerTables):
         **dict.fromkeys(("limit", "units", "node"), ("C",)),
         **dict.fromkeys(("send", "send_back"), ("CC2c",)),
         **dict.fromkeys(("received", "cuts"), ("c",)),
-        **{"reduce_base": ("CW",), "latency": ("CC2",)},
+        **{"reduce_base": ("CW",), "second_ending": ("CW",), "latency": ("CC2",)},
     }
 
+    second_ending: Array = LEFT_OUT
     received: Array = LEFT_OUT
     units: Array
     node: Array
@@ -131,7 +134,7 @@ class AllocationTables(LayerTables):
     def modes(self) -> tuple[tuple[Mode, ...], ...]:
         """A mode of each width, for each kind. Pools and flow are in units, in-flight counts are those of (1)."""
         behind = np.arange(int(self.units.sum()) + 1)
-        least, most = ("sno", "so") if self.chooses else (self.in_flight_rule, self.in_flight_rule)
+        least, most = ("sno", "most") if self.chooses else (self.in_flight_rule, self.in_flight_rule)
         counts = [[self._counts(rule, behind, width) for rule in (least, most)] for width in self.widths]
         return tuple(
             tuple(
@@ -156,7 +159,12 @@ class AllocationTables(LayerTables):
         """k of (1) for a stage of this width, by the units behind it."""
         if rule == "full":
             return np.full_like(behind, self.share(width))
-        held = {"sno": behind + width, "so": 2 * behind + width, "fbp": 2 * (behind + width)}[rule]
+        held = {
+            "sno": behind + width,
+            "so": 2 * behind + width,
+            "most": 3 * behind + width,
+            "fbp": 2 * (behind + width),
+        }[rule]
         counts: Array = np.minimum(-(-held // width), self.share(width))
         return counts
 
@@ -239,6 +247,8 @@ class AllocationTables(LayerTables):
         """E of stages, their gradient reduction and update; see `reductions`."""
         update = self.prefix["update"][kind]
         found: Array = self.reductions(kind, w, starts, ends) + update[w, ends] - update[w, starts]
+        if self.second_ending.any():
+            found = found + np.where((starts == 0) & (ends == 1), self.second_ending[kind, w], 0)
         return found
 
     def finish(self, place: Place) -> int:
@@ -254,6 +264,7 @@ class AllocationTables(LayerTables):
         """An upper bound on the objective of every allocation, and on every intermediate sum."""
         work = int((2 * self.forward + self.backward).max(axis=0).sum(dtype=object))
         ends = int((self.update + self.reduce).max(axis=(0, 1)).sum(dtype=object)) + int(self.reduce_base.max())
+        ends += int(self.second_ending.max())
         sends = 2 * int((self.send + self.send_back).max(axis=(0, 1, 2)).sum(dtype=object)) if self.layers > 1 else 0
         latency = 2 * self.layers * int(self.latency.max())
         return (2 * self.micro_batches + 2) * (work + sends) + latency + ends

@@ -1,4 +1,4 @@
-"""Equations (3) to (6) of the chain allocation problem for one stage, on integers, arrays or linear expressions.
+"""Equations (3) to (7) of the chain allocation problem for one stage, on integers, arrays or linear expressions.
 
 ::
 
@@ -23,13 +23,18 @@ def own(overlap: Overlap, many: int, forward: Number, backward: Number, send: Nu
 def stage_load(
     overlap: Overlap, many: int, forward: Number, backward: Number, send: Number, into: Number, once: Number
 ) -> Number:
-    """Time that a replica is busy per step of an endless pipeline; ``once`` is R."""
+    """Time that a replica is busy per step; ``once`` is R in an endless pipeline, and E in (7)."""
     return own(overlap, many, forward, backward, send) + (many * into if overlap == "none" else 0) + once
 
 
 def head_step(overlap: Overlap, work: Number, send: Number, back: Number, latency: Number) -> Number:
     """H_{s+1} − H_s of (3); ``work`` is F + B."""
     return work + 2 * latency if overlap == "stream" else work + 2 * latency + send + back
+
+
+def ahead_step(overlap: Overlap, forward: Number, send: Number, latency: Number) -> Number:
+    """G_{s+1} − G_s of (7)."""
+    return forward + latency if overlap == "stream" else forward + latency + send
 
 
 def drain_delay(many: Number, held: Number, work: Number, left: Number, backward: Number) -> Number:

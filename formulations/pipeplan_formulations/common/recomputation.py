@@ -41,6 +41,10 @@ CAP = 512
 """Length of the longest list that is kept in full."""
 RANGES = 8
 """Number of ranges of peaks that a bound distinguishes."""
+MOST_AT_ONCE = 2**20
+"""Most numbers of one numpy operation over peaks and spans."""
+MOST_CHOSEN = 2**14
+"""Most greedy choices that are kept."""
 CROWD = 48
 """A span of more layers than this, in a chain of more sorts than this, is crowded: its list would take too long."""
 SHORT, EFFORT = 12, 3072
@@ -183,6 +187,7 @@ class Recomputation(SpanOptions):
         nothing = np.zeros(1, np.int64)
         empty = _Curve(nothing, nothing, nothing, nothing, nothing)
         self._curves: dict[frozenset[tuple[_Sort, int]], _Curve] = {frozenset(): empty}
+        self._chosen: dict[tuple[int, int, int, int], Array | None] = {}
         self._of_span: list[list[_Curve]] = [[empty] for _ in self._sorts]
 
     def points(self, start: int, end: int) -> OptionPoints:
@@ -228,6 +233,14 @@ class Recomputation(SpanOptions):
 
     def _greedy(self, start: int, end: int, in_flight: int, spare: int) -> Array | None:
         """The layers of a choice that fits; None if none does."""
+        query = start, end, in_flight, spare
+        if query not in self._chosen:
+            if len(self._chosen) >= MOST_CHOSEN:
+                self._chosen.clear()
+            self._chosen[query] = self._greedily(*query)
+        return self._chosen[query]
+
+    def _greedily(self, start: int, end: int, in_flight: int, spare: int) -> Array | None:
         places = start + np.flatnonzero(self._savings[start:end])
         cost, savings, peaks = self._cost[places], self._savings[places], self._peaks[places]
         chosen = greedy(cost, savings, peaks, self._largest_workspace(start, end), in_flight, spare)
@@ -264,20 +277,24 @@ class Recomputation(SpanOptions):
 
     def fewest_bytes(self, starts: Array, ends: Array, in_flight: Array) -> Array:
         """As in `SpanOptions`. At each peak p, all layers of peak at most p are recomputed, which saves the most."""
+        starts, ends, in_flight = np.broadcast_arrays(starts, ends, in_flight)
         workspace = self.workspace.of(starts, ends)
         best: Array = workspace
-        for peak, savings in self._levels:
-            best = np.minimum(best, np.maximum(workspace, peak) - in_flight * (savings[ends] - savings[starts]))
+        peaks, savings = self._levels
+        many = max(MOST_AT_ONCE // max(workspace.size, 1), 1)
+        for low in range(0, len(peaks), many):
+            level = slice(low, low + many)
+            peak = peaks[level].reshape(-1, *(1,) * workspace.ndim)
+            saved = savings[level, ends] - savings[level, starts]
+            best = np.minimum(best, (np.maximum(workspace, peak) - in_flight * saved).min(axis=0))
         return best
 
     @cached_property
-    def _levels(self) -> list[tuple[int, Array]]:
-        """For each peak p of a recomputed layer: p, and prefix sums of the savings of all layers of peak at most p."""
+    def _levels(self) -> tuple[Array, Array]:
+        """The peaks p of recomputed layers, and for each prefix sums of the savings of all layers of peak at most p."""
         useful = self._savings > 0
-        return [
-            (int(p), sums_before(np.where(useful & (self._peaks <= p), self._savings, 0)))
-            for p in np.unique(self._peaks[useful])
-        ]
+        peaks = np.unique(self._peaks[useful])
+        return peaks, sums_before(np.where(useful & (self._peaks <= peaks[:, None]), self._savings, 0))
 
     def choose(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
         """The layers to recompute, in order; the first ones of layers with equal numbers."""

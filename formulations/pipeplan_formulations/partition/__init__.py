@@ -8,12 +8,13 @@ from pipeplan_formulations.common.backends import Backend, backend_of
 from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.report import Limits, Progress, Report
 from pipeplan_formulations.partition import exact
+from pipeplan_formulations.partition.balance import balanced
 from pipeplan_formulations.partition.by_rows import ByRows
 from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.parts import LinkResource, PathCut, Tie
 from pipeplan_formulations.partition.tables import Boundaries
 
-__all__ = ["BACKENDS", "Boundaries", "ChainPartition", "LinkResource", "PathCut", "Tie", "solve"]
+__all__ = ["BACKENDS", "Boundaries", "ChainPartition", "LinkResource", "PathCut", "Tie", "balanced", "solve"]
 
 BACKENDS: dict[str, Backend[ChainPartition, Boundaries]] = {
     **{name: ByRows(solver) for name, solver in SOLVERS.items()},

@@ -6,7 +6,7 @@ import numpy as np
 
 from pipeplan_formulations.common.layer_tables import Array, Flags
 from pipeplan_formulations.common.span_knapsack import SpanLargest
-from pipeplan_formulations.common.span_options import SpanOptions
+from pipeplan_formulations.common.span_options import IMPOSSIBLE, SpanOptions
 from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
 
 UNKNOWN = -1
@@ -116,6 +116,16 @@ class SpanRecomputation:
                 cost[short] = self._lower_bound(s, start[short], end[short])
             known[start, end - start - 1] = cost
         longer[wanted] = known[place]
+        return longer
+
+    def quick_upper_bound(self, s: int, a: Array, b: Array) -> Array:
+        """Recomputed forward time of a choice for stage s that fits; `IMPOSSIBLE` where none is found. Arrays (m,)."""
+        longer = np.zeros(len(a), np.int64)
+        short = np.flatnonzero(self._room.plain(np.array(s), a, b) > self._problem.limit[s])
+        if len(short) and (not self._any or self._problem.in_flight[s] == 0):
+            longer[short] = IMPOSSIBLE
+        elif len(short):
+            longer[short] = self._options(s).quick_upper_bound(*self._query(s, a[short], b[short]))
         return longer
 
     def choose(self, s: int, a: int, b: int) -> tuple[int, ...] | None:

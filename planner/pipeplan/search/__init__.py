@@ -10,18 +10,25 @@
 
 from collections.abc import Iterator
 
-from pipeplan.core.job import Order
+from pipeplan.core.job import Objective, Order
 from pipeplan.schedules.family import alternates
 from pipeplan.search.branch_and_bound import Node
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode, RemainingGroupsNode
 from pipeplan.search.space.space import Space
 
-__all__ = ["enumerates_groups", "root_nodes"]
+__all__ = ["enumerates_groups", "root_nodes", "searches_locally"]
 
 
 def enumerates_groups(space: Space) -> bool:
     """Return True if the search enumerates all device groups; else it searches those of `nodes.aggregate_problem`."""
     return space.few or space.job.order is Order.GIVEN
+
+
+def searches_locally(space: Space) -> bool:
+    """Return True if device groups are so many that plans near those found are tried as well."""
+    from pipeplan.search.graph import applies
+
+    return space.job.objective is Objective.STEP and not enumerates_groups(space) and not applies(space)
 
 
 def root_nodes(space: Space) -> Iterator[Node]:

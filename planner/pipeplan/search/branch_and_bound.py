@@ -26,6 +26,7 @@ from typing import Any
 from pipeplan.core.cluster import Cluster
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import MOST, EvaluatedPlan, Pace, actions, evaluate
+from pipeplan.search.local_search import Improver
 from pipeplan.search.space.candidates import Candidate
 from pipeplan_formulations.common.branch_and_bound import BranchAndBound, OnProgress, Step
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
@@ -93,6 +94,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     outside : callable
         ``outside(evaluated)`` returns why a plan lies outside the searched space; None if it lies inside.
     pace : Pace
+    improver : Improver or None
+        The local search around the plans found.
     unaffordable : float or None
         Least seconds of a plan that was skipped for lack of time to simulate and check it.
     """
@@ -101,6 +104,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     backend: str = "cpsat"
     outside: Callable[[EvaluatedPlan], str | None] = lambda _: None
     pace: Pace = field(default_factory=Pace)
+    improver: Improver | None = None
     unaffordable: float | None = None
     _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list, init=False)
     _deferred: list[Node] = field(default_factory=list, init=False)
@@ -157,16 +161,18 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         if known is None or evaluated.value < known.value:
             self._best[evaluated.label] = evaluated
         self.improve(evaluated, evaluated.value)
+        if self.improver is not None:
+            self.improver.offer(evaluated)
 
     def submit_all(self, candidates: Iterable[Candidate], boundaries: Boundaries) -> None:
         """Simulate a partition under the candidates that it fits and whose bounds lie below the incumbent.
 
-        In addition 1F1B is tried with as many micro-batches in flight as fit. Where bounds tie, candidates that hold
-        least come first.
+        In addition 1F1B is tried with as many micro-batches in flight as fit, up to SO's and beyond. Where bounds tie,
+        candidates that hold least come first.
         """
         fitting = [candidate for candidate in candidates if candidate.fits(boundaries)]
-        others = [candidate.with_max_in_flight(self.cluster, boundaries) for candidate in fitting]
-        every = {(each.family.name, each.in_flight): each for each in (*fitting, *others) if each is not None}
+        others = [other for each in fitting for other in each.with_more_in_flight(self.cluster, boundaries)]
+        every = {(each.family.name, each.in_flight): each for each in (*fitting, *others)}
         promising = [(each.problem.evaluate(boundaries), sum(each.in_flight), key) for key, each in every.items()]
         for bound, _, key in sorted(promising):
             if self.value is not None and bound >= self.value:
@@ -190,12 +196,22 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         self._reserve = reserve
         try:
             super().run()
+            if self.stop is Stop.TIME:
+                self.search_locally()
         finally:
             self._reserve = 0.0
 
     def advance(self, node: Node) -> Step[Node]:
         """One step of a node."""
-        return node.advance(self)
+        step = node.advance(self)
+        self.search_locally()
+        return step
+
+    def search_locally(self) -> None:
+        """Submit the plans that the local search has found."""
+        if self.improver is not None:
+            for plan in self.improver.better(self.deadline - self._reserve):
+                self.submit(plan)
 
     def _bounds(self) -> Iterator[int]:
         yield from super()._bounds()

@@ -98,7 +98,7 @@ def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path
     PlanError
         If the path holds half a backward, for which the partition problem has no term, or cannot be read (`read_path`).
     """
-    return _as_cut(timeline.critical, pipeline, schedule)
+    return as_cut(timeline.critical, pipeline, schedule)
 
 
 def find_path_cut(schedule: Schedule, pipeline: Pipeline, surplus: Surplus | None = None) -> PathCut:
@@ -112,12 +112,13 @@ def find_path_cut(schedule: Schedule, pipeline: Pipeline, surplus: Surplus | Non
     PlanError
         As in `path_cut` and `pipeplan.simulate.simulate`.
     """
-    return _as_cut(longest_path(schedule, pipeline, share=False), pipeline, schedule, surplus)
+    return as_cut(longest_path(schedule, pipeline, share=False), pipeline, schedule, surplus)
 
 
-def _as_cut(
+def as_cut(
     critical: Sequence[Span | TransferSpan], pipeline: Pipeline, schedule: Schedule, surplus: Surplus | None = None
 ) -> PathCut:
+    """Return a critical path as an inequality (6); see `find_path_cut`."""
     path = _read(critical, pipeline, schedule)
     if any(path.input_gradient) or any(path.weight_gradient):
         halves = (item.action for item in critical if isinstance(item, Span) and item.action.kind in _HALVES)

@@ -17,7 +17,7 @@ from pipeplan_formulations.allocation.suffix_bounds.passes import Block, Pass
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix import ProgrammeTables
 from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import hop_between
-from pipeplan_formulations.allocation.suffix_bounds.transition_costs import added, finish_by_end
+from pipeplan_formulations.allocation.suffix_bounds.transition_costs import added
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.layer_tables import Array
@@ -75,7 +75,8 @@ def _advance(
         send, into = problem.send[c, behind, leaves, end - 1], pass_.into[c, grid.leaves[c][usage], start]
     add = added(problem, pass_.spans, pass_.settings, (c, w), start, end, pass_.in_flight(w, level), send, into)
     # Head before the stage with E_0, and behind it; kept if its term, and the head with V, stay within the target.
-    head = found[c, usage, start] + np.where(start == 0, finish_by_end(problem, c, w)[end], 0)
+    head = found[c, usage, start] + np.where(start == 0, problem.endings(c, w, 0, end), 0)
     moved = head + add.work + hop[leaves, end]
     kept = add.open & (head + add.term <= pass_.target) & (moved + ahead <= pass_.target)
+    kept &= pass_.in_time((c, w), start, end, add.term, into)
     np.minimum.at(found[behind], (after[kept], end[kept]), moved[kept])

@@ -1,9 +1,9 @@
 """Best-first search over prefixes of allocations, bounded by the suffix tables of the dynamic programme.
 
-The label of a prefix is all that its completions depend on: the head H, the largest right side of (3) so far (*top*)
-and the largest e so far, the first two with E_0. For (5) and (6) it also has the largest forward and backward so far,
-and if k is a choice, the excess that later stages may have. With V and A the suffix tables' values behind the prefix,
-no completion is better than
+The label of a prefix is all that its completions depend on: the head H, the largest right side of (3) and (7) so far
+(*top*) and the largest e so far, the first two with E_0, and G of (7). For (5) and (6) it also has the largest forward
+and backward so far, and if k is a choice, the excess that later stages may have. With V and A the suffix tables'
+values behind the prefix, no completion is better than
 
     max( top,  H + V,  H + A + e ).
 
@@ -37,6 +37,7 @@ class _Prefix:
     position: int
     head: int
     top: int
+    ahead: int
     delay: int
     largest_forward: int
     backwards: LargestBackwards
@@ -63,7 +64,7 @@ def best_first(
     nothing = (0,) * len(problem.widths)
     for kind, usage in np.argwhere(base.tables.whole < IMPOSSIBLE):
         bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
-        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, nothing, UNLIMITED, None, None)
+        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, 0, nothing, UNLIMITED, None, None)
         heapq.heappush(heap, (bound, 0, next(order), root))
     ceiling = IMPOSSIBLE  # least bound of complete prefixes of larger value: their recomputation was only bounded
     for opened in count():
@@ -96,6 +97,8 @@ def _extended(problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high:
     # Label of the prefix with each transition appended; E_0 is added with the first stage.
     finish = choice.finish if prefix.position == 0 else np.zeros_like(choice.end)
     top = np.maximum(prefix.top + finish, prefix.head + finish + choice.own)
+    if problem.objective == "step":
+        top = np.maximum(top, prefix.ahead + choice.ended)
     head = prefix.head + finish + choice.advance
     delay = np.maximum(prefix.delay, choice.delays(problem, prefix.largest_forward, prefix.backwards))
     # V and A behind each, and the bound of its completions.
@@ -127,6 +130,7 @@ def _child(
         prefix.position + 1,
         int(head[j]),
         int(top[j]),
+        prefix.ahead + int(choice.ahead[j]),
         int(delay[j]),
         max(prefix.largest_forward, int(choice.work[j] - choice.backward[j])),
         choice.backwards(problem, prefix.backwards, j),
@@ -137,7 +141,7 @@ def _child(
 
 
 class _Seen:
-    """Labels (head, top, e, largest forward and backward, −allowed) of opened prefixes, by start, kind and usage."""
+    """Labels (head, top, G, e, largest forward and backward, −allowed) of opened prefixes, by start, kind and usage."""
 
     def __init__(self, forced: int) -> None:
         self._forced = forced  # positions from here on are equivalent: no stage there is forced to be first
@@ -151,6 +155,7 @@ class _Seen:
                 [
                     prefix.head,
                     prefix.top,
+                    prefix.ahead,
                     prefix.delay,
                     prefix.largest_forward,
                     *prefix.backwards,

@@ -9,6 +9,7 @@ from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.allocation.terms import (
+    ahead_step,
     delays,
     drain_delay,
     head_step,
@@ -47,6 +48,8 @@ class Transitions:
         The stage's largest e of (4), 0 if none is positive.
     finish : array of int
         E of the stage.
+    ahead, ended : array of int
+        G_{s+1} − G_s of (7), and the rest of its right side without G_s.
     work, backward, in_flight : array of int
         F + B, B and k for (5), all 0 if (5) and (6) do not apply.
     """
@@ -61,6 +64,8 @@ class Transitions:
     advance: Array
     delay: Array
     finish: Array
+    ahead: Array
+    ended: Array
     work: Array
     backward: Array
     in_flight: Array
@@ -193,14 +198,17 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
         load = -(-stage_load(problem.overlap, many, forward, backward, send, into, once) // problem.divisor)
         if problem.overlap != "none":
             load = np.maximum(load, problem.link_shares[width] * np.maximum(send, back) // problem.divisor)
-        return Transitions(*places, load, *[nothing] * 6)
+        return Transitions(*places, load, *[nothing] * 8)
     held = span.in_flight if problem.alternating else many
     each = delays(problem.overlap, many, held, problem.link_shares[width], forward, backward, send, back, into)
+    finish = problem.endings(kind, w, start, ends)
     return Transitions(
         *places,
         own(problem.overlap, many, forward, backward, send) + ((many - 1) * into if problem.overlap == "none" else 0),
         head_step(problem.overlap, forward + backward, send, back, latency),
         np.maximum.reduce(np.broadcast_arrays(nothing, *each)),
-        problem.endings(kind, w, start, ends),
+        finish,
+        ahead_step(problem.overlap, forward, send, latency),
+        stage_load(problem.overlap, many, forward, backward, send, into, finish),
         *((forward + backward, backward, span.in_flight) if problem.drains else [nothing] * 3),
     )

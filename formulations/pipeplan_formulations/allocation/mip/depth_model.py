@@ -6,6 +6,7 @@ from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.mip.depth_frame import Frame, Switches
 from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.terms import (
+    ahead_step,
     delays,
     drain_delay,
     head_step,
@@ -92,18 +93,24 @@ class _Objective(Frame):
                     self._bound(problem.link_shares[width] * send - (samples * unit - 1), (mode,), samples)
 
     def step(self) -> None:
-        """Add (3), enforced where a mode is chosen, and (4) to (6), enforced where a mode and its k are."""
+        """Add (3) and (7), enforced where a mode is chosen, and (4) to (6), enforced where a mode and its k are."""
         problem, overlap = self.problem, self.problem.overlap
         times = [self._times(s) for s in range(self.depth)]
-        head, heads = self._finish(), []
+        head, heads = sum_of(self._ending(0, mode) for mode in self.every_mode), []
+        ahead = Expression({})
         for s, (forward, backward) in enumerate(times):
             heads.append(head)
             head = head + head_step(overlap, forward + backward, self.send[s], self.back[s], self.latency[s])
         for s, (forward, backward) in enumerate(times):
-            for (_, width), mode in self.modes[s].items():
+            for (kind, width), mode in self.modes[s].items():
                 many = problem.share(width)
                 wait = (many - 1) * self.into[s] if overlap == "none" else 0
                 self._bound(heads[s] + own(overlap, many, forward, backward, self.send[s]) + wait, (mode,))
+                if s:  # that of stage 0 is (3)
+                    ending = self._ending(s, (kind, width))
+                    load = stage_load(overlap, many, forward, backward, self.send[s], self.into[s], ending)
+                    self._bound(ahead + load, (mode,))
+            ahead = ahead + ahead_step(overlap, forward, self.send[s], self.latency[s])
             for ((_, width), k), switch in self.holds[s].items():
                 many = problem.share(width)
                 held = k if problem.alternating else many
@@ -118,14 +125,14 @@ class _Objective(Frame):
                 for _, other in times if problem.drains and problem.phases else []:
                     self._bound(head + two_phase_delay(many, forward, other), (switch,))
 
-    def _finish(self) -> Expression:
-        """E_0."""
-        problem, total = self.problem, Expression({})
-        for (kind, width), on in self.on[0].items():
-            w = problem.widths.index(width)
-            total = total + sum_of(int(problem.update[kind, w, i]) * on[i] for i in range(problem.layers))
-            total = total + self._reduction(0, kind, width)
-        return total
+    def _ending(self, s: int, mode: ModeKey) -> Expression:
+        """E of stage s if it is of this mode, else 0."""
+        (kind, width), problem = mode, self.problem
+        w, on = problem.widths.index(width), self.on[s][mode]
+        total = sum_of(int(problem.update[kind, w, i]) * on[i] for i in range(problem.layers))
+        if s == 0 and problem.layers > 1:
+            total = total + int(problem.second_ending[kind, w]) * (on[0] - on[1])
+        return total + self._reduction(s, kind, width)
 
     def _reduction(self, s: int, kind: int, width: int) -> Expression:
         """R of stage s if it is of this mode, else 0; the base counts once if a layer has gradients to reduce."""

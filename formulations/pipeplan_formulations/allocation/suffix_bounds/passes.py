@@ -107,14 +107,26 @@ class Pass:
 
     def ranges(self, coarse: bool) -> list[range] | list[None]:
         """Ranges of excess to process in turn; None if excess does not matter."""
-        most = max(int(self.grid.total[-1]) - 1, 0)
         if not self._chooses:
             return [None]
+        counts = zip(self.grid.most_in_flight, self.problem.widths, strict=True)
+        most = max(int((k * width - self.grid.total).max()) for k, width in counts)
         return [range(most + 1)] if coarse else excess_ranges(most)
 
     def room(self, c: int, rows: Rows) -> Array:
         """Time that the target leaves to a suffix that begins in each state on kind c; negative if none may begin."""
         return self._room[rows.start] if self._room.ndim == 1 else self._room[c, rows.usage, rows.start]
+
+    def in_time(
+        self, mode: tuple[int, int], starts: Array, ends: Array, term: Array, into: Array | int
+    ) -> NDArray[np.bool_]:
+        """True for stages of a mode (kind and index of width) that (7) allows within the target, any stages before.
+
+        ``term`` is the stage's own term of (3), ``into`` ĝ if that counts it.
+        """
+        least = self.spans.forward_before[starts] + term + into
+        kept: NDArray[np.bool_] = least + self.problem.endings(*mode, starts, ends) <= self.target
+        return kept
 
     def rows(self, usages: Array, starts: range) -> Rows:
         """All states of these usages at reachable boundaries within ``starts``."""

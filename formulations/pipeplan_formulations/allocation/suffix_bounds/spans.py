@@ -36,13 +36,14 @@ class Spans:
     ----------
     reach : list of list of array, shape (n,)
         End of the longest span from each start; the start itself if there is none.
-    before : array, shape (n + 1,)
-        Least work of one micro-batch before each boundary.
+    before, forward_before : array, shape (n + 1,)
+        Least work, and least forward time, of one micro-batch before each boundary.
     """
 
     def __init__(self, problem: ChainAllocation, grid: Grid, target: int, clock: Clock) -> None:
         self._problem, self._grid, self._clock = problem, grid, clock
         self.before = least_work_before(problem)
+        self.forward_before = least_forward_before(problem)
         self.reach = [[self._reach(c, width, target) for width in problem.widths] for c in range(problem.kinds)]
         self._savings = sums_before(np.where(problem.useful, problem.savings, 0))
         self._known: dict[tuple[int, int], _KnownCosts] = {}
@@ -87,14 +88,18 @@ class Spans:
 
     def _reach(self, kind: int, width: int, target: int) -> Array:
         """Furthest end from each start: its work alone stays within the target, and one micro-batch in flight fits."""
-        problem, starts = self._problem, np.arange(self._problem.layers)
+        problem, starts, w = self._problem, np.arange(self._problem.layers), self._problem.widths.index(width)
         work = problem.prefix["forward"][kind] + problem.prefix["backward"][kind]
         if problem.objective == "bottleneck":
             room = np.full(problem.layers, target * problem.divisor // problem.share(width))
         else:
             room = (target - self.before[:-1]) // problem.share(width)
         ends = np.searchsorted(work, work[:-1] + room, side="right") - 1
-        fitting = last_that_may_fit(problem, kind, problem.widths.index(width), 1)
+        fitting = last_that_may_fit(problem, kind, w, 1)
+        if problem.objective == "step":  # (7) without sends, recomputation and the base of the reduction
+            busy = problem.share(width) * work + problem.prefix["update"][kind, w] + problem.prefix["reduce"][kind, w]
+            left = busy[:-1] + target - self.forward_before[:-1]
+            fitting = np.minimum(fitting, np.searchsorted(busy, left, side="right") - 1)
         return np.maximum(np.minimum(np.where(room < 0, 0, ends), fitting), starts)
 
     def _lookup(self, kind: int, w: int, starts: Array, ends: Array, in_flight: Array) -> Array:
@@ -131,6 +136,11 @@ def least_work_before(problem: ChainAllocation) -> Array:
     """Least work of one micro-batch on all layers before each boundary, shape (n + 1,)."""
     best = (problem.forward + problem.backward).min(axis=0)
     return sums_before(best)
+
+
+def least_forward_before(problem: ChainAllocation) -> Array:
+    """Least forward time of one micro-batch on all layers before each boundary, shape (n + 1,)."""
+    return sums_before(problem.forward.min(axis=0))
 
 
 def last_that_may_fit(problem: ChainAllocation, kind: int, w: int, in_flight: int) -> Array:

@@ -10,7 +10,7 @@ r"""Dynamic programme over suffixes: the least value of the stages behind a boun
 V of ``time`` is (3) without E_0, A is that of (4), and V of ``load`` is the bottleneck. The arguments of `run` exclude
 stages and states:
 
-- *target*: states whose value exceeds it.
+- *target*: states whose value exceeds it, and stages whose (7) does, with the least forward time before them.
 - *ceiling*: spans and hops whose e of (4) exceeds it.
 - *least_delay*: states where A plus this e exceeds the target.
 - *largest*, a range of the largest backward: stages with a larger backward, and stages whose e of (5) exceeds the
@@ -38,7 +38,7 @@ from pipeplan_formulations.allocation.suffix_bounds.largest_backward import Larg
 from pipeplan_formulations.allocation.suffix_bounds.passes import Block, Pass
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import SuffixTable, SuffixTables
-from pipeplan_formulations.allocation.suffix_bounds.transition_costs import InFlightRange, added, finish_by_end
+from pipeplan_formulations.allocation.suffix_bounds.transition_costs import InFlightRange, added
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.layer_tables import Array
@@ -260,12 +260,14 @@ class _Suffixes:
         if pass_.settings.quantity == "load":
             found = trip = np.maximum(add.term, value)
         else:
-            finish = np.where(start == 0, finish_by_end(pass_.problem, c, w)[end], 0)
+            finish = np.where(start == 0, pass_.problem.endings(c, w, 0, end), 0)
             found = np.maximum(add.term, add.work + value) + finish
             trip = add.work + part.trip[behind, end] + finish
         # Keep stages that fit, below the ceiling and within the target.
         room = pass_.room(c, block.rows)[row]
         kept = add.open & (found <= room) & (trip + self.least_delay <= room)
+        if pass_.settings.quantity == "time":
+            kept &= pass_.in_time((c, w), start, end, add.term, into)
         if not kept.any():
             return
         # Entries of one row (usage and start) are adjacent: write the minimum of each row.

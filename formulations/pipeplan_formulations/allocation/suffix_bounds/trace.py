@@ -36,12 +36,12 @@ def follow(
         head so far ─────────▶│◀─ own ─▶│              a stage may follow if neither its own term
                               │◀─ advance ─▶│◀── V behind ──▶│     nor the value behind exceeds the root's
 
-    Of the stages that may follow, the one of the least A + e is taken.
+    Of the stages that may follow, the one of the least maximum of A + e and (7) is taken.
     """
     kind, usage = root
     value = int(tables.whole[kind, usage])
     stages: list[Place] = []
-    start = head = delay = largest_forward = 0
+    start = head = way = ended = delay = largest_forward = 0
     backwards = (0,) * len(problem.widths)
     allowed = UNLIMITED
     while start < problem.layers:
@@ -59,10 +59,10 @@ def follow(
         fits = np.maximum(base + choice.own, base + combined) <= value
         cost = np.maximum(delay, each)
         if problem.objective == "step":
-            cost = cost + base + choice.advance + alone
+            cost = np.maximum(cost + base + choice.advance + alone, way + choice.ended)
         if not fits.any():  # the tables hold only a lower bound here, which no stage reaches
             return None
-        # Append the one of the least A + e (bottleneck: the least e), and update the label.
+        # Append the one of the least cost (bottleneck: the least e), and update the label.
         best = int(np.argmin(np.where(fits, cost, 2 * IMPOSSIBLE)))
         stages.append(Place(start, int(choice.end[best]), kind, int(choice.width[best]), int(choice.held[best])))
         head = head + int(choice.advance[best]) + (int(choice.finish[best]) if start == 0 else 0)
@@ -70,7 +70,9 @@ def follow(
             max(delay, int(each[best])),
             choice.backwards(problem, backwards, best),
         )
+        ended = max(ended, way + int(choice.ended[best]))
+        way += int(choice.ahead[best])
         largest_forward = max(largest_forward, int(choice.work[best] - choice.backward[best]))
         allowed = int(choice.allowed[best])
         start, kind, usage = int(choice.end[best]), int(choice.kind[best]), int(choice.usage[best])
-    return max(value, head + delay) if problem.objective == "step" else value, tuple(stages)
+    return max(value, head + delay, ended) if problem.objective == "step" else value, tuple(stages)

@@ -153,11 +153,3 @@ def _least_held(
         if not more.any():
             return held
         extra[more] = again(more, held[more])
-
-
-def finish_by_end(problem: ChainAllocation, c: int, w: int) -> Array:
-    """E_0 of a first stage, by its end."""
-    reduction = problem.prefix["reduce"][c, w]
-    base = np.where(reduction > 0, problem.reduce_base[c, w], 0)
-    finish: Array = problem.prefix["update"][c, w] + reduction + base
-    return finish

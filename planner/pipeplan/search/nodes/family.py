@@ -6,8 +6,10 @@ Where in-flight counts of 1F1B are free, they are searched by a tree over boxes 
     the partition found has memory for k                 if k is the most: halve the widest range,
                                                          else branch at one stage s: at most k_s, or more
 
-With at most k_s, equation (8) has the shorter warm-up. With more, that partition does not fit any more. When few counts
-are left, each becomes a `FamilyNode`.
+With at most k_s, equation (8) has the shorter warm-up. With more, that partition does not fit any more. Before a box is
+split, the critical path of the partition found is weakened to an inequality for all counts of the box
+(`search.visits`). While such paths exclude the partitions found, the box is solved with them instead of split; its
+parts inherit them. When few counts are left, each becomes a `FamilyNode`.
 
 For a family, the exact dynamic programme first solves the relaxed partition problem. Then a solver adds all path cuts
 found so far. Each partition found is simulated. The critical path of its schedule is an inequality for all partitions
@@ -18,11 +20,12 @@ simulation. Then the node branches over the other partitions. So bound and simul
 if there is time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
+from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import Objective
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.pricing import assemble
@@ -32,9 +35,10 @@ from pipeplan.search.path_cuts import find_path_cut
 from pipeplan.search.space.candidates import Candidate, partition_problem
 from pipeplan.search.space.in_flight import InFlightBox, free_family
 from pipeplan.search.space.shared_links import surplus
+from pipeplan.search.visits import VisitedPath, find_visited_path
 from pipeplan_formulations import partition
 from pipeplan_formulations.common.report import Stop
-from pipeplan_formulations.partition import PathCut
+from pipeplan_formulations.partition import ChainPartition, PathCut
 
 FIRST_SLICE = 2.0
 """Seconds of a solver's first step; doubled each time they were not enough."""
@@ -121,9 +125,9 @@ class FamilyNode(Node):
         self.best = boundaries
         candidate = self.candidate
         search.submit(evaluate(search.cluster, candidate, boundaries))
-        other = candidate.with_max_in_flight(search.cluster, boundaries)
-        if other is not None and (search.value is None or other.problem.evaluate(boundaries) < search.value):
-            search.submit(evaluate(search.cluster, other, boundaries))
+        for other in candidate.with_more_in_flight(search.cluster, boundaries):
+            if search.value is None or other.problem.evaluate(boundaries) < search.value:
+                search.submit(evaluate(search.cluster, other, boundaries))
         if candidate.objective is not Objective.STEP:
             return False
         pipeline = assemble(candidate.chain, search.cluster, boundaries, candidate.recompute(boundaries))
@@ -145,6 +149,8 @@ class InFlightNode(Node):
     bound: int
     named: tuple[Candidate, ...]
     box: InFlightBox
+    paths: tuple[VisitedPath, ...] = ()
+    best: Boundaries | None = None
 
     @property
     def rank(self) -> tuple[int, ...]:
@@ -152,28 +158,75 @@ class InFlightNode(Node):
         return (1, self.named[0].depth, self.box.size)
 
     def advance(self, search: PlanSearch) -> Step[Node]:
-        """Bound the box, simulate the partition found with the most micro-batches in flight that fit, and split."""
+        """Bound the box, simulate the partition found with the most micro-batches in flight that fit, and split.
+
+        The box is not split while paths exclude the partitions found: then a solver takes all paths into account.
+        """
         least = self._candidate(self.box.low)
-        problem = partition_problem(least, self.box.low, self.box.high)
-        report = partition.solve(problem, search.precise(search.left), backend="exact", cutoff=search.cutoff)
+        problem = partition_problem(least, self.box.low, self.box.high).with_paths(self._cuts(self.paths))
+        limits, most = search.precise(search.left), search.cutoff
+        again = self.best is not None
+        if again:
+            limits = search.precise(min(search.left, FIRST_SLICE))
+        report = partition.solve(
+            problem, limits, hint=self.best, backend=search.backend if again else "exact", cutoff=most
+        )
         if not self.learn(report):
             return Step.nothing()
+        found = self.best = report.solution
         fullest = None
-        if report.solution is not None:
-            fullest = least.with_max_in_flight(search.cluster, report.solution, self.box) or least
-            search.submit_all([fullest, *self.named], report.solution)
+        if found is not None and not self._excludes(search, problem, found):
+            fullest = least.with_max_in_flight(search.cluster, found, self.box) or least
+            search.submit_all([fullest, *self.named], found)
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
         if search.left <= 0:
+            self.best = None
             return Step.split([self])
+        if found is not None and report.stop is not Stop.TIME and self._takes_paths(search, problem):
+            new = self._find_paths(search, [least, *([fullest] if fullest is not None else [])], found)
+            if (new or not again) and self._excludes(search, problem.with_paths(self._cuts(self.paths)), found):
+                return Step.split([self])
         if self.box.few:
             each = [self._candidate(counts) for counts in self.box.counts()]
-            return Step.split([FamilyNode(max(self.bound, candidate.lower_bound), candidate) for candidate in each])
+            return Step.split([self._family(candidate) for candidate in each])
         parts = self.box.halves()
-        if fullest is not None and report.solution is not None and fullest.in_flight != self.box.high:
-            stage = self._shortest(fullest.in_flight, least, report.solution)
+        if fullest is not None and found is not None and fullest.in_flight != self.box.high:
+            stage = self._shortest(fullest.in_flight, least, found)
             parts = self.box.split(stage, fullest.in_flight[stage])
-        return Step.split([replace(self, box=part) for part in parts])
+        return Step.split([replace(self, box=part, best=None) for part in parts])
+
+    def _takes_paths(self, search: PlanSearch, problem: ChainPartition) -> bool:
+        """Return True if a solver takes path cuts of the box into account."""
+        candidate = self.named[0]
+        copies = candidate.chain.overlap is Overlap.COPY and candidate.objective is Objective.STEP
+        return copies and search.backend != "exact" and problem.stages * problem.layers <= CELLS
+
+    def _excludes(self, search: PlanSearch, problem: ChainPartition, boundaries: Boundaries) -> bool:
+        """Return True if the paths of the box exclude a partition from those that beat the incumbent."""
+        return bool(problem.paths) and search.fathoms(problem.evaluate(boundaries, optimistic=True))
+
+    def _find_paths(self, search: PlanSearch, candidates: list[Candidate], boundaries: Boundaries) -> bool:
+        """Add the critical paths of a partition that are inequalities of the whole box; True if some are new."""
+        before = self.paths
+        for candidate in candidates:
+            pipeline = assemble(candidate.chain, search.cluster, boundaries, candidate.recompute(boundaries))
+            slower = partial(surplus, search.cluster, candidate.chain)
+            path = find_visited_path(candidate.schedule(pipeline), candidate.certain(pipeline), slower)
+            if path not in self.paths and self._cuts([path]):
+                self.paths = (*self.paths, path)
+        return self.paths != before
+
+    def _cuts(self, paths: Iterable[VisitedPath]) -> tuple[PathCut, ...]:
+        """The inequalities (6) that hold for all counts of the box."""
+        cuts = (path.within(self.box.low, self.box.high) for path in paths)
+        return tuple(dict.fromkeys(cut for cut in cuts if cut is not None))
+
+    def _family(self, candidate: Candidate) -> FamilyNode:
+        """The node of one vector of counts, with the paths that hold there."""
+        cuts = (path.within(candidate.in_flight, candidate.in_flight) for path in self.paths)
+        known = list(dict.fromkeys(cut for cut in cuts if cut is not None))
+        return FamilyNode(max(self.bound, candidate.lower_bound), candidate, paths=known)
 
     def _candidate(self, counts: tuple[int, ...]) -> Candidate:
         """1F1B with these counts, under the name of the family if it is a named one."""

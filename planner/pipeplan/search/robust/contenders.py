@@ -99,8 +99,8 @@ def _variants(space: Space, evaluated: EvaluatedPlan) -> Iterator[Candidate]:
 def _orders(space: Space, groups: StageDevices, size: int, boundaries: Boundaries) -> Iterator[Candidate]:
     """Yield every family of the space that the partition fits, and 1F1B with as many micro-batches in flight as fit."""
     fitting = [candidate for candidate in space.candidates(groups, size) if candidate.fits(boundaries)]
-    others = [candidate.with_max_in_flight(space.cluster, boundaries) for candidate in fitting]
-    every = {(each.family.name, each.in_flight): each for each in (*fitting, *others) if each is not None}
+    others = [other for each in fitting for other in each.with_more_in_flight(space.cluster, boundaries)]
+    every = {(each.family.name, each.in_flight): each for each in (*fitting, *others)}
     yield from every.values()
 
 

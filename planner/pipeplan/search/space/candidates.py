@@ -130,7 +130,7 @@ class Candidate:
     ) -> "Candidate | None":
         """Return the candidate with as many micro-batches in flight as fit; None if these are its own counts.
 
-        ``among`` limits the counts; by default all between SNO's and SO's are allowed.
+        ``among`` limits the counts; by default all that the search allows.
         """
         if not self.free or not self.family.alternates:
             return None
@@ -146,6 +146,15 @@ class Candidate:
             return None
         other = replace(self, family=free_family(counts))
         return other if other.fits(boundaries) else None
+
+    def with_more_in_flight(self, cluster: Cluster, boundaries: Boundaries) -> "list[Candidate]":
+        """Return candidates with as many micro-batches in flight as fit: up to SO's, and up to the most searched.
+
+        The most hide longer transfers, but with SO's counts the first backwards, and so the last ones, come earlier.
+        """
+        boxes = InFlightBox.up_to_so(self.replicas, self.micro_batches), None
+        found = (self.with_max_in_flight(cluster, boundaries, box) for box in boxes)
+        return [each for each in found if each is not None]
 
     def recompute(self, boundaries: Boundaries) -> tuple[tuple[int, ...], ...]:
         """For each stage the layers to recompute in the backward so that it fits in memory, in the least time."""

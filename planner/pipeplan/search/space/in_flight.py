@@ -1,4 +1,4 @@
-"""In-flight counts of 1F1B: those of SNO and SO, and boxes of counts between them."""
+"""In-flight counts of 1F1B: those that the search allows, and boxes of them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +10,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES, Family
 from pipeplan.schedules.alternate import one_forward_one_backward
+from pipeplan.schedules.family import devices_from, per_replica
 from pipeplan_formulations.allocation.non_increasing import is_non_increasing
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
@@ -17,7 +18,7 @@ FREE = "1f1b"
 """The family whose in-flight counts are chosen."""
 
 FEW = 8
-"""Most choices of counts between SNO and SO that are enumerated."""
+"""Most choices of counts that are enumerated."""
 
 
 def free_family(in_flight: tuple[int, ...]) -> Family:
@@ -51,10 +52,20 @@ class InFlightBox:
 
     @staticmethod
     def of(replicas: Sequence[int], micro_batches: int) -> "InFlightBox":
-        """The box of all counts that the search allows: from SNO's to SO's."""
+        """The box of all counts that the search allows, from SNO's ⌈R_s / r_s⌉ to ⌈(3 R_s − 2 r_s) / r_s⌉.
+
+        Without replicas the most is 3(N − i) + 1 at stage i of N: it hides transfers that take as long as a stage's
+        forward and backward. SO's 2(N − i) + 1 hide those of half that time.
+        """
         least = FAMILIES["1f1b-sno"].in_flight(replicas, micro_batches)
-        most = FAMILIES["1f1b-so"].in_flight(replicas, micro_batches)
-        return InFlightBox(tuple(replicas), micro_batches, least, least, tuple(map(max, least, most)))
+        wanted = [3 * total - 2 * r for total, r in zip(devices_from(replicas), replicas, strict=True)]
+        return InFlightBox(tuple(replicas), micro_batches, least, least, per_replica(wanted, replicas, micro_batches))
+
+    @staticmethod
+    def up_to_so(replicas: Sequence[int], micro_batches: int) -> "InFlightBox":
+        """The box of the counts from SNO's to SO's."""
+        whole = InFlightBox.of(replicas, micro_batches)
+        return replace(whole, high=FAMILIES["1f1b-so"].in_flight(replicas, micro_batches))
 
     @property
     def size(self) -> int:
@@ -140,7 +151,7 @@ class InFlightBox:
 
 
 def between(replicas: Sequence[int], micro_batches: int) -> list[Family] | None:
-    """Return the 1F1B families with non-increasing counts from SNO's to SO's; None if there are more than `FEW`.
+    """Return the 1F1B families with the counts that the search allows; None if there may be more than `FEW`.
 
     `allocation.non_increasing` defines non-increasing counts for stages with unequal numbers of replicas.
     """

@@ -45,7 +45,7 @@ class Space:
     sizes : tuple of int
         Micro-batch sizes.
     families : tuple of Family
-        The named families. Where ``free`` is set, also 1F1B with in-flight counts between SNO's and SO's.
+        The named families. Where ``free`` is set, also 1F1B with the counts of `InFlightBox.of`.
     any_order : bool
         Whether every order of one lane per device is searched too, on stages with equal numbers of replicas.
 
@@ -191,7 +191,7 @@ class Space:
     def candidates(self, groups: StageDevices, size: int, free: bool = True) -> list[Candidate]:
         """The candidates of these device groups and micro-batch size, one per family.
 
-        With ``free`` they include 1F1B with the in-flight counts between SNO's and SO's, if these are few.
+        With ``free`` they include 1F1B with every vector of in-flight counts, if these are few.
         """
         return self.candidates_of(self.prices.chain(groups, size), free)
 

@@ -1,0 +1,91 @@
+"""Balanced partition: boundaries that a greedy choice finds within milliseconds, for a step of any number of stages.
+
+For a target T, each stage in turn takes as many layers as leave it within T by (1), (4) and (8), with the recomputation
+of `SpanOptions.quick_upper_bound`. T is bisected. (8) needs the round trip R of the whole partition, which is estimated
+from the partition before; so a second round follows the first. The result is a heuristic: no bound.
+"""
+
+import numpy as np
+
+from pipeplan_formulations.common.span_options import IMPOSSIBLE
+from pipeplan_formulations.partition.instance import ChainPartition
+from pipeplan_formulations.partition.objective import copies_update, reductions
+from pipeplan_formulations.partition.tables import Boundaries
+from pipeplan_formulations.partition.terms import ahead, behind, load
+
+ACCURACY = 1e-3
+"""Relative accuracy of the bisection."""
+ROUNDS = 2
+"""Bisections, each with the round trip of the partition before."""
+
+
+def balanced(problem: ChainPartition, most: int | None = None) -> Boundaries | None:
+    """Return boundaries that fit, with a small value of objective ``step``; None if none are found.
+
+    ``most``: values above do not matter.
+    """
+    best: Boundaries | None = None
+    value = trip = 0
+    for _ in range(ROUNDS):
+        low, high, found = problem.lower_bound(), problem.largest if most is None else most, None
+        while high - low > ACCURACY * high:
+            middle = int((max(low, 1) * high) ** 0.5)
+            reached = _furthest_ends(problem, middle, trip)
+            if reached is None:
+                low = max(middle, low + 1)
+            else:
+                high, found = middle, reached
+        if found is None:
+            break
+        boundaries, trip = found
+        if not problem.feasible(boundaries):
+            break
+        its_value = problem.evaluate(boundaries)
+        if best is None or its_value < value:
+            best, value = boundaries, its_value
+    return best
+
+
+def _furthest_ends(problem: ChainPartition, target: int, trip: int) -> tuple[Boundaries, int] | None:
+    """Boundaries and R of a partition within the target, or None; ``trip`` is the R that (8) assumes."""
+    n, prefix, overlap = problem.layers, problem.prefix, problem.overlap
+    ends = np.ones(n + 1, np.bool_) if problem.cuts is None else np.concatenate([[True], problem.cuts, [True]])
+    start, there, head, boundaries = 0, 0, 0, [0]
+    for s, count in enumerate(problem.through):
+        behind_it = problem.stages - 1 - s
+        if n - start <= behind_it:
+            return None
+        # F, B with recomputation, E and sends for every end of the stage that work alone allows.
+        busy = prefix["forward"][s] + prefix["backward"][s]
+        last = int(np.searchsorted(busy, busy[start] + (target - head) // count.stage, side="right")) - 1
+        b = np.arange(start + 1, min(last, n - behind_it) + 1) if behind_it else np.array([n])
+        if not len(b):
+            return None
+        stage, a = np.array(s), np.array(start)
+        again = problem.recomputing.quick_upper_bound(s, np.full(len(b), start), b)
+        forward, backward, update, weight = (
+            prefix[name][s, b] - prefix[name][s, start] for name in ("forward", "backward", "update", "weight")
+        )
+        backward = backward + np.minimum(again, IMPOSSIBLE // (4 * problem.micro_batches))
+        once = update + copies_update(problem, stage, a, b) + reductions(problem, stage, a, b) + count.stage * weight
+        out = problem.send[s, b - 1] if behind_it else np.zeros(1, np.int64)
+        returned = problem.send_back[s, b - 1] if behind_it else out
+        into = int(problem.send_back[s - 1, start - 1]) if s else 0
+        work = count.stage * load(overlap, forward, backward, out, into)
+        # (4) with the stage's own end, (8), and allowed cuts and layers.
+        fits = (again < IMPOSSIBLE) & ends[b] & (there + work + once <= target)
+        fits &= head + work + (once if s == 0 else 0) <= target
+        fits &= trip + count.late * (forward + weight) + (count.stage - 1) * backward <= target
+        if problem.where is not None:
+            fits &= np.logical_and.accumulate(problem.where[s, start:])[b - start - 1]
+        chosen = np.flatnonzero(fits)
+        if not len(chosen):
+            return None
+        e = int(chosen[-1])
+        latency = int(problem.latency[s]) if behind_it else 0
+        before = int(ahead(overlap, forward[e], latency, out[e]))
+        there += before
+        head += before + int(behind(overlap, backward[e], latency, into, returned[e])) + (int(once[e]) if s == 0 else 0)
+        start = int(b[e])
+        boundaries.append(start)
+    return tuple(boundaries), head

@@ -1,0 +1,151 @@
+"""A local search in a process of its own, on another core.
+
+::
+
+    search  ──▶ question, then every plan it simulates ──▶  process
+            ◀── better plans, as soon as they are found ──
+
+Both directions are pickles in a pipe. The process ends when its input does: however the search ends, none is left over.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import IO, Any
+
+from pipeplan.costs.chain import Boundaries
+from pipeplan.search.evaluate import EvaluatedPlan, evaluate
+from pipeplan.search.local_search.pool import LocalSearch
+from pipeplan.search.space.in_flight import FREE, free_family
+from pipeplan.search.space.space import Space
+
+COMMAND = "from pipeplan.search.local_search.beside import main; main()"
+
+
+@dataclass(frozen=True)
+class Message:
+    """A plan without its costs: device indices of each stage, samples of a micro-batch, and the rest of the choices."""
+
+    devices: tuple[tuple[int, ...], ...]
+    size: int
+    family: str
+    in_flight: tuple[int, ...]
+    boundaries: Boundaries
+
+    @staticmethod
+    def of(plan: EvaluatedPlan) -> "Message":
+        """The message for a plan."""
+        each = plan.candidate
+        devices = tuple(tuple(device.index for device in group) for group in each.chain.groups)
+        return Message(devices, each.chain.micro_batch, each.family.name, each.in_flight, plan.boundaries)
+
+    def plan(self, space: Space) -> EvaluatedPlan | None:
+        """The plan, evaluated; None if it is not one of this space."""
+        groups = tuple(tuple(space.cluster.devices[index] for index in group) for group in self.devices)
+        for candidate in space.candidates(groups, self.size, free=self.family == FREE):
+            if self.family == FREE and candidate.free and candidate.family.alternates:
+                candidate = replace(candidate, family=free_family(self.in_flight))
+            if candidate.family.name == self.family:
+                fits = space.unasked(candidate, self.boundaries) is None and candidate.fits(self.boundaries)
+                return evaluate(space.cluster, candidate, self.boundaries) if fits else None
+        return None
+
+
+class LocalSearchProcess:
+    """A running process. Where none can be started, nothing is ever found."""
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._space = space
+        self._out: SimpleQueue[Message | None] = SimpleQueue()
+        self._in: SimpleQueue[Message] = SimpleQueue()
+        self._process: subprocess.Popen[bytes] | None = None
+        with suppress(OSError):
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", COMMAND],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,  # Ctrl-C is for the search, which then closes the pipe
+            )
+            question = space.model, space.cluster, space.job, seed
+            Thread(target=self._write, args=(question,), daemon=True).start()
+            Thread(target=self._read, daemon=True).start()
+
+    def offer(self, plan: EvaluatedPlan) -> None:
+        """Send a plan to start from."""
+        self._out.put(Message.of(plan))
+
+    def found(self) -> Iterator[EvaluatedPlan]:
+        """Yield the plans found since the last call."""
+        with suppress(Empty):
+            while True:
+                plan = self._in.get_nowait().plan(self._space)
+                if plan is not None:
+                    yield plan
+
+    @property
+    def ended(self) -> bool:
+        """True if no process is running."""
+        return self._process is None or self._process.poll() is not None
+
+    def close(self) -> None:
+        """End the process."""
+        self._out.put(None)
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _write(self, question: Any) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with suppress(OSError), self._process.stdin as pipe:
+            pickle.dump(question, pipe)
+            pipe.flush()
+            while (message := self._out.get()) is not None:
+                pickle.dump(message, pipe)
+                pipe.flush()
+
+    def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for message in _messages(self._process.stdout):
+            self._in.put(message)
+
+
+def main() -> None:
+    """Search until standard input ends: there, a question, then messages of plans."""
+    pipe, out = sys.stdin.buffer, sys.stdout.buffer
+    model, cluster, job, seed = pickle.load(pipe)
+    space = Space(model, cluster, job)
+    search = LocalSearch(space, seed)
+    given: SimpleQueue[Message] = SimpleQueue()
+
+    def read() -> None:
+        for message in _messages(pipe):
+            given.put(message)
+        os._exit(0)
+
+    Thread(target=read, daemon=True).start()
+    while True:
+        while not search.ready or not given.empty():
+            plan = given.get().plan(space)
+            if plan is not None:
+                search.add(plan)
+        better = search.improve()
+        if better is not None:
+            pickle.dump(Message.of(better), out)
+            out.flush()
+
+
+def _messages(pipe: IO[bytes]) -> Iterator[Message]:
+    """Yield the messages of a pipe until it ends."""
+    with suppress(EOFError, OSError, pickle.UnpicklingError):
+        while True:
+            yield pickle.load(pipe)

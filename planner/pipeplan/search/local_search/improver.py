@@ -1,0 +1,63 @@
+"""The local search of a branch-and-bound: some tries after each new incumbent, and a process beside it."""
+
+import time
+from collections.abc import Iterator
+
+from pipeplan.search.evaluate import EvaluatedPlan, actions
+from pipeplan.search.local_search.beside import LocalSearchProcess
+from pipeplan.search.local_search.pool import LocalSearch
+from pipeplan.search.space.space import Space
+
+BESIDE_AFTER = 1.0
+"""Seconds of search after which the process is started: many questions are answered by then."""
+SLICES = 6
+"""Most slices of tries at once within the search,"""
+TRIES, LEAST_TRIES, ACTIONS = 50, 4, 200_000
+"""and the tries of one: fewer where plans have so many actions that a slice would have more than this."""
+
+
+class Improver:
+    """Improves the plans of a search on this space. ``beside``: also in a process of its own."""
+
+    def __init__(self, space: Space, seed: int, *, beside: bool) -> None:
+        self._space, self._seed, self._beside = space, seed, beside
+        self._search = LocalSearch(space, seed)
+        self._process: LocalSearchProcess | None = None
+        self._offered: list[EvaluatedPlan] = []
+        self._best: EvaluatedPlan | None = None
+        self._new = False
+        self._began = time.monotonic()
+
+    def offer(self, plan: EvaluatedPlan) -> None:
+        """Start from this plan too."""
+        self._search.add(plan)
+        if self._best is None or plan.value < self._best.value:
+            self._best, self._new = plan, True
+        if self._process is None:
+            self._offered.append(plan)
+        else:
+            self._process.offer(plan)
+
+    def better(self, deadline: float) -> Iterator[EvaluatedPlan]:
+        """Yield plans better than those offered, if any are found until ``deadline`` of `time.monotonic`."""
+        if self._best is None:
+            return
+        if self._beside and self._process is None and time.monotonic() - self._began > BESIDE_AFTER:
+            self._process = LocalSearchProcess(self._space, self._seed + 1)
+            for plan in self._offered:
+                self._process.offer(plan)
+        if self._process is not None:
+            yield from self._process.found()
+        slices = SLICES if self._new else 0
+        self._new = False
+        tries = max(min(TRIES, ACTIONS // actions(self._best.candidate)), LEAST_TRIES)
+        while slices and time.monotonic() < deadline:
+            slices -= 1
+            found = self._search.improve(tries)
+            if found is not None:
+                yield found
+
+    def close(self) -> None:
+        """End the process beside the search."""
+        if self._process is not None:
+            self._process.close()

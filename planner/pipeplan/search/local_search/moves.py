@@ -1,0 +1,151 @@
+"""Random moves from a plan to a neighbour: small ones on the same device groups, and moves to other groups.
+
+::
+
+    stages    a a a │ b b │ c c c c │ d d        fast x 2   fast x 2   slow x 4   slow x 4      7 5 2 1 in flight
+
+    small     a boundary, or all from one to another by one layer
+              in-flight counts of a stage, or of several in a row
+    groups    two device groups exchanged; devices from one to another, or unused ones; neighbours merged; one split
+              another micro-batch size
+"""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from random import Random
+
+from pipeplan.core.cluster import StageDevices
+from pipeplan.costs.chain import Boundaries
+from pipeplan.search.evaluate import EvaluatedPlan
+from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.device_groups import Mode, Modes, arrange, tiles
+from pipeplan.search.space.in_flight import free_family
+from pipeplan.search.space.space import Space
+from pipeplan_formulations.partition import balanced
+
+NUMBERS = (1, 1, 1, 2, 2, 3)
+"""Numbers of moves to a neighbour; one of them is drawn."""
+BALANCED = 0.1
+"""Share of changes of in-flight counts that change all boundaries."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Modes and tile of a plan's device groups; ``modes`` is None for groups that only the plan itself has."""
+
+    modes: Modes | None
+    tile: int | None = None
+
+    @staticmethod
+    def of(space: Space, groups: StageDevices) -> "Placement":
+        """The placement that gives these groups."""
+        class_of = {device.index: c for c, each in enumerate(space.classes) for device in each.devices}
+        modes = tuple(Mode(class_of[group[0].index], len(group)) for group in groups)
+        if any(
+            class_of[device.index] != mode.device_class
+            for mode, group in zip(modes, groups, strict=True)
+            for device in group
+        ):
+            return Placement(None)  # unlike devices
+        widths = {mode.replicas for mode in modes}
+        for tile in (None, *(tiles(space.classes, *widths) if len(widths) == 1 else ())):
+            if arrange(space.classes, modes, tile) == groups:
+                return Placement(modes, tile)
+        return Placement(None)
+
+
+class Moves:
+    """Moves within a space. A neighbour may be outside the space, or may not fit: see `Space.outside`."""
+
+    def __init__(self, space: Space, random: Random) -> None:
+        self._space, self._random = space, random
+
+    def small(self, plan: EvaluatedPlan) -> tuple[Candidate, Boundaries] | None:
+        """One to three small moves from a plan; None if they lead nowhere.
+
+        Where in-flight counts change, so does memory, and a balanced partition may suit them better than the plan's.
+        """
+        random, candidate = self._random, plan.candidate
+        edges, counts = list(plan.boundaries), list(candidate.in_flight)
+        for _ in range(random.choice(NUMBERS)):
+            kind = random.random()
+            if kind < 0.5:
+                self._move_boundary(edges)
+            elif kind < 0.7:
+                self._move_boundaries(edges)
+            else:
+                self._change_counts(counts)
+        if any(a >= b for a, b in pairwise(edges)):
+            return None
+        if tuple(counts) != candidate.in_flight:
+            if not (candidate.free and candidate.family.alternates):
+                return None
+            candidate = replace(candidate, family=free_family(tuple(counts)))
+            if random.random() < BALANCED:
+                boundaries = balanced(candidate.problem, plan.value)
+                return None if boundaries is None else (candidate, boundaries)
+        return candidate, tuple(edges)
+
+    def regrouped(self, placement: Placement, size: int) -> tuple[Placement, int]:
+        """Other device groups, or another micro-batch size."""
+        random = self._random
+        if placement.modes is None or random.random() < 0.1:
+            return placement, random.choice(self._space.sizes)
+        modes = list(placement.modes)
+        for _ in range(random.choice(NUMBERS)):
+            self._regroup(modes, placement.tile is None)
+        return Placement(tuple(modes), placement.tile), size
+
+    def _move_boundary(self, edges: list[int]) -> None:
+        if len(edges) > 2:
+            far = max(2, edges[-1] // (8 * (len(edges) - 1)))
+            by = self._random.choice((-1, 1)) * self._random.choice((1, 1, 2, far))
+            edges[self._random.randrange(1, len(edges) - 1)] += by
+
+    def _move_boundaries(self, edges: list[int]) -> None:
+        """Move one layer from a stage to a later one or back: the stages between keep their lengths."""
+        if len(edges) > 2:
+            first, last = sorted(self._random.randrange(1, len(edges) - 1) for _ in range(2))
+            by = self._random.choice((-1, 1))
+            edges[first : last + 1] = [edge + by for edge in edges[first : last + 1]]
+
+    def _change_counts(self, counts: list[int]) -> None:
+        first = self._random.randrange(len(counts))
+        last = self._random.choice((first, self._random.randrange(first, len(counts))))
+        by = self._random.choice((-1, 1))
+        counts[first : last + 1] = [max(1, count + by) for count in counts[first : last + 1]]
+
+    def _regroup(self, modes: list[Mode], packed: bool) -> None:
+        random = self._random
+        i, j = random.randrange(len(modes)), random.randrange(len(modes))
+        own, other, kind = modes[i], modes[j], random.random()
+        if not packed or kind < 0.4:
+            modes[i], modes[j] = other, own
+        elif kind < 0.65:  # devices from one group to another
+            by = random.choice((1, 1, 2, 4, 8))
+            if i != j and own.device_class == other.device_class and own.replicas > by:
+                modes[i], modes[j] = _widened(own, -by), _widened(other, by)
+        elif kind < 0.8:  # unused devices, in a stage or as one more
+            number, idle = random.choice(list(enumerate(self._unused(modes))))
+            if idle:
+                by = random.randint(1, idle)
+                if own.device_class == number and random.random() < 0.5:
+                    modes[i] = _widened(own, by)
+                else:
+                    modes.insert(random.randint(0, len(modes)), Mode(number, by))
+        elif kind < 0.9:  # two neighbours as one
+            if i + 1 < len(modes) and own.device_class == modes[i + 1].device_class:
+                modes[i : i + 2] = [_widened(own, modes[i + 1].replicas)]
+        elif own.replicas > 1:  # one as two
+            first = random.randrange(1, own.replicas)
+            modes[i : i + 1] = [replace(own, replicas=first), _widened(own, -first)]
+
+    def _unused(self, modes: list[Mode]) -> list[int]:
+        """Number of devices of each class that no stage has."""
+        classes = self._space.classes
+        used = [sum(mode.replicas for mode in modes if mode.device_class == c) for c in range(len(classes))]
+        return [len(each.devices) - own for each, own in zip(classes, used, strict=True)]
+
+
+def _widened(mode: Mode, by: int) -> Mode:
+    return replace(mode, replicas=mode.replicas + by)

@@ -1,0 +1,154 @@
+"""Local search from several plans: climbs on the same device groups, and steps to other groups.
+
+A *climb* is a late acceptance hill climb: a neighbour replaces the current plan if it takes no longer than that one, or
+than the one that was current some tries ago. So it leaves small hills, without a temperature to choose (Burke and
+Bykov, European Journal of Operational Research 258, 2017; from memory).
+
+Other groups need other boundaries and in-flight counts before one can tell whether they are better. So a plan for them
+starts from a balanced partition, and begins a climb of its own. The most promising climb continues.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from pipeplan.costs.chain import Boundaries
+from pipeplan.search.evaluate import EvaluatedPlan, evaluate
+from pipeplan.search.local_search.moves import Moves, Placement
+from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.device_groups import arrange
+from pipeplan.search.space.space import Space
+from pipeplan_formulations.partition import balanced
+
+MEMORY = 60
+"""Tries after which a value is forgotten."""
+SLICE = 50
+"""Tries of one climb at once."""
+WORSE = 0.002
+"""A climb waits behind those up to this much worse for each slice that did not improve its best plan."""
+REGROUPED = 2
+"""Other groups that are tried before each slice."""
+RESTART = 20
+"""Slices without improvement after which a climb starts again from its best plan."""
+PROMISING = 1.05
+"""Other groups begin a climb if their first plan takes at most this many times as long as the best plan."""
+MOST_SEEN = 2**16
+"""Values that are kept for plans that were tried."""
+
+Key = tuple[tuple[tuple[int, ...], ...], int]
+
+
+@dataclass
+class _Climb:
+    """One climb: ``plan`` is the current plan, ``idle`` counts the slices since ``best`` was found."""
+
+    plan: EvaluatedPlan
+    best: EvaluatedPlan
+    placement: Placement
+    idle: int = 0
+    number: int = 0
+    past: list[int] = field(default_factory=list)
+
+    @property
+    def priority(self) -> float:
+        """The least comes first."""
+        return self.best.value * (1 + WORSE * self.idle)
+
+    def restart(self) -> None:
+        """Continue from the best plan."""
+        self.plan, self.past = self.best, [self.best.value] * MEMORY
+
+
+class LocalSearch:
+    """Local search over a space, from all plans that it was given."""
+
+    def __init__(self, space: Space, seed: int = 0) -> None:
+        self._space, self._random = space, Random(seed)
+        self._moves = Moves(space, self._random)
+        self._climbs: dict[Key, _Climb] = {}
+        self._regrouped: set[tuple[Placement, int]] = set()
+        self._seen: dict[tuple[object, ...], EvaluatedPlan | None] = {}
+
+    @property
+    def ready(self) -> bool:
+        """True if there is a plan to start from."""
+        return bool(self._climbs)
+
+    def add(self, plan: EvaluatedPlan) -> None:
+        """Climb from this plan too, unless one on the same groups, with the same micro-batches, is as good."""
+        chain = plan.candidate.chain
+        placement = Placement.of(self._space, chain.groups)
+        key = tuple(tuple(device.index for device in group) for group in chain.groups), chain.micro_batch
+        known = self._climbs.get(key)
+        if known is None or plan.value < known.best.value:
+            self._regrouped.add((placement, chain.micro_batch))
+            self._climbs[key] = climb = _Climb(plan, plan, placement)
+            climb.restart()
+
+    def improve(self, tries: int = SLICE) -> EvaluatedPlan | None:
+        """Continue the most promising climb, and try other groups; return a plan that is better than all before."""
+        before = min(each.best.value for each in self._climbs.values())
+        climb = min(self._climbs.values(), key=lambda each: each.priority)
+        for _ in range(REGROUPED):
+            self._regroup(climb, before)
+        own = climb.best.value
+        for _ in range(tries):
+            self._try(climb)
+        climb.idle = 0 if climb.best.value < own else climb.idle + 1
+        if climb.idle and climb.idle % RESTART == 0:
+            climb.restart()
+        best = min(self._climbs.values(), key=lambda each: each.best.value).best
+        return best if best.value < before else None
+
+    def _try(self, climb: _Climb) -> None:
+        """One neighbour on the same groups."""
+        neighbour = self._moves.small(climb.plan)
+        if neighbour is None:
+            return
+        place = climb.number % MEMORY
+        climb.number += 1
+        most = max(climb.plan.value, climb.past[place])
+        plan = self._evaluated(climb.placement, *neighbour, most)
+        if plan is not None and plan.value <= most:
+            climb.plan = plan
+            if plan.value < climb.best.value:
+                climb.best = plan
+        climb.past[place] = climb.plan.value
+
+    def _regroup(self, climb: _Climb, best: int) -> None:
+        """Begin a climb on other groups, if a balanced partition of them is promising."""
+        placement, size = self._moves.regrouped(climb.placement, climb.best.candidate.chain.micro_batch)
+        if placement.modes is None or (placement, size) in self._regrouped:
+            return
+        self._regrouped.add((placement, size))
+        groups = arrange(self._space.classes, placement.modes, placement.tile)
+        widest, deep = max(mode.replicas for mode in placement.modes), len(placement.modes)
+        if groups is None or widest > self._space.job.batch // size or deep > len(self._space.model.layers):
+            return
+        for candidate in self._space.candidates(groups, size, free=False):
+            boundaries = balanced(candidate.problem, int(PROMISING * best)) if candidate.family.alternates else None
+            if boundaries is None:
+                continue
+            fuller = candidate.with_max_in_flight(self._space.cluster, boundaries)
+            for each in (candidate, fuller):
+                if each is not None:
+                    plan = self._evaluated(placement, each, boundaries, int(PROMISING * best))
+                    if plan is not None and plan.value <= PROMISING * best:
+                        self.add(plan)
+
+    def _evaluated(
+        self, placement: Placement, candidate: Candidate, boundaries: Boundaries, most: int
+    ) -> EvaluatedPlan | None:
+        """The plan; None if it is not in the space, does not fit, or has a bound above ``most``."""
+        key = placement, candidate.chain.micro_batch, candidate.family.name, candidate.in_flight, boundaries
+        if key not in self._seen:
+            if len(self._seen) >= MOST_SEEN:
+                self._seen.clear()
+            self._seen[key] = self._judged(candidate, boundaries, most)
+        return self._seen[key]
+
+    def _judged(self, candidate: Candidate, boundaries: Boundaries, most: int) -> EvaluatedPlan | None:
+        if self._space.unasked(candidate, boundaries) is not None or not candidate.fits(boundaries):
+            return None
+        if candidate.problem.evaluate(boundaries) > most:
+            return None
+        return evaluate(self._space.cluster, candidate, boundaries)

@@ -1,0 +1,91 @@
+"""Step times of GPipe and 1F1B without action lists, and without walking through all micro-batches.
+
+Where every device has one stage and one lane, the times of a step follow a recurrence over (tick, stage). On stage s,
+the forward of micro-batch m belongs to tick m and its backward to tick m + e_s. With k_s micro-batches in flight on
+each of r_s replicas,
+
+    e_s = max over t ≥ s of (k_t − 1) r_t              (GPipe: e_s = M, the number of micro-batches)
+
+::
+
+    tick         0   1   2   3   4   5   6             3 stages, 5 micro-batches, k = 3, 2, 1: e = 2, 1, 0
+    stage 0     F0  F1  F2  F3  F4                     within a tick forwards run first, down the stages,
+                        B0  B1  B2  B3  B4             then backwards, up the stages
+    stage 1     F0  F1  F2  F3  F4
+                    B0  B1  B2  B3  B4
+    stage 2     F0  F1  F2  F3  F4
+                B0  B1  B2  B3  B4
+
+Nothing in a tick depends on a later one. Each replica meets its actions in the order of its list: (k_s − 1) r_s ≤ e_s,
+and e_s < k_s r_s by the rule against deadlock, (k_t − 1) r_t < k_s r_s for s < t (`pipeplan.schedules.alternate`). A
+tick maps its state (when each replica and each link is free, which gradients have arrived) to the next one.
+
+Every pair of replicas has a link of its own in the recurrence. Where links share resources, its value is therefore a
+lower bound, that of ``simulate(share=False)``. It is exact if no transfer would have waited (`recurrence.resources`).
+Otherwise an event loop finds the times (`recurrence.events`), still without lists.
+"""
+
+from collections.abc import Sequence
+
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.simulate.recurrence.events import run_events
+from pipeplan.simulate.recurrence.leaps import run
+from pipeplan.simulate.recurrence.resources import competing, undisturbed
+from pipeplan.simulate.recurrence.ticks import Recurrence
+
+__all__ = ["least_step_time", "peaks", "step_time"]
+
+
+def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
+    """Return the nanoseconds of a step of 1F1B with these in-flight counts. GPipe has all of a replica's micro-batches.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        At most one stage on each device, without token slices.
+    in_flight : sequence of int
+        Micro-batches per replica of each stage.
+
+    Raises
+    ------
+    PlanError
+        If the pipeline has another form, or the counts deadlock.
+    """
+    recurrence = Recurrence(pipeline, micro_batches, in_flight)
+    if not recurrence.shared:
+        return _with_closing(recurrence, run(recurrence)[0])
+    if not competing(recurrence):
+        free, record = run(recurrence, log=True)
+        if undisturbed(recurrence, record, max(free)):
+            return _with_closing(recurrence, free)
+    return _with_closing(recurrence, run_events(recurrence))
+
+
+def least_step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
+    """Return a lower bound on `step_time`, in which no transfer waits for another pair of replicas."""
+    recurrence = Recurrence(pipeline, micro_batches, in_flight)
+    return _with_closing(recurrence, run(recurrence)[0])
+
+
+def _with_closing(recurrence: Recurrence, free: Sequence[int]) -> int:
+    """Return the end of the step, given when each replica has run its backwards: reductions and updates follow."""
+    pipeline = recurrence.pipeline
+    ends = [max(free[i] for i in own) for own in recurrence.homes]
+    begins = {s: ends[s] for s, replicas in enumerate(pipeline.replicas) if replicas > 1}
+    begins |= {s: max(ends[t] for t in group) for group in pipeline.tied for s in group}
+    summed = [begins[s] + stage.reduce if s in begins else ends[s] for s, stage in enumerate(pipeline.stages)]
+    return max(end + stage.update for end, stage in zip(summed, pipeline.stages, strict=True))
+
+
+def peaks(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> tuple[int, ...]:
+    """Return the peak bytes of each device in such a step, whatever its times are.
+
+    After the last forward of its warm-up a replica holds all that it may hold, and its next action is a backward.
+    """
+    found = list(pipeline.runtime)
+    for stage, devices, most in zip(pipeline.stages, pipeline.placement, in_flight, strict=True):
+        for replica, device in enumerate(devices):
+            count = min(most, len(range(replica, micro_batches, len(devices))))
+            workspace = max(stage.workspace, stage.forward_lane_workspace if count else 0)
+            found[device] += stage.resident + count * stage.held + workspace
+    return tuple(found)

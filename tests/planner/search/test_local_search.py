@@ -1,0 +1,124 @@
+"""Local search: better plans of the space, each of which fits and takes as long as it says."""
+
+import sys
+import time
+
+import pytest
+
+import pipeplan
+from helpers.instances import model_of
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
+from pipeplan.core.job import Job
+from pipeplan.search.evaluate import EvaluatedPlan, evaluate
+from pipeplan.search.local_search import LocalSearch
+from pipeplan.search.local_search import improver as improving
+from pipeplan.search.local_search.beside import LocalSearchProcess, Message
+from pipeplan.search.nodes import aggregate_problem
+from pipeplan.search.space import space as spaces
+from pipeplan.search.space.space import Space
+from pipeplan.simulate import makespan
+
+MODEL = model_of(
+    [9, 4, 7, 3, 8, 2, 6, 5, 7, 1],
+    saved=[40, 10, 30, 20, 40, 10, 30, 20, 30, 10],
+    output=[4] * 10,
+    parameters=[3, 5, 2, 6, 1, 4, 2, 5, 3, 2],
+    sizes=(1, 2),
+    kinds=("fast", "slow"),
+)
+CLUSTER = Cluster(
+    "four and four",
+    {name: DeviceKind(name, memory=memory) for name, memory in (("fast", 420), ("slow", 300))},
+    (Node(("fast",) * 4, Link(10**9, 2)), Node(("slow",) * 4, Link(10**9, 2))),
+    Link(5 * 10**8, 4),
+)
+JOB = Job(batch=16, optimizer="sgd")
+
+
+def worst_plan(space: Space) -> EvaluatedPlan:
+    """The plan of one layer on the first stage and all others on the second, which fits with some recomputation."""
+    groups = ((CLUSTER.devices[0],), (CLUSTER.devices[1],))
+    candidate = next(each for each in space.candidates(groups, 1, free=False) if each.family.name == "1f1b-sno")
+    boundaries = next((0, b, 10) for b in (1, 2, 3, 4, 5) if candidate.fits((0, b, 10)))
+    return evaluate(CLUSTER, candidate, boundaries)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_plan_found_is_better_fits_and_takes_as_long_as_it_says(seed):
+    space = Space(MODEL, CLUSTER, JOB)
+    search, start = LocalSearch(space, seed), worst_plan(space)
+    search.add(start)
+    found = [plan for plan in (search.improve() for _ in range(30)) if plan is not None]
+    values = [start.value, *(plan.value for plan in found)]
+    assert values == sorted(values, reverse=True)
+    assert values[-1] < 0.8 * start.value
+    for plan in found:
+        assert space.outside(plan) is None
+        assert plan.value == makespan(plan.schedule, plan.pipeline)
+
+
+def test_the_same_seed_finds_the_same_plans():
+    def found() -> list[int]:
+        space = Space(MODEL, CLUSTER, JOB)
+        search = LocalSearch(space, 5)
+        search.add(worst_plan(space))
+        return [plan.value for plan in (search.improve() for _ in range(10)) if plan is not None]
+
+    assert found() == found()
+
+
+def test_other_groups_are_reached_from_one_stage():
+    """The start has one stage; only steps to other groups can leave it."""
+    space = Space(MODEL, CLUSTER, Job(batch=16, optimizer="sgd", memory=10**6))
+    candidate = space.candidates(((CLUSTER.devices[0], CLUSTER.devices[1]),), 1, free=False)[0]
+    search = LocalSearch(space)
+    search.add(evaluate(CLUSTER, candidate, (0, 10)))
+    found = [plan for plan in (search.improve() for _ in range(30)) if plan is not None]
+    assert any(plan.candidate.depth > 1 for plan in found)
+
+
+def test_a_message_brings_back_the_same_plan():
+    space = Space(MODEL, CLUSTER, JOB)
+    search = LocalSearch(space)
+    search.add(worst_plan(space))
+    for plan in [worst_plan(space), *(p for p in (search.improve() for _ in range(10)) if p is not None)]:
+        again = Message.of(plan).plan(Space(MODEL, CLUSTER, JOB))
+        assert (again.label, again.boundaries, again.value) == (plan.label, plan.boundaries, plan.value)
+
+
+def test_a_message_outside_the_space_is_no_plan():
+    message = Message(((0,), (1,)), 1, "1f1b-sno", (2, 1), (0, 5, 10))
+    assert message.plan(Space(MODEL, CLUSTER, JOB)) is not None
+    assert message.plan(Space(MODEL, CLUSTER, Job(batch=16, optimizer="sgd", depths=(3,)))) is None
+
+
+def test_the_process_finds_better_plans_and_ends():
+    space = Space(MODEL, CLUSTER, JOB)
+    process, start = LocalSearchProcess(space, 0), worst_plan(space)
+    try:
+        process.offer(start)
+        found: list[EvaluatedPlan] = []
+        deadline = time.monotonic() + 60
+        while not found and time.monotonic() < deadline:
+            found += process.found()
+            time.sleep(0.05)
+        assert found
+        assert all(plan.value < start.value and space.outside(plan) is None for plan in found)
+    finally:
+        process.close()
+    assert process.ended
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_solve_with_local_search_keeps_its_bound(monkeypatch, workers):
+    """Layouts instead of enumerated groups, with and without a process: the same optimum, within the bound."""
+    job = Job(batch=8, optimizer="sgd", micro_batches=(8,), recompute="none", memory=10**6)
+    right = pipeplan.solve(MODEL, CLUSTER, job=job, time_limit=20)
+    for module, name in ((spaces, "FEW"), (aggregate_problem, "SMALL"), (aggregate_problem, "SMALL_CELLS")):
+        monkeypatch.setattr(module, name, 0)
+    monkeypatch.setattr(improving, "BESIDE_AFTER", 0.0)
+    monkeypatch.setattr(sys.modules["pipeplan.solve"], "baselines", lambda *_, **__: {})
+    found = pipeplan.solve(MODEL, CLUSTER, job=job, time_limit=3, workers=workers)
+    assert found.bound <= right.value
+    assert found.bound <= found.value
+    assert right.bound <= found.value

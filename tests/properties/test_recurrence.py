@@ -1,0 +1,53 @@
+"""The recurrence of alternating schedules against the simulator, on random pipelines."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.alternating import random_alternating
+from pipeplan.simulate import makespan, simulate
+from pipeplan.simulate.recurrence import least_step_time, peaks, step_time
+from pipeplan.simulate.recurrence.leaps import run
+from pipeplan.simulate.recurrence.ticks import Recurrence
+
+
+def check(seed: int, most_micro_batches: int = 200) -> None:
+    """Compare one random pipeline."""
+    case = random_alternating(seed, most_micro_batches)
+    question = case.pipeline, case.micro_batches, case.in_flight
+    value = makespan(case.schedule, case.pipeline)
+    assert least_step_time(*question) <= step_time(*question) == value, seed
+    ticks = Recurrence(*question)
+    assert run(ticks, leaps=False) == run(ticks), seed
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=300, deadline=None)
+def test_the_recurrence_equals_the_simulator(seed: int) -> None:
+    """Step times are equal, with shared resources or without; leaps over periods change nothing."""
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_recurrence_equals_the_simulator_on_20_000_pipelines() -> None:
+    """The same on a fixed set of pipelines."""
+    for seed in range(20_000):
+        check(seed)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=200, deadline=None)
+def test_without_sharing_it_is_the_relaxed_simulation(seed: int) -> None:
+    """With a link for each pair of replicas the value is the simulator's, whatever is shared."""
+    case = random_alternating(seed, 40)
+    relaxed = simulate(case.schedule, case.pipeline, share=False).makespan
+    assert least_step_time(case.pipeline, case.micro_batches, case.in_flight) == relaxed
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=200, deadline=None)
+def test_peaks_need_no_times(seed: int) -> None:
+    """The peaks are the simulator's, also where actions take no time or a replica has nothing to do."""
+    case = random_alternating(seed, 40)
+    assert peaks(case.pipeline, case.micro_batches, case.in_flight) == simulate(case.schedule, case.pipeline).peaks
