@@ -166,6 +166,8 @@ class Judge:
     def _begin(self, turn: _Turn) -> None:
         """Open all micro-batch sizes, each with a bound on every plan that the heuristic may propose."""
         turn.begun, turn.late = True, ""
+        if turn.families and not set(turn.families) & set(self.space.schedules):
+            turn.why.add(f"it runs {' or '.join(turn.families)} only")
         groups = () if turn.name in PLANNERS else self.space.single_device_groups
         for number, size in enumerate(self.space.sizes):
             bounds = self.space.lower_bounds(size)
