@@ -18,10 +18,11 @@ from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan
-from pipeplan.search.heuristics import Baseline, baselines
-from pipeplan.search.infeasible import total_memory_shortfall
+from pipeplan.search.heuristics import Baseline, baselines, bounded
+from pipeplan.search.infeasible import held_memory_shortfall, total_memory_shortfall
 from pipeplan.search.intra_layer import divide
 from pipeplan.search.local_search import Improver
+from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
 from pipeplan.search.robust import Robust, as_robust
 from pipeplan.search.robust.choice import choose
@@ -33,6 +34,8 @@ from pipeplan_formulations.common.signals import interruptible, listening, nearl
 
 FOR_HEURISTICS = 0.2
 """Share of the time limit in which heuristics may begin."""
+FOR_BOUNDS = 0.1
+"""Share of the time limit in which heuristics are bounded before the search, where they are simulated after it."""
 FOR_CHOICE = 0.3
 """Share of the time limit in which plans are compared where times vary."""
 FOR_FAMILIES = 0.35
@@ -57,6 +60,7 @@ def solve(
     robust: Robust | float | str | None = None,
     on_progress: OnProgress = lambda *_: None,
     example_inputs: Any = None,
+    proposals: Proposals | None = None,
     **options: Any,
 ) -> Result:
     """Find the best plan for one training step, with a proven bound on its distance from the optimum.
@@ -87,6 +91,8 @@ def solve(
         ``on_progress(incumbent, bound, open)`` in nanoseconds, called after every improvement.
     example_inputs : tensor or tuple of tensors, optional
         For a torch module: one batch, whose first axis counts samples.
+    proposals : Proposals, optional
+        What heuristics proposed for the same model, cluster and job under other schedules.
     **options
         Other fields of `Job`, like ``optimizer='adam'`` or ``memory=16 * 2**30``.
 
@@ -129,7 +135,7 @@ def solve(
         )
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, on_progress)
     space = Space(model, cluster, job)
-    if space.impossible or total_memory_shortfall(space):
+    if space.impossible or total_memory_shortfall(space) or held_memory_shortfall(space):
         raise InfeasibleError(why_infeasible(space, limits.time))
 
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
@@ -145,16 +151,19 @@ def solve(
                 search.push(node)
             for late in any_orders(space):
                 search.defer(late)
+            early = FOR_BOUNDS * search.limits.time if space.large else 0.0
+            judge = bounded(space, early, search.submit, search.pace, proposals)
         if space.large:  # there, plans of heuristics come late and improve little
             search.run(reserve=search.limits.time * FOR_HEURISTICS)
+        after = space.large and search.incumbent is not None
         with interruptible():
             rows = baselines(
                 space,
                 search.limits.time * FOR_HEURISTICS,
-                search.submit,
-                known=search.incumbent is not None,
-                at_most=max(search.rest, 0.0) / 2 + search.slack,
+                incumbent=lambda: search.value,
+                at_most=max(search.left, 0.0) if after else max(search.rest, 0.0) / 2 + search.slack,
                 affords=search.affords,
+                judge=judge,
             )
         search.run(reserve=search.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
         if search.stop is not Stop.INTERRUPT:

@@ -15,6 +15,7 @@ from pipeplan.core.wording import counted
 from pipeplan.costs.sources import Costs
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.heuristics import ranked
+from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
 from pipeplan.search.scope import searched_for
 from pipeplan.search.space.space import Space, default_schedules
@@ -32,8 +33,9 @@ NOT_REACHED = "the search was stopped before its turn"
 class Row:
     """One method under one family. Times in nanoseconds, peaks in bytes.
 
-    ``excess`` is the relative distance to the bound over all families. ``outside`` gives the reason why the plan lies
-    outside the searched space; it may then be below the bound.
+    ``at_least`` is a lower bound on the method's best plan where it was not simulated: then ``value`` is None.
+    ``excess`` is the relative distance of either to the bound over all families. ``outside`` gives the reason why the
+    plan lies outside the searched space; it may then be below the bound.
     """
 
     method: str
@@ -44,6 +46,7 @@ class Row:
     label: str
     why: str = ""
     outside: str = ""
+    at_least: int | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     results: dict[str, Result] = {}
     refusals: dict[str, str] = {}
     undecided: list[UndecidedError] = []
+    proposals = Proposals()
     # each family gets an equal share of the remaining time
     for number, name in enumerate(families):
         if received():
@@ -98,7 +102,8 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
             continue
         try:
             share = max(end - time.monotonic(), 0.0) / (len(families) - number)
-            results[name] = solve(model, cluster, job=replace(job, schedules=(name,)), time_limit=share, **how)
+            own = replace(job, schedules=(name,))
+            results[name] = solve(model, cluster, job=own, time_limit=share, proposals=proposals, **how)
         except InfeasibleError as error:
             refusals[name] = str(error)
         except UndecidedError as error:
@@ -112,9 +117,15 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     bound = min([result.bound for result in results.values()] + [error.bound for error in undecided])
     rows = [row for name, result in results.items() for row in _rows(name, result, bound)]
     rows += [Row(SOLVER, name, None, (), None, "", why.splitlines()[0]) for name, why in refusals.items()]
-    rows.sort(key=lambda row: (row.value is None, row.value or 0, row.method != SOLVER))
+    rows.sort(key=_order)
     reach, costs = searched_for(model, cluster, job), next(iter(results.values())).costs
     return Comparison(model.name, cluster.name, bound, tuple(rows), results, reach, costs)
+
+
+def _order(row: Row) -> tuple[bool, int, bool]:
+    """Fastest rows first, those without a plan last."""
+    value = row.at_least if row.value is None else row.value
+    return value is None, value or 0, row.method != SOLVER
 
 
 def _lower_bound(model: Model, cluster: Cluster, job: Job) -> int:
@@ -131,8 +142,9 @@ def _rows(family: str, result: Result, bound: int) -> list[Row]:
     label = f"{counted(len(plan.stages), 'stage')}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
     rows = [Row(SOLVER, family, result.value, result.timeline.peaks, excess(result.value), label)]
     for baseline in ranked(result.baselines.values()):
-        distance = None if baseline.value is None else excess(baseline.value)
+        value = baseline.bound if baseline.value is None else baseline.value
+        distance = None if value is None else excess(value)
         label = baseline.label.removesuffix(f", {family}")
         figures = baseline.value, baseline.peaks, distance, label, baseline.why, baseline.outside
-        rows.append(Row(baseline.name, family, *figures))
+        rows.append(Row(baseline.name, family, *figures, at_least=baseline.bound))
     return rows

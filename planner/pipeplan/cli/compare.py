@@ -47,6 +47,7 @@ def as_json(comparison: "Comparison") -> dict[str, object]:
             "method": row.method,
             "schedule": row.family,
             "step_time_s": None if row.value is None else row.value / 1e9,
+            "at_least_s": None if row.at_least is None else row.at_least / 1e9,
             "peak_bytes": list(row.peaks),
             "over_bound": row.excess,
             "plan": row.label,
@@ -86,8 +87,12 @@ def show(comparison: "Comparison") -> None:
     ):
         table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for row in comparison.rows:
-        if row.value is None or row.excess is None:
+        label = row.label + beyond(row.outside)
+        if row.excess is None:
             cells = (row.method, row.family, "-", "-", "", row.why)
+        elif row.value is None:
+            least = format_time(row.at_least or 0)
+            cells = (row.method, row.family, f"at least {least}", f"≥ {row.excess:.2%}", "not simulated", label)
         else:
             peaks = _few([format_bytes(peak) for peak in row.peaks])
             cells = (
@@ -96,7 +101,7 @@ def show(comparison: "Comparison") -> None:
                 format_time(row.value),
                 f"{row.excess:.2%}",
                 peaks,
-                row.label + beyond(row.outside),
+                label,
             )
         table.add_row(*cells, style="bold" if row.method == SOLVER else None)
     Console(width=None if Console().is_terminal else 140).print(table)

@@ -18,7 +18,12 @@ from pipeplan.core.job import OPTIMIZER_STATE, Objective, Order, Recompute
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.pricing import device_limit
 from pipeplan.search.any_order import any_orders
-from pipeplan.search.infeasible import explain_infeasible, least_sufficient_memory, total_memory_shortfall
+from pipeplan.search.infeasible import (
+    explain_infeasible,
+    held_memory_shortfall,
+    least_sufficient_memory,
+    total_memory_shortfall,
+)
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import ANY, Space
 from pipeplan_formulations import partition
@@ -26,7 +31,7 @@ from pipeplan_formulations.common.report import Limits
 
 Change = tuple[str, dict[str, Any]]
 """An option as on the command line, and the changed fields of `pipeplan.Job`."""
-SECONDS = 10.0
+SECONDS = 3.0
 """Most seconds for alternatives; each gets an equal share of the time left."""
 
 
@@ -54,6 +59,7 @@ def why_infeasible(space: Space, seconds: float = SECONDS) -> str:
     else:
         now = least_sufficient_memory(space, time.monotonic() + min(seconds, SECONDS) / 3)
         lines, found = [explain_infeasible(space, now)], alternatives(space, None if now is None else now[0], until)
+        lines += [why] if (why := held_memory_shortfall(space)) else []
     fitting, others = ([each for each in found if each.fits is fits] for fits in (True, False))
     if fitting:
         lines.append(f"Otherwise: {'; '.join(map(str, fitting))}")

@@ -208,9 +208,12 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     def run(self, reserve: float = 0.0) -> None:
         """Search until the gap is closed, a limit is reached, or only ``reserve`` seconds are left."""
         self._reserve = reserve
-        super().run()
-        if self.stop is Stop.TIME:
-            self.search_locally()
+        try:
+            super().run()
+            if self.stop is Stop.TIME:
+                self.search_locally()
+        finally:
+            self._reserve = 0.0
 
     def advance(self, node: Node) -> Step[Node]:
         """One step of a node."""

@@ -24,6 +24,7 @@ from pipeplan.core.units import format_bytes
 from pipeplan.costs.chain import UNLIMITED, Boundaries
 from pipeplan.costs.pricing import assemble
 from pipeplan.schedules import FAMILIES
+from pipeplan.schedules.family import shares
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.simulate import makespan, simulate
 from pipeplan.simulate.recurrence import least_step_time, step_time
@@ -120,6 +121,24 @@ def least_value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) 
 def follows_recurrence(candidate: Candidate) -> bool:
     """Return True if `pipeplan.simulate.recurrence` covers the candidate's schedule: GPipe and 1F1B."""
     return candidate.family.alternates or candidate.family.phases
+
+
+def peaks(evaluated: EvaluatedPlan) -> tuple[int, ...]:
+    """Peak bytes of each device.
+
+    GPipe and 1F1B run on one lane, where the order of a replica's list decides how many micro-batches it holds,
+    whatever the times are. Their peaks need no timeline.
+    """
+    candidate = evaluated.candidate
+    if not follows_recurrence(candidate):
+        return evaluated.timeline.peaks
+    pipeline, many = evaluated.pipeline, candidate.micro_batches
+    most = candidate.family.in_flight(candidate.replicas, many)
+    held = [(pipeline.stages[s], min(most[s], len(own))) for s, own in shares(candidate.replicas, many)]
+    return tuple(
+        runtime + stage.resident + count * stage.held + stage.workspace
+        for runtime, (stage, count) in zip(pipeline.runtime, held, strict=True)
+    )
 
 
 def largest_load(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:

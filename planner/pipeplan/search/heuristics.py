@@ -1,20 +1,28 @@
-"""Plans of published heuristics, simulated like all others: warm starts, and baselines of the report.
+"""Plans of published heuristics, bounded and simulated like all others: warm starts, and baselines of the report.
 
 Partitioners choose stage boundaries for one device per stage, on the devices as listed. Baseline planners also choose
 the devices that share a stage. Both get the micro-batch size and schedule family that suit their plan best.
+
+::
+
+    every heuristic      all its proposals, each with its bound; below the incumbent: simulated ──▶ warm starts
+    then, by bound       its best proposal is simulated, also where it cannot win               ──▶ "138.7 s"
+    no time left         the least bound of its proposals                                       ──▶ "at least 138.7 s"
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
 from math import inf
 
-from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
-from pipeplan.baselines.planners import PLANNERS, unlike
+from pipeplan.baselines.partitioners import PARTITIONERS
+from pipeplan.baselines.planners import PLANNERS
 from pipeplan.core.job import Objective
-from pipeplan.costs.chain import Boundaries
-from pipeplan.search.evaluate import EvaluatedPlan, evaluate, overflow
+from pipeplan.costs.chain import UNLIMITED
+from pipeplan.search.evaluate import MOST, EvaluatedPlan, Pace, actions, evaluate, overflow, peaks
+from pipeplan.search.proposals import Proposal, Proposals
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
 
@@ -23,49 +31,245 @@ CUT_SHORT = "the time was over before all that it proposes was simulated"
 SHORT = "the time does not suffice for it on this number of layers"
 LONG = "the time does not suffice to simulate this number of micro-batches"
 """Reasons why a heuristic has no plan, or not its best one, although it may have one."""
-NOT_ASKED = (LATE, SHORT, LONG)
+NOT_ASKED = (LATE, CUT_SHORT, SHORT, LONG)
 """Reasons that leave open whether the heuristic has a plan."""
-
-SECONDS_PER_STEP = 1e-8
-"""Approximate seconds per unit of a heuristic's `effort`."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A heuristic's best plan, or the reason why it has none.
+    """A heuristic's best plan, a lower bound on it where it was not simulated, or the reason why it has none.
 
-    ``outside``: why the plan lies outside the searched space, if it does. Such a plan is only shown.
+    Attributes
+    ----------
+    name : str
+    evaluated : EvaluatedPlan or None
+    why : str
+        The reason why there is no plan, or why not all that the heuristic proposes was simulated.
+    outside : str
+        Why the plan lies outside the searched space, if it does. Such a plan is only shown.
+    bound : int or None
+        Nanoseconds that every plan of the heuristic takes at least, if it has plans that fit and none was simulated.
+    bounded : str
+        Label of the plan with this bound.
     """
 
     name: str
     evaluated: EvaluatedPlan | None
     why: str = ""
     outside: str = ""
+    bound: int | None = None
+    bounded: str = ""
 
     @property
     def value(self) -> int | None:
-        """Nanoseconds; None without a plan."""
+        """Nanoseconds; None without a simulated plan."""
         return None if self.evaluated is None else self.evaluated.value
 
     @property
     def label(self) -> str:
         """Depth, micro-batches and family of the plan, for users."""
-        return "" if self.evaluated is None else self.evaluated.label
+        return self.bounded if self.evaluated is None else self.evaluated.label
 
     @property
     def peaks(self) -> tuple[int, ...]:
         """Peak bytes of each device."""
-        return () if self.evaluated is None else self.evaluated.timeline.peaks
+        return () if self.evaluated is None else peaks(self.evaluated)
+
+
+class _Reason:
+    """The reason why a heuristic has no plan: that of its first proposal, which has the smallest micro-batches."""
+
+    def __init__(self) -> None:
+        self._first: str | Callable[[], str | None] | None = None
+
+    def add(self, text: str | Callable[[], str | None]) -> None:
+        """Set the reason, if it is the first one."""
+        if self._first is None:
+            self._first = text
+
+    @property
+    def text(self) -> str:
+        """The reason as text."""
+        if self._first is None:
+            return "the job does not allow one device per stage"
+        return self._first if isinstance(self._first, str) else self._first() or ""
+
+
+@dataclass(frozen=True, order=True)
+class _Open:
+    """A plan that fits, or a micro-batch size whose proposals are not made yet (``proposal`` is None).
+
+    The order is that of lower bounds; then come those that hold fewer micro-batches. Plans outside the searched space
+    are last. ``family`` is the position among the candidates of the proposal.
+    """
+
+    beyond: bool
+    bound: int
+    held: int
+    number: int
+    size: int
+    proposal: Proposal | None = field(default=None, compare=False)
+    family: int = field(default=0, compare=False)
 
 
 @dataclass
-class _Reason:
-    """The latest reason why a heuristic has no plan."""
+class _Turn:
+    """A heuristic, the heap of what is open, and its best plan.
 
-    text: str = "the job does not allow one device per stage"
+    Attributes
+    ----------
+    families : tuple of str
+        Families that it runs; empty if all.
+    free : bool
+        Whether it also runs 1F1B with other in-flight counts.
+    begun : bool
+        Whether its micro-batch sizes are open.
+    inside : bool
+        Whether a plan within the searched space fits.
+    late : str
+        The reason why something was left open.
+    """
+
+    name: str
+    families: tuple[str, ...] = ()
+    free: bool = True
+    why: _Reason = field(default_factory=_Reason)
+    waiting: list[_Open] = field(default_factory=list)
+    best: EvaluatedPlan | None = None
+    begun: bool = False
+    inside: bool = False
+    late: str = ""
+
+    def may_gain(self, entry: _Open) -> bool:
+        """Return True if an entry may be better than the best plan; plans outside the space count if no other fits."""
+        return not (entry.beyond and self.inside) and (self.best is None or entry.bound < self.best.value)
 
 
-Proposals = Iterator[tuple[Candidate, Boundaries]]
+class Judge:
+    """Bounds and simulations of plans; equal plans of several heuristics are simulated once."""
+
+    def __init__(self, space: Space, report: Callable[[EvaluatedPlan], None], pace: Pace, proposals: Proposals) -> None:
+        self.space, self.report, self.pace, self.proposals = space, report, pace, proposals
+        self._simulated: dict[tuple[object, ...], EvaluatedPlan] = {}
+        self.turns = list(_turns(space))
+        proposals.begin(space)
+
+    def bound_all(self, until: Callable[[], float]) -> Iterator[_Turn]:
+        """Bound the heuristics' best plans, as long as there is time; yield each of them then."""
+        for turn in self.turns:
+            if time.monotonic() >= until() and not turn.begun:
+                turn.late = LATE
+            else:
+                self._bound(turn, until())
+            yield turn
+
+    def _begin(self, turn: _Turn) -> None:
+        """Open all micro-batch sizes, each with a bound on every plan that the heuristic may propose."""
+        turn.begun, turn.late = True, ""
+        if turn.families and not set(turn.families) & set(self.space.schedules):
+            turn.why.add(f"it runs {' or '.join(turn.families)} only")
+        groups = () if turn.name in PLANNERS else self.space.single_device_groups
+        for number, size in enumerate(self.space.sizes):
+            bounds = self.space.lower_bounds(size)
+            least = bounds.of_stages((group[0].kind.name, 1) for group in groups) if groups else 0
+            least = max(least, bounds.of_any(self.space.cluster))
+            heappush(turn.waiting, _Open(False, least, UNLIMITED, number, size))
+
+    def _bound(self, turn: _Turn, until: float) -> None:
+        """Make proposals until the least bound is that of a plan that fits, or none is left."""
+        if not turn.begun:
+            self._begin(turn)
+        while turn.waiting and turn.waiting[0].proposal is None and self._made(turn, until):
+            pass
+
+    def _made(self, turn: _Turn, until: float) -> bool:
+        """Make and bound the proposals of the first micro-batch size; False if there is no time for that."""
+        size, now = turn.waiting[0].size, time.monotonic()
+        if now + self.proposals.seconds(self.space, turn.name, size) > until:
+            turn.late = CUT_SHORT if now > until else SHORT
+            return False
+        heappop(turn.waiting)
+        for proposal in self.proposals.of(self.space, turn.name, size):
+            if isinstance(proposal, str):
+                turn.why.add(proposal)
+                continue
+            for family, candidate in self._holding(turn, proposal):
+                beyond = self.space.unasked(candidate, proposal.boundaries) is not None
+                bound, held = candidate.problem.evaluate(proposal.boundaries), sum(candidate.in_flight)
+                entry = _Open(beyond, bound, held, len(turn.waiting), size, proposal, family)
+                heappush(turn.waiting, entry)
+                turn.inside = turn.inside or not beyond
+        return True
+
+    def _holding(self, turn: _Turn, proposal: Proposal) -> Iterator[tuple[int, Candidate]]:
+        """Yield the candidates under which a proposal fits, with their positions."""
+        own = [
+            (family, candidate)
+            for family, candidate in enumerate(self._candidates(turn, proposal))
+            if len(proposal.rows) == 1 or not turn.families or candidate.family.name in turn.families
+        ]
+        if not own:
+            turn.why.add(f"it runs {' or '.join(turn.families)} only")
+        refused: list[Candidate] = []
+        for family, candidate in own:
+            if any(_needs_more(candidate, other) for other in refused):
+                continue
+            if candidate.holds(proposal.boundaries):
+                yield family, candidate
+            else:
+                refused.append(candidate)
+                turn.why.add(partial(overflow, candidate, proposal.boundaries))
+
+    def simulate(
+        self, turn: _Turn, until: float, affords: Callable[[Candidate, int], bool], below: int | None, skip: bool
+    ) -> None:
+        """Simulate plans in the order of their bounds, while one may be faster than the best one and than ``below``.
+
+        ``affords(candidate, bound)`` returns True if there is time for it; else the next one is tried if ``skip``.
+        """
+        skipped: list[_Open] = []
+        while turn.waiting and turn.may_gain(turn.waiting[0]) and (below is None or turn.waiting[0].bound < below):
+            first = turn.waiting[0]
+            if first.proposal is None:
+                if self._made(turn, until):
+                    continue
+                break
+            candidate = self._candidates(turn, first.proposal)[first.family]
+            key = first.proposal, candidate.family.name, candidate.in_flight
+            if key not in self._simulated:
+                if time.monotonic() >= until:
+                    turn.late = CUT_SHORT
+                    break
+                if not affords(candidate, first.bound):
+                    turn.late = LONG
+                    if not skip:
+                        break
+                    skipped.append(heappop(turn.waiting))
+                    continue
+                with self.pace.simulating(candidate):
+                    self._simulated[key] = evaluate(self.space.cluster, candidate, first.proposal.boundaries)
+                self.report(self._simulated[key])
+            heappop(turn.waiting)
+            if turn.best is None or self._simulated[key].value < turn.best.value:
+                turn.best = self._simulated[key]
+        for entry in skipped:
+            heappush(turn.waiting, entry)
+
+    def baseline(self, turn: _Turn) -> Baseline:
+        """The heuristic's row."""
+        left = [entry for entry in turn.waiting if turn.may_gain(entry)]
+        if turn.best is not None:
+            return Baseline(turn.name, turn.best, turn.late if left else "", self.space.outside(turn.best) or "")
+        first = min((entry for entry in left if entry.proposal is not None), default=None)
+        if first is None or first.proposal is None:
+            return Baseline(turn.name, None, turn.late if left or not turn.begun else turn.why.text)
+        candidate = self._candidates(turn, first.proposal)[first.family]
+        beyond = self.space.unasked(candidate, first.proposal.boundaries) or ""
+        return Baseline(turn.name, None, turn.late, beyond, min(entry.bound for entry in left), candidate.label)
+
+    def _candidates(self, turn: _Turn, proposal: Proposal) -> list[Candidate]:
+        """The candidates of a proposal's devices and micro-batch size, one per family."""
+        return self.proposals.candidates(self.space, proposal.rows, proposal.size, turn.free)
 
 
 def baselines(
@@ -73,11 +277,16 @@ def baselines(
     seconds: float,
     report: Callable[[EvaluatedPlan], None] = lambda _: None,
     *,
-    known: bool = False,
+    incumbent: Callable[[], int | None] = lambda: None,
     at_most: float = inf,
     affords: Callable[[Candidate], bool] = lambda _: True,
+    pace: Pace | None = None,
+    judge: Judge | None = None,
 ) -> Mapping[str, Baseline]:
     """Return each heuristic's best plan, by name.
+
+    First all proposals are bounded, and those below the incumbent are simulated. Then every other heuristic's own best
+    plan is simulated, in the order of their bounds, as long as there is time.
 
     Parameters
     ----------
@@ -85,131 +294,81 @@ def baselines(
         Time limit once some plan is known: heuristics that have not begun or ended by then are marked so.
     report : callable
         Called with every plan that was simulated.
-    known : bool
-        Whether a plan is known already.
+    incumbent : callable
+        Returns the value of the best plan known, in nanoseconds; None if there is none.
     at_most : float
         Time limit in seconds even if no plan is known.
     affords : callable
-        Returns True if there is time to simulate a plan of the candidate.
+        Returns True if there is time to simulate a plan of the candidate, and to return it as the answer.
+    pace : Pace, optional
+        Estimates of simulation times.
+    judge : Judge, optional
+        That of an earlier call of `bounded`; then ``report`` and ``pace`` are its own.
     """
-    end, last = time.monotonic() + seconds, time.monotonic() + at_most
-    found: dict[str, Baseline] = {}
+    began = time.monotonic()
+    judge = judge or Judge(space, report, pace or Pace(), Proposals())
+    turns = judge.turns
 
-    def enter(name: str, proposals: Callable[[_Reason, float], Proposals]) -> None:
-        some = known or any(baseline.evaluated for baseline in found.values())
-        until = min(end, last) if some else last
-        if time.monotonic() >= until:
-            found[name] = Baseline(name, None, LATE)
-            return
-        why = _Reason()
-        best = _best_of(space, proposals(why, until), why, report, until, affords)
-        if time.monotonic() >= until:
-            why.text = CUT_SHORT
-        elif best is not None:
-            why.text = ""
-        beyond = None if best is None else space.outside(best)
-        found[name] = Baseline(name, best, why.text, beyond or "")
+    def until() -> float:
+        known = incumbent() is not None or any(turn.best is not None for turn in turns)
+        return began + (min(seconds, at_most) if known else at_most)
 
-    if space.job.objective is Objective.STEP:  # planners first: they choose more, so their plans are better starts
-        for name in PLANNERS:
-            enter(name, lambda why, until, name=name: _planner_proposals(name, space, why, until))  # type: ignore[misc]
-    for name in PARTITIONERS:
-        enter(name, lambda why, until, name=name: _partitioner_proposals(name, space, why, until))  # type: ignore[misc]
-    return found
+    def answer(candidate: Candidate, _: int) -> bool:
+        return affords(candidate)
+
+    def shown(candidate: Candidate, bound: int) -> bool:
+        value = incumbent()
+        if value is None or bound < value:  # it may become the answer
+            return affords(candidate)
+        needed = 0.0 if space.job.objective is Objective.BOTTLENECK else judge.pace.simulate(candidate)
+        return time.monotonic() + needed <= until() and actions(candidate) <= MOST
+
+    for turn in judge.bound_all(until):
+        if turn.inside:
+            judge.simulate(turn, until(), answer, incumbent(), skip=True)
+    for turn in sorted((turn for turn in turns if turn.waiting), key=lambda turn: turn.waiting[0]):
+        judge.simulate(turn, until(), shown, None, skip=False)
+    return {turn.name: judge.baseline(turn) for turn in turns}
+
+
+def bounded(
+    space: Space,
+    seconds: float,
+    report: Callable[[EvaluatedPlan], None],
+    pace: Pace,
+    proposals: Proposals | None = None,
+) -> Judge:
+    """Bound as many heuristics as the time allows, for a later call of `baselines`.
+
+    ``proposals``: what heuristics proposed before for the same model, cluster and job.
+    """
+    end = time.monotonic() + seconds
+    judge = Judge(space, report, pace, proposals or Proposals())
+    for _ in judge.bound_all(lambda: end):
+        pass
+    return judge
 
 
 def ranked(found: Iterable[Baseline]) -> list[Baseline]:
     """Sort baselines: fastest first, those without a plan last."""
-    return sorted(found, key=lambda baseline: (baseline.value is None, baseline.value or 0))
+
+    def key(row: Baseline) -> tuple[bool, int]:
+        value = row.bound if row.value is None else row.value
+        return value is None, value or 0
+
+    return sorted(found, key=key)
 
 
-def _partitioner_proposals(name: str, space: Space, why: _Reason, until: float) -> Proposals:
-    """Yield a partitioner's boundaries for every size, under every family; devices without layers are left out."""
-    partitioner, groups = PARTITIONERS[name], space.single_device_groups
-    for size in space.sizes if groups else ():
-        if time.monotonic() + SECONDS_PER_STEP * partitioner.effort(len(space.model.layers), len(groups)) > until:
-            why.text = SHORT
-            return
-        chain = space.prices.chain(groups, size)
-        try:
-            boundaries = partitioner.balance(chain, space.job.batch // size)
-        except NotApplicable as reason:
-            why.text = str(reason)
-            continue
-        kept = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
-        edges = (0, *(boundaries[s + 1] for s in kept))
-        for candidate in space.candidates(tuple(groups[s] for s in kept), size, free=not space.families):
-            yield candidate, edges
+def _turns(space: Space) -> Iterator[_Turn]:
+    """Yield the heuristics in order: planners first, as they choose more, so their plans are better starts."""
+    if space.job.objective is Objective.STEP:
+        for name, planner in PLANNERS.items():
+            yield _Turn(name, planner.families, free=not planner.families)
+    for name in PARTITIONERS:
+        yield _Turn(name, free=not space.families)
 
 
-def _planner_proposals(name: str, space: Space, why: _Reason, until: float) -> Proposals:
-    """Yield a baseline planner's arrangements for every size, under each of its families."""
-    planner = PLANNERS[name]
-    devices = space.cluster.devices
-    if planner.families:
-        why.text = f"it runs {' or '.join(planner.families)} only"
-    for size in space.sizes:
-        if time.monotonic() + SECONDS_PER_STEP * planner.effort(space.model, space.cluster) > until:
-            why.text = SHORT
-            return
-        try:
-            arrangements = planner.arrange(space.model, space.cluster, space.job, size)
-        except NotApplicable as reason:
-            why.text = str(reason)
-            continue
-        for arrangement in arrangements:
-            mixed = unlike(arrangement, space.cluster)
-            if mixed is not None:
-                why.text = mixed
-                continue
-            widest, count = max(arrangement.replicas), space.job.batch // size
-            if widest > count:  # never searched: some replicas would be idle
-                why.text = (
-                    f"{widest} replicas of a stage share {count} micro-batches; smaller micro-batches keep all busy"
-                )
-                continue
-            groups = tuple(tuple(devices[index] for index in stage) for stage in arrangement.devices)
-            for candidate in space.candidates(groups, size, free=not planner.families):
-                if len(groups) == 1 or not planner.families or candidate.family.name in planner.families:
-                    yield candidate, arrangement.boundaries
-
-
-def _best_of(
-    space: Space,
-    proposals: Proposals,
-    why: _Reason,
-    report: Callable[[EvaluatedPlan], None],
-    end: float,
-    affords: Callable[[Candidate], bool],
-) -> EvaluatedPlan | None:
-    """Simulate proposals in the order of their bounds, until no bound is below the best value or ``end`` has passed.
-
-    Proposals within the searched space come first. Others are simulated only where none of these fits. ``end`` is a
-    time of `time.monotonic`.
-    """
-    # Proposals that fit: those in the space first, by bound, then by micro-batches in flight.
-    promising = []
-    for number, (candidate, boundaries) in enumerate(proposals):
-        if time.monotonic() >= end:
-            break
-        excess = overflow(candidate, boundaries)
-        if excess is not None:
-            why.text = excess
-            continue
-        beyond = space.unasked(candidate, boundaries) is not None
-        bound = candidate.problem.evaluate(boundaries)
-        promising.append((beyond, bound, sum(candidate.in_flight), number, candidate, boundaries))
-    best: EvaluatedPlan | None = None
-    inside = False
-    for beyond, bound, _, _, candidate, boundaries in sorted(promising, key=lambda entry: entry[:4]):
-        if (best is not None and (bound >= best.value or (beyond and inside))) or time.monotonic() >= end:
-            break
-        if not affords(candidate):
-            why.text = LONG
-            continue
-        evaluated = evaluate(space.cluster, candidate, boundaries)
-        inside = inside or not beyond
-        report(evaluated)
-        if best is None or evaluated.value < best.value:
-            best = evaluated
-    return best
+def _needs_more(candidate: Candidate, other: Candidate) -> bool:
+    """Return True if the candidate needs at least as many bytes as another one on the same devices and boundaries."""
+    lanes = candidate.family.two_lanes >= other.family.two_lanes
+    return lanes and all(a >= b for a, b in zip(candidate.in_flight, other.in_flight, strict=True))

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice, takewhile
+from itertools import islice
 from math import inf
 
 import numpy as np
@@ -16,18 +16,17 @@ from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.pricing import device_limit, usable_memory
 from pipeplan.search.scope import narrowing_options, searched
 from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.device_groups import all_device_groups
 from pipeplan.search.space.in_flight import free_family
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.partition.parts import has_copy
 
-MOST_TRIED = 400
-"""Device groups that are tried for the least memory: those with the most stages, at the smallest micro-batch sizes."""
-LISTING_SHARE = 0.2
-"""Share of the remaining time for listing device groups."""
-MOST_LISTED = 2_000
-"""Most device groups listed per micro-batch size, from which these are chosen."""
+FEW = 300
+"""Most device groups per micro-batch size that are tried one and all for the least memory."""
+DEPTHS, EACH = 8, 4
+"""Of more, the greatest depths, and the most device groups of each depth or width."""
 
 
 def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
@@ -41,37 +40,36 @@ def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
         If the time of ``clock`` is over.
     """
     problem, chain = candidate.problem, candidate.chain
-    n = problem.layers
+    n, tables = problem.layers, problem.bytes
     again = chain.recomputable
-    tables = problem.bytes
-    options = [(tables.saved, tables.workspace)]
+    # Rows of stages with equal tables are computed once; ``row`` has each stage's.
+    own, row = np.unique(tables.sort, return_inverse=True)
+    saved, workspace, beside = tables.saved[own], tables.workspace[own], tables.beside[own]
+    options = [(saved, workspace)]
     if again.any():
-        kept = np.where(again, np.minimum(tables.output, tables.saved), tables.saved)
-        options.append((kept, np.where(again, tables.again, tables.workspace)))
+        kept = np.where(again, np.minimum(tables.output[own], saved), saved)
+        options.append((kept, np.where(again, tables.again[own], workspace)))
     ends = np.append(candidate.cuts, True)
-    best = np.full(n + 1, UNLIMITED)
-    best[0] = 0
-    # best[b]: least bytes of the largest of the stages so far, if these hold layers 0 to b - 1.
-    for s in range(problem.stages):
-        resident = np.concatenate([[0], np.cumsum(chain.resident[s])])
-        count, runtime = int(problem.in_flight[s]), int(chain.runtime[s])
-        then = np.full(n + 1, UNLIMITED)
-        for a in range(s, n):
-            if clock is not None:
-                clock.check()
-            needs = []
-            # Bytes of stage s for each end b > a, without and with recomputation; then the lesser of both.
-            for saved, workspace in options:
-                held = np.cumsum(saved[s, a:]) + tables.received[s, a]
-                peaks = np.maximum.accumulate(workspace[s, a:]) + np.maximum.accumulate(tables.beside[s, a:])
-                needs.append(count * held + peaks)
-            need = resident[a + 1 :] - resident[a] + runtime + np.minimum.reduce(needs)
-            for shared in chain.shared:
-                need += int(shared.resident[s]) * has_copy(shared.layers, a, np.arange(a + 1, n + 1))
-            need[~(np.logical_and.accumulate(candidate.where[s, a:]) & ends[a:])] = UNLIMITED
-            then[a + 1 :] = np.minimum(then[a + 1 :], np.maximum(need, best[a]))
-        best = then
-    return int(best[n])
+    count, runtime = problem.in_flight[:, None], chain.runtime[:, None]
+    best = np.full((problem.stages + 1, n + 1), UNLIMITED)
+    best[0, 0] = 0
+    # best[s, b]: least bytes of the largest of the first s stages, if these hold layers 0 to b - 1.
+    for a in range(n):
+        if clock is not None:
+            clock.check()
+        # Bytes of each stage with layers a to b - 1, for each b, without and with recomputation; then the lesser.
+        beyond = np.maximum.accumulate(beside[:, a:], axis=1)
+        needs = []
+        for held, space in options:
+            holds = np.cumsum(held[:, a:], axis=1)[row] + tables.received[:, a, None]
+            peaks = np.maximum.accumulate(space[:, a:], axis=1) + beyond
+            needs.append(count * holds + peaks[row])
+        need = np.minimum.reduce(needs) + np.cumsum(chain.resident[:, a:], axis=1) + runtime
+        for shared in chain.shared:
+            need += shared.resident[:, None] * has_copy(shared.layers, a, np.arange(a + 1, n + 1))
+        need[~(np.logical_and.accumulate(candidate.where[:, a:], axis=1) & ends[a:])] = UNLIMITED
+        best[1:, a + 1 :] = np.minimum(best[1:, a + 1 :], np.maximum(need, best[:-1, a, None]))
+    return int(best[-1, n])
 
 
 def total_memory_shortfall(space: Space) -> str | None:
@@ -80,15 +78,11 @@ def total_memory_shortfall(space: Space) -> str | None:
     Parameters, gradients and optimiser state of every layer are held at least once, however layers are partitioned,
     replicated or, under ZeRO-1, sharded.
     """
-    kinds = [device.kind for device in space.cluster.devices]
-    usable = [usable_memory(kind, space.job) for kind in kinds]
-    if UNLIMITED in usable:
-        return None
-    there = sum(usable)
-    resident = int((2 * space.prices.parameters + space.prices.optimizer).sum())
+    resident, there = _resident(space), _memory(space)
     if resident <= there:
         return None
-    count = len(usable)
+    kinds = [device.kind for device in space.cluster.devices]
+    count = len(kinds)
     larger = format_bytes(-(-resident // count) + max(kind.runtime for kind in kinds))
     more = f"{counted(-(-resident * count // there) - count, 'more such device')} at least, or " if there else ""
     return (
@@ -96,6 +90,47 @@ def total_memory_shortfall(space: Space) -> str | None:
         f"devices have {format_bytes(there)} together. That holds for every plan, searched or not, that keeps each of "
         f"them on some device.\nWhat it takes: {more}devices of {larger} and more."
     )
+
+
+def held_memory_shortfall(space: Space) -> str | None:
+    """Explain that static bytes and activations exceed the memory of all devices together; None if they need not.
+
+    Where every schedule runs all forwards of a step before its backwards, the activations of every layer are held for
+    all micro-batches at once, or its output if it is recomputed.
+    """
+    held, resident, there = _held_by_all(space), _resident(space), _memory(space)
+    if held is None or resident + held <= there:
+        return None
+    return (
+        f"Under {' and '.join(space.schedules)} all micro-batches of a step are in flight at once: their activations "
+        f"take {format_bytes(held)} at least, whatever is recomputed; with parameters, gradients and optimiser state "
+        f"that is {format_bytes(resident + held)}, and the devices have {format_bytes(there)} together."
+    )
+
+
+def _resident(space: Space) -> int:
+    """Bytes of parameters, gradients and optimiser state of all layers."""
+    return int((2 * space.prices.parameters + space.prices.optimizer).sum())
+
+
+def _memory(space: Space) -> int:
+    """Bytes that a plan may use on all devices together; `UNLIMITED` if some device has no limit."""
+    usable = [usable_memory(device.kind, space.job) for device in space.cluster.devices]
+    return UNLIMITED if UNLIMITED in usable else sum(usable)
+
+
+def _held_by_all(space: Space) -> int | None:
+    """Least bytes of the activations of all micro-batches; None if some schedule does not hold all of them at once."""
+    if space.any_order or space.free or not all(each.phases for each in space.families):
+        return None
+    kinds = {device.kind.name: device.kind for device in space.cluster.devices}.values()
+    found = []
+    for size in space.sizes:
+        tables = [space.prices.table(kind, size) for kind in kinds]
+        again = space.prices.recomputable
+        least = [np.where(again, np.minimum(table.saved, table.output), table.saved) for table in tables]
+        found.append(space.job.batch // size * int(np.minimum.reduce(least).sum()))
+    return min(found)
 
 
 def explain_infeasible(space: Space, found: "tuple[int, Candidate] | None") -> str:
@@ -137,7 +172,8 @@ def _none_at_all(space: Space) -> str:
     """Explain why no plan fits with any memory."""
     job, devices, layers = space.job, len(space.cluster.devices), len(space.model.layers)
     if next(_low_memory_candidates(space), None) is not None:
-        return f"no cut of the layers keeps to {' and '.join(narrowing_options(job))}"
+        given = " and ".join(narrowing_options(job))
+        return f"no cut of the layers keeps to {given}" if given else "the time was over before the memory was found"
     restricted = [("--depths", job.depths), ("--replicas", job.replicas)]
     given = " and ".join(f"{name} {','.join(map(str, numbers))}" for name, numbers in restricted if numbers)
     most = job.batch // min(space.sizes)
@@ -150,8 +186,7 @@ def _none_at_all(space: Space) -> str:
 def _low_memory_candidates(space: Space, until: float = inf) -> Iterator[Candidate]:
     """Yield candidates that need little memory per device: many stages, small micro-batches, few in flight."""
     for size in space.sizes[:2]:
-        deepest = sorted(_listed(space, size, until), key=lambda entry: -len(entry[0]))
-        for number, (groups, _) in enumerate(deepest[:MOST_TRIED]):
+        for number, groups in enumerate(_deep(space, size)):
             if number and time.monotonic() >= until:
                 return
             least = min(space.candidates(groups, size), key=lambda candidate: sum(candidate.in_flight))
@@ -160,11 +195,29 @@ def _low_memory_candidates(space: Space, until: float = inf) -> Iterator[Candida
             yield least
 
 
-def _listed(space: Space, size: int, until: float) -> Iterator[tuple[StageDevices, int]]:
-    """Yield the first device groups with their bounds, for `LISTING_SHARE` of the time left."""
-    began = time.monotonic()
-    end = began + LISTING_SHARE * (until - began)
-    return takewhile(lambda _: time.monotonic() < end, islice(space.device_groups(size), MOST_LISTED))
+def _deep(space: Space, size: int) -> Iterator[StageDevices]:
+    """Yield all device groups, deepest first, if they are at most `FEW`; else the deepest of each width, and mixed."""
+    job, layers, count = space.job, len(space.model.layers), space.job.batch // size
+    listed = list(islice(all_device_groups(space.cluster, job, layers, count), FEW + 1))
+    if len(listed) <= FEW:
+        yield from sorted(listed, key=len, reverse=True)
+        return
+
+    def allowed(most: int) -> list[int]:
+        return [depth for depth in range(most, 0, -1) if not job.depths or depth in job.depths]
+
+    devices = len(space.cluster.devices)
+    powers = [2**k for k in range(devices.bit_length())]
+    for width in job.replicas or powers:
+        most = min(devices // width, layers)
+        for depth in allowed(most)[: DEPTHS if width <= min(count, devices) else 0]:
+            narrow = replace(job, replicas=(width,), depths=(depth,))
+            found = list(islice(all_device_groups(space.cluster, narrow, layers, count), EACH))
+            yield from found
+            if found:
+                break
+    for depth in allowed(min(devices, layers))[:DEPTHS]:
+        yield from islice(all_device_groups(space.cluster, replace(job, depths=(depth,)), layers, count), EACH)
 
 
 def _rounded_up(size: int) -> str:

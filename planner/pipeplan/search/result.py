@@ -102,7 +102,7 @@ def in_words(result: Result) -> str:
         lines.append("next best plans found:")
         lines += [f"  {format_time(value):>10}  {value / result.value - 1:+.1%}  {label}" for label, value in others]
     lines.append("heuristics, same simulator, best micro-batch and schedule for each:")
-    late = [name for name, row in result.baselines.items() if row.evaluated is None and row.why == LATE]
+    late = [name for name, row in result.baselines.items() if row.why == LATE]
     shown = [row for name, row in result.baselines.items() if name not in late]
     lines += [f"  {_heuristic(row, result)}" for row in ranked(shown)]
     lines += [f"  not tried (time limit reached): {', '.join(late)}"] if late else []
@@ -215,6 +215,9 @@ def _devices(stage: PlanStage, plan: Plan, most: int = 8) -> str:
 
 
 def _heuristic(row: Baseline, result: Result) -> str:
+    if row.bound is not None:
+        told = f"{row.bounded}{beyond(row.outside)}; not simulated"
+        return f"{row.name:20} at least {format_time(row.bound)}  ({told})"
     if row.value is None:
         return f"{row.name:20} no plan: {row.why}"
     over = row.value / result.bound - 1 if result.bound else 0.0
@@ -248,7 +251,10 @@ def _stage_json(stage: PlanStage) -> dict[str, object]:
 
 
 def _heuristic_json(row: Baseline) -> dict[str, object]:
-    if row.value is None:
+    if row.value is not None:
+        found: dict[str, object] = {"step_time_s": row.value / 1e9, "plan": row.label}
+    elif row.bound is not None:
+        found = {"step_time_s": None, "at_least_s": row.bound / 1e9, "plan": row.label, "why": row.why}
+    else:
         return {"step_time_s": None, "why": row.why}
-    found: dict[str, object] = {"step_time_s": row.value / 1e9, "plan": row.label}
     return found | ({"outside": row.outside} if row.outside else {})

@@ -30,7 +30,7 @@ def test_turns_go_on_until_a_plan_is_known() -> None:
 
 def test_a_plan_that_is_known_already_ends_the_turns() -> None:
     """With a known plan no heuristic runs once the time is over."""
-    assert {one.why for one in baselines(SPACE, 0.0, known=True).values()} == {LATE}
+    assert {one.why for one in baselines(SPACE, 0.0, incumbent=lambda: 1).values()} == {LATE}
 
 
 def test_a_plan_outside_what_was_asked_is_marked() -> None:

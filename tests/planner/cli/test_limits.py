@@ -54,23 +54,23 @@ def test_many_kinds_of_question_are_asked() -> None:
 
 
 def test_heuristics_come_to_their_turn_on_large_clusters() -> None:
-    """Heuristics get their reserved time after the search has used its own, and some have a plan."""
+    """Heuristics get their reserved time after the search has used its own, and some have a plan, simulated or not."""
     model, cluster = limits.known("llama3-70b", "64-h100")()
     result = solve(model, cluster, batch=64, schedules=("1f1b-sno",), time_limit=6)
-    assert any(row.evaluated is not None for row in result.baselines.values())
+    assert any(row.evaluated is not None or row.bound is not None for row in result.baselines.values())
     assert all(row.evaluated is not None or row.why for row in result.baselines.values())
 
 
 def test_what_does_not_fit_is_explained_in_time() -> None:
-    """Of the 2^64 device groups of 64 devices only the deepest are searched, and the error has numbers."""
+    """Of the 2^64 device groups of 64 devices only the deepest of each width are tried, and the error has numbers."""
     model, cluster = limits.known("llama3-70b", "64-h100")()
     began = time.monotonic()
     found = least_sufficient_memory(Space(model, cluster, Job(512, schedules=("gpipe",))), began + 4.0)
     assert time.monotonic() - began < 4.0 + NOISE
     assert found is not None
     least, candidate = found
-    assert candidate.depth > 32
-    assert least > 80 * 2**30
+    assert candidate.depth > 1
+    assert 80 * 2**30 < least < 200 * 2**30
 
 
 def test_no_row_of_stages_is_begun_that_cannot_be_as_deep_as_wanted() -> None:

@@ -8,7 +8,7 @@ from helpers.instances import equal_devices, model_of
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job
-from pipeplan.search.infeasible import total_memory_shortfall
+from pipeplan.search.infeasible import held_memory_shortfall, total_memory_shortfall
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
 
@@ -37,6 +37,25 @@ def test_runtime_and_memory_option_reduce_the_limit() -> None:
     assert why(replace(roomy, kinds={"unit": kind})) is not None
     assert why(roomy, memory=199) is not None
     assert why(equal_devices(3)) is None
+
+
+def test_activations_count_where_all_micro_batches_are_held() -> None:
+    """GPipe holds four micro-batches of 3 x 10 bytes, 2 if recomputed, beside 600 bytes: 208 or 240 per device."""
+    model = replace(model_of([1, 1, 1], saved=[10] * 3, output=[2] * 3, parameters=[100] * 3))
+
+    def short(memory: int, **options: object) -> bool:
+        space = Space(model, equal_devices(3, memory=memory), Job(4, **options))  # type: ignore[arg-type]
+        return held_memory_shortfall(space) is not None
+
+    assert not short(208, schedules=("gpipe",))
+    assert short(207, schedules=("gpipe",))
+    assert not short(240, schedules=("gpipe",), recompute="none")
+    assert short(239, schedules=("gpipe",), recompute="none")
+    assert not short(207)
+    assert not short(207, schedules=("gpipe", "1f1b-sno"))
+    assert not short(207, schedules=("gpipe", "any"))
+    with pytest.raises(InfeasibleError, match="Under gpipe all micro-batches of a step are in flight at once"):
+        solve(model, equal_devices(3, memory=207), job=Job(4, schedules=("gpipe",)), time_limit=1)
 
 
 def test_the_message_comes_at_once_and_helps() -> None:

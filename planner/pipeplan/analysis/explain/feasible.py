@@ -17,7 +17,7 @@ from pipeplan.costs.layers import available_micro_batches, layer_costs, optimize
 from pipeplan.search import root_nodes
 from pipeplan.search.branch_and_bound import PlanSearch
 from pipeplan.search.build_plan import build_plan
-from pipeplan.search.infeasible import total_memory_shortfall
+from pipeplan.search.infeasible import held_memory_shortfall, total_memory_shortfall
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.common.report import Limits, Stop
 
@@ -88,7 +88,7 @@ def fit(
         If the search was interrupted; a partial search decides nothing.
     """
     space = Space(model, cluster, job)
-    if space.impossible or memory_too_small(space):
+    if space.impossible or memory_too_small(space) or held_memory_shortfall(space):
         return Fit(None, proved=True)
     search = PlanSearch(Limits(time_limit, ANY, workers, seed), cluster=cluster, backend=backend, outside=space.outside)
     for node in root_nodes(space):

@@ -23,10 +23,11 @@ class FiguresEntry(Strict):
     plan: str = ""
     why: str = ""
     outside: str = ""
+    at_least: int | None = None
 
     def figures(self) -> Figures:
         """The figures it describes."""
-        return Figures(self.value, self.peaks, self.plan, self.why, self.outside)
+        return Figures(self.value, self.peaks, self.plan, self.why, self.outside, self.at_least)
 
 
 class CellFile(Strict):

@@ -23,6 +23,8 @@ class Figures:
         The reason why there is no plan.
     outside : str
         The reason why the plan lies outside the searched space; it is shown, and never counts as best.
+    at_least : int or None
+        Lower bound on the value, if the method has a plan that fits and none was simulated.
     """
 
     value: int | None = None
@@ -30,6 +32,7 @@ class Figures:
     plan: str = ""
     why: str = ""
     outside: str = ""
+    at_least: int | None = None
 
     @property
     def peak(self) -> int | None:
@@ -100,6 +103,13 @@ class Record:
         """Step time of the method, relative to the answer's; None if either has no plan."""
         other = self.beside.get(method, Figures()).value
         return other / self.answer.value if other is not None and self.answer.value else None
+
+    def least_ratio(self, method: str) -> float | None:
+        """Lower bound on the method's step time, relative to the answer; None if a plan was simulated, or none fits."""
+        other = self.beside.get(method, Figures())
+        if other.value is not None or other.at_least is None or not self.answer.value:
+            return None
+        return other.at_least / self.answer.value
 
     def peak_ratio(self, method: str) -> float | None:
         """Largest peak memory of the method, relative to the answer's; None if either has no plan."""

@@ -51,6 +51,7 @@ class Table:
             figures = record.beside.get(method, Figures())
             row |= {
                 f"{method}: step_time_s": _seconds(figures.value),
+                f"{method}: at_least_s": _seconds(figures.at_least),
                 f"{method}: ratio": record.ratio(method),
                 f"{method}: peak_bytes": figures.peak,
                 f"{method}: peak_ratio": record.peak_ratio(method),
@@ -141,11 +142,18 @@ def deepest(table: Table) -> list[Deepest]:
     found = []
     for key, rungs in ladders.items():
         for method in (ANSWER, *table.methods):
-            fits = max((n for n, record in rungs if _figure(record, method, "step time") is not None), default=0)
+            fits = max((n for n, record in rungs if _fits(record, method)), default=0)
             above = [_refused(record, method) for n, record in rungs if n > fits]
             sure = bool(above) and above[0]
             found.append(Deepest(*key, method, fits, sure))
     return found
+
+
+def _fits(record: Record, method: str) -> bool:
+    """True if the method has a plan for the record's cell, simulated or not."""
+    own = record.beside.get(method, Figures())
+    bounded = method != ANSWER and own.at_least is not None and not own.outside
+    return bounded or _figure(record, method, "step time") is not None
 
 
 def _refused(record: Record, method: str) -> bool:
@@ -213,6 +221,9 @@ def _words(record: Record, methods: Sequence[str]) -> list[str]:
 
 def _ratio(record: Record, method: str) -> str:
     ratio, peak = record.ratio(method), record.peak_ratio(method)
+    least = record.least_ratio(method)
+    if least is not None:
+        return f"≥ {least:.2f}{'*' * bool(record.beside[method].outside)}"
     if ratio is None or peak is None:
         return "?" if record.beside.get(method, Figures()).why in NOT_ASKED else "-"
     return f"{ratio:.2f} ({peak:.2f}){'*' * bool(record.beside[method].outside)}"
@@ -248,7 +259,8 @@ NOTE = (
     "The gap is pipeplan's, to its bound proved over the plans that `pipeplan solve` lists as searched, for the costs "
     "that it names there. A method's column: its step time as a multiple of pipeplan's, and in brackets the peak "
     "memory of its fullest device as a multiple of that of pipeplan's. '*': its plan lies outside what was asked, and "
-    "counts for nothing. '-': it has no plan that fits. '?': the time was over before its turn."
+    "counts for nothing. '≥': a lower bound on its step time, as none of its plans was simulated. '-': it has no plan "
+    "that fits. '?': the time was over before its turn."
 )
 
 

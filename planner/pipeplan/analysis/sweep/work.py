@@ -100,4 +100,4 @@ def plan_label(plan: "Plan") -> str:
 
 
 def _figures(row: "Baseline") -> Figures:
-    return Figures(row.value, tuple(map(int, row.peaks)), row.label, row.why, row.outside)
+    return Figures(row.value, tuple(map(int, row.peaks)), row.label, row.why, row.outside, row.bound)

@@ -12,7 +12,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Objective, Order
 from pipeplan.core.model import Model
 from pipeplan.core.wording import counted, some
-from pipeplan.costs.chain import Array, Boundaries
+from pipeplan.costs.chain import Array, Boundaries, Chain
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.pricing import Prices
 from pipeplan.schedules import FAMILIES, Family, family
@@ -207,8 +207,11 @@ class Space:
 
         With ``free`` they include 1F1B with every vector of in-flight counts, if these are few.
         """
-        count = self.job.batch // size
-        chain = self.prices.chain(groups, size)
+        return self.candidates_of(self.prices.chain(groups, size), free)
+
+    def candidates_of(self, chain: Chain, free: bool = True) -> list[Candidate]:
+        """The candidates of a chain that is priced already; see `candidates`."""
+        groups, count = chain.groups, self.job.batch // chain.micro_batch
         where = self.constraints.where(groups)
         families = list(self.families)
         if free and self.free:
@@ -286,6 +289,10 @@ class LowerBounds:
         """Nanoseconds if all devices shared the work of a step (or a sample) evenly: a lower bound on all plans."""
         speed = sum(1 / self._slower[device.kind.name] for device in cluster.devices)
         return _rounded(self._total * self._count / speed / (self._samples if self._bottleneck else 1))
+
+    def of_any(self, cluster: Cluster) -> int:
+        """Lower bound in nanoseconds on all plans: work shared evenly, and in a step one micro-batch's way through."""
+        return max(self.evenly_shared(cluster), 0 if self._bottleneck else self._total)
 
 
 def _rounded(nanoseconds: float) -> int:

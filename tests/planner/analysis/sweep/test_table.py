@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pipeplan.analysis.sweep.record import Figures, Record
 from pipeplan.analysis.sweep.table import FORMATS, Deepest, deepest, largest, table
-from pipeplan.search.heuristics import LATE
+from pipeplan.search.heuristics import CUT_SHORT, LATE
 
 GREEDY, DATA = "bapipe-greedy", "data-parallel"
 
@@ -118,6 +118,16 @@ def test_too_late_is_not_too_full() -> None:
     """A method that was not run in time is not shown as one that does not fit."""
     late = replace(ROWS[0], beside={GREEDY: Figures(why=LATE), DATA: Figures(why="too full")})
     assert FORMATS["markdown"](table((late,))).splitlines()[2].endswith("| ? | - |")
+
+
+def test_a_bounded_method_has_a_plan() -> None:
+    """A method whose plans fit and were not simulated is shown with a lower bound; it has no place in the ratios."""
+    bounded = Figures(plan="8 x 1", why=CUT_SHORT, at_least=25)
+    row = replace(ROWS[2], beside={GREEDY: bounded, DATA: Figures(why="too full")})
+    assert FORMATS["markdown"](table((row,))).splitlines()[2].endswith("| ≥ 2.50 | - |")
+    assert table((row,)).rows()[0][f"{GREEDY}: at_least_s"] == 25e-9
+    assert all(one.other != GREEDY for one in largest(table((row,)), ("pipeplan",)))
+    assert {one.method: (one.number, one.sure) for one in deepest(table((row, ROWS[3])))}[GREEDY] == (32, True)
 
 
 def test_a_plan_outside_what_was_asked_counts_for_nothing() -> None:

@@ -1,0 +1,113 @@
+"""Alpa's programme against exhaustive search of its own objective, and its arrangements by hand."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.instances import equal_devices, model_of, two_kinds_of_device
+from pipeplan.baselines.partitioners import NotApplicable
+from pipeplan.baselines.planners import Arrangement
+from pipeplan.baselines.planners.alpa import Stages, Submesh, arrange, least_latency, shapes
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
+from pipeplan.core.job import Job
+
+Choices = list[list[Submesh]]
+
+
+@st.composite
+def programmes(draw: st.DrawFn) -> tuple[Choices, int, int]:
+    """Latencies of all spans of up to five layers on submeshes of up to five devices; some do not fit."""
+    layers, total = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    alike, none = draw(st.booleans()), draw(st.sampled_from([0.0, 0.2, 0.6]))
+    rows: Choices = []
+    for used in range(total):
+        row = []
+        for devices in (1, 2, 4):
+            if used + devices <= total:
+                times = rng.integers(1, 10 if alike else 1000, (layers + 1, layers + 1)).astype(float)
+                times[rng.random(times.shape) < none] = np.inf
+                times[np.tri(layers + 1, layers + 1, 0, dtype=bool)] = np.inf
+                row.append(Submesh(devices, times))
+        rows.append(row)
+    return rows, layers, draw(st.sampled_from([1, 2, 8, 100]))
+
+
+def every(choices: Choices, layers: int, used: int = 0, a: int = 0) -> Iterator[tuple[Stages, tuple[float, ...]]]:
+    """All stages on all devices, with their latencies."""
+    if used == len(choices):
+        if a == layers:
+            yield [], ()
+        return
+    for submesh in choices[used]:
+        for b in range(a + 1, layers + 1):
+            time = float(submesh.latency[a, b])
+            if time < np.inf:
+                for stages, times in every(choices, layers, used + submesh.devices, b):
+                    yield [(a, b, submesh.devices), *stages], (time, *times)
+
+
+@given(programmes())
+@settings(max_examples=200, deadline=None)
+def test_the_programme_finds_the_least_value(programme: tuple[Choices, int, int]) -> None:
+    """Sum of latencies plus (B − 1) times the largest is the least of all stages; with steps, nearly."""
+    choices, layers, many = programme
+    values = {tuple(stages): sum(times) + (many - 1) * max(times) for stages, times in every(choices, layers)}
+    found = least_latency(choices, layers, many, step=0)
+    coarse = least_latency(choices, layers, many, step=0.05)
+    if not values:
+        assert found is coarse is None
+        return
+    best = min(values.values())
+    assert found is not None
+    assert coarse is not None
+    assert found[0] == best == values[tuple(found[1])]
+    assert best <= coarse[0] == values[tuple(coarse[1])] <= best / 0.95 + 1e-9
+
+
+def test_submeshes_are_powers_of_two_and_whole_nodes() -> None:
+    """A node of six devices has submeshes of 1, 2, 4 and 6; two of them also one of 12."""
+    six = Node(("unit",) * 6)
+    cluster = Cluster("nodes", {"unit": DeviceKind("unit")}, (six, six), Link(10**9))
+    assert shapes(cluster) == [1, 2, 4, 6, 12]
+    assert shapes(equal_devices(4)) == [1, 2, 4]
+
+
+def test_one_heavy_layer_gets_two_devices() -> None:
+    """The heavy layer takes 60 ns on two devices; gradients of the others are too large to be summed."""
+    model = model_of([40, 10, 10, 10], saved=[1] * 4, output=[1] * 4, parameters=[0, *[10**5] * 3])
+    (found,) = arrange(model, equal_devices(3, link=Link(10**9)), Job(64), 1)
+    assert found == Arrangement((0, 1, 4), ((0, 1), (2,)))
+
+
+def test_memory_decides_what_a_stage_may_hold() -> None:
+    """With 12 bytes the first of two stages holds one layer of 4 bytes twice, not two; with less no stages fit."""
+    model = model_of([10, 10, 10], saved=[4, 4, 4], output=[4, 4, 4])
+    job = Job(8, recompute="none", replicas=(1,))
+    (found,) = arrange(model, equal_devices(2, memory=12), job, 1)
+    assert found.boundaries == (0, 1, 3)
+    with pytest.raises(NotApplicable, match="no stages that fit on all 2 devices"):
+        arrange(model, equal_devices(2, memory=6), job, 1)
+
+
+def test_unlike_devices_come_in_both_orders() -> None:
+    """Stages take kinds one after the other, in the cluster's order and in the reverse one; or as they are given."""
+    model, cluster = model_of([10] * 12, saved=[1] * 12), two_kinds_of_device()
+    kinds = [device.kind.name for device in cluster.devices]
+    found = arrange(model, cluster, Job(16), 1)
+    rows = [[kinds[stage[0]] for stage in one.devices] for one in found]
+    assert [row[0] for row in rows] == [kinds[0], kinds[-1]]
+    (given_order,) = arrange(model, cluster, Job(16, order="given"), 1)
+    assert [device for stage in given_order.devices for device in stage] == [0, 1, 2, 3]
+
+
+def test_wide_stages_do_not_divide_nodes() -> None:
+    """Stages of 1, 2 and 1 devices on two nodes of two: the wide one has a node of its own."""
+    pair = Node(("unit", "unit"), Link(10**12))
+    cluster = Cluster("nodes", {"unit": DeviceKind("unit")}, (pair, pair), Link(10**9))
+    model = model_of([10, 20, 10], saved=[1] * 3, output=[1] * 3, parameters=[10**8, 0, 10**8])
+    (found,) = arrange(model, cluster, Job(64), 1)
+    assert found == Arrangement((0, 1, 2, 3), ((2,), (0, 1), (3,)))
