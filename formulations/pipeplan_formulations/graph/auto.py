@@ -6,8 +6,8 @@ from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.graph import exact
 from pipeplan_formulations.graph.by_rows import search
 from pipeplan_formulations.graph.downsets import all_downsets
+from pipeplan_formulations.graph.fronts import TooLargeError
 from pipeplan_formulations.graph.instance import GraphPartition, Stages
-from pipeplan_formulations.graph.walk import TooLargeError
 from pipeplan_formulations.graph.warm import DOWNSETS, open_bracket, warm_start
 
 SHARE = 1 / 3
