@@ -57,9 +57,10 @@ class PrefixModel:
 
     def point(self, stages: Stages, value: int) -> list[int]:
         """Complete assignment of the variables for a solution and T = ``value``."""
-        # Placement: x and y.
+        # Placement: x and y; stages are numbered from the last one, so unused ones come first.
         point = list(self.rows.lows)
-        place = {g: s for s, stage in enumerate(stages) for g in stage.groups}
+        unused = self.stages - len(stages)
+        place = {g: unused + s for s, stage in enumerate(stages) for g in stage.groups}
         for g in range(self.problem.groups):
             for k in range(self.stages):
                 point[self.x[g][k]] = int(place[g] == k)
@@ -69,24 +70,25 @@ class PrefixModel:
         leave, enter = self.problem.crossings(stages)
         for crosses, switches in ((leave, self.leave), (enter, self.enter)):
             for (e, k), switch in switches.items():
-                point[switch] = max(point[switch], int(crosses[k, e]) if k < len(stages) else 0)
+                point[switch] = max(point[switch], int(crosses[k - unused, e]) if k >= unused else 0)
         # Modes, variants, peaks and levels of flow, from the last stage to the first.
         behind = 0
         for k in range(self.stages - 1, -1, -1):
-            for (stage, flow), switch in self.level.items():
-                point[switch] = int(behind >= flow) if stage == k else point[switch]
-            if k < len(stages):
-                mode = self.problem.modes[stages[k].mode]
-                point[self.z[k][stages[k].mode]] = 1
+            for (own, flow), switch in self.level.items():
+                point[switch] = int(behind >= flow) if own == k else point[switch]
+            if k >= unused:
+                stage = stages[k - unused]
+                mode = self.problem.modes[stage.mode]
+                point[self.z[k][stage.mode]] = 1
                 behind += mode.flow
-                for g, v in zip(stages[k].groups, stages[k].variants, strict=True):
+                for g, v in zip(stage.groups, stage.variants, strict=True):
                     point[self.w[g][k][v]] = 1
                     if k in self.peak:
                         point[self.peak[k]] = max(point[self.peak[k]], int(mode.peak[v, g]))
         # Auxiliary variables: bases, number of stages, rounded sums, T.
         for (k, pays), switch in self.paid.items():
-            own = stages[k].groups if k < len(stages) else ()
-            point[switch] = int(np.frombuffer(pays, np.bool_)[list(own)].any())
+            groups = stages[k - unused].groups if k >= unused else ()
+            point[switch] = int(np.frombuffer(pays, np.bool_)[list(groups)].any())
         for depth, switch in self.depth.items():
             point[switch] = int(depth == len(stages))
         for variable, (crossing, divisor) in self.whole.items():
@@ -157,7 +159,7 @@ def _modes(model: PrefixModel) -> None:
     for k, z in enumerate(model.z):
         rows.at_least(dict.fromkeys(z, -1), -1)
         if k:
-            rows.at_least(dict.fromkeys(model.z[k - 1], 1) | dict.fromkeys(z, -1), 0)
+            rows.at_least(dict.fromkeys(model.z[k - 1], -1) | dict.fromkeys(z, 1), 0)
         for g in range(problem.groups):
             rows.clause((~model.x[g][k], *z))
             for m, mode in enumerate(problem.modes):
@@ -296,8 +298,12 @@ def _memory(model: PrefixModel, k: int, m: int, mode: GraphMode) -> None:
             for v, w in enumerate(model.w[g][k]):
                 rows.at_least({model.peak[k]: 1, w: -int(mode.peak[v, g])}, 0, (model.z[k][m],))
     # One row per step of the in-flight count, enforced if the stage has this mode and the flow reaches the step.
-    for flow, flying in mode.steps if mode.depends_on_flow else mode.steps[-1:]:
-        when = [model.z[k][m]]
+    steps = mode.steps if mode.depends_on_flow else mode.steps[-1:]
+    known = len({each.flow for each in problem.modes}) == 1
+    if known:
+        steps = ((0, mode.flying(mode.flow * (model.stages - 1 - k))),)
+    for flow, flying in steps:
+        when = [model.z[k][m]] if len(problem.modes) > 1 else []
         if flow and mode.depends_on_flow:
             when.append(_level(model, k, flow))
             if not rows.highs[when[-1]]:
