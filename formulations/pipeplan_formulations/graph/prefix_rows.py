@@ -1,0 +1,185 @@
+"""Rows of the prefix model: loads, borders and memory."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.graph.mode import Array, GraphMode
+from pipeplan_formulations.graph.prefix_variables import PrefixModel
+
+
+def loads(model: PrefixModel, k: int, mode: GraphMode, used: int, when: tuple[int, ...]) -> None:
+    """Add (4): T is at least each line of the stage's mode.
+
+    In units u of T a value V counts as ⌊V / u⌋, so u share T + share (u − 1) is at least the sum.
+    """
+    # Terms: T, the base, the times of the groups, then the switches of the stars.
+    unit, rows = model.scale.unit, model.rows
+    for line in mode.lines:
+        payer = used if line.pays.all() or not line.base else _paid(model, k, line.pays)
+        terms = {model.time: line.share * unit, payer: -line.base} | model.chosen(k, line.time, -1)
+        for weights, switches in ((line.leave, model.leave), (line.enter, model.enter)):
+            crossing = {
+                switches[int(e), k]: int(weights[e]) for e in np.flatnonzero(weights) if (int(e), k) in switches
+            }
+            if line.divisor > 1 and crossing:
+                crossing = {_whole(model, crossing, line.divisor, when): 1}
+            for switch, cost in crossing.items():
+                both = switch in terms and model.problem.route == "direct"  # one switch for both directions
+                terms[switch] = -cost * line.times if both else terms.get(switch, 0) - cost * line.times
+        rows.at_least(terms, -line.share * (unit - 1), when)
+
+
+def _paid(model: PrefixModel, k: int, pays: NDArray[np.bool_]) -> int:
+    """Variable that is 1 if stage k holds a group that pays."""
+    key = k, pays.tobytes()
+    if key not in model.paid:
+        model.paid[key] = model.rows.boolean()
+        for g in np.flatnonzero(pays):
+            model.rows.clause((~model.x[g][k], model.paid[key]))
+    return model.paid[key]
+
+
+def borders(model: PrefixModel) -> None:
+    """Add (8) and forbid modes that may not be neighbours. In units u of T, a value V counts as ⌊V / u⌋."""
+    problem, rows, unit = model.problem, model.rows, model.scale.unit
+    if problem.pairs is None:
+        return
+    for k in range(model.stages - 1):
+        crossings = []
+        for border in problem.borders:
+            stars = np.flatnonzero(border.leave)
+            crossing = {model.leave[int(e), k]: int(border.leave[e]) for e in stars if (int(e), k) in model.leave}
+            if border.divisor > 1 and crossing:
+                crossing = {_whole(model, crossing, border.divisor, ()): 1}
+            crossings.append(crossing)
+        for (m, behind), index in np.ndenumerate(problem.pairs):
+            when = model.z[k][m], model.z[k + 1][behind]
+            if index < 0:
+                rows.clause((~when[0], ~when[1]))
+            elif crossings[index]:
+                border = problem.borders[index]
+                terms = {switch: -cost * border.times for switch, cost in crossings[index].items()}
+                rows.at_least({model.time: border.share * unit} | terms, 1 - border.share * unit, when)
+
+
+def _whole(model: PrefixModel, crossing: dict[int, int], divisor: int, when: tuple[int, ...]) -> int:
+    """Add a variable that is Σ crossing / divisor, rounded up."""
+    rounded = model.rows.integer(0, -(-sum(crossing.values()) // divisor))
+    model.rows.at_least({rounded: divisor} | {switch: -cost for switch, cost in crossing.items()}, 0, when)
+    model.whole[rounded] = crossing, divisor
+    return rounded
+
+
+def capacity(model: PrefixModel, k: int, high: int) -> None:
+    """Add rows that (4) implies for T of at most ``high``: the work of stage k is at most what its mode can do.
+
+    Work counts by the least times and crossings of any mode, t. A mode whose own are at least t / ρ does at most
+    ρ share T of it.
+    """
+    problem, rows = model.problem, model.rows
+    number = min(len(mode.lines) for mode in problem.modes)
+    if len(problem.modes) == 1:
+        return
+    for lines in zip(*(mode.lines[:number] for mode in problem.modes), strict=True):
+        # Every mode's times and crossings, and the least of any mode; crossings that are divided do not count.
+        whole = [line.times * (line.divisor == 1) for line in lines]
+        time = [line.time for line in lines]
+        leave, enter = (
+            [getattr(line, way) * times for line, times in zip(lines, whole, strict=True)] for way in ("leave", "enter")
+        )
+        least = [np.min(tables, axis=0) for tables in (time, leave, enter)]
+        terms = model.chosen(k, least[0], -1)
+        for weights, switches in ((least[1], model.leave), (least[2], model.enter)):
+            for e in np.flatnonzero(weights):
+                if (int(e), k) in switches:  # one switch for both directions counts once
+                    terms[switches[int(e), k]] = -int(weights[e])
+        # What each mode can do, rounded up.
+        for m, line in enumerate(lines):
+            parts = zip(least, (time[m], leave[m], enter[m]), strict=True)
+            ratio = max(float((mine / np.maximum(own, 1)).max(initial=0)) for mine, own in parts)
+            most = line.share * (high + 1) * model.scale.unit
+            terms[model.z[k][m]] = int(most * min(ratio * (1 + 1e-9), 1)) + 1
+        rows.at_least(terms, 0)
+
+
+def memory(model: PrefixModel, k: int) -> None:
+    """Add (3), once for each in-flight count of each sort of modes with equal bytes."""
+    problem, rows = model.problem, model.rows
+    sorts: dict[tuple[bytes, ...], list[int]] = {}
+    for m, mode in enumerate(problem.modes):
+        if mode.limit < UNLIMITED:
+            tables = (mode.fixed, mode.held, mode.peak, mode.received, np.array(mode.limit))
+            sorts.setdefault(tuple(table.tobytes() for table in tables), []).append(m)
+    for members in sorts.values():
+        mode = problem.modes[members[0]]
+        peak = {_peak(model, k, mode.peak): -1} if mode.peak.any() else {}
+        for flying, cases in sorted(_cases(model, k, members).items()):
+            # The row is enforced if the stage has one of these modes and at least this flow behind it.
+            when = _when(model, k, cases)
+            if when is None:
+                continue
+            terms = peak | model.chosen(k, mode.fixed + flying * mode.held, -1)
+            for e in np.flatnonzero(mode.received):
+                if (int(e), k) in model.enter:
+                    terms[model.enter[int(e), k]] = -flying * int(mode.received[e])
+            rows.at_least(terms, -mode.limit, when)
+
+
+def _peak(model: PrefixModel, k: int, table: Array) -> int:
+    """Variable that is at least the peak of each group of stage k."""
+    key = k, table.tobytes()
+    if key not in model.peak:
+        peak = model.peak[key] = model.rows.real(0, int(table.max()))
+        for g in range(model.problem.groups):
+            own = {v: -c for v, c in model.chosen(k, np.where(np.arange(table.shape[1]) == g, table, 0)).items()}
+            model.rows.at_least({peak: 1} | own)
+    return model.peak[key]
+
+
+def _cases(model: PrefixModel, k: int, members: list[int]) -> dict[int, list[tuple[int, int]]]:
+    """For each in-flight count the modes that can have it or more, with the least flow behind for which they do."""
+    modes = model.problem.modes
+    cases: dict[int, list[tuple[int, int]]] = {}
+    for m in members:
+        mode = modes[m]
+        if not mode.depends_on_flow:
+            cases.setdefault(mode.steps[-1][1], []).append((m, 0))
+        elif len({each.flow for each in modes}) == 1:  # the flow behind a used stage is known
+            cases.setdefault(mode.flying(mode.flow * (model.stages - 1 - k)), []).append((m, 0))
+        else:
+            for flow, flying in mode.steps:
+                cases.setdefault(flying, []).append((m, flow))
+    return cases
+
+
+def _when(model: PrefixModel, k: int, cases: list[tuple[int, int]]) -> tuple[int, ...] | None:
+    """Condition: the stage has one of the modes, with the flow behind; None if it never holds, () if it may always."""
+    problem, rows = model.problem, model.rows
+    conditions = []
+    for m, flow in cases:
+        level = (_level(model, k, flow),) if flow else ()
+        if not level or rows.highs[level[0]]:
+            conditions.append((model.z[k][m], *level))
+    if not conditions:
+        return None
+    if len(conditions) == 1:
+        return () if len(problem.modes) == 1 and len(conditions[0]) == 1 else conditions[0]
+    if {m for m, flow in cases if not flow} == set(range(len(problem.modes))):
+        return ()
+    switch = rows.boolean()
+    model.full[switch] = [(k, m, flow) for m, flow in cases]
+    for condition in conditions:
+        rows.clause((*(~literal for literal in condition), switch))
+    return (switch,)
+
+
+def _level(model: PrefixModel, k: int, flow: int) -> int:
+    """Variable that is 1 if the flow behind stage k is at least ``flow``."""
+    if (k, flow) not in model.level:
+        problem, rows = model.problem, model.rows
+        behind = {z[m]: mode.flow for z in model.z[k + 1 :] for m, mode in enumerate(problem.modes)}
+        most = (model.stages - 1 - k) * max(mode.flow for mode in problem.modes)
+        model.level[k, flow] = rows.boolean(0, int(most >= flow))
+        rows.at_least({v: -c for v, c in behind.items()} | {model.level[k, flow]: most - flow + 1}, 1 - flow)
+    return model.level[k, flow]
