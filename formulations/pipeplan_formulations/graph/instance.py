@@ -137,6 +137,8 @@ class GraphPartition:
                 raise ValueError(
                     f"mode {mode.name!r} has tables not sized for {self.groups} groups and {len(self.stars)} stars"
                 )
+            if mode.flow < 1:
+                raise ValueError(f"mode {mode.name!r} has a flow of {mode.flow}; a stage has at least one replica")
             if len(mode.takes) != len(self.pools):
                 raise ValueError(f"mode {mode.name!r} takes from {len(mode.takes)} pools; there are {len(self.pools)}")
             if mode.fixed.shape != self.modes[0].fixed.shape:

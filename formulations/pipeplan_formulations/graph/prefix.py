@@ -5,11 +5,11 @@
                 k   0   1   2                        y[g, k] does not decrease in k; y[b, k] ≤ y[a, k] for a → b
     y[0, ·]         1   1   (1)                      x[g, k] = y[g, k] − y[g, k − 1]: g lies in stage k
     y[1, ·]         0   1   (1)    1 in stage 1      w[g, k, v]: g lies in stage k under variant v ≥ 1
-    y[2, ·]         0   0   (1)    2 in stage 2      z[k, m]: stage k runs in mode m; all 0: stage k and all earlier
-                                                               stages are empty
+    y[2, ·]         0   0   (1)    2 in stage 2      z[k, m]: the stage at place k runs in mode m; all 0: none
 
-The last stage is K − 1 whatever their number, so that equal devices have known in-flight counts, and loads and memory
-are linear in the groups and variants of a stage. Stages are ordered, so equal devices bring no symmetry. A star costs
+Places are numbered so that the flow behind place k is K − 1 − k: the last stage is at K − 1, and a stage of flow r
+leaves the r − 1 places before it empty. So each place and mode has a known in-flight count, and loads and memory are
+linear in the groups and variants of a stage. Stages are ordered, so equal devices bring no symmetry. A star costs
 one switch per stage, which clauses force to 1. If leaving and entering cost the same, the clauses go round the cycle of
 its members: x of one and not x of the next means that the star is split, so M members need M clauses. Otherwise they go
 from the source to each reader.
@@ -27,7 +27,7 @@ from pipeplan_formulations.graph.prefix_variables import PrefixModel
 
 def prefix_model(problem: GraphPartition, scale: Scale, low: int, high: int, ceiling: int) -> PrefixModel:
     """Model of all solutions of value ``ceiling`` or less; T is in units of ``scale``, between ``low`` and ``high``."""
-    model = PrefixModel(problem, scale, problem.most_stages)
+    model = PrefixModel(problem, scale, _places(problem))
     _place(model, ceiling)
     _modes(model)
     (_relay if problem.route == "relay" else _direct)(model)
@@ -35,7 +35,7 @@ def prefix_model(problem: GraphPartition, scale: Scale, low: int, high: int, cei
     model.rows.minimize(model.time)
     for k in range(model.stages):
         for m, mode in enumerate(problem.modes):
-            when = (model.z[k][m],) if len(problem.modes) > 1 else ()
+            when = (model.z[k][m],) if len(problem.modes) > 1 or model.passes else ()
             loads(model, k, mode, model.z[k][m], when)
         capacity(model, k, high)
         memory(model, k)
@@ -70,6 +70,15 @@ def _place(model: PrefixModel, ceiling: int) -> None:
             rows.clause((~model.y[b][k], model.y[a][k]))
 
 
+def _places(problem: GraphPartition) -> int:
+    """Largest flow of all stages together: every mode takes devices of some pool."""
+    total = 0
+    for p, pool in enumerate(problem.pools):
+        rates = [(mode.flow, mode.takes[p]) for mode in problem.modes if mode.takes[p]]
+        total += max((pool * flow // takes for flow, takes in rates), default=0)
+    return min(total, problem.most_stages * max(mode.flow for mode in problem.modes))
+
+
 def _useful(problem: GraphPartition) -> NDArray[np.bool_]:
     """False where variant 0 is at least as good as variant v ≥ 1 in every mode; shape (V − 1, n)."""
     useful = np.zeros((problem.variants - 1, problem.groups), np.bool_)
@@ -81,13 +90,17 @@ def _useful(problem: GraphPartition) -> NDArray[np.bool_]:
 
 
 def _modes(model: PrefixModel) -> None:
-    """Add z: one mode per used stage, used stages last, (2), (7), and groups only in modes that can run them."""
-    problem, rows = model.problem, model.rows
-    model.z = [[rows.boolean() for _ in problem.modes] for _ in range(model.stages)]
+    """Add z: one mode per stage, stages next to each other, (2), (7), and groups only in modes that can run them."""
+    problem, rows, last = model.problem, model.rows, model.stages - 1
+    flows = [mode.flow for mode in problem.modes]
+    model.z = [[rows.boolean(0, int(flow <= k + 1)) for flow in flows] for k in range(model.stages)]
+    rows.equal(dict.fromkeys(model.z[last], 1), 1)
     for k, z in enumerate(model.z):
-        rows.at_least(dict.fromkeys(z, -1), -1)
-        if k:
-            rows.at_least(dict.fromkeys(model.z[k - 1], -1) | dict.fromkeys(z, 1), 0)
+        # A stage at place k stands before one whose flow ends there, and holds a group.
+        if k < last:
+            behind = {model.z[k + flow][m]: 1 for m, flow in enumerate(flows) if k + flow <= last}
+            rows.at_least(behind | dict.fromkeys(z, -1), 0)
+        rows.at_least(dict.fromkeys((x[k] for x in model.x), 1) | dict.fromkeys(z, -1), 0)
         for g in range(problem.groups):
             rows.clause((~model.x[g][k], *z))
             for m, mode in enumerate(problem.modes):
@@ -102,8 +115,6 @@ def _modes(model: PrefixModel) -> None:
         rows.equal(dict.fromkeys(model.depth.values(), 1), 1)
         number = {switch: -depth for depth, switch in model.depth.items()}
         rows.equal(number | dict.fromkeys((switch for z in model.z for switch in z), 1), 0)
-        for k, z in enumerate(model.z):  # an empty stage has no mode
-            rows.at_least(dict.fromkeys((x[k] for x in model.x), 1) | dict.fromkeys(z, -1), 0)
 
 
 def _direct(model: PrefixModel) -> None:

@@ -45,16 +45,19 @@ def borders(model: PrefixModel) -> None:
     problem, rows, unit = model.problem, model.rows, model.scale.unit
     if problem.pairs is None:
         return
-    for k in range(model.stages - 1):
+    for k in range(1, model.stages):
         crossings = []
         for border in problem.borders:
             stars = np.flatnonzero(border.leave)
-            crossing = {model.leave[int(e), k]: int(border.leave[e]) for e in stars if (int(e), k) in model.leave}
+            crossing = {model.enter[int(e), k]: int(border.leave[e]) for e in stars if (int(e), k) in model.enter}
             if border.divisor > 1 and crossing:
                 crossing = {_whole(model, crossing, border.divisor, ()): 1}
             crossings.append(crossing)
         for (m, behind), index in np.ndenumerate(problem.pairs):
-            when = model.z[k][m], model.z[k + 1][behind]
+            front = k - problem.modes[behind].flow
+            if front < 0:
+                continue
+            when = model.z[front][m], model.z[k][behind]
             if index < 0:
                 rows.clause((~when[0], ~when[1]))
             elif crossings[index]:
@@ -90,7 +93,7 @@ def capacity(model: PrefixModel, k: int, high: int) -> None:
         )
         least = [np.min(tables, axis=0) for tables in (time, leave, enter)]
         terms = model.chosen(k, least[0], -1)
-        for weights, switches in ((least[1], model.leave), (least[2], model.enter)):
+        for weights, switches in ((least[1], model.leave), (least[2], model.enter)) if not model.passes else ():
             for e in np.flatnonzero(weights):
                 if (int(e), k) in switches:  # one switch for both directions counts once
                     terms[switches[int(e), k]] = -int(weights[e])
@@ -104,7 +107,10 @@ def capacity(model: PrefixModel, k: int, high: int) -> None:
 
 
 def memory(model: PrefixModel, k: int) -> None:
-    """Add (3), once for each in-flight count of each sort of modes with equal bytes."""
+    """Add (3), once for each in-flight count of each sort of modes with equal bytes.
+
+    The flow behind place k is known.
+    """
     problem, rows = model.problem, model.rows
     sorts: dict[tuple[bytes, ...], list[int]] = {}
     for m, mode in enumerate(problem.modes):
@@ -112,18 +118,26 @@ def memory(model: PrefixModel, k: int) -> None:
             tables = (mode.fixed, mode.held, mode.peak, mode.received, np.array(mode.limit))
             sorts.setdefault(tuple(table.tobytes() for table in tables), []).append(m)
     for members in sorts.values():
-        mode = problem.modes[members[0]]
+        mode, behind = problem.modes[members[0]], model.stages - 1 - k
         peak = {_peak(model, k, mode.peak): -1} if mode.peak.any() else {}
-        for flying, cases in sorted(_cases(model, k, members).items()):
-            # The row is enforced if the stage has one of these modes and at least this flow behind it.
-            when = _when(model, k, cases)
-            if when is None:
-                continue
+        counts: dict[int, list[int]] = {}
+        for m in members:
+            if model.rows.highs[model.z[k][m]]:
+                counts.setdefault(problem.modes[m].flying(behind), []).append(m)
+        for flying, cases in counts.items():
             terms = peak | model.chosen(k, mode.fixed + flying * mode.held, -1)
             for e in np.flatnonzero(mode.received):
                 if (int(e), k) in model.enter:
                     terms[model.enter[int(e), k]] = -flying * int(mode.received[e])
-            rows.at_least(terms, -mode.limit, when)
+            rows.at_least(terms, -mode.limit, _when(model, k, cases, model.passes and bool(mode.received.any())))
+        if len(counts) > 1 and len(sorts) == 1:
+            # Bytes times least / own count: every mode's row divided so that the groups' terms are the same.
+            few, many = min(counts), max(counts)
+            terms = model.chosen(k, mode.fixed * few // max(many, 1) + few * mode.held, -1)
+            for flying, cases in counts.items():
+                terms |= {model.z[k][m]: -(-mode.limit * few // max(flying, 1)) for m in cases}
+            if few:
+                rows.at_least(terms, 0)
 
 
 def _peak(model: PrefixModel, k: int, table: Array) -> int:
@@ -137,49 +151,15 @@ def _peak(model: PrefixModel, k: int, table: Array) -> int:
     return model.peak[key]
 
 
-def _cases(model: PrefixModel, k: int, members: list[int]) -> dict[int, list[tuple[int, int]]]:
-    """For each in-flight count the modes that can have it or more, with the least flow behind for which they do."""
-    modes = model.problem.modes
-    cases: dict[int, list[tuple[int, int]]] = {}
-    for m in members:
-        mode = modes[m]
-        if not mode.depends_on_flow:
-            cases.setdefault(mode.steps[-1][1], []).append((m, 0))
-        elif len({each.flow for each in modes}) == 1:  # the flow behind a used stage is known
-            cases.setdefault(mode.flying(mode.flow * (model.stages - 1 - k)), []).append((m, 0))
-        else:
-            for flow, flying in mode.steps:
-                cases.setdefault(flying, []).append((m, flow))
-    return cases
-
-
-def _when(model: PrefixModel, k: int, cases: list[tuple[int, int]]) -> tuple[int, ...] | None:
-    """Condition: the stage has one of the modes, with the flow behind; None if it never holds, () if it may always."""
-    problem, rows = model.problem, model.rows
-    conditions = []
-    for m, flow in cases:
-        level = (_level(model, k, flow),) if flow else ()
-        if not level or rows.highs[level[0]]:
-            conditions.append((model.z[k][m], *level))
-    if not conditions:
-        return None
-    if len(conditions) == 1:
-        return () if len(problem.modes) == 1 and len(conditions[0]) == 1 else conditions[0]
-    if {m for m, flow in cases if not flow} == set(range(len(problem.modes))):
+def _when(model: PrefixModel, k: int, modes: list[int], used: bool) -> tuple[int, ...]:
+    """Condition that stage k runs in one of these modes; () if they are all of them, unless ``used``."""
+    able = [m for m, z in enumerate(model.z[k]) if model.rows.highs[z]]
+    if len(modes) == len(able) and not used:
         return ()
-    switch = rows.boolean()
-    model.full[switch] = [(k, m, flow) for m, flow in cases]
-    for condition in conditions:
-        rows.clause((*(~literal for literal in condition), switch))
+    if len(modes) == 1:
+        return (model.z[k][modes[0]],)
+    switch = model.rows.boolean()
+    model.full[switch] = k, modes
+    for m in modes:
+        model.rows.clause((~model.z[k][m], switch))
     return (switch,)
-
-
-def _level(model: PrefixModel, k: int, flow: int) -> int:
-    """Variable that is 1 if the flow behind stage k is at least ``flow``."""
-    if (k, flow) not in model.level:
-        problem, rows = model.problem, model.rows
-        behind = {z[m]: mode.flow for z in model.z[k + 1 :] for m, mode in enumerate(problem.modes)}
-        most = (model.stages - 1 - k) * max(mode.flow for mode in problem.modes)
-        model.level[k, flow] = rows.boolean(0, int(most >= flow))
-        rows.at_least({v: -c for v, c in behind.items()} | {model.level[k, flow]: most - flow + 1}, 1 - flow)
-    return model.level[k, flow]

@@ -20,10 +20,9 @@ class PrefixModel:
 
     ``y[g][k]`` for k < K − 1, ``x[g][k]``, ``w[g][k][v − 1]``: g lies in stage k under variant v ≥ 1 (under variant 0
     if x is 1 and all of these are 0), ``z[k][m]``; ``leave[e, k]`` and ``enter[e, k]``, which may be one switch;
-    ``level[k, f]``: a flow of at least f behind stage k; ``full[switch]``: any of these modes (stage, mode) with at
-    least this flow behind; ``peak[k, table]``: the largest entry of a table of peaks among the groups of stage k;
-    ``whole``: sums of switches divided by ``divisor``, rounded up; ``paid[k, pays]``: stage k holds one of the groups
-    that pay; ``depth[d]``: there are d stages; ``time``: T.
+    ``full[switch]``: stage k runs in one of these modes; ``peak[k, table]``: the largest entry of a table of peaks
+    among the groups of stage k; ``whole``: sums of switches divided by ``divisor``, rounded up; ``paid[k, pays]``:
+    stage k holds one of the groups that pay; ``depth[d]``: there are d stages; ``time``: T.
     """
 
     problem: GraphPartition
@@ -36,8 +35,7 @@ class PrefixModel:
     z: list[list[int]] = field(default_factory=list)
     leave: dict[tuple[Star, Stage], int] = field(default_factory=dict)
     enter: dict[tuple[Star, Stage], int] = field(default_factory=dict)
-    level: dict[tuple[Stage, int], int] = field(default_factory=dict)
-    full: dict[int, list[tuple[Stage, Mode, int]]] = field(default_factory=dict)
+    full: dict[int, tuple[Stage, list[Mode]]] = field(default_factory=dict)
     peak: dict[tuple[Stage, bytes], int] = field(default_factory=dict)
     whole: dict[int, tuple[dict[int, int], int]] = field(default_factory=dict)
     paid: dict[tuple[Stage, bytes], int] = field(default_factory=dict)
@@ -46,42 +44,44 @@ class PrefixModel:
 
     def point(self, stages: Stages, value: int) -> list[int]:
         """Complete assignment of the variables for a solution and T = ``value``."""
-        # Placement: x and y; stages are numbered from the last one, so unused ones come first.
-        point = list(self.rows.lows)
-        unused = self.stages - len(stages)
-        place = {g: unused + s for s, stage in enumerate(stages) for g in stage.groups}
+        # Places of the stages: as many as the flow behind each, counted from the last place. Then x and y.
+        point, at, places = list(self.rows.lows), self.stages - 1, list[int]()
+        for stage in reversed(stages):
+            places.insert(0, at)
+            at -= self.problem.modes[stage.mode].flow
+        placed = dict(zip(places, stages, strict=True))
+        place = {g: k for k, stage in placed.items() for g in stage.groups}
         for g in range(self.problem.groups):
             for k in range(self.stages):
                 point[self.x[g][k]] = int(place[g] == k)
                 if k < self.stages - 1:
                     point[self.y[g][k]] = int(place[g] <= k)
-        # Switches of the stars.
+        # Switches of the stars: a relayed star crosses the borders at all places between two stages.
         leave, enter = self.problem.crossings(stages)
-        for crosses, switches in ((leave, self.leave), (enter, self.enter)):
-            for (e, k), switch in switches.items():
-                point[switch] = max(point[switch], int(crosses[k - unused, e]) if k >= unused else 0)
-        # Modes, variants, peaks and levels of flow, from the last stage to the first.
-        behind = 0
-        for k in range(self.stages - 1, -1, -1):
-            for (own, flow), switch in self.level.items():
-                point[switch] = int(behind >= flow) if own == k else point[switch]
-            if k >= unused:
-                stage = stages[k - unused]
-                mode = self.problem.modes[stage.mode]
-                point[self.z[k][stage.mode]] = 1
-                now, behind = behind, behind + mode.flow
-                for g, v in zip(stage.groups, stage.variants, strict=True):
-                    if v:
-                        point[self.w[g][k][v - 1]] = 1
-                for switch, cases in self.full.items():
-                    point[switch] |= any((k, stage.mode) == own[:2] and now >= own[2] for own in cases)
+        row = {k: s for s, k in enumerate(places)}
+        for (e, k), switch in self.enter.items():
+            point[switch] = int(enter[row[k], e]) if k in row else 0
+        for (e, k), switch in self.leave.items():
+            if self.problem.route == "relay":
+                before = [s for own, s in row.items() if own <= k]
+                point[switch] = int(leave[max(before), e]) if before else 0
+            elif k in row:
+                point[switch] = max(point[switch], int(leave[row[k], e]))
+        # Modes, variants and peaks.
+        for k, stage in placed.items():
+            point[self.z[k][stage.mode]] = 1
+            for g, v in zip(stage.groups, stage.variants, strict=True):
+                if v:
+                    point[self.w[g][k][v - 1]] = 1
+        for switch, (k, modes) in self.full.items():
+            point[switch] = int(k in placed and placed[k].mode in modes)
         for (k, table), peak in self.peak.items():
-            if k >= unused:
-                stage, values = stages[k - unused], np.frombuffer(table, np.int64).reshape(self.problem.variants, -1)
+            if k in placed:
+                stage, values = placed[k], np.frombuffer(table, np.int64).reshape(self.problem.variants, -1)
                 point[peak] = int(values[list(stage.variants), list(stage.groups)].max())
         # Auxiliary variables: bases, number of stages, rounded sums, T.
         for (k, pays), switch in self.paid.items():
-            groups = stages[k - unused].groups if k >= unused else ()
+            groups = placed[k].groups if k in placed else ()
             point[switch] = int(np.frombuffer(pays, np.bool_)[list(groups)].any())
         for depth, switch in self.depth.items():
             point[switch] = int(depth == len(stages))
@@ -100,6 +100,11 @@ class PrefixModel:
                 variants = tuple(int(np.argmax([0.5, *(point[w] for w in self.w[g][k])])) for g in groups)
                 stages.append(GraphStage(mode, groups, variants))
         return tuple(stages)
+
+    @property
+    def passes(self) -> bool:
+        """True if relayed tensors may cross places where no stage is."""
+        return self.problem.route == "relay" and any(mode.flow > 1 for mode in self.problem.modes)
 
     def chosen(self, k: Stage, table: Array, sign: int = 1) -> dict[int, int]:
         """Terms of the sum of a table (variants, groups) over the groups of stage k, times ``sign``."""

@@ -31,7 +31,7 @@ def open_bracket(
     """Create the bracket of a graph partition: the lower bound without a solver, and the hint if it is feasible."""
     bracket: Bracket[Stages] = Bracket(problem.evaluate, limits, on_progress, largest=problem.largest)
     bracket.low = lower_bound(problem)
-    bracket.impossible = bool(problem.depths) and min(problem.depths) > problem.most_stages
+    bracket.impossible = problem.most_stages < min(problem.depths, default=1)
     if hint is not None and problem.feasible(hint):
         bracket.offer(hint)
     return bracket
