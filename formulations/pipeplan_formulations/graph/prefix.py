@@ -33,6 +33,7 @@ def prefix_model(problem: GraphPartition, scale: Scale, low: int, high: int, cei
     (_relay if problem.route == "relay" else _direct)(model)
     model.time = model.rows.time(low, high)
     model.rows.minimize(model.time)
+    model.rows.relaxed = problem.variants > 1
     for k in range(model.stages):
         for m, mode in enumerate(problem.modes):
             when = (model.z[k][m],) if len(problem.modes) > 1 or model.passes else ()

@@ -37,8 +37,13 @@ def open_bracket(
     return bracket
 
 
-def warm_start(problem: GraphPartition, bracket: Bracket[Stages], many: bool = True) -> None:
+def warm_start(problem: GraphPartition, bracket: Bracket[Stages], many: bool = True) -> bool:
     """Offer the best solution along one order, and then, if ``many``, along many orders.
+
+    Returns
+    -------
+    bool
+        False if there are too many stages, or choices of their variants, for the dynamic programme.
 
     Raises
     ------
@@ -53,7 +58,8 @@ def warm_start(problem: GraphPartition, bracket: Bracket[Stages], many: bool = T
             try:
                 solve_family(problem, bracket, prefixes(family))
             except TooLargeError:
-                return
+                return False
+    return True
 
 
 def after_warm_start(
