@@ -42,11 +42,11 @@ equation  functions
 ========  =======================================================================
 (1)       `GraphPartition.feasible`, `prefix._place`, `downsets.all_downsets`
 (2)       `GraphPartition.feasible`, `prefix._modes`, `walk._States`
-(3)       `GraphPartition.memory`, `prefix._memory`, `spans._most_behind`
-(4)       `mode.Line.load`, `GraphPartition.loads`, `prefix._loads`
+(3)       `GraphPartition.memory`, `prefix_rows.memory`, `spans._most_behind`
+(4)       `mode.Line.load`, `GraphPartition.loads`, `prefix_rows.loads`
 (5), (6)  `bounds._alone`, `bounds._priced`
 (7)       `GraphPartition.feasible`, `prefix._modes`, `walk._States`
-(8)       `mode.Border.load`, `GraphPartition.loads`, `prefix._borders`
+(8)       `mode.Border.load`, `GraphPartition.loads`, `prefix_rows.borders`
 ========  =======================================================================
 """
 

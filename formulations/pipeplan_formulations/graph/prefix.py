@@ -38,7 +38,8 @@ def prefix_model(problem: GraphPartition, scale: Scale, low: int, high: int, cei
         for m, mode in enumerate(problem.modes):
             when = (model.z[k][m],) if len(problem.modes) > 1 or model.passes else ()
             loads(model, k, mode, model.z[k][m], when)
-        capacity(model, k, high)
+        if problem.variants > 1 and len(problem.modes) > 1:
+            capacity(model, k, high)
         memory(model, k)
     borders(model)
     return model

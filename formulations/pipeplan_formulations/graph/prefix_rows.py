@@ -78,12 +78,10 @@ def capacity(model: PrefixModel, k: int, high: int) -> None:
     """Add rows that (4) implies for T of at most ``high``: the work of stage k is at most what its mode can do.
 
     Work counts by the least times and crossings of any mode, t. A mode whose own are at least t / ρ does at most
-    ρ share T of it.
+    ρ share T of it. They cost more than they bring where there are no variants (GNMT).
     """
     problem, rows = model.problem, model.rows
     number = min(len(mode.lines) for mode in problem.modes)
-    if len(problem.modes) == 1:
-        return
     for lines in zip(*(mode.lines[:number] for mode in problem.modes), strict=True):
         # Every mode's times and crossings, and the least of any mode; crossings that are divided do not count.
         whole = [line.times * (line.divisor == 1) for line in lines]
