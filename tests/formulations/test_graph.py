@@ -119,7 +119,7 @@ def test_the_hint_is_a_complete_assignment() -> None:
 def test_cpsat_that_contradicts_the_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """If CP-SAT reports infeasibility although a solution is known, the report has an error and only the free bound."""
     problem = grid(4, 6, 3)
-    monkeypatch.setattr(prefix, "_borders", lambda model: model.rows.clause([]))
+    monkeypatch.setattr(prefix, "borders", lambda model: model.rows.clause([]))
     report = graph.solve(problem, Limits(60), backend="cpsat")
     assert (report.status, report.stop) == (Status.FEASIBLE, Stop.ERROR)
     assert report.bound == open_bracket(problem, Limits()).low

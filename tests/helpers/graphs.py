@@ -146,15 +146,16 @@ def graph_partitions(draw, groups: int = 7, stages: int = 4) -> GraphPartition:
     links = draw(st.sampled_from([0, top // 3, top]))
     paid, bordered = draw(st.sampled_from([False, False, True])), route == "relay" and draw(st.booleans())
     alike, rounded = draw(st.booleans()), draw(st.sampled_from([False, False, True]))
-    kind = draw(st.sampled_from(["equal", "replicas", "unlike", "both"]))
+    kind = draw(st.sampled_from(["equal", "replicas", "pairs", "unlike", "both"]))
     memory = draw(st.sampled_from(["free", "tight", "tight", "scarce"]))
     shapes = {
         "equal": [((1,), 1)],
         "replicas": [((m,), m) for m in range(1, stages + 1)],
+        "pairs": [((2,), 2)],
         "unlike": [((1, 0), 1), ((0, 1), 1)],
         "both": [((1, 0), 1), ((2, 0), 2), ((0, 1), 1)],
     }[kind]
-    pools = (draw(st.integers(1, stages)),) if kind in ("equal", "replicas") else (draw(st.integers(1, 3)), 1)
+    pools = (draw(st.integers(1, stages)),) if kind in ("equal", "replicas", "pairs") else (draw(st.integers(1, 3)), 1)
 
     def table(high: int) -> np.ndarray:
         return rng.integers(0, high + 1, (variants, n))

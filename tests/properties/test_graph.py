@@ -1,7 +1,10 @@
 """Back ends of the graph partition problem against an exhaustive search that shares no code with them."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from helpers.graphs import exhaustive, graph_partitions, judge
 from pipeplan_formulations import graph
@@ -9,9 +12,13 @@ from pipeplan_formulations.common.mip.cbc import CBC
 from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.mip.model import MipSolver
 from pipeplan_formulations.common.report import Limits, Report, Status
+from pipeplan_formulations.common.scaling import Scale
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph import GraphPartition
 from pipeplan_formulations.graph.bounds import lower_bound
 from pipeplan_formulations.graph.by_rows import search
+from pipeplan_formulations.graph.first import first_plans
+from pipeplan_formulations.graph.prefix import prefix_model
 from pipeplan_formulations.graph.warm import open_bracket
 
 LIMITS = Limits(time=60, workers=1)
@@ -51,6 +58,38 @@ def test_dynamic_programme_and_cpsat_equal_exhaustive_search(problem: GraphParti
 def test_cbc_equals_exhaustive_search(problem: GraphPartition) -> None:
     """CBC without a start finds the optimum and proves it up to its accuracy."""
     check(cold(CBC, problem), problem, exhaustive(problem), cbc_gap(problem))
+
+
+@given(graph_partitions())
+@settings(max_examples=300, deadline=None)
+def test_the_programme_admits_every_optimum(problem: GraphPartition) -> None:
+    """The point of an optimum satisfies all rows and clauses of the model that excludes anything worse."""
+    known = graph.solve(problem, LIMITS, backend="exact")
+    if known.solution is None or known.objective is None:
+        return
+    model = prefix_model(problem, Scale(), 0, known.objective, known.objective)
+    point = model.point(known.solution, known.objective)
+    assert all(low <= value <= high for low, value, high in zip(model.rows.lows, point, model.rows.highs, strict=True))
+    assert all(any(point[v] if v >= 0 else not point[~v] for v in clause) for clause in model.rows.clauses)
+    for row in model.rows.rows:
+        if all(point[v] if v >= 0 else not point[~v] for v in row.when):
+            value = row.expression.value(point)
+            assert value == 0 if row.equal else value >= 0
+    assert model.read([float(x) for x in point]) == known.solution
+
+
+@given(graph_partitions(), st.integers(0, 3))
+@settings(max_examples=200, deadline=None)
+def test_first_plans_are_solutions(problem: GraphPartition, seed: int) -> None:
+    """Every solution along orders is feasible; without memory limits and depths, equal modes have one."""
+    bracket = open_bracket(problem, replace(LIMITS, seed=seed))
+    first_plans(problem, bracket)
+    best = exhaustive(problem)
+    if bracket.best is not None:
+        assert best is not None
+        assert best <= judge(problem, bracket.best) == bracket.value
+    elif all(mode.limit >= UNLIMITED for mode in problem.modes):
+        assert best is None or len(problem.modes) > 1 or problem.depths, "one stage of all groups is a solution"
 
 
 @pytest.mark.slow

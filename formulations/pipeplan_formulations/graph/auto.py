@@ -1,17 +1,21 @@
-"""Automatic back end: the dynamic programme if downsets are few, CP-SAT first if they are many."""
+"""Automatic back end: the dynamic programme if downsets are few, CP-SAT first if they are many.
+
+Where the choices of variants are too many to list (many unlike groups under a memory limit), CP-SAT continues from the
+first plans along orders.
+"""
 
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.graph import exact
-from pipeplan_formulations.graph.by_rows import search
+from pipeplan_formulations.graph.by_rows import climb, search
 from pipeplan_formulations.graph.downsets import all_downsets
+from pipeplan_formulations.graph.fronts import TooLargeError
 from pipeplan_formulations.graph.instance import GraphPartition, Stages
-from pipeplan_formulations.graph.walk import TooLargeError
 from pipeplan_formulations.graph.warm import DOWNSETS, open_bracket, warm_start
 
 SHARE = 1 / 3
-"""Share of the time limit for CP-SAT before the dynamic programme runs on many downsets."""
+"""Share of the time limit for CP-SAT before the dynamic programme runs on many downsets, or targets are tried."""
 
 
 def solve(
@@ -26,11 +30,13 @@ def solve(
     try:
         downsets = all_downsets(problem, exact.MOST)
         few = downsets is not None and len(downsets) <= DOWNSETS
-        warm_start(problem, bracket, many=not few)
-        if downsets is not None and not few and not bracket.closed:
+        listed = warm_start(problem, bracket, many=not few)
+        if (not listed or (downsets is not None and not few)) and not bracket.closed:
             backend = CPSAT.name
             stop = search(problem, bracket, CPSAT, limits.time * SHARE)
-        if not bracket.closed and stop is not Stop.INTERRUPT:
+        if not listed and not bracket.closed and stop is not Stop.INTERRUPT:
+            stop = climb(problem, bracket, CPSAT)
+        elif not bracket.closed and stop is not Stop.INTERRUPT:
             backend = exact.NAME
             try:
                 exact.search(problem, bracket, downsets)

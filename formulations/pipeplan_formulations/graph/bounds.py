@@ -1,7 +1,7 @@
 """Lower bounds without a solver, (5) and (6), and the range of stages in which each group can lie.
 
-`windows`: with a ceiling on every stage's load, the work of a group and its ancestors needs a number of stages, which
-gives the group's first stage. The work of the group and its descendants gives its last stage.
+`windows`: with a ceiling on every stage's load, the work of a group and its ancestors needs a number of places, which
+gives the group's first place. The work of the group and its descendants gives its last place.
 """
 
 from collections.abc import Iterator
@@ -88,16 +88,23 @@ def _priced(problem: GraphPartition, table: Table, prices: list[int]) -> Fractio
 
 
 def windows(problem: GraphPartition, ceiling: int, stages: int) -> tuple[list[int], list[int]]:
-    """First and last possible stage of each group, of ``stages``; all stages if some group has none left."""
-    table = [work(mode) for mode in problem.modes]
-    choices = [[t / share for times, share in table if (t := times[g]) is not None] for g in range(problem.groups)]
+    """First and last possible place of each group, of ``stages``; all places if some group has none left.
+
+    A stage of flow r takes r places, of which its own is the last, and does share / r times the ceiling per place.
+    """
+    table = [(mode, *work(mode)) for mode in problem.modes]
+    own = max(mode.flow for mode in problem.modes) - 1
+    choices = [
+        [mode.flow * t / share for mode, times, share in table if (t := times[g]) is not None]
+        for g in range(problem.groups)
+    ]
     least = np.array([min(choice, default=0.0) for choice in choices])
     ancestors = [0] * problem.groups
     for g, mask in enumerate(problem.descendants):
         for other in _bits(mask):
             ancestors[other] |= 1 << g
     first = [max(0, _stages(least, mask | 1 << g, ceiling) - 1) for g, mask in enumerate(ancestors)]
-    needed = [max(1, _stages(least, mask | 1 << g, ceiling)) for g, mask in enumerate(problem.descendants)]
+    needed = [max(1, _stages(least, mask | 1 << g, ceiling) - own) for g, mask in enumerate(problem.descendants)]
     last = [stages - count for count in needed]
     if any(a > b for a, b in zip(first, last, strict=True)):
         return [0] * problem.groups, [stages - 1] * problem.groups

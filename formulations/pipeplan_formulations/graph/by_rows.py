@@ -12,6 +12,11 @@ from pipeplan_formulations.graph.instance import GraphPartition, Stages
 from pipeplan_formulations.graph.prefix import prefix_model
 from pipeplan_formulations.graph.warm import after_warm_start, open_bracket
 
+SLICE = 0.2
+"""Share of the time left for one target."""
+NARROW = 0.002
+"""Range of targets, relative to the largest, at which `climb` ends."""
+
 
 @dataclass(frozen=True)
 class ByRows:
@@ -28,17 +33,25 @@ class ByRows:
         return bracket.report(stop, self.solver.name, self.solver.version())
 
 
-def search(problem: GraphPartition, bracket: Bracket[Stages], solver: MipSolver, seconds: float | None = None) -> Stop:
+def search(
+    problem: GraphPartition,
+    bracket: Bracket[Stages],
+    solver: MipSolver,
+    seconds: float | None = None,
+    target: int | None = None,
+) -> Stop:
     """Let the solver close the bracket within ``seconds``, or the time that is left; return the stop reason.
 
+    With a ``target``, only solutions of at most this value are searched: there is one, or the bound rises above it.
     If the solver reports infeasibility although a solution is known, its bounds are discarded (`Stop.ERROR`).
     """
     if bracket.closed:
         return Stop.OPTIMALITY
     scale = scale_for(problem.largest, solver.bits)
     # The model rounds down, so the scaled value of a solution is at most its value, rounded up.
-    high = -(-min(bracket.ceiling, problem.largest) // scale.unit)
-    model = prefix_model(problem, scale, min(scale.down(bracket.low), high), high, bracket.ceiling)
+    ceiling = bracket.ceiling if target is None else target
+    high = -(-min(ceiling, problem.largest) // scale.unit)
+    model = prefix_model(problem, scale, min(scale.down(bracket.low), high), high, ceiling)
 
     def on_solution(point: list[float]) -> None:
         stages = model.read(point)
@@ -49,10 +62,13 @@ def search(problem: GraphPartition, bracket: Bracket[Stages], solver: MipSolver,
     answer = solver.solve(
         model.rows,
         replace(bracket.limits, time=left if seconds is None else min(seconds, left)),
-        None if bracket.best is None else model.point(bracket.best, high),
+        None if bracket.best is None or target is not None else model.point(bracket.best, high),
         on_solution,
         lambda bound: bracket.raise_low(scale.up(bound)),
     )
+    if answer.status is Status.INFEASIBLE and target is not None:
+        bracket.raise_low(target + 1)
+        return Stop.OPTIMALITY
     if answer.status is Status.INFEASIBLE and bracket.best is not None:
         bracket.low = lower_bound(problem)
         return Stop.ERROR
@@ -63,3 +79,19 @@ def search(problem: GraphPartition, bracket: Bracket[Stages], solver: MipSolver,
         on_solution(answer.point)
     bracket.raise_low(scale.up(answer.bound))
     return answer.stop
+
+
+def climb(problem: GraphPartition, bracket: Bracket[Stages], solver: MipSolver) -> Stop:
+    """Raise the bound by targets below the incumbent, as a narrow range makes the rows tight; return why it ended.
+
+    A target that is not decided in its share of the time is the end of the range for the next ones. The solver's
+    proofs of infeasibility must be exact.
+    """
+    top = bracket.ceiling
+    while not bracket.closed and bracket.clock.left > 0 and top - bracket.low > 1 + NARROW * top:
+        target = (bracket.low + top) // 2
+        stop = search(problem, bracket, solver, bracket.clock.left * SLICE, target)
+        if stop is Stop.INTERRUPT:
+            return stop
+        top = min(target if bracket.low <= target else top, bracket.ceiling)
+    return search(problem, bracket, solver)

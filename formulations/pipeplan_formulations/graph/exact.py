@@ -4,8 +4,8 @@ from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.graph.downsets import all_downsets
+from pipeplan_formulations.graph.fronts import TooLargeError
 from pipeplan_formulations.graph.instance import GraphPartition, Stages
-from pipeplan_formulations.graph.walk import TooLargeError
 from pipeplan_formulations.graph.warm import DOWNSETS, open_bracket, solve_family, warm_start
 
 NAME = "exact"

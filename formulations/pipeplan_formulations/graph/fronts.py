@@ -20,6 +20,14 @@ Counts = tuple[tuple[int, int], ...]
 """Pairs (kind of group, number of such groups), by ascending kind."""
 
 
+MOST_COMPARED = 3 * 10**7
+"""Largest number of pairs of points that are compared for the fronts of one mode."""
+
+
+class TooLargeError(Exception):
+    """There are more stages, or more choices of their variants, than a dynamic programme can list."""
+
+
 class Front(NamedTuple):
     """Non-dominated choices: ``points[p]`` = (extra time on each line …, fixed, held, peak).
 
@@ -76,6 +84,7 @@ class Fronts:
             self._kind.append(kinds[key])
         self.key = len(mode.lines), tuple(self._kind), tuple(kinds)
         self._cache: dict[Counts, Front] = {(): Front(np.zeros((1, len(times) + 3), np.int64))}
+        self._compared = 0
 
     def options(self, groups: list[int], clock: Clock) -> OptionPoints:
         """Front of a stage that holds these groups."""
@@ -96,7 +105,14 @@ class Fronts:
         return tuple(sorted(Counter(self._kind[g] for g in groups).items()))
 
     def _of(self, counts: Counts, clock: Clock) -> Front:
-        """Front of these counts, built group by group so that the smaller fronts are cached too."""
+        """Front of these counts, built group by group so that the smaller fronts are cached too.
+
+        Raises
+        ------
+        OutOfTimeError
+        TooLargeError
+            If there are too many unlike groups.
+        """
         path = []
         while counts not in self._cache:
             path.append(counts)
@@ -106,6 +122,9 @@ class Fronts:
             clock.check()
             items = self._items[counts[-1][0]]
             points = np.concatenate([_joined(front.points, row) for _, row in items])
+            self._compared += len(points) ** 2
+            if self._compared > MOST_COMPARED:
+                raise TooLargeError
             kept, size = minimal(points, clock.check), len(front.points)
             variant = np.array([v for v, _ in items])[kept // size]
             front = Front(points[kept], counts[-1][0], kept % size, variant)

@@ -42,11 +42,11 @@ equation  functions
 ========  =======================================================================
 (1)       `GraphPartition.feasible`, `prefix._place`, `downsets.all_downsets`
 (2)       `GraphPartition.feasible`, `prefix._modes`, `walk._States`
-(3)       `GraphPartition.memory`, `prefix._memory`, `spans._most_behind`
-(4)       `mode.Line.load`, `GraphPartition.loads`, `prefix._loads`
+(3)       `GraphPartition.memory`, `prefix_rows.memory`, `spans._most_behind`
+(4)       `mode.Line.load`, `GraphPartition.loads`, `prefix_rows.loads`
 (5), (6)  `bounds._alone`, `bounds._priced`
 (7)       `GraphPartition.feasible`, `prefix._modes`, `walk._States`
-(8)       `mode.Border.load`, `GraphPartition.loads`, `prefix._borders`
+(8)       `mode.Border.load`, `GraphPartition.loads`, `prefix_rows.borders`
 ========  =======================================================================
 """
 
@@ -137,6 +137,8 @@ class GraphPartition:
                 raise ValueError(
                     f"mode {mode.name!r} has tables not sized for {self.groups} groups and {len(self.stars)} stars"
                 )
+            if mode.flow < 1:
+                raise ValueError(f"mode {mode.name!r} has a flow of {mode.flow}; a stage has at least one replica")
             if len(mode.takes) != len(self.pools):
                 raise ValueError(f"mode {mode.name!r} takes from {len(mode.takes)} pools; there are {len(self.pools)}")
             if mode.fixed.shape != self.modes[0].fixed.shape:

@@ -187,6 +187,7 @@ class SpanTable:
         """Columns of `_of_mode` with open variants: each point of the front that allows more flow than faster ones."""
         mode, rows = self._problem.modes[m], []
         for i, end in enumerate(ends):
+            self._clock.check()
             options = self._fronts[m].options(self.groups(start, int(end)), self._clock)
             own = zip(mode.lines, lines[:, :, i], options.time, strict=True)
             load = np.max([line.load(time + more, *others) for line, (time, *others), more in own], axis=0)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.graph.fronts import TooLargeError
 from pipeplan_formulations.graph.instance import GraphPartition, GraphStage, Stages
 from pipeplan_formulations.graph.mode import Array
 from pipeplan_formulations.graph.spans import Spans, SpanTable
@@ -28,17 +29,13 @@ NEVER = 2**40
 """Number of devices that stands for an unreachable state."""
 
 
-class TooLargeError(Exception):
-    """There are more stages than `MOST_SPANS`."""
-
-
 class Walk:
     """Stages between the members of one family, generated once for all targets.
 
     Raises
     ------
     TooLargeError
-        If there are too many stages of load ``most`` or less.
+        If there are too many stages of load ``most`` or less, or too many choices of variants.
     """
 
     def __init__(self, problem: GraphPartition, downsets: Sequence[int], clock: Clock, most: int) -> None:

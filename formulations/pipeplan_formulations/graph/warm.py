@@ -1,7 +1,8 @@
 """Warm start: the best solution whose stages are intervals of a few topological orders.
 
 On one order the best partition is a small dynamic programme, and up to a quarter above the optimum. The union of many
-orders' downsets lets stages change from one order to another, which costs little and is often optimal.
+orders' downsets lets stages change from one order to another, which costs little and is often optimal. With many unlike
+groups under a memory limit the choices of variants are too many for it; then there is the solution of `first`.
 """
 
 from collections.abc import Callable
@@ -11,8 +12,10 @@ from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.report import Limits, Progress, Stop
 from pipeplan_formulations.graph.bounds import lower_bound
 from pipeplan_formulations.graph.downsets import orders, prefixes
+from pipeplan_formulations.graph.first import first_plans
+from pipeplan_formulations.graph.fronts import TooLargeError
 from pipeplan_formulations.graph.instance import GraphPartition, Stages
-from pipeplan_formulations.graph.walk import TooLargeError, Walk
+from pipeplan_formulations.graph.walk import Walk
 
 ORDERS = 50
 """Number of random topological orders."""
@@ -28,19 +31,26 @@ def open_bracket(
     """Create the bracket of a graph partition: the lower bound without a solver, and the hint if it is feasible."""
     bracket: Bracket[Stages] = Bracket(problem.evaluate, limits, on_progress, largest=problem.largest)
     bracket.low = lower_bound(problem)
-    bracket.impossible = bool(problem.depths) and min(problem.depths) > problem.most_stages
+    bracket.impossible = problem.most_stages < min(problem.depths, default=1)
     if hint is not None and problem.feasible(hint):
         bracket.offer(hint)
     return bracket
 
 
-def warm_start(problem: GraphPartition, bracket: Bracket[Stages], many: bool = True) -> None:
+def warm_start(problem: GraphPartition, bracket: Bracket[Stages], many: bool = True) -> bool:
     """Offer the best solution along one order, and then, if ``many``, along many orders.
+
+    Returns
+    -------
+    bool
+        False if there are too many stages, or choices of their variants, for the dynamic programme.
 
     Raises
     ------
     OutOfTimeError
     """
+    if problem.variants > 1:
+        first_plans(problem, bracket)
     count = min(ORDERS, max(1, DOWNSETS // problem.groups)) if many else 0
     some = orders(problem, count, bracket.limits.seed)
     for family in ([some[0]], some) if many else ([some[0]],):
@@ -48,7 +58,8 @@ def warm_start(problem: GraphPartition, bracket: Bracket[Stages], many: bool = T
             try:
                 solve_family(problem, bracket, prefixes(family))
             except TooLargeError:
-                return
+                return False
+    return True
 
 
 def after_warm_start(

@@ -29,6 +29,10 @@ def solve_cpsat(
         for variable, value in zip(variables, hint, strict=True):
             sat.add_hint(variable, value)
     solver, clock = cpsat_solver(limits), Clock(limits)
+    if model.relaxed:
+        solver.parameters.linearization_level = 2
+        if limits.workers > 1:
+            solver.parameters.subsolvers.append("max_lp")
     if on_bound is not None:
         solver.best_bound_callback = lambda bound: on_bound(whole(bound))
     # Solve, and translate status, bound and point.

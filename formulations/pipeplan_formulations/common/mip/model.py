@@ -114,6 +114,8 @@ class LinearModel:
     objective : int
     magnitude : int
         Approximate size of the objective.
+    relaxed : bool
+        True if bounds come from the linear relaxation of all rows and clauses rather than from clauses alone.
     """
 
     lows: list[int] = field(default_factory=list)
@@ -124,6 +126,7 @@ class LinearModel:
     defined: dict[int, tuple[Expression, ...]] = field(default_factory=dict)
     objective: int = -1
     magnitude: int = 1
+    relaxed: bool = False
 
     def integer(self, low: int, high: int) -> int:
         """Add an integer variable."""
