@@ -24,10 +24,9 @@ from pipeplan.core.units import format_bytes
 from pipeplan.costs.chain import UNLIMITED, Boundaries
 from pipeplan.costs.pricing import assemble
 from pipeplan.schedules import FAMILIES
-from pipeplan.schedules.family import shares
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.simulate import makespan, simulate
-from pipeplan.simulate.recurrence import least_step_time, step_time
+from pipeplan.simulate import makespan, recurrence, simulate
+
 
 SECONDS_PER_ACTION = 3e-6
 """Estimated seconds to simulate an action of a plan that is too small to measure the machine's speed for it."""
@@ -101,7 +100,7 @@ def _value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries, most:
         return largest_load(cluster, candidate, boundaries)
     pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
     if follows_recurrence(candidate):
-        return step_time(pipeline, candidate.micro_batches, candidate.in_flight, most)
+        return recurrence.step_time(pipeline, candidate.micro_batches, candidate.in_flight, most)
     bound = candidate.problem.evaluate(boundaries) if most < inf else 0
     return bound if bound > most else makespan(candidate.schedule(pipeline), pipeline)
 
@@ -115,7 +114,7 @@ def least_value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) 
     if candidate.objective is Objective.BOTTLENECK or not follows_recurrence(candidate):
         return candidate.problem.evaluate(boundaries)
     pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
-    return least_step_time(pipeline, candidate.micro_batches, candidate.in_flight)
+    return recurrence.least_step_time(pipeline, candidate.micro_batches, candidate.in_flight)
 
 
 def follows_recurrence(candidate: Candidate) -> bool:
@@ -124,21 +123,12 @@ def follows_recurrence(candidate: Candidate) -> bool:
 
 
 def peaks(evaluated: EvaluatedPlan) -> tuple[int, ...]:
-    """Peak bytes of each device.
-
-    GPipe and 1F1B run on one lane, where the order of a replica's list decides how many micro-batches it holds,
-    whatever the times are. Their peaks need no timeline.
-    """
+    """Peak bytes of each device, without a timeline for GPipe and 1F1B."""
     candidate = evaluated.candidate
     if not follows_recurrence(candidate):
         return evaluated.timeline.peaks
-    pipeline, many = evaluated.pipeline, candidate.micro_batches
-    most = candidate.family.in_flight(candidate.replicas, many)
-    held = [(pipeline.stages[s], min(most[s], len(own))) for s, own in shares(candidate.replicas, many)]
-    return tuple(
-        runtime + stage.resident + count * stage.held + stage.workspace
-        for runtime, (stage, count) in zip(pipeline.runtime, held, strict=True)
-    )
+    most = candidate.family.in_flight(candidate.replicas, candidate.micro_batches)
+    return recurrence.peaks(evaluated.pipeline, candidate.micro_batches, most)
 
 
 def largest_load(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:

@@ -10,6 +10,8 @@ from pipeplan.search.space.space import Space
 
 BESIDE_AFTER = 1.0
 """Seconds of search after which the process is started: many questions are answered by then."""
+SHARE, ALLOWANCE = 0.1, 0.5
+"""Share of the search's time, and seconds in addition, that tries within the search may take."""
 SLICES = 6
 """Most slices of tries at once within the search,"""
 TRIES, LEAST_TRIES, ACTIONS = 50, 4, 200_000
@@ -27,6 +29,7 @@ class Improver:
         self._best: EvaluatedPlan | None = None
         self._new = False
         self._began = time.monotonic()
+        self._spent = 0.0
 
     def offer(self, plan: EvaluatedPlan) -> None:
         """Start from this plan too."""
@@ -48,12 +51,20 @@ class Improver:
                 self._process.offer(plan)
         if self._process is not None:
             yield from self._process.found()
-        slices = SLICES if self._new else 0
+        elif self._new:
+            yield from self._within(deadline)
         self._new = False
+
+    def _within(self, deadline: float) -> Iterator[EvaluatedPlan]:
+        """A few slices of tries in this process."""
+        assert self._best is not None
         tries = max(min(TRIES, ACTIONS // actions(self._best.candidate)), LEAST_TRIES)
-        while slices and time.monotonic() < deadline:
-            slices -= 1
+        for _ in range(SLICES):
+            began = time.monotonic()
+            if began >= deadline or self._spent > ALLOWANCE + SHARE * (began - self._began):
+                return
             found = self._search.improve(tries)
+            self._spent += time.monotonic() - began
             if found is not None:
                 yield found
 
