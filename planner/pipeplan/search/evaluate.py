@@ -27,7 +27,6 @@ from pipeplan.schedules import FAMILIES
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.simulate import makespan, recurrence, simulate
 
-
 SECONDS_PER_ACTION = 3e-6
 """Estimated seconds to simulate an action of a plan that is too small to measure the machine's speed for it."""
 SHARE_OF_RECURRENCE = 0.25
