@@ -15,7 +15,9 @@ from pipeplan_formulations.graph.instance import GraphPartition, Stages
 from pipeplan_formulations.graph.warm import DOWNSETS, open_bracket, warm_start
 
 SHARE = 1 / 3
-"""Share of the time limit for CP-SAT before the dynamic programme runs on many downsets, or targets are tried."""
+"""Share of the time limit for CP-SAT before the dynamic programme runs on many downsets."""
+HALF = 1 / 2
+"""Share of the time limit for CP-SAT before targets are tried."""
 
 
 def solve(
@@ -33,7 +35,7 @@ def solve(
         listed = warm_start(problem, bracket, many=not few)
         if (not listed or (downsets is not None and not few)) and not bracket.closed:
             backend = CPSAT.name
-            stop = search(problem, bracket, CPSAT, limits.time * SHARE)
+            stop = search(problem, bracket, CPSAT, limits.time * (SHARE if listed else HALF))
         if not listed and not bracket.closed and stop is not Stop.INTERRUPT:
             stop = climb(problem, bracket, CPSAT)
         elif not bracket.closed and stop is not Stop.INTERRUPT:
