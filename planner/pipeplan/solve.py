@@ -36,6 +36,8 @@ FOR_HEURISTICS = 0.2
 """Share of the time limit in which heuristics may begin."""
 FOR_BOUNDS = 0.1
 """Share of the time limit in which heuristics are bounded before the search, where they are simulated after it."""
+MOST_FOR_BOUNDS = 1.0
+"""Most seconds of that: a first plan of the search should not wait for them."""
 FOR_CHOICE = 0.3
 """Share of the time limit in which plans are compared where times vary."""
 FOR_FAMILIES = 0.35
@@ -151,7 +153,7 @@ def solve(
                 search.push(node)
             for late in any_orders(space):
                 search.defer(late)
-            early = FOR_BOUNDS * search.limits.time if space.large else 0.0
+            early = min(FOR_BOUNDS * search.limits.time, MOST_FOR_BOUNDS) if space.large else 0.0
             judge = bounded(space, early, search.submit, search.pace, proposals)
         if space.large:  # there, plans of heuristics come late and improve little
             search.run(reserve=search.limits.time * FOR_HEURISTICS)

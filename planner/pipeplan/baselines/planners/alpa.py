@@ -35,7 +35,7 @@ Real = NDArray[np.float64]
 Stages = list[tuple[int, int, int]]
 """First layer, end and devices of each stage."""
 
-STEP = 0.001
+STEP = 0.005
 """Least relative distance of two caps: a plan's value is at most this much above the programme's optimum."""
 MOST_SUMS = 10**9
 """Sums of one cap beyond which the programme is not started: some seconds."""
@@ -255,5 +255,5 @@ PLANNER = BaselinePlanner(
     "Alpa's inter-operator programme (OSDI 2022), with replicas for its intra-operator plans; 1F1B",
     ("1f1b-sno", "1f1b-as"),
     arrange,
-    lambda model, cluster: 5 * _sums(model, cluster),
+    lambda model, cluster: 10 * _sums(model, cluster),
 )
