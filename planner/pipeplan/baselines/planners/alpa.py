@@ -7,7 +7,7 @@ all devices are used, and B micro-batches take ::
     min  Σ t_i + (B − 1) max t_i        t_i: latency of a micro-batch on stage i
 
 For each cap on the largest latency, a programme over (devices left, layers left) minimises the sum. Caps fall from
-the largest latency of one solution to below it, by `STEP` at least: the original enumerates all of them. Transfers
+the largest latency of one solution to below it, by `STEPS` at least: the original enumerates all of them. Transfers
 between stages do not count.
 
 What differs from the original: a stage's devices are replicas, so t = (F + B + recomputation) / r + all-reduce / B,
@@ -35,8 +35,8 @@ Real = NDArray[np.float64]
 Stages = list[tuple[int, int, int]]
 """First layer, end and devices of each stage."""
 
-STEP = 0.005
-"""Least relative distance of two caps: a plan's value is at most this much above the programme's optimum."""
+STEPS = (0.04, 0.004)
+"""Least relative distances of two caps: first over all caps, then around the best of them."""
 MOST_SUMS = 10**9
 """Sums of one cap beyond which the programme is not started: some seconds."""
 
@@ -50,7 +50,7 @@ class Submesh:
 
 
 def least_latency(
-    choices: Sequence[Sequence[Submesh]], layers: int, micro_batches: int, step: float = STEP
+    choices: Sequence[Sequence[Submesh]], layers: int, micro_batches: int, steps: Sequence[float] = STEPS
 ) -> tuple[float, Stages] | None:
     """Return the least Σ t + (B − 1) max t and its stages; None if no stages on all devices fit.
 
@@ -58,22 +58,28 @@ def least_latency(
     ----------
     choices : sequence of sequences of Submesh
         For each number of devices used so far, the submeshes that the next stage may take.
-    step : float
-        Least relative distance of two caps; 0 for all of them.
+    steps : sequence of float
+        Least relative distances of two caps, one search after the other around the best so far; 0 for all of them.
     """
-    lowest = _solve(choices, layers, np.inf, largest=True)[0][0]
+    lowest = float(_solve(choices, layers, np.inf, largest=True)[0][0])
     best: tuple[float, Stages] | None = None
-    cap = np.inf
-    while np.isfinite(lowest):
-        table = _solve(choices, layers, cap)
-        stages, largest = _stages(choices, table, layers, cap)
-        value = float(table[0][0]) + (micro_batches - 1) * largest
-        if best is None or value < best[0]:
-            best = value, stages
-        # a lower cap has no less a sum, and no largest latency below the lowest
-        if largest <= lowest or table[0][0] + (micro_batches - 1) * lowest >= best[0]:
-            break
-        cap = max(min(largest * (1 - step), np.nextafter(largest, 0)), lowest)
+    above, below = np.inf, lowest  # the caps between which the next search lies
+    for step in steps:
+        cap, before = above, above
+        while np.isfinite(lowest) and cap >= below:
+            table = _solve(choices, layers, cap)
+            stages, largest = _stages(choices, table, layers, cap)
+            value = float(table[0][0]) + (micro_batches - 1) * largest
+            if best is None or value < best[0]:
+                best = value, stages
+                above, best_largest = before, largest
+            # a lower cap has no less a sum, and no largest latency below the lowest
+            if largest <= lowest or table[0][0] + (micro_batches - 1) * lowest >= best[0]:
+                break
+            before = float(np.nextafter(largest, 0))
+            cap = max(min(largest * (1 - step), before), lowest)
+        if best is not None:
+            below = max(best_largest * (1 - step), lowest)
     return best
 
 
@@ -255,5 +261,5 @@ PLANNER = BaselinePlanner(
     "Alpa's inter-operator programme (OSDI 2022), with replicas for its intra-operator plans; 1F1B",
     ("1f1b-sno", "1f1b-as"),
     arrange,
-    lambda model, cluster: 10 * _sums(model, cluster),
+    lambda model, cluster: 6 * _sums(model, cluster),
 )

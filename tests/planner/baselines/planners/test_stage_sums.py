@@ -56,16 +56,19 @@ def test_the_programme_finds_the_least_value(programme: tuple[Choices, int, int]
     """Sum of latencies plus (B − 1) times the largest is the least of all stages; with steps, nearly."""
     choices, layers, many = programme
     values = {tuple(stages): sum(times) + (many - 1) * max(times) for stages, times in every(choices, layers)}
-    found = least_latency(choices, layers, many, step=0)
-    coarse = least_latency(choices, layers, many, step=0.05)
+    found = least_latency(choices, layers, many, steps=(0,))
+    coarse = least_latency(choices, layers, many, steps=(0.05,))
+    refined = least_latency(choices, layers, many)
     if not values:
-        assert found is coarse is None
+        assert found is coarse is refined is None
         return
     best = min(values.values())
     assert found is not None
     assert coarse is not None
+    assert refined is not None
     assert found[0] == best == values[tuple(found[1])]
     assert best <= coarse[0] == values[tuple(coarse[1])] <= best / 0.95 + 1e-9
+    assert best <= refined[0] == values[tuple(refined[1])] <= best / 0.96 + 1e-9
 
 
 def test_submeshes_are_powers_of_two_and_whole_nodes() -> None:
