@@ -85,6 +85,11 @@ def solve(
         Relative gap at which to stop.
     backend : {'cpsat', 'cbc', 'exact'}
         Solver of the partition problems.
+    workers : int
+        Threads of the solver. With two or more, and where plans are too many to list, a local search runs in a process
+        of its own beside the proof. With one, equal questions that are decided within the time have equal answers.
+    seed : int
+        For random choices of solvers and of the local search.
     robust : Robust, float or str, optional
         Relative spread of times (``0.05``, ``'5%'``, or a `Robust` with more options). After the search, the plans
         tried are compared in sampled steps, and the one with the least mean or quantile is returned. The bound remains

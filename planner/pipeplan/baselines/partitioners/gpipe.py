@@ -81,12 +81,15 @@ def block_partition(weights: Array, blocks: int) -> Boundaries:
         start, end = ends[block - 1] if block else 0, ends[block]
         return sums[end] - sums[start] if start < end else 0
 
+    sizes = [size(block) for block in range(blocks)]
     seen: set[tuple[int, ...]] = set()  # the largest block and the ends determine all later moves
     while True:
-        largest, p = max((size(block), block) for block in range(blocks))
+        largest = max(sizes)
+        p = blocks - 1 - sizes[::-1].index(largest)
         giver = None
         while giver != p:  # move one layer per round, until the largest block itself has given one
-            smallest, q = min((size(block), block) for block in range(blocks))
+            smallest = min(sizes)
+            q = sizes.index(smallest)
             if largest <= smallest + largest_layer:
                 return _checked(ends)
             if p < q:
@@ -98,6 +101,7 @@ def block_partition(weights: Array, blocks: int) -> Boundaries:
             if ends[q] > n or (p, *ends) in seen:
                 raise NotApplicable(f"torchgpipe's procedure does not end: block {q} takes layers for ever")
             seen.add((p, *ends))
+            sizes[giver], sizes[q] = size(giver), size(q)
 
 
 def _checked(ends: list[int]) -> Boundaries:
