@@ -7,11 +7,11 @@ from functools import partial
 
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import OutOfTimeError
-from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Progress, Report, Stop
+from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.minmax import solve_minmax
 from pipeplan_formulations.partition.pareto import solve_step
-from pipeplan_formulations.partition.spans import NEVER
+from pipeplan_formulations.partition.spans import require_countable
 from pipeplan_formulations.partition.tables import Boundaries
 from pipeplan_formulations.partition.windows import windows
 
@@ -52,8 +52,7 @@ def solve(
     BeyondIntegersError
         If times are so large that their sums exceed 64-bit integers.
     """
-    if problem.largest >= NEVER // 2:
-        raise BeyondIntegersError(f"times add up to {problem.largest}, beyond {NEVER // 2}; scale them")
+    require_countable(problem)
     bracket = _open(problem, limits, on_progress, cutoff)
     stop = Stop.OPTIMALITY
     try:

@@ -17,12 +17,12 @@ import numpy as np
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.layer_tables import Array, Flags
-from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Progress, Report, Stop
+from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.partition import exact
 from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.objective import Sums, values
 from pipeplan_formulations.partition.parts import PathCut
-from pipeplan_formulations.partition.spans import NEVER
+from pipeplan_formulations.partition.spans import require_countable
 from pipeplan_formulations.partition.tables import Boundaries
 
 NAME = "listing"
@@ -86,8 +86,7 @@ def solve(
     """
     if not few(problem):
         return exact.solve(problem, limits, hint, on_progress, cutoff)
-    if problem.largest >= NEVER // 2:
-        raise BeyondIntegersError(f"times add up to {problem.largest}, beyond {NEVER // 2}; scale them")
+    require_countable(problem)
     bracket = Bracket(problem.evaluate, limits, on_progress, cutoff)
     bracket.low = problem.lower_bound()
     stop = Stop.OPTIMALITY

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan_formulations.common.layer_tables import Array, Flags
+from pipeplan_formulations.common.report import BeyondIntegersError
 from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.objective import (
     Hop,
@@ -27,6 +28,17 @@ from pipeplan_formulations.partition.windows import Windows
 
 NEVER = 2**61
 """A time that no partition reaches. Two of them still fit into int64."""
+
+
+def require_countable(problem: ChainPartition) -> None:
+    """Refuse times whose sums a programme cannot tell from `NEVER`.
+
+    Raises
+    ------
+    BeyondIntegersError
+    """
+    if problem.largest >= NEVER // 2:
+        raise BeyondIntegersError(f"times add up to {problem.largest}, beyond {NEVER // 2}; scale them")
 
 
 @dataclass(frozen=True)

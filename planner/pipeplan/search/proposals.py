@@ -1,6 +1,6 @@
-"""What published heuristics propose for a job: devices and boundaries, for every micro-batch size.
+"""Proposals of published heuristics for a job: devices and boundaries, for every micro-batch size.
 
-It depends on the schedules of the job in nothing, so `compare` makes it once for all schedule families.
+They do not depend on the job's schedules, so `compare` makes them once for all schedule families.
 """
 
 from dataclasses import dataclass, field, replace

@@ -33,13 +33,14 @@ class Improver:
 
     def offer(self, plan: EvaluatedPlan) -> None:
         """Start from this plan too."""
+        if self._process is not None:
+            self._process.offer(plan)
+            return
         self._search.add(plan)
+        if self._beside:
+            self._offered.append(plan)
         if self._best is None or plan.value < self._best.value:
             self._best, self._new = plan, True
-        if self._process is None:
-            self._offered.append(plan)
-        else:
-            self._process.offer(plan)
 
     def better(self, deadline: float) -> Iterator[EvaluatedPlan]:
         """Yield plans better than those offered, if any are found until ``deadline`` of `time.monotonic`."""
@@ -49,6 +50,7 @@ class Improver:
             self._process = LocalSearchProcess(self._space, self._seed + 1)
             for plan in self._offered:
                 self._process.offer(plan)
+            self._offered.clear()
         if self._process is not None:
             yield from self._process.found()
         elif self._new:

@@ -23,18 +23,16 @@ if there is time.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import Objective
 from pipeplan.costs.chain import Boundaries
-from pipeplan.costs.pricing import assemble
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
-from pipeplan.search.nodes.partitions import PartitionsNode, path_cut, recomputes_least, simulate
+from pipeplan.search.nodes.partitions import PartitionsNode, critical, recomputes_least, simulate
+from pipeplan.search.path_cuts import find_path_cut
 from pipeplan.search.space.candidates import Candidate, partition_problem
 from pipeplan.search.space.in_flight import InFlightBox, free_family
-from pipeplan.search.space.shared_links import surplus
 from pipeplan.search.visits import VisitedPath, find_visited_path
 from pipeplan_formulations import partition
 from pipeplan_formulations.common.report import Stop
@@ -121,7 +119,7 @@ class FamilyNode(Node):
         simulate(search, self.candidate, boundaries)
         if self.candidate.objective is not Objective.STEP:
             return False
-        cut = path_cut(search, self.candidate, boundaries)
+        cut = critical(search, self.candidate, boundaries, find_path_cut)
         if cut in self.paths:
             return False
         self.paths.append(cut)
@@ -208,9 +206,7 @@ class InFlightNode(Node):
         """Add the critical paths of a partition that are inequalities of the whole box; True if some are new."""
         before = self.paths
         for candidate in candidates:
-            pipeline = assemble(candidate.chain, search.cluster, boundaries, candidate.recompute(boundaries))
-            slower = partial(surplus, search.cluster, candidate.chain)
-            path = find_visited_path(candidate.schedule(pipeline), candidate.certain(pipeline), slower)
+            path = critical(search, candidate, boundaries, find_visited_path)
             if path not in self.paths and self._cuts([path]):
                 self.paths = (*self.paths, path)
         return self.paths != before

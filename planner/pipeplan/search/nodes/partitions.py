@@ -10,20 +10,26 @@ Every step simulates one partition, so a node is proved by exhaustion, even wher
 simulation.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from pipeplan.core.job import Objective
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.schedule import Schedule
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.pricing import assemble
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate
-from pipeplan.search.path_cuts import find_path_cut
+from pipeplan.search.path_cuts import Surplus, find_path_cut
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.shared_links import surplus
 from pipeplan_formulations.partition import PathCut
 from pipeplan_formulations.partition.listing import PartitionList
 from pipeplan_formulations.partition.spans import NEVER
+
+Path = TypeVar("Path")
 
 
 @dataclass
@@ -57,7 +63,7 @@ class PartitionsNode(Node):
         boundaries, left = self._every.boundaries(index), self.bound
         evaluated = simulate(search, self.candidate, boundaries)
         if self.candidate.objective is Objective.STEP:
-            self._every.add(path_cut(search, self.candidate, boundaries))
+            self._every.add(critical(search, self.candidate, boundaries, find_path_cut))
         self.simulated += 1
         # Its value, if its recomputation is the least: else its bound stays and counts as unexamined.
         exact = recomputes_least(self.candidate, boundaries)
@@ -77,11 +83,16 @@ def simulate(search: PlanSearch, candidate: Candidate, boundaries: Boundaries) -
     return evaluated
 
 
-def path_cut(search: PlanSearch, candidate: Candidate, boundaries: Boundaries) -> PathCut:
-    """Return the critical path of a partition's schedule as an inequality for all partitions of the candidate."""
+def critical(
+    search: PlanSearch,
+    candidate: Candidate,
+    boundaries: Boundaries,
+    find: Callable[[Schedule, Pipeline, Surplus], Path],
+) -> Path:
+    """Return what ``find`` makes of the critical path of a partition: `find_path_cut` or `find_visited_path`."""
     pipeline = assemble(candidate.chain, search.cluster, boundaries, candidate.recompute(boundaries))
     slower = partial(surplus, search.cluster, candidate.chain)
-    return find_path_cut(candidate.schedule(pipeline), candidate.certain(pipeline), slower)
+    return find(candidate.schedule(pipeline), candidate.certain(pipeline), slower)
 
 
 def recomputes_least(candidate: Candidate, boundaries: Boundaries) -> bool:
