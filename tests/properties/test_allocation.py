@@ -14,7 +14,7 @@ from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 @given(chain_allocations())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_the_dynamic_programme_and_search_equal_brute_force(problem: ChainAllocation) -> None:
     """Objective, bound and status are those of all allocations tried one by one, infeasible instances included."""
     best = brute_force(problem)
@@ -131,7 +131,7 @@ IDLE = ChainAllocation(
 @pytest.mark.parametrize("backend", SOLVERS)
 @given(problem=chain_allocations(layers=5, devices=3))
 @example(problem=IDLE)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 def test_solvers_of_rows_equal_brute_force(backend: str, problem: ChainAllocation) -> None:
     """CP-SAT and CBC, which do not use the dynamic programme, find and prove the same optima."""
     _solvers_agree(backend, problem)

@@ -123,7 +123,7 @@ def agrees(question: Question) -> None:
 
 
 @given(questions())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_partition_and_order_are_best_and_proved(question: Question) -> None:
     """The answer is the best over device groups, sizes, partitions, recomputation and orders, and so is its bound."""
     agrees(question)
@@ -138,7 +138,7 @@ def test_partition_and_order_are_best_and_proved_of_three_hundred(question: Ques
 
 
 @given(questions(busy=True))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_bounds_hold_where_links_are_busy(question: Question) -> None:
     """Where tensors wait for links the bound is no higher than any schedule, and no family beats the answer."""
     model, cluster, job = question

@@ -71,7 +71,7 @@ def one_forward_one_backward(problem: PipelineSchedule) -> Orders:
 
 
 @given(seeds)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_schedules_are_complete_and_fit(seed: int) -> None:
     """The orders are feasible, with the reported makespan; None exactly if one micro-batch does not fit."""
     problem = wide_schedule(seed)

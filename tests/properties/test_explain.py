@@ -13,7 +13,7 @@ seeds = st.integers(0, 2**32)
 
 
 @given(seeds)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_the_critical_path_fills_the_step(seed: int) -> None:
     """Merged or not, the times of the path's portions are not negative and sum to the step time."""
     case = random_case(seed)
@@ -26,7 +26,7 @@ def test_the_critical_path_fills_the_step(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_what_is_not_on_the_path_does_not_bind(seed: int) -> None:
     """With links of their own, whatever shortens the step alone is named, and nothing that does not."""
     case = random_case(seed, shared_resources=False)

@@ -137,7 +137,7 @@ def _bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
 
 
 @given(chain_allocations(), st.floats(0, 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_under_a_ceiling_the_programme_bounds_non_increasing_counts(problem: ChainAllocation, share: float) -> None:
     """V* and A* are no more than brute force finds, and equal it where every range holds a single excess."""
     _bounds_all_that_fall(problem, share)

@@ -42,7 +42,7 @@ def check(report: Report[graph.Stages], problem: GraphPartition, best: int | Non
 
 
 @given(graph_partitions())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_dynamic_programme_and_cpsat_equal_exhaustive_search(problem: GraphPartition) -> None:
     """The dynamic programme over downsets and CP-SAT both find and prove the optimum; the free bound is below it."""
     best = exhaustive(problem)

@@ -63,7 +63,7 @@ def test_balance_is_perfect(case) -> None:
 
 
 @given(cases(layers=4), st.sampled_from(["step", "bottleneck"]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_divided_answers_are_bracketed_and_never_worse(case, objective: str) -> None:
     """Not worse than whole layers, not below the bound, and the plan's shares make up every layer."""
     model, cluster = case

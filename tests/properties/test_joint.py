@@ -35,7 +35,7 @@ def agrees(seed: int, backend: str = "cpsat") -> None:
     assert evaluate(instance, orders) == best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32))
 def test_partition_and_orders_are_best_and_proved(seed: int) -> None:
     """The result is the best over partitions, recomputed layers, splits and orders, with any memory limits."""
