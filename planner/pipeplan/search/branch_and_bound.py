@@ -34,8 +34,8 @@ from pipeplan_formulations.common.sentinels import UNLIMITED
 
 __all__ = ["Node", "OnProgress", "PlanSearch", "Step", "Turn"]
 
-SLACK, LEAST_SLACK = 0.05, 0.5
-"""Time beyond the limit in which the result may be finished: share of the limit, and least seconds."""
+SLACK, LEAST_SLACK, MOST_SLACK = 0.05, 0.5, 2.0
+"""Time beyond the limit in which the result may be finished: share of the limit, least and most seconds."""
 ACCURACY = 0.1
 """Accuracy of a node's bound, as a share of the distance between cutoff and incumbent."""
 
@@ -139,7 +139,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     @property
     def slack(self) -> float:
         """Seconds beyond the limit in which the result may be finished."""
-        return max(SLACK * self.limits.time, LEAST_SLACK)
+        return min(max(SLACK * self.limits.time, LEAST_SLACK), MOST_SLACK)
 
     @property
     def tried(self) -> list[EvaluatedPlan]:

@@ -31,7 +31,7 @@ SECONDS_PER_ACTION = 3e-6
 """Estimated seconds to simulate an action of a plan that is too small to measure the machine's speed for it."""
 SHARE_OF_RECURRENCE = 0.25
 """Time to find a step time without action lists, as a share of that of a simulation, where transfers share links."""
-FINISH_FACTOR = 8.0
+FINISH_FACTOR = 10.0
 """Time to finish a result (timeline, action lists, validation) as a multiple of its simulation time."""
 LEAST_MEASURED = 20_000
 """Least actions of a plan for which the machine's speed is measured."""

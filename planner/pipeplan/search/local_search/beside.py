@@ -20,7 +20,7 @@ from threading import Thread
 from typing import IO, Any
 
 from pipeplan.costs.chain import Boundaries
-from pipeplan.search.evaluate import EvaluatedPlan, evaluate
+from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.local_search.pool import LocalSearch
 from pipeplan.search.space.in_flight import FREE, free_family
 from pipeplan.search.space.space import Space
@@ -30,30 +30,31 @@ COMMAND = "from pipeplan.search.local_search.beside import main; main()"
 
 @dataclass(frozen=True)
 class Message:
-    """A plan without its costs: device indices of each stage, samples of a micro-batch, and the rest of the choices."""
+    """A plan without its costs: device indices of each stage, samples of a micro-batch, the other choices, the value."""
 
     devices: tuple[tuple[int, ...], ...]
     size: int
     family: str
     in_flight: tuple[int, ...]
     boundaries: Boundaries
+    value: int
 
     @staticmethod
     def of(plan: EvaluatedPlan) -> "Message":
         """The message for a plan."""
         each = plan.candidate
         devices = tuple(tuple(device.index for device in group) for group in each.chain.groups)
-        return Message(devices, each.chain.micro_batch, each.family.name, each.in_flight, plan.boundaries)
+        return Message(devices, each.chain.micro_batch, each.family.name, each.in_flight, plan.boundaries, plan.value)
 
     def plan(self, space: Space) -> EvaluatedPlan | None:
-        """The plan, evaluated; None if it is not one of this space."""
+        """The plan; None if it is not one of this space."""
         groups = tuple(tuple(space.cluster.devices[index] for index in group) for group in self.devices)
         for candidate in space.candidates(groups, self.size, free=self.family == FREE):
             if self.family == FREE and candidate.free and candidate.family.alternates:
                 candidate = replace(candidate, family=free_family(self.in_flight))
             if candidate.family.name == self.family:
                 fits = space.unasked(candidate, self.boundaries) is None and candidate.fits(self.boundaries)
-                return evaluate(space.cluster, candidate, self.boundaries) if fits else None
+                return EvaluatedPlan(space.cluster, candidate, self.boundaries, self.value) if fits else None
         return None
 
 
