@@ -100,28 +100,28 @@ class FurthestEnd:
         held = sums_before(problem.least_held)
         self._least_received = held + np.minimum.accumulate(problem.received_at - held)
 
-    def lower_bound(self, low: int, high: int) -> int:
-        """The largest T between ``low`` and ``high``, to `ACCURACY`, such that no allocation is below T.
+    def lower_bound(self, low: int, high: int, accuracy: float = ACCURACY) -> int:
+        """The largest T between ``low`` and ``high``, to the accuracy, such that no allocation is below T.
 
         ``low`` is a known bound. If the time is over, the largest T that was found.
         """
-        return self._bisected(low, high - 1, whole=False)[0]
+        return self._bisected(low, high - 1, accuracy, whole=False)[0]
 
-    def allocations(self, low: int, high: int) -> list[Allocation]:
-        """Some allocations for the least T between ``low`` and ``high``, to `ACCURACY`, for which there are any.
+    def allocations(self, low: int, high: int, accuracy: float = ACCURACY) -> list[Allocation]:
+        """Some allocations for the least T between ``low`` and ``high``, to the accuracy, for which there are any.
 
         If the time is over, those for the least T that was met.
         """
-        found = self._bisected(low, high, whole=True)[1]
+        found = self._bisected(low, high, accuracy, whole=True)[1]
         return [] if found is None else self._traced(found)
 
-    def _bisected(self, low: int, high: int, whole: bool) -> tuple[int, _Reached | None]:
-        """The least T of ``low`` … ``high`` that is not excluded, to `ACCURACY`, and the state of the least one met."""
+    def _bisected(self, low: int, high: int, accuracy: float, whole: bool) -> tuple[int, _Reached | None]:
+        """The least T of ``low`` … ``high`` that is not excluded, about, and the state of the least one met."""
         found: _Reached | None = None
         try:
             found = self._run(high, whole)
             low = high + 1 if found is None else low
-            while high - low > ACCURACY * high:
+            while high - low > accuracy * high:
                 middle = min(max(int((max(low, 1) * high) ** 0.5), low), high - 1)
                 better = self._run(middle, whole)
                 if better is None:

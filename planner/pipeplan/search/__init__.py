@@ -52,7 +52,7 @@ def root_nodes(space: Space) -> Iterator[Node]:
         for size in space.sizes:
             yield RemainingGroupsNode(space.lower_bounds(size).evenly_shared(space.cluster), space, size)
         return
-    from pipeplan.search.nodes.aggregate import AggregateNode  # only larger clusters need it
+    from pipeplan.search.nodes.aggregate import AggregateNode, TargetSchedule  # only larger clusters need it
     from pipeplan.search.nodes.aggregate_problem import layout_lower_bound, layouts
 
     layers = len(space.model.layers)
@@ -60,7 +60,9 @@ def root_nodes(space: Space) -> Iterator[Node]:
     covered = True in kinds and space.phased  # 1F1B's problem bounds the others too, so large nodes solve it alone
     for size in space.sizes:
         bounds = {layout: layout_lower_bound(space, size, layout) for layout in layouts(space, space.job.batch // size)}
+        small = all(layout.small(layers) for layout in bounds)
         for each in kinds:
             for layout, least in bounds.items():
                 if least is not None and (each or not covered or layout.small(layers)):
-                    yield AggregateNode(least, space, layout, size, each)
+                    targets = None if small else TargetSchedule()
+                    yield AggregateNode(least, space, layout, size, each, targets=targets)

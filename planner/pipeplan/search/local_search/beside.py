@@ -30,7 +30,7 @@ COMMAND = "from pipeplan.search.local_search.beside import main; main()"
 
 @dataclass(frozen=True)
 class Message:
-    """A plan without its costs: device indices of each stage, samples of a micro-batch, the other choices, the value."""
+    """A plan without its costs: devices of each stage, samples of a micro-batch, the other choices, the value."""
 
     devices: tuple[tuple[int, ...], ...]
     size: int

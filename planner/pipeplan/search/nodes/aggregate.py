@@ -33,12 +33,14 @@ from pipeplan_formulations.common.report import Limits, Stop
 
 FIRST_SLICE = 4.0
 """Seconds of a node's first solve; four times as many each time they were not enough."""
-TARGETS = (0.1, 0.07, 0.05, 0.035, 0.025, 0.018, 0.012, 0.008, 0.005, 0.003, 0.001)
+TARGETS = (0.2, 0.15, 0.1, 0.07, 0.05, 0.035, 0.025, 0.018, 0.012, 0.008, 0.005, 0.003, 0.001)
 """Targets as shares below the incumbent, before that of the requested gap."""
 NEARER = 5e-3
 """A target that was not decided in time is approached by halves, until it is this close to the bound."""
 CLOSE = 5e-4
 """Relative gap at which the most promising device groups are good enough: simulation decides the rest."""
+ESTIMATED, ESTIMATED_LATER = 2e-3, 1e-2
+"""Relative accuracy of a layout's first bound and allocations: until there is a plan, and then."""
 MOST_ESTIMATED = 1024
 """Most devices with which layouts are bounded first: beyond, a simulation takes seconds, and targets come too late."""
 
@@ -118,8 +120,8 @@ class AggregateNode(Node):
     With few devices the node is a tree over all device groups that its bounds do not exclude. Below a node are the
     device groups of its ``last`` modes alone, and one node for each mode that may precede them.
 
-    A large node follows a `TargetSchedule`. 1F1B's bound is GPipe's too (docs/bounds.md). When it cannot be raised any
-    further, GPipe's best plan is searched by itself.
+    A node follows its ``targets``; None where all layouts are small, and decided at once. 1F1B's bound is GPipe's too
+    (docs/bounds.md). When it cannot be raised any further, GPipe's best plan is searched by itself.
     """
 
     bound: int
@@ -131,7 +133,7 @@ class AggregateNode(Node):
     slice: float = FIRST_SLICE
     proved: int = 0
     estimated: bool = False
-    targets: TargetSchedule = field(default_factory=TargetSchedule)
+    targets: TargetSchedule | None = field(default_factory=TargetSchedule)
 
     @property
     def small(self) -> bool:
@@ -184,7 +186,7 @@ class AggregateNode(Node):
             return Step.nothing()
         self.proved = report.bound
         unfinished = report.stop is Stop.TIME
-        if unfinished if self.small else self.targets.approach(target, self.bound, unfinished):
+        if unfinished if self.targets is None else self.targets.approach(target, self.bound, unfinished):
             self.slice *= 4
         # No solution: continue with more time or the next target; leave the node after the last one.
         if report.solution is None:  # nothing lies below the target
@@ -201,7 +203,8 @@ class AggregateNode(Node):
         if not unfinished and (groups is None or search.value is None):  # not a plan; other solutions may be one
             return Step.split(list(self._below()))
         if not target.last and not unfinished:
-            if target.cutoff is None or self.bound < target.cutoff:  # otherwise the schedule goes on by itself
+            # At or above the cutoff, the schedule goes on by itself.
+            if self.targets is not None and (target.cutoff is None or self.bound < target.cutoff):
                 self.targets.passed()
             return Step.split([self])
         # After the last target only the best device groups are searched further, and GPipe by itself.
@@ -220,10 +223,11 @@ class AggregateNode(Node):
         self.estimated = True
         programme = FurthestEnd(problem, clock)
         high = problem.largest if search.cutoff is None else max(search.cutoff, self.bound)
-        self.bound = programme.lower_bound(self.bound, high)
+        accuracy = ESTIMATED if search.value is None else ESTIMATED_LATER
+        self.bound = programme.lower_bound(self.bound, high, accuracy)
         if search.fathoms(self.bound) or (self.layout.tile is not None and search.value is not None):
             return
-        for stages in programme.allocations(self.bound, high):
+        for stages in programme.allocations(self.bound, high, accuracy):
             if problem.feasible(stages):
                 self._simulate(search, problem, stages, problem.evaluate(stages))
 
@@ -249,7 +253,7 @@ class AggregateNode(Node):
         return groups
 
     def _target(self, search: PlanSearch) -> Target:
-        return at_once(search) if self.small else self.targets.next_below(search, self.bound)
+        return at_once(search) if self.targets is None else self.targets.next_below(search, self.bound)
 
     def _below(self) -> Iterator[Node]:
         """The nodes of the tree below: these modes alone, and one more stage before them."""
@@ -260,7 +264,8 @@ class AggregateNode(Node):
         deepest = min(max(job.depths, default=len(self.space.model.layers)), len(self.space.model.layers))
         if len(self.last) < deepest:
             for mode in self.layout.before(self.last):
-                yield replace(self, last=(mode, *self.last), estimated=True, targets=replace(self.targets))
+                targets = self.targets and replace(self.targets)
+                yield replace(self, last=(mode, *self.last), estimated=True, targets=targets)
 
     def _groups(self, modes: Modes) -> StageDevices | None:
         return arrange(self.space.classes, modes, self.layout.tile)
