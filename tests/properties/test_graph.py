@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,8 @@ from pipeplan_formulations.common.scaling import Scale
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph import GraphPartition
 from pipeplan_formulations.graph.bounds import lower_bound
-from pipeplan_formulations.graph.by_rows import search
+from pipeplan_formulations.graph.by_places import Multipliers, Relaxation, relaxed
+from pipeplan_formulations.graph.by_rows import climb, search
 from pipeplan_formulations.graph.first import first_plans
 from pipeplan_formulations.graph.prefix import prefix_model
 from pipeplan_formulations.graph.warm import open_bracket
@@ -90,6 +92,33 @@ def test_first_plans_are_solutions(problem: GraphPartition, seed: int) -> None:
         assert best <= judge(problem, bracket.best) == bracket.value
     elif all(mode.limit >= UNLIMITED for mode in problem.modes):
         assert best is None or len(problem.modes) > 1 or problem.depths, "one stage of all groups is a solution"
+
+
+@given(graph_partitions(), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_climbing_targets_finds_and_proves_the_optimum(problem: GraphPartition, started: bool) -> None:
+    """Targets, with and without a first solution, end at the optimum of exhaustive search; its solution is valid."""
+    bracket = open_bracket(problem, LIMITS)
+    bracket.low = 0
+    if started:
+        first_plans(problem, bracket)
+    check(bracket.report(climb(problem, bracket, CPSAT), "climb"), problem, exhaustive(problem))
+
+
+@given(graph_partitions(), st.floats(1.0, 2.0), st.integers(0, 2**32 - 1))
+@settings(max_examples=100, deadline=None)
+def test_the_relaxation_by_places_is_a_bound(problem: GraphPartition, factor: float, seed: int) -> None:
+    """No solution of at most the ceiling is below the bound, whatever the multipliers."""
+    best = exhaustive(problem)
+    if best is None:
+        return
+    ceiling = int(best * factor) + 1
+    assert relaxed(problem, ceiling, 10.0) <= best
+    relaxation, draw = Relaxation(problem, best), np.random.default_rng(seed)
+    shapes = relaxation.places, relaxation.places, (len(problem.edges), relaxation.places - 1)
+    for _ in range(20):
+        rows = (draw.random(shape) * (draw.random(shape) < 0.5) * 10.0 ** draw.integers(-2, 3) for shape in shapes)
+        assert relaxation.bound(Multipliers(*rows)) <= best
 
 
 @pytest.mark.slow

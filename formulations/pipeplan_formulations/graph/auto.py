@@ -8,6 +8,7 @@ from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.graph import exact
+from pipeplan_formulations.graph.by_places import relaxed
 from pipeplan_formulations.graph.by_rows import climb, search
 from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.fronts import TooLargeError
@@ -16,6 +17,8 @@ from pipeplan_formulations.graph.warm import DOWNSETS, open_bracket, warm_start
 
 SHARE = 1 / 3
 """Share of the time limit for CP-SAT before the dynamic programme runs on many downsets."""
+QUARTER = 1 / 4
+"""Largest share of the time for the relaxation by places."""
 HALF = 1 / 2
 """Share of the time limit for CP-SAT before targets are tried."""
 
@@ -33,6 +36,8 @@ def solve(
         downsets = all_downsets(problem, exact.MOST)
         few = downsets is not None and len(downsets) <= DOWNSETS
         listed = warm_start(problem, bracket, many=not few)
+        if not listed and not bracket.closed:
+            bracket.raise_low(relaxed(problem, bracket.ceiling, bracket.clock.left * QUARTER))
         if (not listed or (downsets is not None and not few)) and not bracket.closed:
             backend = CPSAT.name
             stop = search(problem, bracket, CPSAT, limits.time * (SHARE if listed else HALF))

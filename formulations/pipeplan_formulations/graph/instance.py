@@ -37,6 +37,8 @@ Optional constraint:
 
 (7)  The number of stages is one of ``depths``.
 
+With devices as places, stages of several replicas divided evenly among theirs, (3) and (4) give linear rows (9).
+
 ========  =======================================================================
 equation  functions
 ========  =======================================================================
@@ -47,6 +49,7 @@ equation  functions
 (5), (6)  `bounds._alone`, `bounds._priced`
 (7)       `GraphPartition.feasible`, `prefix._modes`, `walk._States`
 (8)       `mode.Border.load`, `GraphPartition.loads`, `prefix_rows.borders`
+(9)       `by_places.Relaxation`
 ========  =======================================================================
 """
 

@@ -27,7 +27,7 @@ from pipeplan_formulations.graph.prefix_variables import PrefixModel
 
 def prefix_model(problem: GraphPartition, scale: Scale, low: int, high: int, ceiling: int) -> PrefixModel:
     """Model of all solutions of value ``ceiling`` or less; T is in units of ``scale``, between ``low`` and ``high``."""
-    model = PrefixModel(problem, scale, _places(problem))
+    model = PrefixModel(problem, scale, most_places(problem))
     _place(model, ceiling)
     _modes(model)
     (_relay if problem.route == "relay" else _direct)(model)
@@ -72,8 +72,8 @@ def _place(model: PrefixModel, ceiling: int) -> None:
             rows.clause((~model.y[b][k], model.y[a][k]))
 
 
-def _places(problem: GraphPartition) -> int:
-    """Largest flow of all stages together: every mode takes devices of some pool."""
+def most_places(problem: GraphPartition) -> int:
+    """Number of places K: the largest flow of all stages together, as every mode takes devices of some pool."""
     total = 0
     for p, pool in enumerate(problem.pools):
         rates = [(mode.flow, mode.takes[p]) for mode in problem.modes if mode.takes[p]]
