@@ -16,6 +16,8 @@ SLICE = 0.2
 """Share of the time left for one target."""
 NARROW = 0.002
 """Range of targets, relative to the largest, at which `climb` ends."""
+LEAST = 5.0
+"""Seconds that must be left for another target; the rest is for the programme itself."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ def search(
     # The model rounds down, so the scaled value of a solution is at most its value, rounded up.
     ceiling = bracket.ceiling if target is None else target
     high = -(-min(ceiling, problem.largest) // scale.unit)
+    began = bracket.clock.wall
     model = prefix_model(problem, scale, min(scale.down(bracket.low), high), high, ceiling)
 
     def on_solution(point: list[float]) -> None:
@@ -58,7 +61,10 @@ def search(
         if problem.feasible(stages):
             bracket.offer(stages)
 
-    left = bracket.clock.left
+    # The solver reads the model before it looks at its limit, which takes less time than building it.
+    left = bracket.clock.left - (bracket.clock.wall - began)
+    if left <= 0:
+        return Stop.TIME
     answer = solver.solve(
         model.rows,
         replace(bracket.limits, time=left if seconds is None else min(seconds, left)),
@@ -88,7 +94,7 @@ def climb(problem: GraphPartition, bracket: Bracket[Stages], solver: MipSolver) 
     proofs of infeasibility must be exact.
     """
     top = bracket.ceiling
-    while not bracket.closed and bracket.clock.left > 0 and top - bracket.low > 1 + NARROW * top:
+    while not bracket.closed and bracket.clock.left > LEAST and top - bracket.low > 1 + NARROW * top:
         target = (bracket.low + top) // 2
         stop = search(problem, bracket, solver, bracket.clock.left * SLICE, target)
         if stop is Stop.INTERRUPT:
