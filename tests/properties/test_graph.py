@@ -65,19 +65,20 @@ def test_cbc_equals_exhaustive_search(problem: GraphPartition) -> None:
 @given(graph_partitions())
 @settings(max_examples=300, deadline=None)
 def test_the_programme_admits_every_optimum(problem: GraphPartition) -> None:
-    """The point of an optimum satisfies all rows and clauses of the model that excludes anything worse."""
+    """An optimum satisfies all rows and clauses of the model that excludes anything worse, and of that of its modes."""
     known = graph.solve(problem, LIMITS, backend="exact")
     if known.solution is None or known.objective is None:
         return
-    model = prefix_model(problem, Scale(), 0, known.objective, known.objective)
-    point = model.point(known.solution, known.objective)
-    assert all(low <= value <= high for low, value, high in zip(model.rows.lows, point, model.rows.highs, strict=True))
-    assert all(any(point[v] if v >= 0 else not point[~v] for v in clause) for clause in model.rows.clauses)
-    for row in model.rows.rows:
-        if all(point[v] if v >= 0 else not point[~v] for v in row.when):
-            value = row.expression.value(point)
-            assert value == 0 if row.equal else value >= 0
-    assert model.read([float(x) for x in point]) == known.solution
+    for shape in ((), [stage.mode for stage in known.solution]):
+        model = prefix_model(problem, Scale(), 0, known.objective, known.objective, shape)
+        point, rows = model.point(known.solution, known.objective), model.rows
+        assert all(low <= value <= high for low, value, high in zip(rows.lows, point, rows.highs, strict=True))
+        assert all(any(point[v] if v >= 0 else not point[~v] for v in clause) for clause in rows.clauses)
+        for row in rows.rows:
+            if all(point[v] if v >= 0 else not point[~v] for v in row.when):
+                value = row.expression.value(point)
+                assert value == 0 if row.equal else value >= 0
+        assert model.read([float(x) for x in point]) == known.solution
 
 
 @given(graph_partitions(), st.integers(0, 3))
@@ -103,6 +104,21 @@ def test_climbing_targets_finds_and_proves_the_optimum(problem: GraphPartition, 
     if started:
         first_plans(problem, bracket)
     check(bracket.report(climb(problem, bracket, CPSAT), "climb"), problem, exhaustive(problem))
+
+
+@given(graph_partitions())
+@settings(max_examples=25, deadline=None)
+def test_a_search_of_given_modes_ends_at_their_best_solution(problem: GraphPartition) -> None:
+    """From the modes of an optimum the optimum is found; the bound stays as it was."""
+    known = graph.solve(problem, LIMITS, backend="exact")
+    if known.solution is None:
+        return
+    bracket = open_bracket(problem, LIMITS)
+    bracket.low = 0
+    search(problem, bracket, CPSAT, shape=[stage.mode for stage in known.solution])
+    assert bracket.best is not None
+    assert judge(problem, bracket.best) == bracket.value == known.objective
+    assert bracket.low == 0
 
 
 @given(graph_partitions(), st.floats(1.0, 2.0), st.integers(0, 2**32 - 1))

@@ -18,7 +18,7 @@ from pipeplan_formulations.graph.warm import DOWNSETS, open_bracket, warm_start
 SHARE = 1 / 3
 """Share of the time limit for CP-SAT before the dynamic programme runs on many downsets."""
 QUARTER = 1 / 4
-"""Largest share of the time for the relaxation by places."""
+"""Largest share of the time left for the relaxation by places, and for the modes of the first plan."""
 HALF = 1 / 2
 """Share of the time limit for CP-SAT before targets are tried."""
 
@@ -38,7 +38,10 @@ def solve(
         listed = warm_start(problem, bracket, many=not few)
         if not listed and not bracket.closed:
             bracket.raise_low(relaxed(problem, bracket.ceiling, bracket.clock.left * QUARTER))
-        if (not listed or (downsets is not None and not few)) and not bracket.closed:
+            if len(problem.modes) > 1 and bracket.best is not None:
+                shape = [stage.mode for stage in bracket.best]
+                stop = search(problem, bracket, CPSAT, bracket.clock.left * QUARTER, shape=shape)
+        if stop is not Stop.INTERRUPT and (not listed or (downsets is not None and not few)) and not bracket.closed:
             backend = CPSAT.name
             stop = search(problem, bracket, CPSAT, limits.time * (SHARE if listed else HALF))
         if not listed and not bracket.closed and stop is not Stop.INTERRUPT:

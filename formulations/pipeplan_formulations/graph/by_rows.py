@@ -1,5 +1,6 @@
 """Back ends for the graph partition by a MIP solver, started from the warm start."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -41,10 +42,12 @@ def search(
     solver: MipSolver,
     seconds: float | None = None,
     target: int | None = None,
+    shape: Sequence[int] = (),
 ) -> Stop:
     """Let the solver close the bracket within ``seconds``, or the time that is left; return the stop reason.
 
     With a ``target``, only solutions of at most this value are searched: there is one, or the bound rises above it.
+    With a ``shape``, only solutions whose stages have these modes are searched, and the bound stays as it is.
     If the solver reports infeasibility although a solution is known, its bounds are discarded (`Stop.ERROR`).
     """
     if bracket.closed:
@@ -54,7 +57,7 @@ def search(
     ceiling = bracket.ceiling if target is None else target
     high = -(-min(ceiling, problem.largest) // scale.unit)
     began = bracket.clock.wall
-    model = prefix_model(problem, scale, min(scale.down(bracket.low), high), high, ceiling)
+    model = prefix_model(problem, scale, min(scale.down(bracket.low), high), high, ceiling, shape)
 
     def on_solution(point: list[float]) -> None:
         stages = model.read(point)
@@ -70,8 +73,12 @@ def search(
         replace(bracket.limits, time=left if seconds is None else min(seconds, left)),
         None if bracket.best is None or target is not None else model.point(bracket.best, high),
         on_solution,
-        lambda bound: bracket.raise_low(scale.up(bound)),
+        None if shape else lambda bound: bracket.raise_low(scale.up(bound)),
     )
+    if shape:
+        if answer.point is not None:
+            on_solution(answer.point)
+        return answer.stop
     if answer.status is Status.INFEASIBLE and target is not None:
         bracket.raise_low(target + 1)
         return Stop.OPTIMALITY

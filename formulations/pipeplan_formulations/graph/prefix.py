@@ -15,6 +15,8 @@ its members: x of one and not x of the next means that the star is split, so M m
 from the source to each reader.
 """
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,34 +27,45 @@ from pipeplan_formulations.graph.prefix_rows import borders, capacity, loads, me
 from pipeplan_formulations.graph.prefix_variables import PrefixModel
 
 
-def prefix_model(problem: GraphPartition, scale: Scale, low: int, high: int, ceiling: int) -> PrefixModel:
-    """Model of all solutions of value ``ceiling`` or less; T is in units of ``scale``, between ``low`` and ``high``."""
+def prefix_model(
+    problem: GraphPartition, scale: Scale, low: int, high: int, ceiling: int, shape: Sequence[int] = ()
+) -> PrefixModel:
+    """Model of all solutions of value ``ceiling`` or less; T is in units of ``scale``, between ``low`` and ``high``.
+
+    With a ``shape``, only of those whose stages have these modes, from front to back.
+    """
     model = PrefixModel(problem, scale, most_places(problem))
-    _place(model, ceiling)
-    _modes(model)
+    at, fixed = model.stages - 1, dict[int, int]()
+    for m in reversed(shape):
+        fixed[at] = m
+        at -= problem.modes[m].flow
+    _place(model, ceiling, set(fixed) or set(range(model.stages)))
+    _modes(model, fixed)
     (_relay if problem.route == "relay" else _direct)(model)
     model.time = model.rows.time(low, high)
     model.rows.minimize(model.time)
     model.rows.relaxed = problem.variants > 1
     for k in range(model.stages):
         for m, mode in enumerate(problem.modes):
+            if not model.rows.highs[model.z[k][m]]:
+                continue
             when = (model.z[k][m],) if len(problem.modes) > 1 or model.passes else ()
             loads(model, k, mode, model.z[k][m], when)
-        if problem.variants > 1 and len(problem.modes) > 1:
+        if problem.variants > 1 and len(problem.modes) > 1 and not shape:
             capacity(model, k, high)
         memory(model, k)
     borders(model)
     return model
 
 
-def _place(model: PrefixModel, ceiling: int) -> None:
-    """Add x, y and w: every group in one stage under one variant; and (1): y[b, k] ≤ y[a, k] for a → b."""
+def _place(model: PrefixModel, ceiling: int, used: set[int]) -> None:
+    """Add x, y and w: every group at one of the places ``used``, under one variant; and (1): y[b, k] ≤ y[a, k]."""
     problem, rows, last = model.problem, model.rows, model.stages - 1
     first, latest = windows(problem, ceiling, model.stages)
     useful = _useful(problem)
     for g in range(problem.groups):
         y = [rows.boolean(int(k >= latest[g]), int(k >= first[g])) for k in range(last)]
-        x = [rows.boolean(0, int(first[g] <= k <= latest[g])) for k in range(model.stages)]
+        x = [rows.boolean(0, int(k in used and first[g] <= k <= latest[g])) for k in range(model.stages)]
         for k in range(model.stages):
             before = {y[k - 1]: 1} if k else {}
             upto = {y[k]: -1} if k < last else {}
@@ -91,11 +104,18 @@ def _useful(problem: GraphPartition) -> NDArray[np.bool_]:
     return useful
 
 
-def _modes(model: PrefixModel) -> None:
-    """Add z: one mode per stage, stages next to each other, (2), (7), and groups only in modes that can run them."""
+def _modes(model: PrefixModel, fixed: Mapping[int, int]) -> None:
+    """Add z: one mode per stage, stages next to each other, (2), (7), and groups only in modes that can run them.
+
+    ``fixed``: the mode at each place where a stage is, if they are given.
+    """
     problem, rows, last = model.problem, model.rows, model.stages - 1
     flows = [mode.flow for mode in problem.modes]
     model.z = [[rows.boolean(0, int(flow <= k + 1)) for flow in flows] for k in range(model.stages)]
+    if fixed:
+        for k, z in enumerate(model.z):
+            for m, switch in enumerate(z):
+                rows.lows[switch] = rows.highs[switch] = int(fixed.get(k) == m)
     rows.equal(dict.fromkeys(model.z[last], 1), 1)
     for k, z in enumerate(model.z):
         # A stage at place k stands before one whose flow ends there, and holds a group.
@@ -106,6 +126,8 @@ def _modes(model: PrefixModel) -> None:
         for g in range(problem.groups):
             rows.clause((~model.x[g][k], *z))
             for m, mode in enumerate(problem.modes):
+                if not rows.highs[z[m]]:
+                    continue
                 for v in np.flatnonzero(~mode.possible[:, g]):
                     own = (~model.w[g][k][v - 1],) if v else (~model.x[g][k], *model.w[g][k])
                     rows.clause((~z[m], *own))

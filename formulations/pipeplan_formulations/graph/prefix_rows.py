@@ -58,6 +58,8 @@ def borders(model: PrefixModel) -> None:
             if front < 0:
                 continue
             when = model.z[front][m], model.z[k][behind]
+            if not all(model.rows.highs[switch] for switch in when):
+                continue
             if index < 0:
                 rows.clause((~when[0], ~when[1]))
             elif crossings[index]:
