@@ -63,6 +63,7 @@ def root_nodes(space: Space) -> Iterator[Node]:
         small = all(layout.small(layers) for layout in bounds)
         for each in kinds:
             for layout, least in bounds.items():
-                if least is not None and (each or not covered or layout.small(layers)):
+                asked = each or (not layout.contained and (not covered or layout.small(layers)))
+                if least is not None and asked:
                     targets = None if small else TargetSchedule()
                     yield AggregateNode(least, space, layout, size, each, targets=targets)

@@ -220,7 +220,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         step = node.advance(self)
         excluded = step.rest is None and not step.nodes
         self._note(node, UNLIMITED if excluded else node.bound)
-        self.search_locally()
+        if not self._early:
+            self.search_locally()
         return step
 
     def search_locally(self) -> None:
