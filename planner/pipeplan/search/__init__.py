@@ -29,7 +29,8 @@ def searches_locally(space: Space) -> bool:
     """Return True if device groups are so many that plans near those found are tried as well."""
     from pipeplan.search.graph import applies
 
-    return space.job.objective is Objective.STEP and not enumerates_groups(space) and not applies(space)
+    listed = space.small or space.job.order is Order.GIVEN
+    return space.job.objective is Objective.STEP and not listed and not applies(space)
 
 
 def root_nodes(space: Space) -> Iterator[Node]:
