@@ -149,16 +149,16 @@ class AggregateNode(Node):
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """The least bound first, then tiles that keep gradients in nodes; in a tree, the deepest first."""
-        cost = self.layout.unit if self.small else self.layout.cells(1)
-        tile = self.layout.tile or self.layout.unit
+        """The least effort first, then tiles that keep gradients in nodes; in a tree, the deepest first."""
+        tile, effort = self.layout.tile or self.layout.unit, self.layout.cells(1)
         size = 0 if self.small else self.size
-        return (2, int(self.slice), not self.alternating, self.bound, size, cost, -tile, -len(self.last))
+        return (2, int(self.slice), not self.alternating, effort, self.bound, size, -tile, -len(self.last))
 
     @property
     def turn(self) -> Turn:
         """Early for equal packed layouts, which find good plans soonest; until a plan for the other equal ones."""
-        if len(self.layout.widths) > 1 or self.last or self.slice > FIRST_SLICE:
+        equal = len(self.layout.widths) == 1
+        if self.last or self.slice > FIRST_SLICE or not (equal or self.layout.contained):
             return Turn.BY_BOUND
         early = self.alternating and self.layout.tile is None and not self.tried
         return Turn.EARLY if early and self._few_devices else Turn.UNTIL_A_PLAN
@@ -185,9 +185,8 @@ class AggregateNode(Node):
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         slice_ = min(search.left / 2, self.slice)  # leave time for other nodes
         if not self.estimated and self._few_devices:
-            first = self.turn is Turn.EARLY
             self._estimate(search, problem, Clock(Limits(slice_)))
-            if first and self.layout.contained:
+            if self.layout.contained:
                 return Step.nothing()
             return Step.leave(self.bound) if search.fathoms(self.bound) else Step.split([self])
         target = self._target(search)
