@@ -16,7 +16,7 @@ from benchmarks.unlike_layers import chain, two_kinds
 
 from pipeplan.baselines.planners import PLANNERS
 from pipeplan.core.cluster import Cluster, Link, Node
-from pipeplan.core.errors import UndecidedError
+from pipeplan.core.errors import InfeasibleError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.units import format_time
@@ -105,7 +105,7 @@ def incumbents(question: Question, seconds: float, **options: object) -> Callabl
             result = solve(question.model, question.cluster, job=replace(question.job, **options),  # type: ignore[arg-type]
                            time_limit=3 * seconds, on_progress=on_progress)  # fmt: skip
             plans.append((time.process_time() - began, result.value))
-        except UndecidedError:
+        except (UndecidedError, InfeasibleError):
             pass
     return lambda at: min((value for spent, value in plans if spent <= at), default=None)
 

@@ -18,7 +18,7 @@ from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan
-from pipeplan.search.heuristics import Baseline, baselines, bounded
+from pipeplan.search.heuristics import Baseline, baselines
 from pipeplan.search.infeasible import held_memory_shortfall, total_memory_shortfall
 from pipeplan.search.intra_layer import divide
 from pipeplan.search.local_search import Improver
@@ -34,10 +34,6 @@ from pipeplan_formulations.common.signals import interruptible, listening, nearl
 
 FOR_HEURISTICS = 0.2
 """Share of the time limit in which heuristics may begin."""
-FOR_BOUNDS = 0.1
-"""Share of the time limit in which heuristics are bounded before the search, where they are simulated after it."""
-MOST_FOR_BOUNDS = 1.0
-"""Most seconds of that: a first plan of the search should not wait for them."""
 FOR_CHOICE = 0.3
 """Share of the time limit in which plans are compared where times vary."""
 FOR_FAMILIES = 0.35
@@ -158,8 +154,6 @@ def solve(
                 search.push(node)
             for late in any_orders(space):
                 search.defer(late)
-            early = min(FOR_BOUNDS * search.limits.time, MOST_FOR_BOUNDS) if space.large else 0.0
-            judge = bounded(space, early, search.submit, search.pace, proposals)
         if space.large:  # there, plans of heuristics come late and improve little
             search.run(reserve=search.limits.time * FOR_HEURISTICS)
         after = space.large and search.incumbent is not None
@@ -167,10 +161,12 @@ def solve(
             rows = baselines(
                 space,
                 search.limits.time * FOR_HEURISTICS,
+                search.submit,
                 incumbent=lambda: search.value,
                 at_most=max(search.left, 0.0) if after else max(search.rest, 0.0) / 2 + search.slack,
                 affords=search.affords,
-                judge=judge,
+                pace=search.pace,
+                proposals=proposals,
             )
         search.run(reserve=search.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
         if search.stop is not Stop.INTERRUPT:

@@ -9,6 +9,7 @@
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pipeplan.core.job import Objective, Order
 from pipeplan.schedules.family import alternates
@@ -29,7 +30,8 @@ def searches_locally(space: Space) -> bool:
     """Return True if device groups are so many that plans near those found are tried as well."""
     from pipeplan.search.graph import applies
 
-    return space.job.objective is Objective.STEP and not enumerates_groups(space) and not applies(space)
+    listed = space.small or space.job.order is Order.GIVEN
+    return space.job.objective is Objective.STEP and not listed and not applies(space)
 
 
 def root_nodes(space: Space) -> Iterator[Node]:
@@ -47,6 +49,8 @@ def root_nodes(space: Space) -> Iterator[Node]:
         for size in space.sizes:
             for groups, bound in space.device_groups(size):
                 yield DeviceGroupsNode(bound, space, groups, size)
+        if space.job.objective is Objective.STEP and any(map(alternates, space.schedules)):
+            yield from _first_plans(space)
         return
     if space.job.order is Order.GIVEN:
         for size in space.sizes:
@@ -63,6 +67,19 @@ def root_nodes(space: Space) -> Iterator[Node]:
         small = all(layout.small(layers) for layout in bounds)
         for each in kinds:
             for layout, least in bounds.items():
-                if least is not None and (each or not covered or layout.small(layers)):
+                asked = each or (not layout.contained and (not covered or layout.small(layers)))
+                if least is not None and asked:
                     targets = None if small else TargetSchedule()
                     yield AggregateNode(least, space, layout, size, each, targets=targets)
+
+
+def _first_plans(space: Space) -> Iterator[Node]:
+    """Yield nodes that only find plans, for a space whose device groups have nodes of their own."""
+    from pipeplan.search.nodes.aggregate import AggregateNode
+    from pipeplan.search.nodes.aggregate_problem import layout_lower_bound, layouts
+
+    for size in space.sizes:
+        for layout in layouts(space, space.job.batch // size):
+            least = layout_lower_bound(space, size, layout)
+            if least is not None and layout.tile is None:
+                yield AggregateNode(least, space, replace(layout, contained=True), size, alternating=True)

@@ -39,6 +39,9 @@ SLACK, LEAST_SLACK, MOST_SLACK = 0.05, 0.5, 2.0
 ACCURACY = 0.1
 """Accuracy of a node's bound, as a share of the distance between cutoff and incumbent."""
 
+FIRST_PLANS = 1.0
+"""Seconds in which early nodes come before the local search: it had better start from the best of their plans."""
+
 
 class Turn(Enum):
     """Time at which a node is advanced. A good plan fathoms many nodes, so some that find one quickly come early."""
@@ -220,7 +223,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         step = node.advance(self)
         excluded = step.rest is None and not step.nodes
         self._note(node, UNLIMITED if excluded else node.bound)
-        self.search_locally()
+        if not self._early or self.limits.time - self.rest > FIRST_PLANS:
+            self.search_locally()
         return step
 
     def search_locally(self) -> None:

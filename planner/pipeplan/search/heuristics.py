@@ -145,7 +145,7 @@ class _Turn:
         return not (entry.beyond and self.inside) and (self.best is None or entry.bound < self.best.value)
 
 
-class Judge:
+class _Judge:
     """Bounds and simulations of plans; equal plans of several heuristics are simulated once."""
 
     def __init__(self, space: Space, report: Callable[[EvaluatedPlan], None], pace: Pace, proposals: Proposals) -> None:
@@ -281,7 +281,7 @@ def baselines(
     at_most: float = inf,
     affords: Callable[[Candidate], bool] = lambda _: True,
     pace: Pace | None = None,
-    judge: Judge | None = None,
+    proposals: Proposals | None = None,
 ) -> Mapping[str, Baseline]:
     """Return each heuristic's best plan, by name.
 
@@ -302,11 +302,11 @@ def baselines(
         Returns True if there is time to simulate a plan of the candidate, and to return it as the answer.
     pace : Pace, optional
         Estimates of simulation times.
-    judge : Judge, optional
-        That of an earlier call of `bounded`; then ``report`` and ``pace`` are its own.
+    proposals : Proposals, optional
+        What heuristics proposed before for the same model, cluster and job.
     """
     began = time.monotonic()
-    judge = judge or Judge(space, report, pace or Pace(), Proposals())
+    judge = _Judge(space, report, pace or Pace(), proposals or Proposals())
     turns = judge.turns
 
     def until() -> float:
@@ -329,24 +329,6 @@ def baselines(
     for turn in sorted((turn for turn in turns if turn.waiting), key=lambda turn: turn.waiting[0]):
         judge.simulate(turn, until(), shown, None, skip=False)
     return {turn.name: judge.baseline(turn) for turn in turns}
-
-
-def bounded(
-    space: Space,
-    seconds: float,
-    report: Callable[[EvaluatedPlan], None],
-    pace: Pace,
-    proposals: Proposals | None = None,
-) -> Judge:
-    """Bound as many heuristics as the time allows, for a later call of `baselines`.
-
-    ``proposals``: what heuristics proposed before for the same model, cluster and job.
-    """
-    end = time.monotonic() + seconds
-    judge = Judge(space, report, pace, proposals or Proposals())
-    for _ in judge.bound_all(lambda: end):
-        pass
-    return judge
 
 
 def ranked(found: Iterable[Baseline]) -> list[Baseline]:

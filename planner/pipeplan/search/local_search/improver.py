@@ -46,15 +46,15 @@ class Improver:
         """Yield plans better than those offered, if any are found until ``deadline`` of `time.monotonic`."""
         if self._best is None:
             return
+        if self._process is not None:
+            yield from self._process.found()
+        elif self._new:
+            yield from self._within(deadline)
         if self._beside and self._process is None and time.monotonic() - self._began > BESIDE_AFTER:
             self._process = LocalSearchProcess(self._space, self._seed + 1)
             for plan in self._offered:
                 self._process.offer(plan)
             self._offered.clear()
-        if self._process is not None:
-            yield from self._process.found()
-        elif self._new:
-            yield from self._within(deadline)
         self._new = False
 
     def _within(self, deadline: float) -> Iterator[EvaluatedPlan]:

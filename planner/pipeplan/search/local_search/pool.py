@@ -9,10 +9,11 @@ starts from a balanced partition, and begins a climb of its own. The most promis
 """
 
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 
 from pipeplan.costs.chain import Boundaries
-from pipeplan.search.evaluate import EvaluatedPlan, evaluate_at_most
+from pipeplan.search.evaluate import EvaluatedPlan, evaluate, follows_recurrence, least_value
 from pipeplan.search.local_search.moves import Moves, Placement
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.device_groups import arrange
@@ -107,7 +108,7 @@ class LocalSearch:
         place = climb.number % MEMORY
         climb.number += 1
         most = max(climb.plan.value, climb.past[place])
-        plan = self._evaluated(climb.placement, *neighbour, most)
+        plan = self._evaluated(climb.placement, *neighbour, most, climb.best.value)
         if plan is not None and plan.value <= most:
             climb.plan = plan
             if plan.value < climb.best.value:
@@ -134,17 +135,26 @@ class LocalSearch:
                     self.add(plan)
 
     def _evaluated(
-        self, placement: Placement, candidate: Candidate, boundaries: Boundaries, most: int
+        self, placement: Placement, candidate: Candidate, boundaries: Boundaries, most: int, best: float = inf
     ) -> EvaluatedPlan | None:
-        """The plan; None if it is not in the space, does not fit, or has a value above ``most``."""
+        """The plan; None if it is not in the space, does not fit, or has a value above ``most``.
+
+        Its value may be a lower bound, if that is at least ``best``.
+        """
         key = placement, candidate.chain.micro_batch, candidate.family.name, candidate.in_flight, boundaries
         if key not in self._seen:
             if len(self._seen) >= MOST_SEEN:
                 self._seen.clear()
-            self._seen[key] = self._judged(candidate, boundaries, most)
+            self._seen[key] = self._judged(candidate, boundaries, most, best)
         return self._seen[key]
 
-    def _judged(self, candidate: Candidate, boundaries: Boundaries, most: int) -> EvaluatedPlan | None:
+    def _judged(self, candidate: Candidate, boundaries: Boundaries, most: int, best: float) -> EvaluatedPlan | None:
+        cluster = self._space.cluster
         if self._space.unasked(candidate, boundaries) is not None or not candidate.fits(boundaries):
             return None
-        return evaluate_at_most(self._space.cluster, candidate, boundaries, most)
+        least = least_value(cluster, candidate, boundaries)
+        if least > most:
+            return None
+        if best <= least and follows_recurrence(candidate):  # very close to its value
+            return EvaluatedPlan(cluster, candidate, boundaries, least)
+        return evaluate(cluster, candidate, boundaries)

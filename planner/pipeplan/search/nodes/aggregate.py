@@ -132,6 +132,7 @@ class AggregateNode(Node):
     last: Modes = ()
     slice: float = FIRST_SLICE
     proved: int = 0
+    tried: bool = False
     estimated: bool = False
     targets: TargetSchedule | None = field(default_factory=TargetSchedule)
 
@@ -148,22 +149,28 @@ class AggregateNode(Node):
 
     @property
     def rank(self) -> tuple[int, ...]:
-        """The least time first, then tiles that keep gradients in nodes; in a tree, the deepest first."""
-        cost = self.layout.unit if self.small else self.layout.cells(1)
-        tile = self.layout.tile or self.layout.unit
-        return (2, int(self.slice), not self.alternating, 0 if self.small else self.size, cost, -tile, -len(self.last))
+        """The least effort first, then tiles that keep gradients in nodes; in a tree, the deepest first."""
+        tile, effort = self.layout.tile or self.layout.unit, self.layout.cells(1)
+        size = 0 if self.small else self.size
+        return (2, int(self.slice), not self.alternating, effort, self.bound, size, -tile, -len(self.last))
 
     @property
     def turn(self) -> Turn:
-        """Until a plan for equal layouts, which find one soonest."""
-        if self.last or self.slice > FIRST_SLICE:
+        """Early for equal packed layouts, which find good plans soonest; until a plan for the other equal ones."""
+        equal = len(self.layout.widths) == 1
+        if self.last or self.slice > FIRST_SLICE or not (equal or self.layout.contained):
             return Turn.BY_BOUND
-        return Turn.UNTIL_A_PLAN if len(self.layout.widths) == 1 else Turn.BY_BOUND
+        early = self.alternating and self.layout.tile is None and not self.tried
+        return Turn.EARLY if early and self._few_devices else Turn.UNTIL_A_PLAN
+
+    @property
+    def _few_devices(self) -> bool:
+        return len(self.space.cluster.devices) <= MOST_ESTIMATED
 
     @property
     def part(self) -> str | None:
         """The layout at its micro-batch size; None below the root of a tree."""
-        if self.last:
+        if self.last or self.layout.contained:
             return None
         others = "" if self.alternating else ", not 1F1B"
         return f"micro-batch {self.size}, {self.layout.in_words()}{others}"
@@ -177,8 +184,10 @@ class AggregateNode(Node):
         """
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         slice_ = min(search.left / 2, self.slice)  # leave time for other nodes
-        if not self.estimated and len(self.space.cluster.devices) <= MOST_ESTIMATED:
+        if not self.estimated and self._few_devices:
             self._estimate(search, problem, Clock(Limits(slice_)))
+            if self.layout.contained:
+                return Step.nothing()
             return Step.leave(self.bound) if search.fathoms(self.bound) else Step.split([self])
         target = self._target(search)
         report = allocation.solve(problem, Limits(slice_, target.accuracy), cutoff=target.cutoff, known=self.proved)
@@ -216,20 +225,21 @@ class AggregateNode(Node):
         return Step.leave(self.bound, nodes)
 
     def _estimate(self, search: PlanSearch, problem: ChainAllocation, clock: Clock) -> None:
-        """Raise the bound by the furthest-end programme, and simulate its allocations.
+        """Raise the bound by the furthest-end programme, and simulate its allocations; early, only the latter.
 
         Once there is a plan, tiles only get a bound: packed layouts find better plans sooner.
         """
-        self.estimated = True
         programme = FurthestEnd(problem, clock)
         high = problem.largest if search.cutoff is None else max(search.cutoff, self.bound)
-        accuracy = ESTIMATED if search.value is None else ESTIMATED_LATER
-        self.bound = programme.lower_bound(self.bound, high, accuracy)
-        if search.fathoms(self.bound) or (self.layout.tile is not None and search.value is not None):
-            return
+        accuracy = ESTIMATED if search.value is None or self.turn is Turn.EARLY else ESTIMATED_LATER
+        if self.turn is not Turn.EARLY:
+            self.estimated = True
+            self.bound = programme.lower_bound(self.bound, high, accuracy)
+            if self.tried or search.fathoms(self.bound) or (self.layout.tile is not None and search.value is not None):
+                return
+        self.tried = True
         for stages in programme.allocations(self.bound, high, accuracy):
-            if problem.feasible(stages):
-                self._simulate(search, problem, stages, problem.evaluate(stages))
+            self._simulate(search, problem, stages, self.bound)
 
     def _simulate(
         self, search: PlanSearch, problem: ChainAllocation, stages: Allocation, value: int
@@ -265,7 +275,7 @@ class AggregateNode(Node):
         if len(self.last) < deepest:
             for mode in self.layout.before(self.last):
                 targets = self.targets and replace(self.targets)
-                yield replace(self, last=(mode, *self.last), estimated=True, targets=targets)
+                yield replace(self, last=(mode, *self.last), tried=True, estimated=True, targets=targets)
 
     def _groups(self, modes: Modes) -> StageDevices | None:
         return arrange(self.space.classes, modes, self.layout.tile)

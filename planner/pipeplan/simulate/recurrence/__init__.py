@@ -22,7 +22,8 @@ tick maps its state (when each replica and each link is free, which gradients ha
 
 Every pair of replicas has a link of its own in the recurrence. Where links share resources, its value is therefore a
 lower bound, that of ``simulate(share=False)``. It is exact if no transfer would have waited (`recurrence.resources`).
-Otherwise an event loop finds the times (`recurrence.events`), still without lists.
+Otherwise an event loop finds the times (`recurrence.events`), still without lists. With links of their own, stages of
+equally many replicas are as many pipelines side by side, of which one is run (`recurrence.lanes`).
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from math import inf
 
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.simulate.recurrence.events import run_events
+from pipeplan.simulate.recurrence.lanes import lanes
 from pipeplan.simulate.recurrence.leaps import run
 from pipeplan.simulate.recurrence.resources import competing, undisturbed
 from pipeplan.simulate.recurrence.ticks import Recurrence
@@ -55,27 +57,33 @@ def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], 
         If the pipeline has another form, or the counts deadlock.
     """
     recurrence = Recurrence(pipeline, micro_batches, in_flight)
-    if not recurrence.shared:
-        return _with_closing(recurrence, run(recurrence)[0])
-    alone = not competing(recurrence)
-    if alone or most < inf:
-        free, record = run(recurrence, log=alone)
-        value = _with_closing(recurrence, free)
-        if value > most or (alone and undisturbed(recurrence, record, max(free))):
-            return value
-    return _with_closing(recurrence, run_events(recurrence))
+    if most < inf or not recurrence.shared:
+        least = least_step_time(pipeline, micro_batches, in_flight)
+        if least > most or not recurrence.shared:
+            return least
+    if not competing(recurrence):
+        free, record = run(recurrence, log=True)
+        if undisturbed(recurrence, record, max(free)):
+            return _with_closing(pipeline, _ends(recurrence, free))
+    return _with_closing(pipeline, _ends(recurrence, run_events(recurrence)))
 
 
 def least_step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
     """Return a lower bound on `step_time`, in which no transfer waits for another pair of replicas."""
-    recurrence = Recurrence(pipeline, micro_batches, in_flight)
-    return _with_closing(recurrence, run(recurrence)[0])
+    found = []
+    for lane, many in lanes(pipeline, micro_batches):
+        recurrence = Recurrence(lane, many, in_flight)
+        found.append(_ends(recurrence, run(recurrence)[0]))
+    return _with_closing(pipeline, [max(ends) for ends in zip(*found, strict=True)])
 
 
-def _with_closing(recurrence: Recurrence, free: Sequence[int]) -> int:
-    """Return the end of the step, given when each replica has run its backwards: reductions and updates follow."""
-    pipeline = recurrence.pipeline
-    ends = [max(free[i] for i in own) for own in recurrence.homes]
+def _ends(recurrence: Recurrence, free: Sequence[int]) -> list[int]:
+    """Return when all replicas of each stage have run their backwards, given when each of them has."""
+    return [max(free[i] for i in own) for own in recurrence.homes]
+
+
+def _with_closing(pipeline: Pipeline, ends: Sequence[int]) -> int:
+    """Return the end of the step, given when each stage has run its backwards: reductions and updates follow."""
     begins = {s: ends[s] for s, replicas in enumerate(pipeline.replicas) if replicas > 1}
     begins |= {s: max(ends[t] for t in group) for group in pipeline.tied for s in group}
     summed = [begins[s] + stage.reduce if s in begins else ends[s] for s, stage in enumerate(pipeline.stages)]
