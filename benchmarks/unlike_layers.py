@@ -1,8 +1,9 @@
 """Search on chains of unlike layers and two kinds of devices, under memory that makes some recomputation necessary.
 
 Every layer has its own time, parameters and saved bytes (±35 %), so no two spans are alike. Half the devices are 2.1
-times as slow and have less memory. Numbers are processor seconds; ``-- LAYERSxDEVICES ... [seeds=N] [time=SECONDS]``
-selects rows. The last columns are the gaps of the equal layouts and of the unequal ones, each by itself.
+times as slow and have less memory. Numbers are processor seconds; ``-- LAYERSxDEVICES ... [seeds=N] [time=SECONDS]
+[equal=yes]`` selects rows. The last columns are the gaps of the equal layouts and of the unequal ones, each by itself;
+``equal=yes`` searches the equal ones alone.
 """
 
 import statistics
@@ -74,12 +75,12 @@ def main() -> None:
     print(f"{'layers x devices':18} {'seed':>4} {'first plan':>16} {'after 5 s':>9} {'plan':>9} {'bound':>9} {'gap':>7}"
           f" {'processor':>9} {'wall':>7} {'equal':>6} {'unequal':>7}")  # fmt: skip
     for layers, devices in rows:
-        gaps = [_row(layers, devices, seed, limit) for seed in range(seeds)]
+        gaps = [_row(layers, devices, seed, limit, "equal" in options) for seed in range(seeds)]
         if seeds > 1:
             print(f"{layers:4} x {devices:<11} median {statistics.median(gaps):.1%}, worst {max(gaps):.1%}", flush=True)
 
 
-def _row(layers: int, devices: int, seed: int, limit: float) -> float:
+def _row(layers: int, devices: int, seed: int, limit: float, equal: bool) -> float:
     """Print one row; return its gap."""
     model, cluster = chain(layers, seed), two_kinds(devices)
     began, clock = time.process_time(), time.perf_counter()
@@ -89,7 +90,7 @@ def _row(layers: int, devices: int, seed: int, limit: float) -> float:
         if value is not None and (not plans or value < plans[-1][1]):
             plans.append((time.process_time() - began, value))
 
-    job = Job(batch=(4 if devices < 128 else 2) * devices, optimizer="sgd")
+    job = Job(batch=(4 if devices < 128 else 2) * devices, optimizer="sgd", equal_replicas=equal)
     try:
         result = solve(model, cluster, job=job, time_limit=limit, on_progress=on_progress)
     except UndecidedError as error:

@@ -154,9 +154,10 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         return tuple((evaluated.label, evaluated.value) for evaluated in self.tried[:most])
 
     def bounds_by_part(self) -> tuple[tuple[str, int], ...]:
-        """Names and bounds of `parts`, no bound above the value, the least first."""
-        most = UNLIMITED if self.value is None else self.value
-        return tuple(sorted(((name, min(bound, most)) for name, bound in self.parts.items()), key=lambda part: part[1]))
+        """Names and bounds of `parts`, no bound above the value or below that of the search, the least first."""
+        least, most = self.bound, UNLIMITED if self.value is None else self.value
+        bounds = ((name, min(max(bound, least), most)) for name, bound in self.parts.items())
+        return tuple(sorted(bounds, key=lambda part: part[1]))
 
     def affords(self, candidate: Candidate) -> bool:
         """Return True if there is time to simulate, write and check a plan of this candidate."""
