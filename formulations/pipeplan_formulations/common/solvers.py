@@ -16,7 +16,7 @@ from pipeplan_formulations.common.signals import received
 WORKERS = 8
 """Largest number of threads of CP-SAT."""
 POLL = 0.05
-"""Seconds between two requests to stop."""
+"""Seconds after which signals are looked for, and between two requests to stop."""
 
 
 def cp_model() -> Any:
@@ -61,7 +61,7 @@ def cpsat_solver(limits: Limits) -> Any:
             Thread(target=run, name="cp-sat", daemon=True).start()
             while not ended.is_set():
                 try:
-                    ended.wait(POLL if self.interrupted else None)
+                    ended.wait(POLL)  # not for ever: a signal may be delivered to another thread, and wake no one here
                 except KeyboardInterrupt:
                     self.interrupted = True
                 if self.interrupted:  # repeatedly, because a search that has not begun ignores the request
