@@ -172,7 +172,7 @@ def test_strides_say_more_than_areas():
     """With memory for three micro-batches on four devices forwards and backwards conflict; area bounds miss that."""
     problem = line(4, 400, 3)
     assert by_strides(problem, 9, Limits(time=20.0)) > 1.03 * step_bound(problem)
-    report = solve(problem, Limits(time=6.0))
+    report = solve(problem, Limits(time=3.0))
     assert report.objective is not None
     assert max(step_bound(problem), stride_bound(problem, Limits(time=0.5))) <= report.objective
     assert stride_bound(line(4, 400, 8), QUICK) == 0  # here work says more
@@ -395,7 +395,7 @@ def test_a_second_micro_batch_helps():
     one, two = (least_period(problem, unit, Limits(time=20.0)).pattern for unit in (1, 2))
     assert one is not None and two is not None
     assert two.period < 2 * one.period
-    orders = unrolled(replace(problem, micro_batches=202), Limits(time=6.0))
+    orders = unrolled(replace(problem, micro_batches=202), Limits(time=3.0))
     assert orders is not None
     value = evaluate(replace(problem, micro_batches=202), orders)
     assert value is not None and value <= 101 * two.period + two.latency(problem)

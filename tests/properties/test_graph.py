@@ -63,7 +63,7 @@ def test_cbc_equals_exhaustive_search(problem: GraphPartition) -> None:
 
 
 @given(graph_partitions())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_programme_admits_every_optimum(problem: GraphPartition) -> None:
     """An optimum satisfies all rows and clauses of the model that excludes anything worse, and of that of its modes."""
     known = graph.solve(problem, LIMITS, backend="exact")
