@@ -9,7 +9,6 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from pipeplan.core.job import Objective, Order
 from pipeplan.schedules.family import alternates
@@ -49,7 +48,7 @@ def root_nodes(space: Space) -> Iterator[Node]:
         for size in space.sizes:
             for groups, bound in space.device_groups(size):
                 yield DeviceGroupsNode(bound, space, groups, size)
-        if space.job.objective is Objective.STEP and any(map(alternates, space.schedules)):
+        if space.job.objective is Objective.STEP:
             yield from _first_plans(space)
         return
     if space.job.order is Order.GIVEN:
@@ -59,6 +58,7 @@ def root_nodes(space: Space) -> Iterator[Node]:
     from pipeplan.search.nodes.aggregate import AggregateNode, TargetSchedule  # only larger clusters need it
     from pipeplan.search.nodes.aggregate_problem import layout_lower_bound, layouts
 
+    yield from _first_plans(space)
     layers = len(space.model.layers)
     kinds = sorted({alternates(name) for name in space.schedules}, reverse=True)
     covered = True in kinds and space.phased  # 1F1B's problem bounds the others too, so large nodes solve it alone
@@ -67,19 +67,22 @@ def root_nodes(space: Space) -> Iterator[Node]:
         small = all(layout.small(layers) for layout in bounds)
         for each in kinds:
             for layout, least in bounds.items():
-                asked = each or (not layout.contained and (not covered or layout.small(layers)))
-                if least is not None and asked:
+                if least is not None and (each or not covered or layout.small(layers)):
                     targets = None if small else TargetSchedule()
                     yield AggregateNode(least, space, layout, size, each, targets=targets)
 
 
 def _first_plans(space: Space) -> Iterator[Node]:
-    """Yield nodes that only find plans, for a space whose device groups have nodes of their own."""
-    from pipeplan.search.nodes.aggregate import AggregateNode
-    from pipeplan.search.nodes.aggregate_problem import layout_lower_bound, layouts
+    """Yield the nodes that only find plans, unless the cluster is so large that each takes seconds."""
+    from pipeplan.search.nodes.aggregate import MOST_ESTIMATED
+    from pipeplan.search.nodes.aggregate_problem import layout_lower_bound, packed_layouts
+    from pipeplan.search.nodes.first_plans import FirstPlansNode
 
+    if len(space.cluster.devices) > MOST_ESTIMATED:
+        return
+    alternating = any(map(alternates, space.schedules))
     for size in space.sizes:
-        for layout in layouts(space, space.job.batch // size):
+        for layout in packed_layouts(space, space.job.batch // size):
             least = layout_lower_bound(space, size, layout)
-            if least is not None and layout.tile is None:
-                yield AggregateNode(least, space, replace(layout, contained=True), size, alternating=True)
+            if least is not None:
+                yield FirstPlansNode(least, space, layout, size, alternating)

@@ -22,9 +22,8 @@ from pipeplan.core.cluster import StageDevices
 from pipeplan.search.branch_and_bound import ACCURACY, Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.aggregate_problem import Layout, allocation_problem
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
-from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.nodes.first_plans import submit
 from pipeplan.search.space.device_groups import Modes, arrange
-from pipeplan.search.space.in_flight import free_family
 from pipeplan.search.space.space import Space
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, FurthestEnd
@@ -132,7 +131,6 @@ class AggregateNode(Node):
     last: Modes = ()
     slice: float = FIRST_SLICE
     proved: int = 0
-    tried: bool = False
     estimated: bool = False
     targets: TargetSchedule | None = field(default_factory=TargetSchedule)
 
@@ -156,21 +154,15 @@ class AggregateNode(Node):
 
     @property
     def turn(self) -> Turn:
-        """Early for equal packed layouts, which find good plans soonest; until a plan for the other equal ones."""
-        equal = len(self.layout.widths) == 1
-        if self.last or self.slice > FIRST_SLICE or not (equal or self.layout.contained):
+        """Until a plan for equal layouts, which find one soonest."""
+        if self.last or self.slice > FIRST_SLICE or len(self.layout.widths) > 1:
             return Turn.BY_BOUND
-        early = self.alternating and self.layout.tile is None and not self.tried
-        return Turn.EARLY if early and self._few_devices else Turn.UNTIL_A_PLAN
-
-    @property
-    def _few_devices(self) -> bool:
-        return len(self.space.cluster.devices) <= MOST_ESTIMATED
+        return Turn.UNTIL_A_PLAN
 
     @property
     def part(self) -> str | None:
         """The layout at its micro-batch size; None below the root of a tree."""
-        if self.last or self.layout.contained:
+        if self.last:
             return None
         others = "" if self.alternating else ", not 1F1B"
         return f"micro-batch {self.size}, {self.layout.in_words()}{others}"
@@ -184,10 +176,8 @@ class AggregateNode(Node):
         """
         problem = allocation_problem(self.space, self.size, self.layout, self.alternating, self.last)
         slice_ = min(search.left / 2, self.slice)  # leave time for other nodes
-        if not self.estimated and self._few_devices:
+        if not self.estimated and len(self.space.cluster.devices) <= MOST_ESTIMATED:
             self._estimate(search, problem, Clock(Limits(slice_)))
-            if self.layout.contained:
-                return Step.nothing()
             return Step.leave(self.bound) if search.fathoms(self.bound) else Step.split([self])
         target = self._target(search)
         report = allocation.solve(problem, Limits(slice_, target.accuracy), cutoff=target.cutoff, known=self.proved)
@@ -202,7 +192,7 @@ class AggregateNode(Node):
             last = target.last or report.stop is Stop.EXHAUSTED
             return Step.split([self]) if unfinished or not last else Step.leave(self.bound)
         value = report.objective or 0
-        groups = self._simulate(search, problem, report.solution, value)
+        groups = self._submit(search, problem, report.solution, value)
         # A tree branches over its last modes; a large node solves again until its last target.
         if self.small:
             return Step.split(list(self._below()))
@@ -225,49 +215,34 @@ class AggregateNode(Node):
         return Step.leave(self.bound, nodes)
 
     def _estimate(self, search: PlanSearch, problem: ChainAllocation, clock: Clock) -> None:
-        """Raise the bound by the furthest-end programme, and simulate its allocations; early, only the latter.
+        """Raise the bound by the furthest-end programme, and simulate its allocations.
 
-        Once there is a plan, tiles only get a bound: packed layouts find better plans sooner.
+        Once there is a plan, equal layouts only get a bound: `first_plans` has tried the packed ones, which find better
+        plans sooner than tiles.
         """
+        self.estimated = True
         programme = FurthestEnd(problem, clock)
         high = problem.largest if search.cutoff is None else max(search.cutoff, self.bound)
-        accuracy = ESTIMATED if search.value is None or self.turn is Turn.EARLY else ESTIMATED_LATER
-        if self.turn is not Turn.EARLY:
-            self.estimated = True
-            self.bound = programme.lower_bound(self.bound, high, accuracy)
-            if self.tried or search.fathoms(self.bound) or (self.layout.tile is not None and search.value is not None):
-                return
-        self.tried = True
+        accuracy = ESTIMATED if search.value is None else ESTIMATED_LATER
+        self.bound = programme.lower_bound(self.bound, high, accuracy)
+        if search.fathoms(self.bound) or (search.value is not None and len(self.layout.widths) == 1):
+            return
         for stages in programme.allocations(self.bound, high, accuracy):
-            self._simulate(search, problem, stages, self.bound)
+            self._submit(search, problem, stages, self.bound)
 
-    def _simulate(
-        self, search: PlanSearch, problem: ChainAllocation, stages: Allocation, value: int
+    def _submit(
+        self, search: PlanSearch, problem: ChainAllocation, stages: Allocation, bound: int
     ) -> StageDevices | None:
-        """Simulate an allocation under all families that it fits, unless its value excludes an improvement.
-
-        Returns
-        -------
-        Its device groups; None if it is no plan.
-        """
-        groups = self._groups(self.layout.modes(stages))
-        if groups is None:
-            return None
-        boundaries = (0, *(place.end for place in stages))
-        candidates = self._alike(self.space.candidates(groups, self.size))
-        if all(self.space.unasked(candidate, boundaries) is not None for candidate in candidates):
-            return None
-        if search.value is None or value < search.value:
-            chosen = _with_counts(candidates, problem.in_flight_counts(stages))
-            search.submit_all([*candidates, *chosen], boundaries)
-        return groups
+        """Simulate an allocation under the node's families; see `first_plans.submit`."""
+        alternating = None if self.covers else self.alternating
+        return submit(search, self.space, self.size, self.layout, problem, stages, bound, alternating)
 
     def _target(self, search: PlanSearch) -> Target:
         return at_once(search) if self.targets is None else self.targets.next_below(search, self.bound)
 
     def _below(self) -> Iterator[Node]:
         """The nodes of the tree below: these modes alone, and one more stage before them."""
-        groups = self._groups(self.last) if self.last else None
+        groups = arrange(self.space.classes, self.last, self.layout.tile) if self.last else None
         job = self.space.job
         if groups is not None and (not job.depths or len(groups) in job.depths):
             yield DeviceGroupsNode(self.bound, self.space, groups, self.size, None if self.covers else self.alternating)
@@ -275,18 +250,4 @@ class AggregateNode(Node):
         if len(self.last) < deepest:
             for mode in self.layout.before(self.last):
                 targets = self.targets and replace(self.targets)
-                yield replace(self, last=(mode, *self.last), tried=True, estimated=True, targets=targets)
-
-    def _groups(self, modes: Modes) -> StageDevices | None:
-        return arrange(self.space.classes, modes, self.layout.tile)
-
-    def _alike(self, candidates: list[Candidate]) -> list[Candidate]:
-        return [each for each in candidates if self.covers or each.family.alternates == self.alternating]
-
-
-def _with_counts(candidates: list[Candidate], in_flight: list[int]) -> list[Candidate]:
-    """The candidate with these in-flight counts in a list; empty if it is among ``candidates``."""
-    if not candidates or not candidates[0].free or not candidates[0].family.alternates:
-        return []
-    other = replace(candidates[0], family=free_family(tuple(in_flight)))
-    return [] if any(other.in_flight == each.in_flight for each in candidates) else [other]
+                yield replace(self, last=(mode, *self.last), estimated=True, targets=targets)

@@ -11,7 +11,7 @@ faster of the link inside a node and the network counts.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -52,8 +52,6 @@ class Layout:
         For each device class: number of units, and units per node (1 if a unit fills nodes).
     tile : int or None
         Replicas of one stage in a node, in an equal layout; None is packed.
-    contained : bool
-        Whether another layout contains this one, which then serves to find a plan soon.
     """
 
     unit: int
@@ -61,7 +59,6 @@ class Layout:
     units: tuple[int, ...]
     per_node: tuple[int, ...]
     tile: int | None = None
-    contained: bool = False
 
     def in_words(self) -> str:
         """The replicas of its stages: "8 replicas each, 2 in a node", "unequal replicas, multiples of 4"."""
@@ -106,12 +103,21 @@ def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
     whole = unequal is not None and unequal.unit == 1 and unequal.small(layers)  # it contains all packed layouts
     for replicas in _equal(job, classes, most):
         placements: tuple[int | None, ...] = (None, *distinct_tiles(classes, replicas))
-        for tile in placements:
+        for tile in placements[1:] if whole else placements:
             layout = _equal_layout(classes, replicas, tile)
             if any(layout.units):
-                yield replace(layout, contained=whole and tile is None)
+                yield layout
     if unequal is not None:
         yield unequal
+
+
+def packed_layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
+    """Yield all packed layouts of one number of replicas, also those that the unequal layout contains."""
+    most = min(max(len(each.devices) for each in space.classes), micro_batches)
+    for replicas in _equal(space.job, space.classes, most):
+        layout = _equal_layout(space.classes, replicas, None)
+        if any(layout.units):
+            yield layout
 
 
 def layout_lower_bound(space: Space, size: int, layout: Layout) -> int | None:

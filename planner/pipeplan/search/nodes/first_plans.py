@@ -1,0 +1,86 @@
+"""Plans from allocations: the first plans of a search, before any bound is raised."""
+
+from dataclasses import dataclass, replace
+
+from pipeplan.core.cluster import StageDevices
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
+from pipeplan.search.nodes.aggregate_problem import Layout, allocation_problem
+from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.device_groups import arrange
+from pipeplan.search.space.in_flight import free_family
+from pipeplan.search.space.space import Space
+from pipeplan_formulations.allocation import Allocation, ChainAllocation, FurthestEnd
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
+
+SECONDS = 4.0
+"""Most seconds for the allocations of one node."""
+
+
+@dataclass
+class FirstPlansNode(Node):
+    """A few plans on packed device groups of one number of replicas. Other nodes bound these groups."""
+
+    bound: int
+    space: Space
+    layout: Layout
+    size: int
+    alternating: bool
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """The least effort first."""
+        return (2, self.layout.cells(1), self.bound, self.size)
+
+    @property
+    def turn(self) -> Turn:
+        """Early: good plans fathom many nodes."""
+        return Turn.EARLY
+
+    def advance(self, search: PlanSearch) -> Step[Node]:
+        """Simulate the allocations of the furthest-end programme."""
+        problem = allocation_problem(self.space, self.size, self.layout, self.alternating)
+        programme = FurthestEnd(problem, Clock(Limits(min(search.left / 2, SECONDS))))
+        high = problem.largest if search.cutoff is None else max(search.cutoff, self.bound)
+        for stages in programme.allocations(self.bound, high):
+            submit(search, self.space, self.size, self.layout, problem, stages, self.bound)
+        return Step.nothing()
+
+
+def submit(
+    search: PlanSearch,
+    space: Space,
+    size: int,
+    layout: Layout,
+    problem: ChainAllocation,
+    stages: Allocation,
+    bound: int,
+    alternating: bool | None = None,
+) -> StageDevices | None:
+    """Simulate an allocation under all families that it fits, unless its bound excludes an improvement.
+
+    ``alternating``: only 1F1B (True) or only the other families (False).
+
+    Returns
+    -------
+    Its device groups; None if it is no plan.
+    """
+    groups = arrange(space.classes, layout.modes(stages), layout.tile)
+    if groups is None:
+        return None
+    boundaries = (0, *(place.end for place in stages))
+    candidates = [each for each in space.candidates(groups, size) if alternating in (None, each.family.alternates)]
+    if all(space.unasked(candidate, boundaries) is not None for candidate in candidates):
+        return None
+    if search.value is None or bound < search.value:
+        chosen = _with_counts(candidates, problem.in_flight_counts(stages))
+        search.submit_all([*candidates, *chosen], boundaries)
+    return groups
+
+
+def _with_counts(candidates: list[Candidate], in_flight: list[int]) -> list[Candidate]:
+    """The candidate with these in-flight counts in a list; empty if it is among ``candidates``."""
+    if not candidates or not candidates[0].free or not candidates[0].family.alternates:
+        return []
+    other = replace(candidates[0], family=free_family(tuple(in_flight)))
+    return [] if any(other.in_flight == each.in_flight for each in candidates) else [other]
