@@ -19,6 +19,7 @@ from pipeplan_formulations.graph import GraphPartition
 from pipeplan_formulations.graph.bounds import lower_bound
 from pipeplan_formulations.graph.by_places import Multipliers, Relaxation, relaxed
 from pipeplan_formulations.graph.by_rows import climb, search
+from pipeplan_formulations.graph.by_shapes import search_shapes
 from pipeplan_formulations.graph.first import first_plans
 from pipeplan_formulations.graph.prefix import prefix_model
 from pipeplan_formulations.graph.warm import open_bracket
@@ -106,19 +107,32 @@ def test_climbing_targets_finds_and_proves_the_optimum(problem: GraphPartition, 
     check(bracket.report(climb(problem, bracket, CPSAT), "climb"), problem, exhaustive(problem))
 
 
-@given(graph_partitions())
-@settings(max_examples=25, deadline=None)
-def test_a_search_of_given_modes_ends_at_their_best_solution(problem: GraphPartition) -> None:
-    """From the modes of an optimum the optimum is found; the bound stays as it was."""
-    known = graph.solve(problem, LIMITS, backend="exact")
-    if known.solution is None:
-        return
+@given(graph_partitions(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_searching_shapes_finds_and_proves_the_optimum(problem: GraphPartition, started: bool) -> None:
+    """With and without a first solution it ends at the optimum of exhaustive search; its solution is valid."""
     bracket = open_bracket(problem, LIMITS)
     bracket.low = 0
-    search(problem, bracket, CPSAT, shape=[stage.mode for stage in known.solution])
-    assert bracket.best is not None
-    assert judge(problem, bracket.best) == bracket.value == known.objective
-    assert bracket.low == 0
+    if started:
+        first_plans(problem, bracket)
+    check(bracket.report(search_shapes(problem, bracket, CPSAT), "shapes"), problem, exhaustive(problem))
+
+
+@given(graph_partitions(), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_relaxations_of_shapes_are_bounds(problem: GraphPartition, seed: int) -> None:
+    """No solution is below the bound of its shape, nor of its last stages alone, whatever the multipliers."""
+    known, draw = graph.solve(problem, LIMITS, backend="exact"), np.random.default_rng(seed)
+    if known.solution is None or known.objective is None:
+        return
+    root = Relaxation(problem, known.objective)
+    shape = tuple(stage.mode for stage in reversed(known.solution))
+    sizes = root.places, root.places, (len(problem.edges), root.places - 1)
+    for number in range(1, len(shape) + 1):
+        for closed in (False, True)[: 1 + (number == len(shape))]:
+            relaxation = root.below(shape[:number], closed)
+            for multipliers in (relaxation.solve(10.0), *(Multipliers(*map(draw.random, sizes)) for _ in range(3))):
+                assert multipliers is None or relaxation.bound(multipliers) <= known.objective
 
 
 @given(graph_partitions(), st.floats(1.0, 2.0), st.integers(0, 2**32 - 1))

@@ -9,7 +9,8 @@ from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.graph import exact
 from pipeplan_formulations.graph.by_places import relaxed
-from pipeplan_formulations.graph.by_rows import climb, search
+from pipeplan_formulations.graph.by_rows import climb, search, search_shape
+from pipeplan_formulations.graph.by_shapes import search_shapes, shapes
 from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.fronts import TooLargeError
 from pipeplan_formulations.graph.instance import GraphPartition, Stages
@@ -19,6 +20,8 @@ SHARE = 1 / 3
 """Share of the time limit for CP-SAT before the dynamic programme runs on many downsets."""
 QUARTER = 1 / 4
 """Largest share of the time left for the relaxation by places, and for the modes of the first plan."""
+SHAPES = 100
+"""Most shapes that are searched one by one: four to six equal devices have 15 to 63, eight have 255."""
 HALF = 1 / 2
 """Share of the time limit for CP-SAT before targets are tried."""
 
@@ -36,12 +39,15 @@ def solve(
         downsets = all_downsets(problem, exact.MOST)
         few = downsets is not None and len(downsets) <= DOWNSETS
         listed = warm_start(problem, bracket, many=not few)
+        if not listed and not bracket.closed and len(problem.modes) > 1 and shapes(problem) <= SHAPES:
+            return bracket.report(search_shapes(problem, bracket, CPSAT), CPSAT.name, CPSAT.version())
         if not listed and not bracket.closed:
             bracket.raise_low(relaxed(problem, bracket.ceiling, bracket.clock.left * QUARTER))
             if len(problem.modes) > 1 and bracket.best is not None:
                 shape = [stage.mode for stage in bracket.best]
-                stop = search(problem, bracket, CPSAT, bracket.clock.left * QUARTER, shape=shape)
-        if stop is not Stop.INTERRUPT and (not listed or (downsets is not None and not few)) and not bracket.closed:
+                if search_shape(problem, bracket, CPSAT, bracket.clock.left * QUARTER, shape)[1] is Stop.INTERRUPT:
+                    raise KeyboardInterrupt
+        if (not listed or (downsets is not None and not few)) and not bracket.closed:
             backend = CPSAT.name
             stop = search(problem, bracket, CPSAT, limits.time * (SHARE if listed else HALF))
         if not listed and not bracket.closed and stop is not Stop.INTERRUPT:

@@ -13,6 +13,7 @@ What a linear solver finds is not trusted. Its multipliers of (9) and of the edg
 (`Relaxation.bound`), whatever they are.
 """
 
+from copy import copy
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -24,6 +25,7 @@ from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.solvers import cp_model
 from pipeplan_formulations.graph.bounds import windows
 from pipeplan_formulations.graph.instance import GraphPartition
+from pipeplan_formulations.graph.mode import GraphMode
 from pipeplan_formulations.graph.prefix import most_places
 
 Floats = NDArray[np.float64]
@@ -64,21 +66,41 @@ class Relaxation:
         # The windows are those of a stage's own place, the last of its places.
         widest = max(mode.flow for mode in problem.modes)
         self.first, self.last = np.maximum(np.array(first) - (widest - 1), 0), np.array(last)
-        shape = self.places, problem.variants, problem.groups
-        self.time, self.bytes = np.full(shape, np.inf), np.full(shape, np.inf)
-        for mode in problem.modes:
-            line, r = max(mode.lines, key=lambda line: float(line.time.sum()) / line.share), mode.flow
-            time = np.where(mode.possible, line.time * (r / line.share / self.ceiling), np.inf)
-            for behind in range(self.places - r + 1):
-                held = mode.fixed + mode.flying(behind) * mode.held
-                size = held * (r / max(mode.limit, 1)) if mode.limit < UNLIMITED else 0.0 * held
-                own = slice(self.places - behind - r, self.places - behind)
-                self.time[own] = np.minimum(self.time[own], time)
-                self.bytes[own] = np.minimum(self.bytes[own], np.where(mode.possible, size, np.inf))
+        self.shape: tuple[int, ...] = ()
+        self.multipliers: Multipliers | None = None
+        self._fill(closed=False)
+
+    def below(self, shape: tuple[int, ...], closed: bool) -> "Relaxation":
+        """The relaxation in which the last stages have these modes, the last one first; ``closed``: only these."""
+        other = copy(self)
+        other.shape = shape
+        other._fill(closed)
+        return other
+
+    def _fill(self, closed: bool) -> None:
+        """Set the tables to the least over the modes that a place may belong to."""
+        modes, size = self.problem.modes, (self.places, self.problem.variants, self.problem.groups)
+        self.time, self.bytes = np.full(size, np.inf), np.full(size, np.inf)
+        behind = 0
+        for m in self.shape:
+            self._add(modes[m], behind)
+            behind += modes[m].flow
+        for mode in () if closed else modes:
+            for flow in range(behind, self.places - mode.flow + 1):
+                self._add(mode, flow)
         k = np.arange(self.places)[:, None, None]
-        self.time[np.broadcast_to((k < self.first) | (k > self.last), shape)] = np.inf
+        self.time[np.broadcast_to((k < self.first) | (k > self.last), size)] = np.inf
         self.allowed = np.isfinite(self.time)
         self.time[~self.allowed] = self.bytes[~self.allowed] = 0.0
+
+    def _add(self, mode: GraphMode, behind: int) -> None:
+        """A stage in this mode may stand before this flow."""
+        line, r = max(mode.lines, key=lambda line: float(line.time.sum()) / line.share), mode.flow
+        held = mode.fixed + mode.flying(behind) * mode.held
+        size = held * (r / max(mode.limit, 1)) if mode.limit < UNLIMITED else 0.0 * held
+        own = slice(self.places - behind - r, self.places - behind)
+        for table, least in ((self.time, line.time * (r / line.share / self.ceiling)), (self.bytes, size)):
+            table[own] = np.minimum(table[own], np.where(mode.possible, least, np.inf))
 
     def bound(self, multipliers: Multipliers) -> int:
         """The bound that multipliers λ (time), μ (memory) and π (edges) give.
@@ -89,9 +111,9 @@ class Relaxation:
         time, memory = multipliers.time[:, None, None], multipliers.memory[:, None, None]
         # A group at place k is in y from k on; `after` sums the edges' multipliers over these places.
         each = np.zeros((self.places, self.problem.groups))
-        for (a, b), row in zip(self.problem.edges, multipliers.edges, strict=True):
-            each[:-1, b] += row
-            each[:-1, a] -= row
+        ends = np.array(self.problem.edges, np.intp).reshape(-1, 2)
+        np.add.at(each[:-1].T, ends[:, 1], multipliers.edges)
+        np.subtract.at(each[:-1].T, ends[:, 0], multipliers.edges)
         after = each[::-1].cumsum(axis=0)[::-1]
         cost = np.where(self.allowed, time * self.time + memory * self.bytes + after[:, None], np.inf)
         least = cost.min(axis=(0, 1))
@@ -105,7 +127,7 @@ class Relaxation:
         return self.ceiling if total >= share else int(np.ceil(total / share * (1 - MARGIN) * self.ceiling))
 
     def solve(self, seconds: float) -> Multipliers | None:
-        """Multipliers of the relaxation's optimum; None if the solver does not end in time."""
+        """Multipliers of the relaxation's optimum, kept for those below; None if the solver does not end in time."""
         cp_model()
         solver: Any = import_module("ortools.linear_solver.pywraplp").Solver.CreateSolver("GLOP")
         solver.SetTimeLimit(max(1, int(1000 * seconds)))
@@ -148,4 +170,5 @@ class Relaxation:
         for (e, k), row in edges.items():
             prices[e, k] = max(0.0, -row.dual_value())
         time, memory = (np.array([max(0.0, -row.dual_value()) for row in rows]) for rows in (times, memories))
-        return Multipliers(time, memory, prices)
+        self.multipliers = Multipliers(time, memory, prices)
+        return self.multipliers

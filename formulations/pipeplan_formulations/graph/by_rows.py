@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pipeplan_formulations.common.bracket import Bracket
-from pipeplan_formulations.common.mip.model import MipSolver
+from pipeplan_formulations.common.mip.model import Answer, MipSolver
 from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
 from pipeplan_formulations.common.scaling import scale_for
 from pipeplan_formulations.graph.bounds import lower_bound
@@ -42,16 +42,54 @@ def search(
     solver: MipSolver,
     seconds: float | None = None,
     target: int | None = None,
-    shape: Sequence[int] = (),
 ) -> Stop:
     """Let the solver close the bracket within ``seconds``, or the time that is left; return the stop reason.
 
     With a ``target``, only solutions of at most this value are searched: there is one, or the bound rises above it.
-    With a ``shape``, only solutions whose stages have these modes are searched, and the bound stays as it is.
     If the solver reports infeasibility although a solution is known, its bounds are discarded (`Stop.ERROR`).
     """
     if bracket.closed:
         return Stop.OPTIMALITY
+    answer = _answered(problem, bracket, solver, seconds, target, ())
+    if answer is None:
+        return Stop.TIME
+    if answer.status is Status.INFEASIBLE and target is not None:
+        bracket.raise_low(target + 1)
+        return Stop.OPTIMALITY
+    if answer.status is Status.INFEASIBLE and bracket.best is not None:
+        bracket.low = lower_bound(problem)
+        return Stop.ERROR
+    if answer.status is Status.INFEASIBLE:
+        bracket.impossible = True
+        return Stop.OPTIMALITY
+    bracket.raise_low(answer.bound)
+    return answer.stop
+
+
+def search_shape(
+    problem: GraphPartition, bracket: Bracket[Stages], solver: MipSolver, seconds: float, shape: Sequence[int]
+) -> tuple[int | None, Stop]:
+    """Search better solutions whose stages have these modes; return a bound on them, None if there is none, and why."""
+    answer = _answered(problem, bracket, solver, seconds, bracket.ceiling - 1, shape)
+    if answer is None:
+        return 0, Stop.TIME
+    if answer.status is Status.INFEASIBLE:
+        return None, Stop.OPTIMALITY
+    return min(answer.bound, bracket.ceiling), answer.stop
+
+
+def _answered(
+    problem: GraphPartition,
+    bracket: Bracket[Stages],
+    solver: MipSolver,
+    seconds: float | None,
+    target: int | None,
+    shape: Sequence[int],
+) -> Answer | None:
+    """The solver's answer with its bound in the unit of times; None if there is no time. Solutions are offered.
+
+    Bounds are reported only where the model holds every better solution, whatever the shape.
+    """
     scale = scale_for(problem.largest, solver.bits)
     # The model rounds down, so the scaled value of a solution is at most its value, rounded up.
     ceiling = bracket.ceiling if target is None else target
@@ -67,7 +105,7 @@ def search(
     # The solver reads the model before it looks at its limit, which takes less time than building it.
     left = bracket.clock.left - (bracket.clock.wall - began)
     if left <= 0:
-        return Stop.TIME
+        return None
     answer = solver.solve(
         model.rows,
         replace(bracket.limits, time=left if seconds is None else min(seconds, left)),
@@ -75,23 +113,9 @@ def search(
         on_solution,
         None if shape else lambda bound: bracket.raise_low(scale.up(bound)),
     )
-    if shape:
-        if answer.point is not None:
-            on_solution(answer.point)
-        return answer.stop
-    if answer.status is Status.INFEASIBLE and target is not None:
-        bracket.raise_low(target + 1)
-        return Stop.OPTIMALITY
-    if answer.status is Status.INFEASIBLE and bracket.best is not None:
-        bracket.low = lower_bound(problem)
-        return Stop.ERROR
-    if answer.status is Status.INFEASIBLE:
-        bracket.impossible = True
-        return Stop.OPTIMALITY
     if answer.point is not None:
         on_solution(answer.point)
-    bracket.raise_low(scale.up(answer.bound))
-    return answer.stop
+    return replace(answer, bound=scale.up(answer.bound))
 
 
 def climb(problem: GraphPartition, bracket: Bracket[Stages], solver: MipSolver) -> Stop:
