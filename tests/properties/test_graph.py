@@ -1,5 +1,6 @@
 """Back ends of the graph partition problem against an exhaustive search that shares no code with them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,11 @@ from hypothesis import strategies as st
 
 from helpers.graphs import exhaustive, graph_partitions, judge
 from pipeplan_formulations import graph
+from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.mip.cbc import CBC
 from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.mip.model import MipSolver
-from pipeplan_formulations.common.report import Limits, Report, Status
+from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.common.scaling import Scale
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph import GraphPartition
@@ -24,6 +26,7 @@ from pipeplan_formulations.graph.first import first_plans
 from pipeplan_formulations.graph.prefix import prefix_model
 from pipeplan_formulations.graph.warm import open_bracket
 
+Close = Callable[[GraphPartition, Bracket[graph.Stages], MipSolver], Stop]
 LIMITS = Limits(time=60, workers=1)
 
 
@@ -96,26 +99,16 @@ def test_first_plans_are_solutions(problem: GraphPartition, seed: int) -> None:
         assert best is None or len(problem.modes) > 1 or problem.depths, "one stage of all groups is a solution"
 
 
-@given(graph_partitions(), st.booleans())
-@settings(max_examples=25, deadline=None)
-def test_climbing_targets_finds_and_proves_the_optimum(problem: GraphPartition, started: bool) -> None:
-    """Targets, with and without a first solution, end at the optimum of exhaustive search; its solution is valid."""
-    bracket = open_bracket(problem, LIMITS)
-    bracket.low = 0
-    if started:
-        first_plans(problem, bracket)
-    check(bracket.report(climb(problem, bracket, CPSAT), "climb"), problem, exhaustive(problem))
-
-
+@pytest.mark.parametrize("close", [climb, search_shapes])
 @given(graph_partitions(), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_searching_shapes_finds_and_proves_the_optimum(problem: GraphPartition, started: bool) -> None:
-    """With and without a first solution it ends at the optimum of exhaustive search; its solution is valid."""
+def test_targets_and_shapes_find_and_prove_the_optimum(close: Close, problem: GraphPartition, started: bool) -> None:
+    """With and without a first solution both end at the optimum of exhaustive search; its solution is valid."""
     bracket = open_bracket(problem, LIMITS)
     bracket.low = 0
     if started:
         first_plans(problem, bracket)
-    check(bracket.report(search_shapes(problem, bracket, CPSAT), "shapes"), problem, exhaustive(problem))
+    check(bracket.report(close(problem, bracket, CPSAT), "cpsat"), problem, exhaustive(problem))
 
 
 @given(graph_partitions(), st.integers(0, 2**32 - 1))

@@ -122,8 +122,6 @@ class _Turn:
         Families that it runs; empty if all.
     free : bool
         Whether it also runs 1F1B with other in-flight counts.
-    begun : bool
-        Whether its micro-batch sizes are open.
     inside : bool
         Whether a plan within the searched space fits.
     late : str
@@ -136,7 +134,6 @@ class _Turn:
     why: _Reason = field(default_factory=_Reason)
     waiting: list[_Open] = field(default_factory=list)
     best: EvaluatedPlan | None = None
-    begun: bool = False
     inside: bool = False
     late: str = ""
 
@@ -157,7 +154,7 @@ class _Judge:
     def bound_all(self, until: Callable[[], float]) -> Iterator[_Turn]:
         """Bound the heuristics' best plans, as long as there is time; yield each of them then."""
         for turn in self.turns:
-            if time.monotonic() >= until() and not turn.begun:
+            if time.monotonic() >= until():
                 turn.late = LATE
             else:
                 self._bound(turn, until())
@@ -165,7 +162,6 @@ class _Judge:
 
     def _begin(self, turn: _Turn) -> None:
         """Open all micro-batch sizes, each with a bound on every plan that the heuristic may propose."""
-        turn.begun, turn.late = True, ""
         if turn.families and not set(turn.families) & set(self.space.schedules):
             turn.why.add(f"it runs {' or '.join(turn.families)} only")
         groups = () if turn.name in PLANNERS else self.space.single_device_groups
@@ -177,8 +173,7 @@ class _Judge:
 
     def _bound(self, turn: _Turn, until: float) -> None:
         """Make proposals until the least bound is that of a plan that fits, or none is left."""
-        if not turn.begun:
-            self._begin(turn)
+        self._begin(turn)
         while turn.waiting and turn.waiting[0].proposal is None and self._made(turn, until):
             pass
 
@@ -262,7 +257,7 @@ class _Judge:
             return Baseline(turn.name, turn.best, turn.late if left else "", self.space.outside(turn.best) or "")
         first = min((entry for entry in left if entry.proposal is not None), default=None)
         if first is None or first.proposal is None:
-            return Baseline(turn.name, None, turn.late if left or not turn.begun else turn.why.text)
+            return Baseline(turn.name, None, turn.late if left or turn.late == LATE else turn.why.text)
         candidate = self._candidates(turn, first.proposal)[first.family]
         beyond = self.space.unasked(candidate, first.proposal.boundaries) or ""
         return Baseline(turn.name, None, turn.late, beyond, min(entry.bound for entry in left), candidate.label)
