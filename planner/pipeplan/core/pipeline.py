@@ -133,6 +133,10 @@ class Transfer:
     resources: tuple[str, ...] = ()
 
 
+Hop = tuple[tuple[Transfer, ...], tuple[Transfer, ...]]
+"""Transfers over a boundary, onward and back: micro-batch m takes entry m modulo their number."""
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """Everything about a plan that the simulator needs, except the order of actions.

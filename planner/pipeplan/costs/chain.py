@@ -5,13 +5,14 @@ replicas of one kind; times and bytes are those of one replica. Column i belongs
 and c + 1.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 
 from pipeplan.core.cluster import Device, Overlap
+from pipeplan.core.pipeline import Hop
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, LayerTables
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.partition.parts import Tie, has_copy, is_home
@@ -114,6 +115,8 @@ class Chain(LayerTables):
     forward_flops : array, shape (n,)
         Per micro-batch; the forward times of the first device where the model has no FLOPs.
     shared : tuple of SharedWeights
+    hops : dict of (int, int) to Hop
+        The transfers over a link, by its number and their bytes, as far as pipelines have been assembled.
     """
 
     # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
@@ -141,6 +144,7 @@ class Chain(LayerTables):
     overlap: Overlap
     forward_flops: Array
     shared: tuple[SharedWeights, ...] = ()
+    hops: dict[tuple[int, int], Hop] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         stages, layers = self.forward.shape

@@ -12,7 +12,7 @@ from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, StageDevice
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Recompute
 from pipeplan.core.model import Layer, LayerCost, Model
-from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.pipeline import Hop, Pipeline, Stage, Transfer
 from pipeplan.core.shared_weights import stages_holding, tied_stages
 from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
@@ -238,7 +238,7 @@ def assemble(
     spans = [(s, a, b) for s, (a, b) in enumerate(pairwise(boundaries))]
     again = [set(recompute[s]) if recompute is not None else set() for s, _, _ in spans]
     groups = chain.groups
-    hops = list(zip(pairwise(groups), [int(chain.boundary[s, b - 1]) for s, _, b in spans[:-1]], strict=True))
+    hops = [_hop(chain, cluster, s, int(chain.boundary[s, b - 1])) for s, _, b in spans[:-1]]
     first = list(accumulate((len(group) for group in groups), initial=0))
     held = [range(a, b) for _, a, b in spans]
     sums = [together(cluster, groups, stages_holding(w.layers, held), w.parameters) for w in chain.shared]
@@ -249,13 +249,22 @@ def assemble(
     return Pipeline(
         stages=tuple(stages),
         placement=tuple(tuple(range(a, b)) for a, b in pairwise(first)),
-        transfers=tuple(_transfers(cluster, a, b, size) for (a, b), size in hops),
-        returns=tuple(_transfers(cluster, b, a, size) for (a, b), size in hops),
+        transfers=tuple(onward for onward, _ in hops),
+        returns=tuple(back for _, back in hops),
         overlap=chain.overlap,
         runtime=tuple(int(chain.runtime[s]) for s, _, _ in spans for _ in chain.groups[s]),
         limits=tuple(int(chain.limit[s]) for s, _, _ in spans for _ in chain.groups[s]),
         tied=tied_stages((weights.layers for weights in chain.shared), held),
     )
+
+
+def _hop(chain: Chain, cluster: Cluster, link: int, size: int) -> Hop:
+    """Return the transfers of ``size`` bytes over a link of the chain, in both directions."""
+    key = link, size
+    if key not in chain.hops:
+        source, target = chain.groups[link], chain.groups[link + 1]
+        chain.hops[key] = _transfers(cluster, source, target, size), _transfers(cluster, target, source, size)
+    return chain.hops[key]
 
 
 def _transfers(
