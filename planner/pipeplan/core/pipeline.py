@@ -15,7 +15,7 @@ sender and receiver therefore repeat after the least common multiple of two neig
     stage 1, r = 3      d2 d3 d4
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -39,6 +39,33 @@ _FIELDS: Mapping[Kind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Bucket:
+    """Gradients of some neighbouring layers of a stage, summed in one collective while the last backward still runs.
+
+    Attributes
+    ----------
+    layers : int
+        Number of layers. A stage's first bucket has its last layers. 0 is the sum of weights that stages share.
+    ready : int
+        Nanoseconds before the end of the last backward at which the gradients are complete.
+    time : int
+        Nanoseconds that the collective takes.
+    """
+
+    layers: int
+    ready: int
+    time: int
+
+
+def exposed(buckets: Sequence[Bucket]) -> int:
+    """Return the nanoseconds from the end of the last backward to the end of the last sum."""
+    end: int | None = None
+    for bucket in buckets:
+        end = (-bucket.ready if end is None else max(end, -bucket.ready)) + bucket.time
+    return max(end or 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """Times (nanoseconds) and memory (bytes) of one replica of a stage, per micro-batch unless stated otherwise.
 
@@ -51,7 +78,8 @@ class Stage:
         Time of the optimiser step, once per step.
     reduce : int
         Time of summing gradients, once per step: over replicas, and over stages that hold copies of the same weights.
-        It counts from the moment when all of them have reached it.
+        It counts from the moment when all of them have reached it. With ``buckets`` it is the part of that time that
+        the last backward does not hide.
     resident : int
         Static bytes, for the whole step: parameters, gradients, optimiser state.
     held : int
@@ -62,6 +90,8 @@ class Stage:
         Bytes allocated only while an action of this stage runs.
     forward_workspace : int or None
         The same for a forward, where a backward needs more because it recomputes layers; None if both are equal.
+    buckets : tuple of Bucket
+        In the order in which they are summed. Without any, all gradients are summed behind the last backward.
     """
 
     forward: Times
@@ -75,6 +105,7 @@ class Stage:
     held_after_input_gradient: int | None = None
     workspace: int = 0
     forward_workspace: int | None = None
+    buckets: tuple[Bucket, ...] = ()
 
     @property
     def slices(self) -> int:
@@ -97,7 +128,7 @@ class Stage:
         return sum(self.duration(kind, k) for kind in kinds for k in range(many if kind.per_micro_batch else 1))
 
     def with_durations(self, duration: Callable[[Kind, int], int]) -> "Stage":
-        """Return the same stage with actions of ``duration(kind, slice)`` nanoseconds."""
+        """Return the same stage with actions of ``duration(kind, slice)`` nanoseconds, without buckets."""
         many = self.slices
 
         def times(kind: Kind) -> Times:
@@ -111,6 +142,7 @@ class Stage:
             weight_gradient=times(Kind.WEIGHT_GRADIENT),
             reduce=duration(Kind.REDUCE, 0),
             update=duration(Kind.UPDATE, 0),
+            buckets=(),
         )
 
     @property

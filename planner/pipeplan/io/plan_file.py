@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError, PlanError
-from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Action, Schedule
 from pipeplan.io.atomic import write_whole
@@ -19,7 +19,9 @@ from pipeplan.io.schema import Count, Items, Strict, Whole, check, listing
 from pipeplan.io.text import json_text, parse_data, read_text
 from pipeplan.simulate.claims import validate_claims
 
-FORMAT = "pipeplan-plan/2"
+FORMAT = "pipeplan-plan/3"
+OLDER = ("pipeplan-plan/2",)
+"""Formats that are read as well. Version 2 has no buckets: gradients are summed behind the last backward."""
 
 
 class MemoryEntry(Strict):
@@ -61,6 +63,14 @@ class ScheduleEntry(Strict):
     orders: Items[str]
 
 
+class BucketEntry(Strict):
+    """Gradients that are summed together; see `pipeplan.core.pipeline.Bucket`."""
+
+    layers: Whole
+    ready: Whole
+    time: Whole
+
+
 class StageEntry(Strict):
     """Times in nanoseconds, sizes in bytes; see `pipeplan.core.pipeline.Stage`."""
 
@@ -75,6 +85,7 @@ class StageEntry(Strict):
     held_after_input_gradient: Whole | None = None
     workspace: Whole = 0
     forward_workspace: Whole | None = None
+    buckets: Items[BucketEntry] = ()
 
 
 class TransferEntry(Strict):
@@ -102,7 +113,7 @@ class PipelineEntry(Strict):
 class PlanFile(Strict):
     """Schema of a plan file."""
 
-    format: Literal["pipeplan-plan/2"]
+    format: Literal["pipeplan-plan/3", "pipeplan-plan/2"]
     model: str
     fingerprint: str
     cluster: str
@@ -179,7 +190,7 @@ def load_plan(path: Path) -> Plan:
 
 def plan_from_data(data: Any, where: str) -> Plan:
     """Build a plan from plain data; ``where`` names the source in errors."""
-    if isinstance(data, dict) and data.get("format") != FORMAT:
+    if isinstance(data, dict) and data.get("format") not in (FORMAT, *OLDER):
         found = repr(data["format"]) if "format" in data else "no format"
         raise InputError(f"{where} is not a plan that this version reads: it has {found}, not {FORMAT!r}")
     file = check(PlanFile, data, where)
@@ -265,7 +276,10 @@ def _stage(entry: PlanStageEntry) -> PlanStage:
 
 def _pipeline(entry: PipelineEntry) -> Pipeline:
     return Pipeline(
-        stages=tuple(Stage(**_fields(stage)) for stage in entry.stages),
+        stages=tuple(
+            Stage(buckets=tuple(Bucket(**_fields(each)) for each in stage.buckets), **_fields(stage, "buckets"))
+            for stage in entry.stages
+        ),
         transfers=tuple(tuple(Transfer(**_fields(transfer)) for transfer in row) for row in entry.transfers),
         returns=tuple(tuple(Transfer(**_fields(transfer)) for transfer in row) for row in entry.returns),
         **_fields(entry, "stages", "transfers", "returns"),

@@ -5,6 +5,7 @@
     orders + pipeline ──▶ simulator ──────────▶ step_time (or the largest load of an endless pipeline)
     orders            ──▶ most in flight ─────▶ stages[].in_flight ──▶ memory.activations
     pipeline.stages   ──▶ resident, workspace ▶ memory.weights + gradients + optimizer, memory.workspace
+    pipeline.stages   ──▶ buckets ────────────▶ reduce
     transfers         ◀─▶ returns               one tensor, the same link there and back
 
 `validate_plan` checks that a plan belongs to a model and a cluster.
@@ -16,7 +17,7 @@ from itertools import pairwise
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import OPTIMIZER_STATE
-from pipeplan.core.pipeline import Transfer
+from pipeplan.core.pipeline import Transfer, exposed
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind
 from pipeplan.core.validate.memory import validate_memory
@@ -39,7 +40,7 @@ def validate_claims(plan: Plan) -> None:
     what = f"the plan for {plan.model!r}"
     refuse(what, [*_names(plan), *_places(plan), *_transfers(plan)])
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
-    refuse(what, [*_lists(plan), *_memory(plan), *stage_claims(plan), *_step_time(plan)])
+    refuse(what, [*_lists(plan), *_buckets(plan), *_memory(plan), *stage_claims(plan), *_step_time(plan)])
     validate_memory(plan.schedule, plan.pipeline)
 
 
@@ -148,6 +149,26 @@ def _lists(plan: Plan) -> Iterator[str]:
     for number, stage in enumerate(plan.stages):
         if number in reduced and stage.replicas == 1 and number not in tied:
             yield f"stage {number} has one replica and no tied weights, but a reduction of gradients"
+
+
+def _buckets(plan: Plan) -> Iterator[str]:
+    """Yield contradictions between a stage's buckets, its layers and its reduction."""
+    for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
+        buckets = priced.buckets
+        if not buckets:
+            continue
+        layers, own = sum(bucket.layers for bucket in buckets), [bucket for bucket in buckets if bucket.layers]
+        if own and layers != len(stage.layers):
+            yield f"the buckets of stage {number} have {layers} layers; it has {len(stage.layers)}"
+        if any(a.ready < b.ready for a, b in pairwise(buckets)):
+            yield f"a bucket of stage {number} is ready before the one that is summed before it"
+        if buckets[0].ready > max(priced.total(Kind.BACKWARD), priced.total(Kind.WEIGHT_GRADIENT)):
+            yield f"a bucket of stage {number} is ready before the last backward begins"
+        if exposed(buckets) != priced.reduce:
+            yield (
+                f"the sums of stage {number} end {exposed(buckets)} ns behind its last backward by its buckets, and "
+                f"{priced.reduce} ns by its reduction"
+            )
 
 
 def _memory(plan: Plan) -> Iterator[str]:

@@ -42,8 +42,17 @@ def test_save_and_load(tmp_path: Path) -> None:
     plan().save(tmp_path / "plan.json")
     assert Plan.load(str(tmp_path / "plan.json")) == plan()
     data = json.loads((tmp_path / "plan.json").read_text())
-    assert data["format"] == "pipeplan-plan/2"
+    assert data["format"] == "pipeplan-plan/3"
     assert data["schedule"]["orders"][0] == "0F0 0F1 0B0 0B1 0U"
+
+
+def test_a_plan_of_version_2_has_no_buckets(tmp_path: Path) -> None:
+    """A file from before buckets is read as it was meant: all gradients are summed behind the last backward."""
+    data = broken(format="pipeplan-plan/2")
+    for stage in data["pipeline"]["stages"]:
+        del stage["buckets"]
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    assert Plan.load(tmp_path / "plan.json") == plan()
 
 
 def test_times_of_single_slices_have_no_place_in_this_format() -> None:
