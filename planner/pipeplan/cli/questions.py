@@ -1,7 +1,7 @@
 """Arguments that several commands share: the model, the cluster and the job."""
 
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,12 @@ def add_questions(parser: ArgumentParser) -> None:
         help="compute activations again in the backward: never, of those layers that it takes to fit, of all",
     )
     parser.add_argument("--zero1", action="store_true", help="replicas share out the optimiser's state (ZeRO stage 1)")
+    parser.add_argument(
+        "--overlap-reduction",
+        action=BooleanOptionalAction,
+        default=False,
+        help="sum gradients in buckets while the last backward runs",
+    )
     parser.add_argument(
         "--order",
         default="search",
@@ -181,6 +187,7 @@ def read_job(options: Namespace, model: "Model") -> "Job":
         equal_replicas=options.equal_replicas,
         recompute=Recompute(options.recompute),
         zero1=options.zero1,
+        overlap_reduction=options.overlap_reduction,
         intra_layer=options.intra_layer,
         order=Order(options.order),
         together=tuple(names(text) for text in options.together),

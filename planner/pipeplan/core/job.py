@@ -75,6 +75,8 @@ class Job:
     recompute : Recompute
     zero1 : bool
         Shard the optimiser's state over the replicas of a stage (Rajbhandari et al., ZeRO, 2020, stage 1).
+    overlap_reduction : bool
+        Sum a stage's gradients in buckets while its last backward still runs, instead of all behind it.
     order : Order
         Order of devices along the pipeline.
     together : tuple of tuple of str
@@ -104,6 +106,7 @@ class Job:
     equal_replicas: bool = False
     recompute: Recompute = Recompute.CHOOSE
     zero1: bool = False
+    overlap_reduction: bool = False
     order: Order = Order.SEARCH
     together: tuple[tuple[str, ...], ...] = ()
     no_cut_after: tuple[str, ...] = ()
@@ -119,7 +122,7 @@ class Job:
         self._set("batch", whole(self.batch, "the batch (samples of one step)", 1, MOST_SAMPLES))
         if self.memory is not None:
             self._set("memory", whole(self.memory, "memory (bytes that a device may use)"))
-        for name in ("extrapolate", "equal_replicas", "zero1", "intra_layer"):
+        for name in ("extrapolate", "equal_replicas", "zero1", "overlap_reduction", "intra_layer"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} is either True or False, not {shown(getattr(self, name))}")
         for name, what in (

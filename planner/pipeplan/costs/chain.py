@@ -6,6 +6,7 @@ and c + 1.
 """
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar
 
@@ -121,7 +122,8 @@ class Chain(LayerTables):
 
     # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
     SHAPES: ClassVar = {
-        **dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient", "update", "reduce"), ("Sn",)),
+        **dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient", "update"), ("Sn",)),
+        **dict.fromkeys(("reduce", "hides"), ("Sn",)),
         **dict.fromkeys(("optimizer", "resident", "saved", "output", "workspace", "forward_workspace"), ("Sn",)),
         **dict.fromkeys(("parameters", "gradients", "recomputable"), ("n",)),
         **dict.fromkeys(("reduce_base", "limit", "runtime"), ("S",)),
@@ -150,6 +152,11 @@ class Chain(LayerTables):
         stages, layers = self.forward.shape
         self.fill({"S": stages, "L": stages - 1, "n": layers, "c": layers - 1})
         object.__setattr__(self, "resident", self.parameters + self.gradients + self.optimizer)
+
+    @cached_property
+    def overlaps(self) -> bool:
+        """True if gradients are summed while the last backward runs."""
+        return bool(self.hides.any())
 
     @property
     def stages(self) -> int:

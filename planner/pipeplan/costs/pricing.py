@@ -8,12 +8,13 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, StageDevices
+from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Overlap, StageDevices
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import Job, Recompute
+from pipeplan.core.job import Job, Objective, Recompute
 from pipeplan.core.model import Layer, LayerCost, Model
-from pipeplan.core.pipeline import Hop, Pipeline, Stage, Transfer
+from pipeplan.core.pipeline import Bucket, Hop, Pipeline, Stage, Transfer, exposed
 from pipeplan.core.shared_weights import stages_holding, tied_stages
+from pipeplan.costs.buckets import best_buckets
 from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
 from pipeplan.costs.layers import layer_costs, optimizer_bytes
@@ -138,6 +139,16 @@ class Prices:
             )
         return tuple(found)
 
+    def hides(self, table: "Table") -> Array:
+        """Nanoseconds of each layer's last backward beside which gradients may be summed; shape (n,)."""
+        job = self.job
+        endless, waits = job.objective is Objective.BOTTLENECK, self.cluster.overlap is Overlap.NONE
+        if not job.overlap_reduction or endless or waits:
+            return np.zeros_like(table.backward)
+        if "any" in job.schedules and table.weight_gradient.any():  # of a split backward the weight gradient is last
+            return np.minimum(table.backward, table.weight_gradient)
+        return table.backward
+
     @cached_property
     def recomputable(self) -> NDArray[np.bool_]:
         """Layers that the search may recompute."""
@@ -174,6 +185,7 @@ class Prices:
             optimizer=-(-self.optimizer // shares),
             reduce=np.stack([ring.times(self.parameters) for ring in around]),
             reduce_base=_array([ring.base for ring in around]),
+            hides=np.stack([self.hides(table) for table in tables]),
             saved=rows("saved"),
             output=rows("output"),
             workspace=rows("workspace"),
@@ -308,9 +320,7 @@ def _stage(
     forward, backward, input_gradient, weight_gradient, update, reduce, resident, saved = totals
     workspace, forward_workspace = most
     copies = chain.copies(a, b)
-    # Gradient sums in which the stage takes part: for its copies, and for weights of its own that others copy.
-    tied = [time for shared, time in zip(chain.shared, sums, strict=True) if shared.copied(a, b)]
-    tied += [int(w.home(np.array(time))[s]) for w, time in zip(chain.shared, sums, strict=True) if w.left(a, b)]
+    reduce, buckets = _reduction(chain, span, sums, reduce + int(chain.reduce_base[s]) if reduce else 0)
     received = int(chain.boundary[s - 1, a - 1]) if a else 0
     # Recomputed layers: added time, bytes not stored, bytes rebuilt while the backward runs.
     repeated = sum(int(chain.forward[s, i]) for i in again)
@@ -322,12 +332,48 @@ def _stage(
         input_gradient=input_gradient + repeated,
         weight_gradient=weight_gradient,
         update=update + sum(int(shared.update[s]) for shared in copies),
-        reduce=sum(tied) + (reduce + int(chain.reduce_base[s]) if reduce else 0),
+        reduce=reduce,
         resident=resident + sum(int(shared.resident[s]) for shared in copies),
         held=saved + received - freed,
         workspace=max(workspace, *rebuilt, 0),
         forward_workspace=forward_workspace,
+        buckets=buckets,
     )
+
+
+def _reduction(
+    chain: Chain, span: tuple[int, int, int], sums: Sequence[int], alone: int
+) -> tuple[int, tuple[Bucket, ...]]:
+    """Return what a stage still sums behind its last backward, in nanoseconds, and its buckets.
+
+    Parameters
+    ----------
+    alone : int
+        Nanoseconds to sum all gradients of the stage's own layers at once.
+
+    Notes
+    -----
+    Weights that another stage copies are summed by themselves, behind the last backward. The bounds count them as if
+    their part of ``alone`` were still hidden, or saved (`SharedWeights.home`); the larger of the two counts here.
+    """
+    s, a, b = span
+    joint = list(zip(chain.shared, sums, strict=True))
+    copied = sum(time for shared, time in joint if shared.copied(a, b))  # for copies of other stages' weights
+    left = [(shared, time) for shared, time in joint if shared.left(a, b)]  # for weights of its own that others copy
+    behind = copied + sum(int(shared.home(np.array(time))[s]) for shared, time in left)
+    if not chain.overlaps:
+        return alone + behind, ()
+    times, hides, base = chain.reduce[s, a:b].tolist(), tuple(chain.hides[s, a:b].tolist()), int(chain.reduce_base[s])
+    buckets = best_buckets(tuple(times), hides, base)
+    total = exposed(buckets) + behind
+    if left:
+        for shared, _ in left:
+            times[shared.layers[0] - a] -= int(shared.reduced[s])
+        buckets = best_buckets(tuple(times), hides, base)
+        total = max(total, exposed(buckets) + copied + sum(time for _, time in left))
+    if total > exposed(buckets):
+        buckets = (*buckets, Bucket(0, 0, total - exposed(buckets)))
+    return total, buckets
 
 
 def _links(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> set[Link]:

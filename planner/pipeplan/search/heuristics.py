@@ -230,7 +230,7 @@ class _Judge:
                     continue
                 break
             candidate = self._candidates(turn, first.proposal)[first.family]
-            key = first.proposal, candidate.family.name, candidate.in_flight
+            key = first.proposal, candidate.family.name, candidate.in_flight, candidate.chain.overlaps
             if key not in self._simulated:
                 if time.monotonic() >= until:
                     turn.late = CUT_SHORT
@@ -264,7 +264,8 @@ class _Judge:
 
     def _candidates(self, turn: _Turn, proposal: Proposal) -> list[Candidate]:
         """The candidates of a proposal's devices and micro-batch size, one per family."""
-        return self.proposals.candidates(self.space, proposal.rows, proposal.size, turn.free)
+        overlaps = turn.name not in PLANNERS or PLANNERS[turn.name].overlaps
+        return self.proposals.candidates(self.space, proposal.rows, proposal.size, turn.free, overlaps)
 
 
 def baselines(

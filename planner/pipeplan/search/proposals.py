@@ -6,6 +6,8 @@ They do not depend on the job's schedules, so `compare` makes them once for all 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+import numpy as np
+
 from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
 from pipeplan.baselines.planners import PLANNERS, unlike
 from pipeplan.core.cluster import Cluster
@@ -43,7 +45,8 @@ class Proposals:
 
     def begin(self, space: Space) -> None:
         """Forget what was made for another model, cluster or job."""
-        asked = space.model, space.cluster, replace(space.job, schedules=())
+        any_order = ("any",) if "any" in space.job.schedules else ()  # which hides less of the reductions
+        asked = space.model, space.cluster, replace(space.job, schedules=any_order)
         known = self._asked
         if known is None or known[0] is not asked[0] or known[1] is not asked[1] or known[2] != asked[2]:
             self._asked = asked
@@ -68,9 +71,12 @@ class Proposals:
                 self._made[name, size] = (str(reason),)
         return self._made[name, size]
 
-    def candidates(self, space: Space, rows: Rows, size: int, free: bool) -> list[Candidate]:
-        """The space's candidates on these devices, one per family."""
-        return space.candidates_of(self._chain(space, rows, size), free)
+    def candidates(self, space: Space, rows: Rows, size: int, free: bool, overlaps: bool = True) -> list[Candidate]:
+        """The space's candidates on these devices, one per family; reductions overlap at most if ``overlaps``."""
+        chain = self._chain(space, rows, size)
+        if chain.overlaps and not overlaps:
+            chain = replace(chain, hides=np.zeros_like(chain.hides))
+        return space.candidates_of(chain, free)
 
     def _cut(self, space: Space, name: str, size: int) -> tuple[Proposal, ...]:
         """A partitioner's boundaries; devices without layers are left out."""

@@ -221,11 +221,20 @@ class Scope:
             if len(self.space.classes) > len(kinds):
                 yield sentences.UNLIKE_NODES
         if self.replicated or (self.several and self.model.ties and self.step):
-            yield sentences.OVERLAPPED
+            yield from self._reductions()
         if self.replicated:
             yield sentences.SHARDED
             if not self.job.zero1 and OPTIMIZER_STATE[self.job.optimizer]:
                 yield sentences.STATE
+
+    def _reductions(self) -> Iterator[str]:
+        if not self.job.overlap_reduction or not self.step or self.space.cluster.overlap is Overlap.NONE:
+            yield sentences.OVERLAPPED
+            return
+        if len({device.node for device in self.space.cluster.devices}) > 1:
+            yield sentences.BUCKETS_ON_CARDS
+        if self.job.recompute is Recompute.CHOOSE:
+            yield sentences.HIDDEN_AGAIN
 
     def _layouts_left_out(self) -> Iterator[str]:
         """Yield the sentences on placements that are left out on large clusters."""

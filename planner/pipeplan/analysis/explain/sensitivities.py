@@ -12,7 +12,7 @@ from typing import Literal
 
 from pipeplan.analysis.explain.path import timed
 from pipeplan.analysis.explain.setting import Setting, is_card
-from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer, exposed
 from pipeplan.core.schedule import Kind
 from pipeplan.core.timeline import Span, TransferSpan
 from pipeplan.simulate import simulate
@@ -121,7 +121,7 @@ def candidates(setting: Setting) -> Iterator[Sensitivity]:
     tied = {s for group in pipeline.tied for s in group}
     alone = [(s,) for s in range(len(pipeline.stages)) if s not in tied]
     for group in sorted([*alone, *pipeline.tied]):
-        if any(pipeline.stages[s].reduce for s in group):
+        if any(pipeline.stages[s].reduce or pipeline.stages[s].buckets for s in group):
             yield Sensitivity(
                 "reduction", f"gradient reduction of {' and '.join(map(setting.stage, group))}", stages=group
             )
@@ -177,7 +177,14 @@ def _sped_up(pipeline: Pipeline, faster: Sequence[Sensitivity]) -> Pipeline:
     def stage(s: int, old: Stage) -> Stage:
         factor = dict.fromkeys(Kind, FASTER if s in working else GRAIN)
         factor[Kind.REDUCE] = FASTER if s in reducing else GRAIN
-        return old.with_durations(lambda kind, part: old.duration(kind, part) * factor[kind])
+        new = old.with_durations(lambda kind, part: old.duration(kind, part) * factor[kind])
+        if not old.buckets:
+            return new
+        buckets = [
+            Bucket(each.layers, each.ready * factor[Kind.BACKWARD], each.time * factor[Kind.REDUCE])
+            for each in old.buckets
+        ]
+        return replace(new, reduce=exposed(buckets))
 
     def scaled(old: Transfer) -> Transfer:
         factor = FASTER if links & set(old.resources) else GRAIN

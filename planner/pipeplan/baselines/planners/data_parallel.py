@@ -37,8 +37,9 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
 
 PLANNER = BaselinePlanner(
     "data-parallel",
-    "the whole model on every device, gradients summed once per step",
-    "the common practice, except that gradients are summed after the last backward, not in buckets during it",
+    "the whole model on every device, gradients summed behind the last backward",
+    "gradient accumulation as written by hand: one sum once per step",
     (),
     arrange,
+    overlaps=False,
 )

@@ -31,6 +31,7 @@ from pipeplan.search.space.candidates import in_flight
 from pipeplan.search.space.device_groups import DeviceClass, Modes, all_modes, placements
 from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.search.space.space import Space
+from pipeplan_formulations.common.exposed import Exposed
 from pipeplan_formulations.common.layer_tables import sums_before
 from pipeplan_formulations.common.recomputation import shared_recomputation
 from pipeplan_formulations.common.span_options import IMPOSSIBLE, SpanOptions
@@ -143,10 +144,11 @@ class ShapeTables:
         self._update = np.stack([sums([-(-table.update // share) for share in shares]) for table in tables])
         rings = [[_rings(space, each, r) for r in range(1, most + 1)] for each in classes]
         parameters = prices.parameters
-        self._reduce = np.stack(
-            [sums([np.minimum.reduce([ring.times(parameters) for ring in own]) for own in row]) for row in rings]
+        self._reductions = Exposed(
+            np.stack([[np.minimum.reduce([ring.times(parameters) for ring in own]) for own in row] for row in rings]),
+            np.stack([prices.hides(table) for table in tables])[:, None],
+            np.array([[min(ring.base for ring in own) for own in row] for row in rings], np.int64),
         )
-        self._reduce_base = np.array([[min(ring.base for ring in own) for own in row] for row in rings], np.int64)
         self._limit = np.array([usable_memory(each.kind, job) for each in classes], np.int64)
         self._options = [
             shared_recomputation(
@@ -202,7 +204,7 @@ class ShapeTables:
             ],
             update=[self._update[c, w, b] - self._update[c, w, a] for c, w, a, b in spans],
             weight=[0] * depth,
-            reduce=[self._reduction(*span) for span in spans],
+            reduce=[self._reductions((c, w), a, b) for c, w, a, b in spans],
             send=send,
             back=send,
             link=send,
@@ -223,11 +225,6 @@ class ShapeTables:
         found = np.where(fits, values(terms, sums), NEVER)
         least: Array = found.reshape(len(shapes), len(edges)).min(axis=1, initial=NEVER)
         return least
-
-    def _reduction(self, kind: Array, width: Array, a: Array, b: Array) -> Array:
-        """R: with its base where a layer reduces."""
-        total: Array = self._reduce[kind, width, b] - self._reduce[kind, width, a]
-        return total + np.where(total > 0, self._reduce_base[kind, width], 0)
 
     def _recomputed(self, kind: Array, width: Array, a: Array, b: Array, held: Array, received: Array) -> Array:
         """Least recomputed forward time with which a stage fits, a lower bound where that is unknown."""
