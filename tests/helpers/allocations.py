@@ -9,6 +9,7 @@ from math import ceil, lcm
 import numpy as np
 from hypothesis import strategies as st
 
+from helpers.partitions import exposed
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, Place
 
 
@@ -197,10 +198,10 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
 
 
 def reduction(problem: ChainAllocation, place: Place) -> int:
-    """Reduction time R of a stage, summed layer by layer."""
-    w = problem.widths.index(place.width)
-    parts = sum(int(problem.reduce[place.kind, w, i]) for i in range(place.start, place.end))
-    return parts + (int(problem.reduce_base[place.kind, w]) if parts else 0)
+    """Reduction time R of a stage, what its last backward hides left out, layer by layer."""
+    w, layers = problem.widths.index(place.width), slice(place.start, place.end)
+    parts, hides = problem.reduce[place.kind, w, layers].tolist(), problem.hides[place.kind, layers].tolist()
+    return exposed(parts, hides, int(problem.reduce_base[place.kind, w]))
 
 
 def own_endings(problem: ChainAllocation, stages: Allocation) -> int:
@@ -284,6 +285,9 @@ def chain_allocations(draw, layers=6, devices=4) -> ChainAllocation:
         first=tuple(draw(modes) for _ in range(forced[0])),
         last=tuple(draw(modes) for _ in range(forced[1])),
     )
+    if draw(st.booleans()):
+        hides = rng.integers(0, problem.backward + 1) * rng.integers(0, 2, (kinds, n))
+        problem = replace(problem, hides=hides, reduce=problem.reduce * draw(st.sampled_from([1, 3])))
     if problem.objective == "bottleneck" and draw(st.booleans()):
         problem = replace(problem, samples=problem.micro_batches * draw(st.integers(2, 4)))
     memory_kind = draw(st.sampled_from(["free", "tight", "tight", "tight", "scarce"]))

@@ -72,6 +72,8 @@ def random_joint(seed: int, layers: int = 5, stages: int = 3, most: int = 3) -> 
     if rng.integers(3) == 0:
         by = int(rng.choice([2, 2 * top]))
         joined = np.maximum(joined + rng.integers(-by, by + 1, joined.shape), 0)
+    if rng.integers(2):
+        chain = replace(chain, hides=np.minimum(joined, weight))
     return JointPipeline(chain, joined)
 
 

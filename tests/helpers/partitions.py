@@ -1,7 +1,7 @@
 """Chain partition instances, with an independent evaluation and brute force, term by term from the equations."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -111,10 +111,19 @@ def fits(problem: ChainPartition, boundaries: Boundaries) -> bool:
 def reduction(problem: ChainPartition, boundaries: Boundaries, s: int) -> int:
     """Reduction time R_s, part by part."""
     layers = range(boundaries[s], boundaries[s + 1])
-    parts = [int(problem.reduce[s, i]) for i in layers]
-    base = int(problem.reduce_base[s]) if any(parts) else 0
+    parts, hides = ([int(table[s, i]) for i in layers] for table in (problem.reduce, problem.hides))
     tied = sum(tie.reduce[s] for tie in problem.ties if has_copy(tie, layers))
-    return sum(parts) + base + tied + sum(tie.home[s] for tie in problem.ties if is_home(tie, layers))
+    tied += sum(tie.home[s] for tie in problem.ties if is_home(tie, layers))
+    return exposed(parts, hides, int(problem.reduce_base[s])) + tied
+
+
+def exposed(reduce: Sequence[int], hides: Sequence[int], base: int) -> int:
+    """What is left of a stage's reduction when its last backward has ended, from what each layer needs and hides.
+
+    The layers up to any one that reduces wait for it, and what lies before it in the stage is still to be run backward.
+    """
+    left = [base + sum(reduce[: i + 1]) - sum(hides[:i]) for i in range(len(reduce)) if any(reduce[: i + 1])]
+    return max([0, *left])
 
 
 def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
@@ -282,6 +291,8 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
         found["reduce"] = rng.integers(0, 3 * largest, (depth, n)) * rng.integers(0, 2, (depth, n))
         if draw(st.booleans()):
             found["reduce_base"] = rng.integers(0, 3 * largest, depth)
+        if draw(st.booleans()):
+            found["hides"] = rng.integers(0, 3 * largest, (depth, n)) * rng.integers(0, 2, (depth, n))
     found["alternating"] = draw(st.booleans())
     if problem.objective == "bottleneck" and draw(st.booleans()):
         found["samples"] = many * draw(st.integers(1, 4))
@@ -351,7 +362,8 @@ def late_endings(seed: int) -> ChainPartition:
     problem = chain_partition(*times, micro_batches=int(rng.integers(1, 4)))
     send, back = rng.integers(0, 60, (2, stages - 1, layers - 1))
     late = (np.arange(stages) > 0)[:, None]
-    return replace(problem, send=send, send_back=back, reduce=rng.integers(0, 150, (stages, layers)) * late)
+    reduce, hides = rng.integers(0, 150, (stages, layers)) * late, rng.integers(0, 2) * times[1]
+    return replace(problem, send=send, send_back=back, reduce=reduce, hides=hides)
 
 
 def short_of_memory(seed: int) -> ChainPartition:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from helpers.allocations import chain_allocations, every_allocation
+from helpers.allocations import chain_allocations, every_allocation, reduction
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
@@ -84,12 +84,11 @@ def _stage(problem: ChainAllocation, stages: Allocation, s: int) -> Stage:
     span, w = slice(place.start, place.end), problem.widths.index(place.width)
     again = problem.recompute(stages)[s]
     assert again is not None
-    reduce = int(problem.reduce[place.kind, w, span].sum())
     return Stage(
         forward=int(problem.forward[place.kind, span].sum()),
         backward=int(problem.backward[place.kind, span].sum() + sum(problem.forward[place.kind, i] for i in again)),
         update=int(problem.update[place.kind, w, span].sum()),
-        reduce=reduce + (int(problem.reduce_base[place.kind, w]) if reduce else 0),
+        reduce=reduction(problem, place),
     )
 
 
@@ -122,10 +121,12 @@ def test_no_schedule_ends_before_the_second_stage(
     problem = played(problem)
     assume(problem.layers > 1 and problem.cuts[0])
     heavy = 20 * (1 + (np.arange(problem.layers) > 0))
+    backward = np.where(heavy > 20, problem.backward + 20, problem.backward % 2)
     problem = replace(
         problem,
         forward=np.where(heavy > 20, problem.forward + 20, problem.forward % 2),
-        backward=np.where(heavy > 20, problem.backward + 20, problem.backward % 2),
+        backward=backward,
+        hides=np.minimum(problem.hides, backward),
         update=problem.update + ending * (np.arange(problem.layers) == 1),
         send=problem.send % 3,
         send_back=problem.send_back % 3,

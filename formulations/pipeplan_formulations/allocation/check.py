@@ -11,6 +11,8 @@ def check(problem: AllocationTables) -> None:
         raise ValueError(f"widths are {problem.widths}; list each once, from 1 up, ascending")
     if problem.micro_batches < 1 or problem.unit < 1:
         raise ValueError(f"{problem.micro_batches} micro-batches, {problem.unit} devices a unit: both are at least 1")
+    if (problem.hides > problem.backward).any():
+        raise ValueError("a layer's backward hides sums for longer than it takes: hides exceeds backward")
     if int(problem.node.min()) < 1:
         raise ValueError(f"a node has at least one unit, not {int(problem.node.min())}")
     for name, choices in {

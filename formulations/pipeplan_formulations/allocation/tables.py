@@ -14,12 +14,12 @@ import numpy as np
 
 from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.terms import Overlap
+from pipeplan_formulations.common.exposed import Exposed, Indices
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables
 from pipeplan_formulations.common.mode import Mode
 from pipeplan_formulations.common.recomputation import shared_recomputation
 from pipeplan_formulations.common.span_options import SpanOptions
 
-Indices = Array | int
 InFlightRule = Literal["sno", "so", "fbp", "full", "non_increasing"]
 
 
@@ -64,7 +64,7 @@ class AllocationTables(LayerTables):
 
     # Axes: C kinds, W widths, n layers, c = n − 1 cuts, 2 for inside and outside a node.
     SHAPES: ClassVar = {
-        **dict.fromkeys(("forward", "backward"), ("Cn",)),
+        **dict.fromkeys(("forward", "backward", "hides"), ("Cn",)),
         **dict.fromkeys(("update", "reduce", "resident"), ("CWn",)),
         **dict.fromkeys(("saved", "output", "workspace", "recomputable"), ("n",)),
         **dict.fromkeys(("limit", "units", "node"), ("C",)),
@@ -197,6 +197,11 @@ class AllocationTables(LayerTables):
         )
 
     @cached_property
+    def exposed(self) -> Exposed:
+        """R of any span, by kind and index of the width."""
+        return Exposed(self.reduce, self.hides[:, None], self.reduce_base)
+
+    @cached_property
     def received_at(self) -> Array:
         """Bytes that a stage which begins at each boundary receives, shape (n + 1,); none at either end."""
         return np.concatenate([[0], self.received, [0]])
@@ -239,9 +244,7 @@ class AllocationTables(LayerTables):
 
     def reductions(self, kind: int, w: Indices, starts: Indices, ends: Indices) -> Array:
         """R of stages on layers start … end − 1; ``w`` is the index of the width. Shapes broadcast."""
-        reduce = self.prefix["reduce"][kind]
-        found: Array = reduce[w, ends] - reduce[w, starts]
-        return found + np.where(found > 0, self.reduce_base[kind, w], 0)
+        return self.exposed((kind, w), starts, ends)
 
     def endings(self, kind: int, w: Indices, starts: Indices, ends: Indices) -> Array:
         """E of stages, their gradient reduction and update; see `reductions`."""

@@ -43,6 +43,9 @@ class LayerTables:
         Time that the layer's gradients add to the all-reduce among the replicas of its stage.
     reduce_base : array of int, one number per row
         Time of that all-reduce that does not depend on bytes; it counts for stages with a layer of ``reduce`` > 0.
+    hides : array of int
+        h: part of the layer's last backward beside which gradients of layers behind it on the stage may be summed
+        (`exposed`). If it is 0 everywhere, the all-reduce begins when the last backward has ended.
     resident : array of int
         P: bytes that stay for the whole step: parameters, gradients, optimizer state.
     saved, output : array of int
@@ -65,6 +68,7 @@ class LayerTables:
     update: Array = LEFT_OUT
     reduce: Array = LEFT_OUT
     reduce_base: Array = LEFT_OUT
+    hides: Array = LEFT_OUT
     resident: Array = LEFT_OUT
     saved: Array = LEFT_OUT
     output: Array = LEFT_OUT
@@ -105,7 +109,7 @@ class LayerTables:
     @cached_property
     def prefix(self) -> dict[str, Array]:
         """Sums along the layers: ``prefix[name][..., b] - prefix[name][..., a]`` is the sum of layers a … b − 1."""
-        names = ("forward", "backward", "update", "reduce", "resident", "saved")
+        names = ("forward", "backward", "update", "resident", "saved")
         return {name: sums_before(getattr(self, name)) for name in names}
 
     def fill(self, sizes: Mapping[str, int]) -> None:

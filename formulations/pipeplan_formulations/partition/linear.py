@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.common.mip.exposed import exposed_reduction
 from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.common.scaling import Scale
 from pipeplan_formulations.partition.instance import ChainPartition
@@ -84,9 +85,16 @@ def _link_times(model: PartitionModel, problem: ChainPartition, scale: Scale, na
 def _reduction(
     model: PartitionModel, problem: ChainPartition, scale: Scale, s: int, on: Membership, tie_flags: TieFlags
 ) -> Expression:
-    """R_s: sum over the layers, the base if one of them reduces, and the parts of ties that are split."""
+    """R_s: what is exposed of the layers' reduction, and the parts of ties that are split.
+
+    If nothing is hidden, the former is the sum over the layers, and the base if one of them reduces.
+    """
     total = Expression({})
-    if problem.reduce.any():
+    if problem.hides[s].any():
+        inside = [on(s, layer) for layer in range(problem.layers)]
+        reduce, hides = problem.reduce[s].tolist(), problem.hides[s].tolist()
+        total = exposed_reduction(model, inside, reduce, hides, int(problem.reduce_base[s]), scale.unit)
+    elif problem.reduce.any():
         rounded = scale.down(problem.reduce[s])
         total = model.over_stage(s, np.insert(np.cumsum(rounded), 0, 0))
         base = scale.down(int(problem.reduce_base[s]))

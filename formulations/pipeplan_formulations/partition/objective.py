@@ -156,9 +156,7 @@ def period(problem: Terms, count: int, time: Nanoseconds, once: Nanoseconds) -> 
 
 def reductions(problem: PartitionTables, s: Array, a: Array, b: Array) -> Array:
     """R_s of the stages s on layers a … b − 1; arrays that broadcast."""
-    total, some = problem.prefix["reduce"], problem.prefix["reduced"]
-    result: Array = total[s, b] - total[s, a]
-    result = result + problem.reduce_base[s] * (some[s, b] > some[s, a])
+    result = problem.exposed((s,), a, b)
     for tie in problem.ties:
         result = result + np.array(tie.reduce)[s] * tie.has_copy(a, b) + np.array(tie.home)[s] * tie.is_home(a, b)
     return result

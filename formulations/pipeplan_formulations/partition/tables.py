@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan_formulations.common.exposed import Exposed
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables, sums_before
 from pipeplan_formulations.common.recomputation import shared_recomputation
 from pipeplan_formulations.common.span_options import SpanOptions
@@ -64,7 +65,7 @@ class PartitionTables(LayerTables):
 
     # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
     SHAPES: ClassVar = {
-        **dict.fromkeys(("forward", "backward", "weight", "update", "reduce", "where"), ("Sn",)),
+        **dict.fromkeys(("forward", "backward", "weight", "update", "reduce", "hides", "where"), ("Sn",)),
         **dict.fromkeys(("send", "send_back", "link"), ("Lc",)),
         "recomputable": ("n",),
         "cuts": ("c",),
@@ -116,15 +117,19 @@ class PartitionTables(LayerTables):
 
     @cached_property
     def prefix(self) -> dict[str, Array]:
-        """As in `LayerTables`, all of shape (S, n + 1); ``reduced`` counts the layers with ``reduce`` > 0."""
+        """As in `LayerTables`, and of ``weight``, all of shape (S, n + 1)."""
         tables = {
-            **{name: getattr(self, name) for name in ("forward", "backward", "update", "reduce")},
+            **{name: getattr(self, name) for name in ("forward", "backward", "update")},
             "weight": np.zeros_like(self.forward) if self.weight is None else self.weight,
             "resident": np.broadcast_to(self.resident, self.forward.shape),
             "saved": self.bytes.saved,
-            "reduced": self.reduce > 0,
         }
         return {name: sums_before(table) for name, table in tables.items()}
+
+    @cached_property
+    def exposed(self) -> Exposed:
+        """R_s without ties, of any span of stage s."""
+        return Exposed(self.reduce, self.hides, self.reduce_base)
 
     @cached_property
     def through(self) -> tuple[Counts, ...]:

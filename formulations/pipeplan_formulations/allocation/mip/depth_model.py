@@ -15,6 +15,7 @@ from pipeplan_formulations.allocation.terms import (
     stage_load,
     two_phase_delay,
 )
+from pipeplan_formulations.common.mip.exposed import exposed_reduction
 from pipeplan_formulations.common.mip.model import Expression, LinearModel, sum_of
 from pipeplan_formulations.common.scaling import Scale
 
@@ -135,11 +136,18 @@ class _Objective(Frame):
         return total + self._reduction(s, kind, width)
 
     def _reduction(self, s: int, kind: int, width: int) -> Expression:
-        """R of stage s if it is of this mode, else 0; the base counts once if a layer has gradients to reduce."""
+        """R of stage s if it is of this mode, else 0.
+
+        If nothing is hidden, it is the sum over the layers, and the base if one of them has gradients to reduce.
+        """
         problem, w, on = self.problem, self.problem.widths.index(width), self.on[s][kind, width]
-        base = self.switch()
+        if problem.hides[kind].any():
+            reduce, hides = problem.reduce[kind, w].tolist(), problem.hides[kind].tolist()
+            base, unit = int(problem.reduce_base[kind, w]), self.scale.unit
+            return unit * exposed_reduction(self.rows, on, reduce, hides, base, unit)
+        some = self.switch()
         for i in range(problem.layers):
             if problem.reduce[kind, w, i]:
-                self.at_least(base - on[i])
+                self.at_least(some - on[i])
         parts = sum_of(int(problem.reduce[kind, w, i]) * on[i] for i in range(problem.layers))
-        return parts + int(problem.reduce_base[kind, w]) * base
+        return parts + int(problem.reduce_base[kind, w]) * some

@@ -96,10 +96,11 @@ class Spans:
             room = (target - self.before[:-1]) // problem.share(width)
         ends = np.searchsorted(work, work[:-1] + room, side="right") - 1
         fitting = last_that_may_fit(problem, kind, w, 1)
-        if problem.objective == "step":  # (7) without sends, recomputation and the base of the reduction
-            busy = problem.share(width) * work + problem.prefix["update"][kind, w] + problem.prefix["reduce"][kind, w]
-            left = busy[:-1] + target - self.forward_before[:-1]
-            fitting = np.minimum(fitting, np.searchsorted(busy, left, side="right") - 1)
+        if problem.objective == "step":  # (7) without sends and recomputation; its R is at least 0, and Σ (p − h)
+            alone = problem.share(width) * work + problem.prefix["update"][kind, w]
+            for busy in (alone, alone + sums_before(problem.reduce[kind, w] - problem.hides[kind])):
+                left = busy[:-1] + target - self.forward_before[:-1]
+                fitting = np.minimum(fitting, np.searchsorted(busy, left, side="right") - 1)
         return np.maximum(np.minimum(np.where(room < 0, 0, ends), fitting), starts)
 
     def _lookup(self, kind: int, w: int, starts: Array, ends: Array, in_flight: Array) -> Array:

@@ -113,8 +113,7 @@ def added(
                 )
     # The load, or the own term of (3).
     if settings.quantity == "load":
-        once = problem.prefix["reduce"][c, w][ends] - problem.prefix["reduce"][c, w][starts]
-        once = once + np.where(once > 0, problem.reduce_base[c, w], 0)
+        once = problem.reductions(c, w, starts, ends)
         load = -(-stage_load(problem.overlap, many, forward, backward, send, into, once) // problem.divisor)
         return Added(load, np.zeros_like(forward), backward, is_open, refused)
     wait = (many - 1) * into if problem.overlap == "none" else 0

@@ -189,11 +189,14 @@ class LinearModel:
         self.equal(expression - Expression({new: 1}))
         return Expression({new: 1})
 
-    def largest(self, expressions: Sequence[Expression]) -> Expression:
-        """A variable that is at least each expression, one of which is at least 0; their maximum when minimised."""
+    def largest(self, expressions: Sequence[Expression], time: bool = False) -> Expression:
+        """A variable that is at least each expression, and 0; their maximum when minimised.
+
+        ``time``: it is in the objective's unit.
+        """
         high = max(self.most(expression) for expression in expressions)
         low = max(0, *(self.least(expression) for expression in expressions))
-        new = self.real(low, max(low, high))
+        new = (self.time if time else self.real)(low, max(low, high))
         self.defined[new] = (Expression({}, low), *expressions)
         for expression in expressions:
             self.at_least(Expression({new: 1}) - expression)
