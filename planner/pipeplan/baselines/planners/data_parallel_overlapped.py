@@ -24,9 +24,7 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
         If the job sums all gradients behind the last backward, and as `data_parallel.arrange`.
     """
     if not job.overlap_reduction:
-        raise NotApplicable(
-            "the job sums all gradients behind the last backward; --overlap-reduction lets them overlap"
-        )
+        raise NotApplicable("gradients are summed behind the last backward; --overlap-reduction sums them earlier")
     return data_parallel.arrange(model, cluster, job, micro_batch)
 
 

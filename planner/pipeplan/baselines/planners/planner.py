@@ -57,10 +57,10 @@ class BaselinePlanner:
         ``arrange(model, cluster, job, micro_batch)`` returns the candidate arrangements for micro-batches of
         ``micro_batch`` samples; the best of them, evaluated like every other plan, is the baseline's plan. Raises
         `NotApplicable`.
-    overlaps : bool
-        Its gradients are summed while the last backward runs, if the job allows that.
     effort : callable
         ``effort(model, cluster)`` returns the approximate number of values that ``arrange`` evaluates.
+    overlaps : bool
+        Its gradients are summed while the last backward runs, if the job allows that.
     """
 
     name: str
@@ -68,8 +68,8 @@ class BaselinePlanner:
     source: str
     families: tuple[str, ...]
     arrange: Callable[[Model, Cluster, Job, int], tuple[Arrangement, ...]]
-    overlaps: bool = True
     effort: Callable[[Model, Cluster], int] = lambda model, cluster: 30 * len(model.layers) * len(cluster.devices)
+    overlaps: bool = True
 
 
 def unlike(arrangement: Arrangement, cluster: Cluster) -> str | None:
