@@ -39,7 +39,7 @@ class Plan:
 def evaluate(question: Question, prices: Prices, plan: Plan) -> int:
     """Nanoseconds of a step, or the largest load where that is the objective."""
     micro_batches = question.batch // plan.size
-    reduce = prices.reductions(plan.groups, plan.layers)
+    reduce = prices.reductions(plan.groups, plan.size, plan.layers)
     stages = [
         prices.stage(plan.groups, plan.size, plan.layers, s, plan.again[s], reduce[s]) for s in range(len(plan.groups))
     ]

@@ -101,6 +101,22 @@ def occupancy(link: Link, size: int) -> int:
     return 0 if link.bandwidth is None else ceil(Fraction(size * 10**9, link.bandwidth))
 
 
+def still_to_sum(moves: list[int], hidden: list[int], latency: int) -> int:
+    """What is left to sum when the last backward ends, for the best way to cut the layers into buckets."""
+    count, best = len(moves), None
+    for cuts in range(2 ** max(count - 1, 0)):  # bit i: a bucket ends between layers i and i + 1
+        now = free = -sum(hidden)
+        bucket = 0
+        for i in reversed(range(count)):  # the backward goes from the last layer to the first
+            now += hidden[i]
+            if moves[i]:
+                ready, bucket = now, bucket + moves[i]
+            if bucket and (i == 0 or cuts >> (i - 1) & 1):
+                free, bucket = max(free, ready) + latency + bucket, 0
+        best = free if best is None else min(best, free)
+    return max(best or 0, 0)
+
+
 @dataclass(frozen=True)
 class Ring:
     """An all-reduce: 2 (r − 1) rounds of ⌈size / r⌉ bytes over its slowest link."""
@@ -281,26 +297,49 @@ class Prices:
             limit=question.limit(kind),
         )
 
-    def reductions(self, groups: Groups, layers: Sequence[Sequence[int]]) -> list[int]:
-        """Nanoseconds that each stage sums gradients: among its replicas, and with stages that share weights."""
+    def reductions(self, groups: Groups, size: int, layers: Sequence[Sequence[int]]) -> list[int]:
+        """Nanoseconds that each stage sums gradients: among its replicas, and with stages that share weights.
+
+        Where sums may begin before the last backward has ended, what is left of them then. Weights that stages share
+        are summed behind it; what the first of their layers takes of the stage's own sums is left out then, or all of
+        it stays and the rest is added: whichever takes longer.
+        """
         question = self.question
         rings = [ring(question, groups, (s,)) for s in range(len(groups))]
-        found = []
-        for s, own in enumerate(layers):
-            moves = [rings[s].moves(question.parameters[i]) for i in own]
-            found.append(sum(moves) + (rings[s].latency if any(moves) else 0))
-        for tied, size in question.ties:
+        moves = [{i: rings[s].moves(question.parameters[i]) for i in own} for s, own in enumerate(layers)]
+        hidden = [{i: self.hidden(groups[s][0].kind, size, i) for i in own} for s, own in enumerate(layers)]
+
+        def left(s: int, own: dict[int, int]) -> int:
+            return still_to_sum([own[i] for i in layers[s]], [hidden[s][i] for i in layers[s]], rings[s].latency)
+
+        apart = [dict(own) for own in moves]
+        more, joint = [0] * len(layers), [0] * len(layers)
+        for tied, shared in question.ties:
             members = [s for s, own in enumerate(layers) if set(tied) & set(own)]
             if len(members) < 2:
                 continue
-            time = sum_of_copies(question, groups, members, size)
-            home = members[0]
-            whole = question.parameters[tied[0]]
-            known = rings[home].moves(whole) - rings[home].moves(whole - size)
-            found[home] += max(time - max(known, 0), 0)
-            for s in members[1:]:
-                found[s] += time
-        return found
+            time, home, whole = (
+                sum_of_copies(question, groups, members, shared),
+                members[0],
+                question.parameters[tied[0]],
+            )
+            known = max(rings[home].moves(whole) - rings[home].moves(whole - shared), 0)
+            apart[home][tied[0]] = max(apart[home][tied[0]] - known, 0)
+            for s in members:
+                joint[s] += time
+                more[s] += time if s != home else max(time - known, 0)
+        return [max(left(s, moves[s]) + more[s], left(s, apart[s]) + joint[s]) for s in range(len(layers))]
+
+    def hidden(self, kind: str, size: int, layer: int) -> int:
+        """Nanoseconds of a layer's last backward beside which gradients of later layers may be summed."""
+        job, table = self.question.job, self.table(kind, size)
+        if not job["overlap_reduction"] or job["objective"] == "bottleneck" or self.question.overlap == "none":
+            return 0
+        row = table[layer]
+        whole = row.backward + (row.forward if job["recompute"] == "full" else 0)
+        if "any" in job["schedules"] and any(each.weight_gradient for each in table):
+            return min(whole, row.weight_gradient)
+        return whole
 
     def tied(self, layers: Sequence[Sequence[int]]) -> list[set[int]]:
         """Disjoint sets of stages whose reductions are one collective."""

@@ -213,7 +213,7 @@ def _outside(question: Question, answer: Document, size: int, groups: Groups, la
 
 
 def _stages(prices: Prices, size: int, groups: Groups, layers: Layers, again: Layers) -> list[Stage]:
-    reduce = prices.reductions(groups, layers)
+    reduce = prices.reductions(groups, size, layers)
     return [prices.stage(groups, size, layers, s, again[s], reduce[s]) for s in range(len(groups))]
 
 

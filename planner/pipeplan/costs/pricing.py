@@ -149,6 +149,10 @@ class Prices:
             return np.minimum(table.backward, table.weight_gradient)
         return table.backward
 
+    def overlaps(self, kind: DeviceKind, micro_batch: int) -> bool:
+        """Return True if gradients on a kind of device may be summed while the last backward runs."""
+        return bool(self.job.overlap_reduction and self.hides(self.table(kind, micro_batch)).any())
+
     @cached_property
     def recomputable(self) -> NDArray[np.bool_]:
         """Layers that the search may recompute."""
@@ -368,7 +372,8 @@ def _reduction(
     total = exposed(buckets) + behind
     if left:
         for shared, _ in left:
-            times[shared.layers[0] - a] -= int(shared.reduced[s])
+            first = shared.layers[0] - a
+            times[first] = max(times[first] - int(shared.reduced[s]), 0)
         buckets = best_buckets(tuple(times), hides, base)
         total = max(total, exposed(buckets) + copied + sum(time for _, time in left))
     if total > exposed(buckets):
