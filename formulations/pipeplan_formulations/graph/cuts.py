@@ -48,7 +48,10 @@ class Cuts:
         self._before, self._behind = least + least @ self.above, least + self.above @ least
         self._forward = [problem.forward(star) for star in problem.stars]
         backward = [all(problem.descendants[r] >> star.source & 1 for r in star.readers) for star in problem.stars]
-        self._oriented = [ahead or back for ahead, back in zip(self._forward, backward, strict=True)]
+        oriented = [ahead or back for ahead, back in zip(self._forward, backward, strict=True)]
+        self._oriented = np.array(oriented, bool)
+        most = max((len(star.members) for star in problem.stars), default=1)
+        self._members = np.array([(*star.members, *(star.source,) * (most - len(star.members))) for star in problem.stars])
 
     def crossing(self, flow: int, end: int, leave: Array, enter: Array, first: bool) -> tuple[int, int]:
         """Least sums of a stage between the borders in front of ``end`` and of ``flow`` places, of these weights.
@@ -86,7 +89,7 @@ class Cuts:
     def _cut(self, flow: int, other: int, leave: Array, enter: Array, front: bool) -> int:
         problem = self._problem
         before, behind = self.fixed(flow)
-        if (before & behind).any():
+        if (before & behind).any() or not problem.stars:
             return 0
         # Groups that lie in the stage if they lie on its side of the border.
         here = np.ones(problem.groups, bool)
@@ -101,10 +104,13 @@ class Cuts:
         source, sink = problem.groups, problem.groups + 1
         node = np.where(before, source, np.where(behind, sink, np.arange(problem.groups)))
         stars: list[tuple[int, tuple[int, ...], bool, int]] = []
-        for e, star in enumerate(problem.stars):
+        side = (behind.astype(int) - before)[self._members]
+        split = self._oriented & ((side.min(axis=1) != side.max(axis=1)) | (side.min(axis=1) == 0))
+        for e in np.flatnonzero(split):
+            star = problem.stars[e]
             leaves = self._forward[e] != front
             weight, readers = int(leave[e] if leaves else enter[e]), self._ends(star, here, leaves)
-            if weight and readers and self._oriented[e]:
+            if weight and readers:
                 stars.append((star.source, readers, self._forward[e], weight))
                 total += weight
         unit = max(1, total >> BITS)
