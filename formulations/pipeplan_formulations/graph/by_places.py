@@ -25,7 +25,7 @@ from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.solvers import cp_model
 from pipeplan_formulations.graph.bounds import windows
 from pipeplan_formulations.graph.cuts import Cuts
-from pipeplan_formulations.graph.instance import GraphPartition, topological_order
+from pipeplan_formulations.graph.instance import GraphPartition
 from pipeplan_formulations.graph.mode import GraphMode, Line
 from pipeplan_formulations.graph.prefix import most_places
 
@@ -60,7 +60,8 @@ def relaxed(problem: GraphPartition, ceiling: int, seconds: float) -> int:
 class Relaxation:
     """Tables of the relaxation: time in multiples of the ceiling, and memory in multiples of the limit.
 
-    Attributes: ``time`` and ``bytes``, of shape (K, V, n), and ``allowed``, where a group can be.
+    Attributes: ``time`` and ``bytes``, of shape (K, V, n), and ``allowed``, where a group can be; ``crossing`` and
+    ``received``, of shape (K,), what tensors cost at least; ``top``, the value of the solutions that it is about.
     """
 
     def __init__(self, problem: GraphPartition, ceiling: int) -> None:
@@ -106,7 +107,9 @@ class Relaxation:
         own = multipliers.time[:, None] * self.time.transpose(1, 0, 2)
         own = own + multipliers.memory[:, None] * self.bytes.transpose(1, 0, 2)
         own = np.where(self.allowed.transpose(1, 0, 2), own, np.inf).min(axis=0)
-        budget = multipliers.time * (other.top / self.ceiling - self.crossing) + multipliers.memory * (1 - self.received)
+        budget = multipliers.time * (other.top / self.ceiling - self.crossing) + multipliers.memory * (
+            1 - self.received
+        )
         above, margin = self._cuts.above, MARGIN * (1 + float(multipliers.time.sum() + multipliers.memory.sum()))
         for p in (stage.start for stage in stages if stage.start):
             front, behind = (np.minimum(part.min(axis=0), LARGE) for part in (own[:p], own[p:]))
@@ -164,7 +167,7 @@ class Relaxation:
         For a solution of value T, in multiples of the ceiling: Σ λ T + Σ μ ≥ Σ λ time + Σ μ bytes + Σ π (y[b] − y[a]),
         which is a sum over the groups, each at least its least at any place and under any variant.
         """
-        cost, total, margin = self._costs(multipliers)
+        _, total, margin = self._costs(multipliers)
         share = multipliers.time.sum()
         if not np.isfinite(total):
             return self.top

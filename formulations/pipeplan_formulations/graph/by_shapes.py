@@ -2,9 +2,10 @@
 
 ::
 
-    any modes ──▶ one more stage in front, in each mode      bound: relaxation by places, with the parent's multipliers,
-              └─▶ no more stages                             then with its own
-                    └─▶ linear model of this shape           its modes are given, so it has neither modes nor conditions
+    any modes ──▶ one more stage in front, in each mode      bound: relaxation by places, with the multipliers of others
+              └─▶ no more stages                             fewer places for each group, larger least cuts, until the
+                    │                                        bound rises no more; then its own multipliers
+                    └─▶ linear model of this shape           only these places; neither modes nor conditions
 """
 
 from collections.abc import Iterator
@@ -36,8 +37,8 @@ class Shape:
     ----------
     bound : int
     relaxation : Relaxation
-    relaxed : bool
-        Whether ``bound`` is that of its own multipliers.
+    stage : int
+        The next step of a closed shape: narrow the places of its groups, solve its relaxation, or its linear model.
     seconds : float
         Time for its linear model.
     """
@@ -67,7 +68,7 @@ class ShapeSearch(BranchAndBound[Shape, Stages]):
             self.push(Shape(bracket.low, (), False, Relaxation(problem, bracket.ceiling)))
 
     def advance(self, node: Shape) -> Step[Shape]:
-        """Solve the relaxation, then open one more stage or solve the model of the shape."""
+        """Open one more stage, or take the next step of a closed shape."""
         if not self._multipliers or (node.closed and node.stage == SOLVE):
             multipliers = node.relaxation.solve(self.left)
             if multipliers is None:  # the solver had no time, or trouble with numbers
@@ -84,8 +85,14 @@ class ShapeSearch(BranchAndBound[Shape, Stages]):
             return Step.split([replace(node, bound=raised, relaxation=narrow, stage=stage)])
         if not node.closed:
             return Step.split(list(self._below(node)))
-        shape = node.modes[::-1]
-        bound, stop = search_shape(self._problem, self._bracket, self._solver, min(node.seconds, self.left), shape, node.relaxation.allowed)
+        bound, stop = search_shape(
+            self._problem,
+            self._bracket,
+            self._solver,
+            min(node.seconds, self.left),
+            node.modes[::-1],
+            node.relaxation.allowed,
+        )
         if self._bracket.best is not None and self._bracket.high is not None:
             self.improve(self._bracket.best, self._bracket.high)
         if stop is Stop.INTERRUPT:

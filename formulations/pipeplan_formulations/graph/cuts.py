@@ -40,7 +40,7 @@ class Cuts:
         self.above = np.array([[mask >> b & 1 for b in range(n)] for mask in problem.descendants], bool).reshape(n, n)
         # Places that each group takes at least, whatever its mode; those of the group with its ancestors, descendants.
         rows = [
-            [np.inf if t is None else mode.flow * t / share for t in times]
+            [1.0 * max(ceiling, 1) * (places + 1) if t is None else mode.flow * t / share for t in times]
             for mode in problem.modes
             for times, share in (work(mode),)
         ]
@@ -51,7 +51,9 @@ class Cuts:
         oriented = [ahead or back for ahead, back in zip(self._forward, backward, strict=True)]
         self._oriented = np.array(oriented, bool)
         most = max((len(star.members) for star in problem.stars), default=1)
-        self._members = np.array([(*star.members, *(star.source,) * (most - len(star.members))) for star in problem.stars])
+        self._members = np.array(
+            [(*star.members, *(star.source,) * (most - len(star.members))) for star in problem.stars]
+        )
 
     def crossing(self, flow: int, end: int, leave: Array, enter: Array, first: bool) -> tuple[int, int]:
         """Least sums of a stage between the borders in front of ``end`` and of ``flow`` places, of these weights.
@@ -131,7 +133,7 @@ class Cuts:
                 tails.append(int(node[b]))
                 heads.append(int(node[a]))
                 sizes.append(infinite)
-        if not stars:
+        if not sizes:
             return 0
         cp_model()
         graph: Any = import_module("ortools.graph.python.max_flow").SimpleMaxFlow()
