@@ -72,7 +72,7 @@ class Relaxation:
         self.first, self.last = np.maximum(np.array(first) - (widest - 1), 0), np.array(last)
         self.top = self.ceiling
         self.shape: tuple[int, ...] = ()
-        self.closed, self.open = False, np.ones((self.places, problem.variants, problem.groups), np.bool_)
+        self.closed = False
         self._cuts = Cuts(problem, ceiling, self.places)
         self.multipliers: Multipliers | None = None
         self._fill(closed=False)
@@ -87,21 +87,14 @@ class Relaxation:
     def narrowed(self, multipliers: Multipliers, top: int) -> "Relaxation":
         """The relaxation for solutions of at most ``top`` of a closed shape, with fewer places for each group.
 
-        A group is not in a stage, under a variant, if the bound with it there exceeds ``top``.
+        A group is behind a border if it and its ancestors cost more than the places before it have; before it likewise.
         """
         other = copy(self)
         other.top = min(self.top, top)
-        cost, total, margin = self._costs(multipliers)
-        if not np.isfinite(total):
-            return other
-        slack, least = multipliers.time.sum() * other.top / self.ceiling - total + margin, cost.min(axis=(0, 1))
-        other.open = self.open.copy()
-        stages, last = [], self.places
-        for m in self.shape:
-            stages.append(slice(last - self.problem.modes[m].flow, last))
+        borders, last = [], self.places
+        for m in self.shape[:-1]:
             last -= self.problem.modes[m].flow
-        for own in stages:
-            other.open[own] &= cost[own].mean(axis=0) - least <= slack
+            borders.append(last)
         # Ancestors that cost more than the places before a border have, descendants that cost more than those behind.
         other.first, other.last = self.first.copy(), self.last.copy()
         own = multipliers.time[:, None] * self.time.transpose(1, 0, 2)
@@ -111,7 +104,7 @@ class Relaxation:
             1 - self.received
         )
         above, margin = self._cuts.above, MARGIN * (1 + float(multipliers.time.sum() + multipliers.memory.sum()))
-        for p in (stage.start for stage in stages if stage.start):
+        for p in borders:
             front, behind = (np.minimum(part.min(axis=0), LARGE) for part in (own[:p], own[p:]))
             before = front + front @ above > budget[:p].sum() + margin
             other.first = np.where(before, np.maximum(other.first, p), other.first)
@@ -137,7 +130,7 @@ class Relaxation:
                 self._add(mode, flow)
         k = np.arange(self.places)[:, None, None]
         self.time[np.broadcast_to((k < self.first) | (k > self.last), size)] = np.inf
-        self.allowed = np.isfinite(self.time) & self.open
+        self.allowed = np.isfinite(self.time)
         self.time[~self.allowed] = self.bytes[~self.allowed] = 0.0
 
     def _add(self, mode: GraphMode, behind: int) -> None:
@@ -167,17 +160,6 @@ class Relaxation:
         For a solution of value T, in multiples of the ceiling: Σ λ T + Σ μ ≥ Σ λ time + Σ μ bytes + Σ π (y[b] − y[a]),
         which is a sum over the groups, each at least its least at any place and under any variant.
         """
-        _, total, margin = self._costs(multipliers)
-        share = multipliers.time.sum()
-        if not np.isfinite(total):
-            return self.top
-        total -= margin
-        if total <= 0:
-            return 0
-        return self.top if total >= share else min(self.top, int(np.ceil(total / share * (1 - MARGIN) * self.ceiling)))
-
-    def _costs(self, multipliers: Multipliers) -> tuple[Floats, float, float]:
-        """What each group costs at each place under each variant, the sum of the least, and a margin for rounding."""
         time, memory = multipliers.time[:, None, None], multipliers.memory[:, None, None]
         # A group at place k is in y from k on; `after` sums the edges' multipliers over these places.
         each = np.zeros((self.places, self.problem.groups))
@@ -187,9 +169,15 @@ class Relaxation:
         after = each[::-1].cumsum(axis=0)[::-1]
         cost = np.where(self.allowed, time * self.time + memory * self.bytes + after[:, None], np.inf)
         least = cost.min(axis=(0, 1))
-        crossing = float(multipliers.time @ self.crossing + multipliers.memory @ self.received)
+        if not np.isfinite(least).all():
+            return self.top
+        crossing = multipliers.time @ self.crossing + multipliers.memory @ self.received
         size = np.abs(least).sum() + 2 * multipliers.edges.sum() + multipliers.memory.sum() + crossing
-        return cost, float(least.sum()) - float(multipliers.memory.sum()) + crossing, MARGIN * float(size)
+        total = least.sum() + crossing - multipliers.memory.sum() - MARGIN * size
+        share = multipliers.time.sum()
+        if total <= 0:
+            return 0
+        return self.top if total >= share else min(self.top, int(np.ceil(total / share * (1 - MARGIN) * self.ceiling)))
 
     def solve(self, seconds: float) -> Multipliers | None:
         """Multipliers of the relaxation's optimum, kept for those below; None if the solver does not end in time."""
