@@ -128,6 +128,34 @@ def test_relaxations_of_shapes_are_bounds(problem: GraphPartition, seed: int) ->
                 assert multipliers is None or relaxation.bound(multipliers) <= known.objective
 
 
+@given(graph_partitions(), st.integers(0, 2**32 - 1))
+@settings(max_examples=100, deadline=None)
+def test_narrowed_shapes_keep_the_optimum(problem: GraphPartition, seed: int) -> None:
+    """However often the places are narrowed, the optimum stays allowed, its crossings and value reach the bounds."""
+    known, draw = graph.solve(problem, LIMITS, backend="exact"), np.random.default_rng(seed)
+    if known.solution is None or known.objective is None:
+        return
+    root = Relaxation(problem, known.objective + int(draw.integers(0, 5)))
+    relaxation = root.below(tuple(stage.mode for stage in reversed(known.solution)), closed=True)
+    sizes = root.places, root.places, (len(problem.edges), root.places - 1)
+    for _ in range(4):
+        for multipliers in (relaxation.solve(10.0), Multipliers(*map(draw.random, sizes))):
+            if multipliers is not None:
+                relaxation = relaxation.narrowed(multipliers, known.objective)
+                assert relaxation.bound(multipliers) <= known.objective
+    leave, enter = problem.crossings(known.solution)
+    at = root.places
+    for s, (mode, groups, variants) in reversed(list(enumerate(known.solution))):
+        flow = problem.modes[mode].flow
+        assert relaxation.allowed[at - flow : at, list(variants), list(groups)].all()
+        load = max(
+            line.times * float((line.leave * leave[s] + line.enter * enter[s]).sum()) / line.divisor / line.share
+            for line in problem.modes[mode].lines
+        )
+        assert relaxation.crossing[at - 1] * root.ceiling <= load * (1 + 1e-9)
+        at -= flow
+
+
 @given(graph_partitions(), st.floats(1.0, 2.0), st.integers(0, 2**32 - 1))
 @settings(max_examples=100, deadline=None)
 def test_the_relaxation_by_places_is_a_bound(problem: GraphPartition, factor: float, seed: int) -> None:

@@ -20,8 +20,8 @@ SHARE = 1 / 3
 """Share of the time limit for CP-SAT before the dynamic programme runs on many downsets."""
 QUARTER = 1 / 4
 """Largest share of the time left for the relaxation by places, and for the modes of the first plan."""
-SHAPES = 100
-"""Most shapes that are searched one by one: four to six equal devices have 15 to 63, eight have 255."""
+SHAPES = 255
+"""Most shapes that are searched one by one: four equal devices with replicas have 15, eight have 255."""
 HALF = 1 / 2
 """Share of the time limit for CP-SAT before targets are tried."""
 

@@ -24,14 +24,17 @@ from numpy.typing import NDArray
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.solvers import cp_model
 from pipeplan_formulations.graph.bounds import windows
+from pipeplan_formulations.graph.cuts import Cuts
 from pipeplan_formulations.graph.instance import GraphPartition
-from pipeplan_formulations.graph.mode import GraphMode
+from pipeplan_formulations.graph.mode import GraphMode, Line
 from pipeplan_formulations.graph.prefix import most_places
 
 Floats = NDArray[np.float64]
 
 EXCESS = 100.0
 """Cost of memory over the limit: in multiples of the ceiling, for each multiple of the limit."""
+LARGE = 1e6
+"""Cost of a group where it cannot be, in multiples of the ceiling."""
 MARGIN = 1e-9
 """Allowance for floating-point sums, relative to the sum of the terms' sizes."""
 
@@ -57,7 +60,8 @@ def relaxed(problem: GraphPartition, ceiling: int, seconds: float) -> int:
 class Relaxation:
     """Tables of the relaxation: time in multiples of the ceiling, and memory in multiples of the limit.
 
-    Attributes: ``time`` and ``bytes``, of shape (K, V, n), and ``allowed``, where a group can be.
+    Attributes: ``time`` and ``bytes``, of shape (K, V, n), and ``allowed``, where a group can be; ``crossing`` and
+    ``received``, of shape (K,), what tensors cost at least; ``top``, the value of the solutions that it is about.
     """
 
     def __init__(self, problem: GraphPartition, ceiling: int) -> None:
@@ -66,7 +70,10 @@ class Relaxation:
         # The windows are those of a stage's own place, the last of its places.
         widest = max(mode.flow for mode in problem.modes)
         self.first, self.last = np.maximum(np.array(first) - (widest - 1), 0), np.array(last)
+        self.top = self.ceiling
         self.shape: tuple[int, ...] = ()
+        self.closed = False
+        self._cuts = Cuts(problem, ceiling, self.places)
         self.multipliers: Multipliers | None = None
         self._fill(closed=False)
 
@@ -77,13 +84,46 @@ class Relaxation:
         other._fill(closed)
         return other
 
+    def narrowed(self, multipliers: Multipliers, top: int) -> "Relaxation":
+        """The relaxation for solutions of at most ``top`` of a closed shape, with fewer places for each group.
+
+        A group is behind a border if it and its ancestors cost more than the places before it have; before it likewise.
+        """
+        other = copy(self)
+        other.top = min(self.top, top)
+        borders, last = [], self.places
+        for m in self.shape[:-1]:
+            last -= self.problem.modes[m].flow
+            borders.append(last)
+        # Ancestors that cost more than the places before a border have, descendants that cost more than those behind.
+        other.first, other.last = self.first.copy(), self.last.copy()
+        own = multipliers.time[:, None] * self.time.transpose(1, 0, 2)
+        own = own + multipliers.memory[:, None] * self.bytes.transpose(1, 0, 2)
+        own = np.where(self.allowed.transpose(1, 0, 2), own, np.inf).min(axis=0)
+        budget = multipliers.time * (other.top / self.ceiling - self.crossing) + multipliers.memory * (
+            1 - self.received
+        )
+        above, margin = self._cuts.above, MARGIN * (1 + float(multipliers.time.sum() + multipliers.memory.sum()))
+        for p in borders:
+            front, behind = (np.minimum(part.min(axis=0), LARGE) for part in (own[:p], own[p:]))
+            before = front + front @ above > budget[:p].sum() + margin
+            other.first = np.where(before, np.maximum(other.first, p), other.first)
+            after = behind + above @ behind > budget[p:].sum() + margin
+            other.last = np.where(after, np.minimum(other.last, p - 1), other.last)
+        other._cuts = self._cuts.narrowed(other.first, other.last)
+        other._fill(self.closed)
+        return other
+
     def _fill(self, closed: bool) -> None:
         """Set the tables to the least over the modes that a place may belong to."""
+        self.closed = closed
         modes, size = self.problem.modes, (self.places, self.problem.variants, self.problem.groups)
         self.time, self.bytes = np.full(size, np.inf), np.full(size, np.inf)
+        self.crossing, self.received = np.zeros(self.places), np.zeros(self.places)
         behind = 0
-        for m in self.shape:
+        for s, m in enumerate(self.shape):
             self._add(modes[m], behind)
+            self._cross(modes[m], behind, s + 1 == len(self.shape), closed)
             behind += modes[m].flow
         for mode in () if closed else modes:
             for flow in range(behind, self.places - mode.flow + 1):
@@ -95,12 +135,24 @@ class Relaxation:
 
     def _add(self, mode: GraphMode, behind: int) -> None:
         """A stage in this mode may stand before this flow."""
-        line, r = max(mode.lines, key=lambda line: float(line.time.sum()) / line.share), mode.flow
+        line, r = _heaviest(mode), mode.flow
         held = mode.fixed + mode.flying(behind) * mode.held
         size = held * (r / max(mode.limit, 1)) if mode.limit < UNLIMITED else 0.0 * held
         own = slice(self.places - behind - r, self.places - behind)
         for table, least in ((self.time, line.time * (r / line.share / self.ceiling)), (self.bytes, size)):
             table[own] = np.minimum(table[own], np.where(mode.possible, least, np.inf))
+
+    def _cross(self, mode: GraphMode, behind: int, front: bool, first: bool) -> None:
+        """Set what tensors cost this stage at least; ``front``: the first of those known, ``first``: of all."""
+        line, r = _heaviest(mode), mode.flow
+        own = slice(self.places - behind - r, self.places - behind)
+        for weights, table, scale in (
+            ((line.leave, line.enter), self.crossing, line.times / line.divisor / line.share / self.ceiling),
+            ((0 * mode.received, mode.received), self.received, mode.flying(behind) / max(mode.limit, 1)),
+        ):
+            if weights[1].any() or weights[0].any():
+                at_front, at_back = self._cuts.crossing(behind, behind + r, *weights, first=front and first)
+                table[own] = scale * (at_back + (0 if front and not first else at_front))
 
     def bound(self, multipliers: Multipliers) -> int:
         """The bound that multipliers λ (time), μ (memory) and π (edges) give.
@@ -118,13 +170,14 @@ class Relaxation:
         cost = np.where(self.allowed, time * self.time + memory * self.bytes + after[:, None], np.inf)
         least = cost.min(axis=(0, 1))
         if not np.isfinite(least).all():
-            return self.ceiling
-        size = np.abs(least).sum() + 2 * multipliers.edges.sum() + multipliers.memory.sum()
-        total = least.sum() - multipliers.memory.sum() - MARGIN * size
+            return self.top
+        crossing = multipliers.time @ self.crossing + multipliers.memory @ self.received
+        size = np.abs(least).sum() + 2 * multipliers.edges.sum() + multipliers.memory.sum() + crossing
+        total = least.sum() + crossing - multipliers.memory.sum() - MARGIN * size
         share = multipliers.time.sum()
         if total <= 0:
             return 0
-        return self.ceiling if total >= share else int(np.ceil(total / share * (1 - MARGIN) * self.ceiling))
+        return self.top if total >= share else min(self.top, int(np.ceil(total / share * (1 - MARGIN) * self.ceiling)))
 
     def solve(self, seconds: float) -> Multipliers | None:
         """Multipliers of the relaxation's optimum, kept for those below; None if the solver does not end in time."""
@@ -136,7 +189,8 @@ class Relaxation:
         value, goal = solver.NumVar(0, infinity, ""), solver.Objective()
         goal.SetCoefficient(value, 1)
         goal.SetMinimization()
-        times, memories = ([solver.Constraint(-infinity, top) for _ in range(self.places)] for top in (0, 1))
+        times = [solver.Constraint(-infinity, -own) for own in self.crossing]
+        memories = [solver.Constraint(-infinity, 1 - own) for own in self.received]
         for row, limit in zip(times, memories, strict=True):
             row.SetCoefficient(value, -1)
             excess = solver.NumVar(0, infinity, "")
@@ -172,3 +226,8 @@ class Relaxation:
         time, memory = (np.array([max(0.0, -row.dual_value()) for row in rows]) for rows in (times, memories))
         self.multipliers = Multipliers(time, memory, prices)
         return self.multipliers
+
+
+def _heaviest(mode: GraphMode) -> Line:
+    """The line whose load is largest if a stage holds all groups."""
+    return max(mode.lines, key=lambda line: float(line.time.sum()) / line.share)

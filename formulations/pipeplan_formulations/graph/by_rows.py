@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.mip.model import Answer, MipSolver
 from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
@@ -67,10 +70,18 @@ def search(
 
 
 def search_shape(
-    problem: GraphPartition, bracket: Bracket[Stages], solver: MipSolver, seconds: float, shape: Sequence[int]
+    problem: GraphPartition,
+    bracket: Bracket[Stages],
+    solver: MipSolver,
+    seconds: float,
+    shape: Sequence[int],
+    allowed: NDArray[np.bool_] | None = None,
 ) -> tuple[int | None, Stop]:
-    """Search better solutions whose stages have these modes; return a bound on them, None if there is none, and why."""
-    answer = _answered(problem, bracket, solver, seconds, bracket.ceiling - 1, shape)
+    """Search better solutions whose stages have these modes; return a bound on them, None if there is none, and why.
+
+    ``allowed``: the places and variants of each group in better solutions, of shape (K, V, n).
+    """
+    answer = _answered(problem, bracket, solver, seconds, bracket.ceiling - 1, shape, allowed)
     if answer is None:
         return 0, Stop.TIME
     if answer.status is Status.INFEASIBLE:
@@ -85,6 +96,7 @@ def _answered(
     seconds: float | None,
     target: int | None,
     shape: Sequence[int],
+    allowed: NDArray[np.bool_] | None = None,
 ) -> Answer | None:
     """The solver's answer with its bound in the unit of times; None if there is no time. Solutions are offered.
 
@@ -95,7 +107,7 @@ def _answered(
     ceiling = bracket.ceiling if target is None else target
     high = -(-min(ceiling, problem.largest) // scale.unit)
     began = bracket.clock.wall
-    model = prefix_model(problem, scale, min(scale.down(bracket.low), high), high, ceiling, shape)
+    model = prefix_model(problem, scale, min(scale.down(bracket.low), high), high, ceiling, shape, allowed)
 
     def on_solution(point: list[float]) -> None:
         stages = model.read(point)

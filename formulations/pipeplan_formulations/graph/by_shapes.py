@@ -2,9 +2,10 @@
 
 ::
 
-    any modes ──▶ one more stage in front, in each mode      bound: relaxation by places, with the parent's multipliers,
-              └─▶ no more stages                             then with its own
-                    └─▶ linear model of this shape           its modes are given, so it has neither modes nor conditions
+    any modes ──▶ one more stage in front, in each mode      bound: relaxation by places, with the multipliers of others
+              └─▶ no more stages                             fewer places for each group, larger least cuts, until the
+                    │                                        bound rises no more; then its own multipliers
+                    └─▶ linear model of this shape           only these places; neither modes nor conditions
 """
 
 from collections.abc import Iterator
@@ -14,13 +15,18 @@ from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.branch_and_bound import BranchAndBound, Step
 from pipeplan_formulations.common.mip.model import MipSolver
 from pipeplan_formulations.common.report import Stop
-from pipeplan_formulations.graph.by_places import Relaxation
+from pipeplan_formulations.graph.by_places import Multipliers, Relaxation
 from pipeplan_formulations.graph.by_rows import search_shape
 from pipeplan_formulations.graph.instance import GraphPartition, Stages
 from pipeplan_formulations.graph.prefix import most_places
 
 FIRST_SLICE = 4.0
 """Seconds of a shape's first solve; four times as many each time they were not enough."""
+
+
+NARROW, SOLVE, MODEL = range(3)
+FINE = 0.0005
+"""Relative increase of a bound for which a relaxation is solved again."""
 
 
 @dataclass
@@ -31,8 +37,8 @@ class Shape:
     ----------
     bound : int
     relaxation : Relaxation
-    relaxed : bool
-        Whether ``bound`` is that of its own multipliers.
+    stage : int
+        The next step of a closed shape: narrow the places of its groups, solve its relaxation, or its linear model.
     seconds : float
         Time for its linear model.
     """
@@ -41,7 +47,7 @@ class Shape:
     modes: tuple[int, ...]
     closed: bool
     relaxation: Relaxation
-    relaxed: bool = False
+    stage: int = NARROW
     seconds: float = FIRST_SLICE
 
     @property
@@ -57,21 +63,36 @@ class ShapeSearch(BranchAndBound[Shape, Stages]):
         limits = replace(bracket.limits, time=bracket.clock.left)
         super().__init__(limits, lambda *_: bracket.raise_low(self.bound), bracket.best, bracket.high)
         self._problem, self._bracket, self._solver = problem, bracket, solver
+        self._multipliers: list[Multipliers] = []
         if most_places(problem):
             self.push(Shape(bracket.low, (), False, Relaxation(problem, bracket.ceiling)))
 
     def advance(self, node: Shape) -> Step[Shape]:
-        """Solve the relaxation, then open one more stage or solve the model of the shape."""
-        if not node.relaxed:
+        """Open one more stage, or take the next step of a closed shape."""
+        if not self._multipliers or (node.closed and node.stage == SOLVE):
             multipliers = node.relaxation.solve(self.left)
             if multipliers is None:  # the solver had no time, or trouble with numbers
-                return Step.split([replace(node, relaxed=True)]) if self.left > 0 else Step.leave(node.bound)
+                return Step.split([replace(node, stage=MODEL)]) if self.left > 0 else Step.leave(node.bound)
+            self._multipliers.append(multipliers)
             raised = max(node.bound, node.relaxation.bound(multipliers))
-            return Step.split([replace(node, bound=raised, relaxed=True)])
+            stage = MODEL if raised <= node.bound * (1 + FINE) else NARROW
+            return Step.split([replace(node, bound=raised, stage=stage if node.closed else NARROW)])
+        if node.closed and node.stage == NARROW:
+            best = max(self._multipliers, key=node.relaxation.bound)
+            narrow = node.relaxation.narrowed(best, self._bracket.ceiling)
+            raised = max(node.bound, *map(narrow.bound, self._multipliers))
+            stage = SOLVE if raised <= node.bound * (1 + FINE) else NARROW
+            return Step.split([replace(node, bound=raised, relaxation=narrow, stage=stage)])
         if not node.closed:
             return Step.split(list(self._below(node)))
-        shape = node.modes[::-1]
-        bound, stop = search_shape(self._problem, self._bracket, self._solver, min(node.seconds, self.left), shape)
+        bound, stop = search_shape(
+            self._problem,
+            self._bracket,
+            self._solver,
+            min(node.seconds, self.left),
+            node.modes[::-1],
+            node.relaxation.allowed,
+        )
         if self._bracket.best is not None and self._bracket.high is not None:
             self.improve(self._bracket.best, self._bracket.high)
         if stop is Stop.INTERRUPT:
@@ -85,14 +106,14 @@ class ShapeSearch(BranchAndBound[Shape, Stages]):
 
     def _below(self, node: Shape) -> Iterator[Shape]:
         """No stage in front, and one more stage in each mode that may stand there."""
-        problem, multipliers = self._problem, node.relaxation.multipliers
+        problem = self._problem
         number = len(node.modes)
         ways = [(node.modes, True)] if number and (not problem.depths or number in problem.depths) else []
         if number < min(max(problem.depths, default=problem.groups), problem.groups):
             ways += [((*node.modes, m), False) for m in range(len(problem.modes)) if self._may_stand(m, node.modes)]
         for modes, closed in ways:
             relaxation = node.relaxation.below(modes, closed)
-            bound = node.bound if multipliers is None else max(node.bound, relaxation.bound(multipliers))
+            bound = max([node.bound, *map(relaxation.bound, self._multipliers)])
             if bound < self._bracket.ceiling:
                 yield Shape(bound, modes, closed, relaxation)
 
