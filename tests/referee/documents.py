@@ -18,7 +18,7 @@ DEFAULTS: Document = {
     "equal_replicas": False,
     "recompute": "choose",
     "zero1": False,
-    "overlap_reduction": False,
+    "overlap_reduction": True,
     "order": "search",
     "together": (),
     "no_cut_after": (),

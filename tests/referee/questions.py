@@ -20,7 +20,7 @@ def question(seed: int, large: bool = False) -> Document:
     _limits(random, cluster, model)
     job = _job(random, names, cluster, model, large)
     if _often(Random(f"overlapped {'large' if large else 'small'} {seed}"), 0.5):
-        job["overlap_reduction"] = True
+        job["overlap_reduction"] = False
     return {"model": model, "cluster": cluster, "job": job, "solve": _solve(random, large)}
 
 

@@ -93,7 +93,14 @@ def _counted(kinds: tuple[str, ...]) -> str:
 
 def repriced(plan: Plan, model: Model, cluster: Cluster) -> Pipeline:
     """Return the plan's pipeline with the costs of a model and a cluster."""
-    job = Job(batch=plan.batch, optimizer=plan.optimizer, zero1=plan.zero1, extrapolate=True)
+    job = Job(
+        batch=plan.batch,
+        optimizer=plan.optimizer,
+        zero1=plan.zero1,
+        overlap_reduction=any(stage.buckets for stage in plan.pipeline.stages),
+        schedules=("any",) if plan.schedule.family == "found" else (),
+        extrapolate=True,
+    )
     groups = [tuple(cluster.devices[device] for device in stage.devices) for stage in plan.stages]
     chain = price(model, cluster, groups, plan.micro_batch, job)
     again = [

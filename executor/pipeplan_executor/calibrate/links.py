@@ -94,9 +94,14 @@ def _transfer_times(cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Obse
 def _reduction_times(
     cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Observed
 ) -> dict[LinkPlace, tuple[Pair, int]]:
-    """Return the time and rounds of a reduction per link, if its bytes were predicted to take any time."""
+    """Return the time and rounds of a reduction per link, if its bytes were predicted to take any time.
+
+    Stages whose gradients are summed beside the backward are left out: how long those sums take is not seen.
+    """
     found: dict[LinkPlace, list[tuple[Pair, int]]] = defaultdict(list)
     for s, stage in enumerate(pipeline.stages):
+        if any(bucket.layers for bucket in stage.buckets):
+            continue
         took = seen.actions.get((s, Kind.REDUCE))
         stages = next((group for group in pipeline.tied if s in group), (s,))
         ranks = {rank for each in stages for rank in pipeline.placement[each]}

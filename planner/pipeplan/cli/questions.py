@@ -40,8 +40,8 @@ def add_questions(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--overlap-reduction",
         action=BooleanOptionalAction,
-        default=False,
-        help="sum gradients in buckets while the last backward runs",
+        default=True,
+        help="sum gradients in buckets while the last backward runs (the default), or all of them behind it",
     )
     parser.add_argument(
         "--order",

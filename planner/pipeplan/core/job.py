@@ -106,7 +106,7 @@ class Job:
     equal_replicas: bool = False
     recompute: Recompute = Recompute.CHOOSE
     zero1: bool = False
-    overlap_reduction: bool = False
+    overlap_reduction: bool = True
     order: Order = Order.SEARCH
     together: tuple[tuple[str, ...], ...] = ()
     no_cut_after: tuple[str, ...] = ()

@@ -48,7 +48,7 @@ class JobFile(Strict):
     equal_replicas: bool = False
     recompute: Literal["none", "choose", "full"] = "choose"
     zero1: bool = False
-    overlap_reduction: bool = False
+    overlap_reduction: bool = True
     order: Literal["search", "given"] = "search"
     together: Items[Items[str]] = ()
     no_cut_after: Items[str] = ()
@@ -95,7 +95,7 @@ def job_data(job: Job) -> dict[str, Any]:
         equal_replicas=job.equal_replicas or None,
         recompute=None if job.recompute is Recompute.CHOOSE else job.recompute.value,
         zero1=job.zero1 or None,
-        overlap_reduction=job.overlap_reduction or None,
+        overlap_reduction=None if job.overlap_reduction else False,
         order=None if job.order is Order.SEARCH else job.order.value,
         together=[Line(names) for names in job.together],
         no_cut_after=Line(job.no_cut_after),
