@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.buckets import least_left
 from helpers.partitions import exposed
 from pipeplan_formulations.common.exposed import Exposed
 
@@ -13,28 +14,6 @@ LAYER = st.tuples(st.sampled_from([0, 1, 3, 9, 20]), st.sampled_from([0, 2, 5, 1
 STAGES = st.lists(LAYER, min_size=1, max_size=7)
 """What each layer of a stage needs for its gradients, and hides of others."""
 BASES = st.sampled_from([0, 1, 4, 15])
-
-
-def in_buckets(layers: list[tuple[int, int]], sizes: tuple[int, ...], base: int) -> int:
-    """What is left when the last backward ends, if layers are summed in buckets of these sizes, last layer first."""
-    now, ends = -sum(h for _, h in layers), 0  # the end of the last backward is 0
-    free = now
-    for size in sizes:
-        bucket = [layers.pop() for _ in range(size)]
-        now += sum(h for _, h in bucket)
-        gradients = [i for i, (p, _) in enumerate(bucket) if p]
-        if gradients:  # ready once the backward has gone through the last of them
-            ready = now - sum(h for _, h in bucket[gradients[-1] + 1 :])
-            free = max(free, ready) + base + sum(p for p, _ in bucket)
-            ends = max(ends, free)
-    return ends
-
-
-def every_cut(n: int):
-    """Sizes of the buckets of n layers, in every way."""
-    for cuts in itertools.product([False, True], repeat=n - 1):
-        edges = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), n]
-        yield tuple(b - a for a, b in itertools.pairwise(edges))
 
 
 def of_spans(layers: list[tuple[int, int]], base: int) -> np.ndarray:
@@ -59,9 +38,9 @@ def test_tables_equal_the_definition(layers, base):
 def test_no_buckets_expose_less(layers, base):
     """However a stage is cut into buckets, each of which takes the base, E or more is exposed (L7); E if it is 0."""
     bound = of_spans(layers, base)[0, -1]
-    cuts = [in_buckets([*layers], sizes, base) for sizes in every_cut(len(layers))]
-    assert bound <= min(cuts)
-    assert base or bound == min(cuts)
+    least = least_left(layers, base)
+    assert bound <= least
+    assert base or bound == least
 
 
 @given(STAGES, BASES, st.integers(0, 9), st.integers(0, 6))
