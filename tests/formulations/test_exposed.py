@@ -3,12 +3,17 @@
 import itertools
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.buckets import least_left
 from helpers.partitions import exposed
 from pipeplan_formulations.common.exposed import Exposed
+from pipeplan_formulations.common.mip import SOLVERS
+from pipeplan_formulations.common.mip.exposed import exposed_reduction
+from pipeplan_formulations.common.mip.model import Expression, LinearModel
+from pipeplan_formulations.common.report import Limits, Status
 
 LAYER = st.tuples(st.sampled_from([0, 1, 3, 9, 20]), st.sampled_from([0, 2, 5, 12, 30]))
 STAGES = st.lists(LAYER, min_size=1, max_size=7)
@@ -60,6 +65,24 @@ def test_properties(layers, base, more, at):
     assert (found <= of_spans(raised, base)).all() and (found <= of_spans(layers, base + more)).all()
     assert (of_spans(raised, base) <= found + more + (0 if layers[i][0] else base)).all()
     assert (of_spans(hidden, base) <= found).all()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@given(layers=STAGES, base=BASES, unit=st.sampled_from([1, 1, 4]), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_linear_rows_equal_the_definition(solver, layers, base, unit, seed):
+    """Where a model's stage holds given layers, the least time is E of them; in larger units it is no more."""
+    a, b = sorted(np.random.default_rng(seed).choice(len(layers) + 1, 2, replace=False).tolist())
+    model = LinearModel()
+    inside = [Expression({model.boolean(int(a <= i < b), int(a <= i < b)): 1}) for i in range(len(layers))]
+    reduce, hides = zip(*layers, strict=True)
+    time = model.time(0, 2 * (sum(reduce) + base))
+    model.minimize(time)
+    model.at_least(Expression({time: 1}) - exposed_reduction(model, inside, reduce, hides, base, unit))
+    answer = SOLVERS[solver].solve(model, Limits(time=30))
+    expected = exposed(reduce[a:b], hides[a:b], base)
+    assert answer.status is Status.OPTIMAL
+    assert (answer.bound == expected) if unit == 1 else (answer.bound * unit <= expected)
 
 
 @given(st.integers(0, 2**32 - 1))
