@@ -15,11 +15,21 @@ MODES = ("none", "copy", "stream")
 
 
 def as_partition(p: TinyPipeline, micro_batches: int, in_flight: tuple[int, ...] | None = None) -> ChainPartition:
-    """One layer a stage, so that there is one partition and its value is the bound."""
-    stages = len(p.forward)
+    """One layer per stage, or as many as ``layers`` has; only the partition of `bound` counts."""
+    stages, size = len(p.forward), len(p.layers[0]) if p.layers else 1
 
-    def rows(times):  # stage s holds layer s, link s lies at cut s: only the diagonal counts
-        return np.tile(np.array(times, dtype=np.int64), (len(times), 1))
+    def rows(times):  # by the first layer of each stage
+        wide = np.zeros(stages * size, np.int64)
+        wide[::size] = times
+        return np.tile(wide, (stages, 1))
+
+    def links(times):  # by the cut behind the last layer of each stage
+        wide = np.zeros(stages * size - 1, np.int64)
+        wide[size - 1 :: size] = times
+        return np.tile(wide, (stages - 1, 1))
+
+    def of_layers(number):
+        return np.tile(np.array([layer[number] for own in p.layers for layer in own], np.int64), (stages, 1))
 
     nothing = np.zeros(stages, np.int64)
     widths = p.widths()
@@ -28,9 +38,9 @@ def as_partition(p: TinyPipeline, micro_batches: int, in_flight: tuple[int, ...]
         forward=rows(p.forward),
         backward=rows(p.backward),
         update=rows(p.update),
-        send=rows(p.send).reshape(stages - 1, stages - 1),
-        send_back=rows(p.send_back).reshape(stages - 1, stages - 1),
-        link=rows(p.send).reshape(stages - 1, stages - 1),
+        send=links(p.send),
+        send_back=links(p.send_back),
+        link=links(p.send),
         latency=np.array(p.latency, dtype=np.int64),
         in_flight=nothing if in_flight is None else np.array(in_flight),
         limit=nothing,
@@ -38,14 +48,18 @@ def as_partition(p: TinyPipeline, micro_batches: int, in_flight: tuple[int, ...]
         overlap=p.overlap,
         counts=np.array([-(-micro_batches // width) for width in widths]),
         link_counts=np.array([-(-micro_batches // number) for number in periods], dtype=np.int64),
-        reduce=rows(p.reduce or (0,) * stages),
+        reduce=of_layers(0) if p.layers else rows(p.reduce or (0,) * stages),
+        hides=of_layers(1) if p.layers else rows((0,) * stages),
+        reduce_base=np.full(stages, p.base),
         alternating=in_flight is not None,
     )
 
 
 def bound(p: TinyPipeline, micro_batches: int, in_flight: tuple[int, ...] | None = None) -> int:
     """The right side of (4) and (5), and of (8) with ``in_flight``."""
-    return as_partition(p, micro_batches, in_flight).evaluate(tuple(range(len(p.forward) + 1)))
+    size = len(p.layers[0]) if p.layers else 1
+    edges = tuple(range(0, size * len(p.forward) + 1, size))
+    return as_partition(p, micro_batches, in_flight).evaluate(edges)
 
 
 @st.composite
@@ -57,17 +71,25 @@ def tiny_pipelines(draw, stages: int, replicas: tuple[int, ...] = ()) -> TinyPip
         return tuple(draw(values) for _ in range(length))
 
     slow = draw(st.sampled_from([st.just(0), times, st.integers(0, 30)]))
+    backward, overlap = row(stages), draw(st.sampled_from(MODES))
+    layers = ()
+    if replicas and overlap != "none" and draw(st.booleans()):  # parts of the backward hide sums
+        cuts = [sorted([0, *row(2, st.integers(0, b)), b]) for b in backward]
+        hides = [[(b - a) * draw(st.sampled_from([0, 1, 1])) for a, b in pairwise(own)] for own in cuts]
+        layers = tuple(tuple(zip(row(3, st.sampled_from([0, 1, 5, 12])), own, strict=True)) for own in hides)
     return TinyPipeline(
         forward=row(stages),
-        backward=row(stages),
+        backward=backward,
         update=row(stages, st.sampled_from([0, 0, 3, 20])),
         send=row(stages - 1, slow),
         send_back=row(stages - 1, slow),
         latency=row(stages - 1, st.sampled_from([0, 0, 2, 9])),
-        overlap=draw(st.sampled_from(MODES)),
+        overlap=overlap,
         replicas=replicas,
-        reduce=row(stages, st.sampled_from([0, 5, 30])) if replicas else (),
+        reduce=row(stages, st.sampled_from([0, 5, 30])) if replicas and not layers else (),
         unlike=draw(st.sampled_from([0, 4])) if replicas else 0,
+        layers=layers,
+        base=draw(st.sampled_from([0, 2])) if layers else 0,
     )
 
 
@@ -119,6 +141,13 @@ def test_the_bound_of_a_late_reduction_is_met():
     """If stage 1's reduction outlasts everything, the way to it, its work and its ending are the whole step."""
     pipeline = TinyPipeline((2, 2), (4, 4), (0, 1), (0,), (0,), (0,), "copy", (1, 1), (0, 50))
     assert bound(pipeline, 2) == fastest(pipeline, 2) == 2 + 2 * 6 + 50 + 1
+
+
+def test_the_bound_of_overlapped_sums_is_met():
+    """Layers 2 and 1 are summed while the last backward runs through layers 1 and 0, whose sum alone is left."""
+    layers = (((3, 4), (2, 4), (2, 4)), ((0, 0), (0, 0), (0, 0)))
+    pipeline = TinyPipeline((6, 1), (12, 1), (1, 0), (0,), (0,), (0,), "copy", (1, 1), layers=layers, base=1)
+    assert bound(pipeline, 2) == fastest(pipeline, 2) == 2 * 18 + (1 + 3) + 1
 
 
 @settings(max_examples=400)

@@ -3,38 +3,22 @@
 import itertools
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.buckets import least_left
 from helpers.partitions import exposed
 from pipeplan_formulations.common.exposed import Exposed
+from pipeplan_formulations.common.mip import SOLVERS
+from pipeplan_formulations.common.mip.exposed import exposed_reduction
+from pipeplan_formulations.common.mip.model import Expression, LinearModel
+from pipeplan_formulations.common.report import Limits, Status
 
 LAYER = st.tuples(st.sampled_from([0, 1, 3, 9, 20]), st.sampled_from([0, 2, 5, 12, 30]))
 STAGES = st.lists(LAYER, min_size=1, max_size=7)
 """What each layer of a stage needs for its gradients, and hides of others."""
 BASES = st.sampled_from([0, 1, 4, 15])
-
-
-def in_buckets(layers: list[tuple[int, int]], sizes: tuple[int, ...], base: int) -> int:
-    """What is left when the last backward ends, if layers are summed in buckets of these sizes, last layer first."""
-    now, ends = -sum(h for _, h in layers), 0  # the end of the last backward is 0
-    free = now
-    for size in sizes:
-        bucket = [layers.pop() for _ in range(size)]
-        now += sum(h for _, h in bucket)
-        gradients = [i for i, (p, _) in enumerate(bucket) if p]
-        if gradients:  # ready once the backward has gone through the last of them
-            ready = now - sum(h for _, h in bucket[gradients[-1] + 1 :])
-            free = max(free, ready) + base + sum(p for p, _ in bucket)
-            ends = max(ends, free)
-    return ends
-
-
-def every_cut(n: int):
-    """Sizes of the buckets of n layers, in every way."""
-    for cuts in itertools.product([False, True], repeat=n - 1):
-        edges = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), n]
-        yield tuple(b - a for a, b in itertools.pairwise(edges))
 
 
 def of_spans(layers: list[tuple[int, int]], base: int) -> np.ndarray:
@@ -59,9 +43,9 @@ def test_tables_equal_the_definition(layers, base):
 def test_no_buckets_expose_less(layers, base):
     """However a stage is cut into buckets, each of which takes the base, E or more is exposed (L7); E if it is 0."""
     bound = of_spans(layers, base)[0, -1]
-    cuts = [in_buckets([*layers], sizes, base) for sizes in every_cut(len(layers))]
-    assert bound <= min(cuts)
-    assert base or bound == min(cuts)
+    least = least_left(layers, base)
+    assert bound <= least
+    assert base or bound == least
 
 
 @given(STAGES, BASES, st.integers(0, 9), st.integers(0, 6))
@@ -81,6 +65,24 @@ def test_properties(layers, base, more, at):
     assert (found <= of_spans(raised, base)).all() and (found <= of_spans(layers, base + more)).all()
     assert (of_spans(raised, base) <= found + more + (0 if layers[i][0] else base)).all()
     assert (of_spans(hidden, base) <= found).all()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@given(layers=STAGES, base=BASES, unit=st.sampled_from([1, 1, 4]), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_linear_rows_equal_the_definition(solver, layers, base, unit, seed):
+    """Where a model's stage holds given layers, the least time is E of them; in larger units it is no more."""
+    a, b = sorted(np.random.default_rng(seed).choice(len(layers) + 1, 2, replace=False).tolist())
+    model = LinearModel()
+    inside = [Expression({model.boolean(int(a <= i < b), int(a <= i < b)): 1}) for i in range(len(layers))]
+    reduce, hides = zip(*layers, strict=True)
+    time = model.time(0, 2 * (sum(reduce) + base))
+    model.minimize(time)
+    model.at_least(Expression({time: 1}) - exposed_reduction(model, inside, reduce, hides, base, unit))
+    answer = SOLVERS[solver].solve(model, Limits(time=30))
+    expected = exposed(reduce[a:b], hides[a:b], base)
+    assert answer.status is Status.OPTIMAL
+    assert (answer.bound == expected) if unit == 1 else (answer.bound * unit <= expected)
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -287,7 +287,8 @@ def chain_allocations(draw, layers=6, devices=4) -> ChainAllocation:
     )
     if draw(st.booleans()):
         hides = rng.integers(0, problem.backward + 1) * rng.integers(0, 2, (kinds, n))
-        problem = replace(problem, hides=hides, reduce=problem.reduce * draw(st.sampled_from([1, 3])))
+        parts = rng.integers(0, 2 * top + 1, problem.reduce.shape) * rng.integers(0, 2, problem.reduce.shape)
+        problem = replace(problem, hides=hides, reduce=parts)
     if problem.objective == "bottleneck" and draw(st.booleans()):
         problem = replace(problem, samples=problem.micro_batches * draw(st.integers(2, 4)))
     memory_kind = draw(st.sampled_from(["free", "tight", "tight", "tight", "scarce"]))

@@ -6,6 +6,7 @@ It shares nothing with the simulator or the formulations. Rules, for stage s and
 
     F(s, m) needs F(s − 1, m) and its tensor;  B(s, m) needs F(s, m), and B(s + 1, m) and its tensor;
     R(s) follows the last B(s, ·) on every replica of s and keeps them all busy, U(s) follows R(s), on each;
+    where sums of ``layers`` overlap the last B(s, ·), R(s) is what is left of them with the best buckets;
     the step ends with the last U. Micro-batch m is at replica m mod r_s; each pair of replicas has a link.
 
     copy     F ████            the tensor takes its link when the action has ended and the link is free
@@ -20,12 +21,15 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
+from helpers.buckets import Layers, least_left
+
 
 @dataclass(frozen=True)
 class TinyPipeline:
     """Times of stages (forward, backward, update, reduce) and links (send, send_back, latency); replicas of stages.
 
-    ``unlike``: additional time on the links between an even and an odd replica.
+    ``unlike``: additional time on the links between an even and an odd replica. ``layers``: for each stage, layers
+    whose sums overlap its last backward, with ``base`` for each bucket; in place of ``reduce``.
     """
 
     forward: tuple[int, ...]
@@ -38,6 +42,8 @@ class TinyPipeline:
     replicas: tuple[int, ...] = ()
     reduce: tuple[int, ...] = ()
     unlike: int = 0
+    layers: tuple[Layers, ...] = ()
+    base: int = 0
 
     def widths(self) -> tuple[int, ...]:
         """Replicas of each stage, one by default."""
@@ -131,8 +137,8 @@ def step_time(p: TinyPipeline, combination: tuple[Order, ...]) -> int | None:
                     there[kind, target, m] = arrival + p.latency[link]
     if any(position[d] < len(order) for d, order in enumerate(combination)):
         return None
-    ends = []
+    ends, reduce = [], p.reduce or [least_left(layers, p.base) for layers in p.layers] or [0] * len(widths)
     for s in range(last + 1):
         done = max(time for time, (stage, _) in zip(device, homes, strict=True) if stage == s)
-        ends.append(done + (p.reduce[s] if p.reduce else 0) + p.update[s])
+        ends.append(done + reduce[s] + p.update[s])
     return max(ends)

@@ -291,7 +291,7 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
         found["reduce"] = rng.integers(0, 3 * largest, (depth, n)) * rng.integers(0, 2, (depth, n))
         if draw(st.booleans()):
             found["reduce_base"] = rng.integers(0, 3 * largest, depth)
-        if draw(st.booleans()):
+        if draw(st.sampled_from([True, True, False])):
             found["hides"] = rng.integers(0, 3 * largest, (depth, n)) * rng.integers(0, 2, (depth, n))
     found["alternating"] = draw(st.booleans())
     if problem.objective == "bottleneck" and draw(st.booleans()):

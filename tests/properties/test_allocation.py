@@ -127,10 +127,24 @@ IDLE = ChainAllocation(
 )
 """Nothing takes any time: CBC's preprocessing calls it infeasible."""
 
+HIDDEN = ChainAllocation(
+    forward=np.array([[1, 1, 2], [1, 3, 1]]),
+    backward=np.array([[2, 2, 4], [2, 6, 2]]),
+    hides=np.array([[2, 2, 4], [2, 6, 1]]),
+    reduce=np.array([[[3, 14, 13]], [[14, 0, 5]]]),
+    reduce_base=np.array([[1], [0]]),
+    limit=np.array([0, 0]),
+    units=np.array([1, 1]),
+    node=np.array([2, 2]),
+    micro_batches=2,
+)
+"""The best allocation is another one than where backwards hide no sums."""
+
 
 @pytest.mark.parametrize("backend", SOLVERS)
 @given(problem=chain_allocations(layers=5, devices=3))
 @example(problem=IDLE)
+@example(problem=HIDDEN)
 @settings(max_examples=24, deadline=None)
 def test_solvers_of_rows_equal_brute_force(backend: str, problem: ChainAllocation) -> None:
     """CP-SAT and CBC, which do not use the dynamic programme, find and prove the same optima."""

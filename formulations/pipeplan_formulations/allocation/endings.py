@@ -8,7 +8,8 @@ that, the chain passes the second stage, whose own ending runs in parallel with 
 
 So T ≥ chain − (g_0 + l_0 + B_0) + E_1 holds too, for chains whose slowest stage is not the first. E_1 is at least the
 ending of layer 1 alone. (3) to (6) have E_0 as their only ending, so that of a first stage of layer 0 alone is made
-longer (`AllocationTables.second_ending`). It stays no longer than that of a first stage of more layers.
+longer (`AllocationTables.second_ending`). It stays no longer than that of a first stage of more layers, which hides no
+more of layer 1's ending than B_0.
 """
 
 from dataclasses import replace

@@ -27,8 +27,8 @@ Memory (2), with X the recomputed layers, the cheapest set that fits (`Recomputa
 
 For a stage and one micro-batch, F is the forward time and B the backward time, the repeated forwards of X included. At
 the hop behind the stage, f and g are the times to send activations and gradients, and l is the latency. ĝ is the least
-time to send gradients over the hop before the stage. E_0 is the first stage's gradient reduction and update. The
-objective ``step`` is the least T with
+time to send gradients over the hop before the stage. E_0 is the first stage's update and gradient reduction, or what
+its last backward does not hide of it (`common.exposed`). The objective ``step`` is the least T with
 
 (3)  T ≥ E_0 + H_s + M_w (F + B)                            if devices compute while they send
      T ≥ E_0 + H_s + M_w (F + B + f) + (M_w − 1) ĝ          if devices wait while they send (none)
@@ -70,6 +70,7 @@ Equations and functions, by module:
 (5) alternating lists      `terms.drain_delay`, `terms.micro_batches_behind`; bounded: `LargestBackward.allows`
 (6) two phases             `terms.two_phase_delay`; bounded: `LargestBackward.allows_phases`
 (7) own ending             `terms.ahead_step`, `terms.stage_load`; within a target: `Pass.in_time`
+reductions R               `tables.AllocationTables.reductions`; as rows: `mip.exposed.exposed_reduction`
 bottleneck                 `terms.stage_load`, `tables.AllocationTables.link_shares` (L_w)
 ĝ                          `tables.AllocationTables.least_back`
 all of one allocation      `ChainAllocation.evaluate`; as a linear model: `mip.depth_model`

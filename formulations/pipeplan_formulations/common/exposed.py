@@ -31,9 +31,12 @@ Indices = Array | int
 class Exposed:
     """E of any spans, on rows of devices.
 
-    With prefix sums, E(a, b) = base + max_{l in [f, b)} (P(0, l + 1) − H(0, l)) − (P(0, a) − H(0, a)), f the first layer
-    from a on with p > 0. The maximum of a range is that of two ranges whose lengths are powers of two, which may
-    overlap. These are tabulated: n log n numbers per row.
+    With f the first layer from a on that has p > 0,
+
+        E(a, b) = max(0, base + max over l in [f, b) of (P(0, l + 1) − H(0, l)) − (P(0, a) − H(0, a))).
+
+    The maximum over a range is that over two ranges whose lengths are powers of two, which may overlap. These are
+    tabulated: n log n numbers per row.
 
     Parameters
     ----------

@@ -17,8 +17,9 @@ it has two), r_{s+1} (bytes that stage s + 1 holds of what it received; r_0 = 0)
 
 Of M micro-batches the busiest replica of stage s processes M_s = ⌈M / r_s⌉, and the busiest link resource (in short:
 resource) of link s carries m_s. Once per step a stage reduces its replicas' gradients and updates its weights:
-E_s = R_s + U_s. R_s is the sum of ``reduce`` over its layers, plus ``reduce_base`` if one of them has ``reduce`` > 0. A
-`Tie` whose layers lie on different stages adds to R_s, U_s and P_s.
+E_s = R_s + U_s. R_s is the sum of ``reduce`` over its layers, plus ``reduce_base`` if one of them has ``reduce`` > 0,
+without the part that its last backward ``hides`` (`common.exposed`). A `Tie` whose layers lie on different stages adds
+to R_s, U_s and P_s.
 
 A stage recomputes some of its layers, X_s: each holds its output instead of what it saved, and its forward is repeated
 in B_s. X_s is not a variable but a function of the span: of all sets that satisfy (1) it is one of least Σ forward, and
@@ -87,7 +88,8 @@ Equations and functions, by module:
 X_s                    `memory.SpanRecomputation`, `ChainPartition.recompute`
 (2)                    `terms.load`
 (3)                    `objective.period`, `objective.per_sample`; programme `minmax.solve_minmax`
-(4), p_t and q_t       `terms.ahead`, `terms.behind`; R_s: `objective.reductions`
+(4), p_t and q_t       `terms.ahead`, `terms.behind`; R_s: `objective.reductions`, as rows
+                       `mip.exposed.exposed_reduction`
 (5), (8), (12)         `terms.delays`
 (6)                    `parts.PathCut.length`
 (9)                    `objective.delays_of_resources`
