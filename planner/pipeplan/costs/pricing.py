@@ -376,7 +376,7 @@ def _reduction(
             times[first] = max(times[first] - int(shared.reduced[s]), 0)
         buckets = best_buckets(tuple(times), hides, base)
         total = max(total, exposed(buckets) + copied + sum(time for _, time in left))
-    if total > exposed(buckets):
+    if buckets and total > exposed(buckets):
         buckets = (*buckets, Bucket(0, 0, total - exposed(buckets)))
     return total, buckets
 

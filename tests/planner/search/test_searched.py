@@ -51,12 +51,13 @@ def test_the_text_of_every_answer_says_both() -> None:
 
 
 def test_what_is_left_out_is_named() -> None:
-    """Eight common techniques that are never searched appear in the list of an ordinary job."""
+    """Nine common techniques that are never searched appear in the list of an ordinary job."""
     named = missing(cluster=nodes(2, 2, memory=100), optimizer="adam")
     for sentence in (
         searched.TENSOR,
         searched.INTERLEAVED,
-        searched.OVERLAPPED,
+        searched.BUCKETS_ON_CARDS,
+        searched.HIDDEN_AGAIN,
         searched.SHARDED,
         searched.PLACEMENTS,
         searched.STALE,
@@ -71,8 +72,11 @@ def test_what_is_left_out_is_named() -> None:
     [
         (searched.TENSOR, {}, {"cluster": equal_devices(1)}),
         (searched.INTERLEAVED, {}, {"depths": (1,)}),
-        (searched.OVERLAPPED, {}, {"replicas": (1,)}),
-        (searched.OVERLAPPED, {"model": TIED, "replicas": (1,)}, {"objective": "bottleneck", "batch": 1}),
+        (searched.OVERLAPPED, {"overlap_reduction": False}, {}),
+        (searched.OVERLAPPED, {"overlap_reduction": False}, {"overlap_reduction": False, "replicas": (1,)}),
+        (searched.OVERLAPPED, {"objective": "bottleneck"}, {"objective": "bottleneck", "replicas": (1,)}),
+        (searched.BUCKETS_ON_CARDS, {"cluster": nodes(2, 2)}, {"cluster": nodes(1, 4)}),
+        (searched.HIDDEN_AGAIN, {}, {"recompute": "full"}),
         (searched.SHARDED, {}, {"replicas": (1,)}),
         (searched.STATE, {"optimizer": "adam"}, {"optimizer": "adam", "zero1": True}),
         (searched.STATE, {"optimizer": "adam"}, {"optimizer": "sgd"}),
