@@ -217,11 +217,11 @@ def _devices(stage: PlanStage, plan: Plan, most: int = 8) -> str:
 def _heuristic(row: Baseline, result: Result) -> str:
     if row.bound is not None:
         told = f"{row.bounded}{beyond(row.outside)}; not simulated"
-        return f"{row.name:20} at least {format_time(row.bound)}  ({told})"
+        return f"{row.name:24} at least {format_time(row.bound)}  ({told})"
     if row.value is None:
-        return f"{row.name:20} no plan: {row.why}"
+        return f"{row.name:24} no plan: {row.why}"
     over = row.value / result.bound - 1 if result.bound else 0.0
-    return f"{row.name:20} {format_time(row.value):>10}  {over:+.1%} over the bound  ({row.label}{beyond(row.outside)})"
+    return f"{row.name:24} {format_time(row.value):>10}  {over:+.1%} over the bound  ({row.label}{beyond(row.outside)})"
 
 
 def beyond(why: str) -> str:

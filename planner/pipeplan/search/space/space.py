@@ -142,7 +142,7 @@ class Space:
         if not self._lists(candidate):
             return f"its schedule is {candidate.family.name}, asked for are {', '.join(self.schedules)}"
         if not candidate.chain.overlaps and self.prices.overlaps(candidate.chain.groups[0][0].kind, size):
-            return "its gradients are summed behind the last backward, asked for is earlier"
+            return "its gradients are summed behind the last backward, not beside it"
         edges = np.array(boundaries)
         if not candidate.cuts[edges[1:-1] - 1].all():
             return "it cuts the model where that is not allowed"
