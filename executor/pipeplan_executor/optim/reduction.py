@@ -139,7 +139,8 @@ class Flat:
     def reduce(self) -> None:
         """Sum the gradients over the replicas: all gradients, or (ZeRO-1) this replica's share."""
         if self._copy_group is not None:
-            dist.all_reduce(self.gradients, group=self._copy_group)
+            used = self.gradients[: self._edges[-1]]  # stages with other numbers of replicas have other padding
+            dist.all_reduce(used, group=self._copy_group)
         elif self._values is not None:
             parts = self.gradients.chunk(self._shares)
             _finish([dist.reduce(p, group=self._group, group_dst=i, async_op=True) for i, p in enumerate(parts)])
