@@ -102,6 +102,8 @@ def _reduction_times(
         ranks = {rank for each in stages for rank in pipeline.placement[each]}
         where, rounds = _link_place(cluster, (plan.ranks[rank] for rank in ranks)), 2 * (len(ranks) - 1)
         link = cluster.network if where is None else cluster.nodes[where].link
+        if plan.pipeline.stages[s].buckets:  # the backward has hidden some of it
+            continue
         if took is not None and link is not None and stage.reduce > rounds * link.latency:
             found[where].append(((took, stage.reduce), rounds))
     return {where: sorted(rows, key=lambda row: _ratio(row[0]))[len(rows) // 2] for where, rows in found.items()}
