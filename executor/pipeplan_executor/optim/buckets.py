@@ -35,11 +35,13 @@ class Buckets:
         Number of layers in each bucket; the first bucket has the stage's last layers.
     parts : sequence of Flat
         Parameters of these layers that are summed over the replicas only.
-    last : int
-        Micro-batch whose backward ends the stage's backwards on this replica.
+    last : int or None
+        Micro-batch whose backward ends the stage's backwards on this replica; None if it has no micro-batch.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], sizes: Sequence[int], parts: Sequence[Flat], last: int) -> None:
+    def __init__(
+        self, layers: Sequence[nn.Module], sizes: Sequence[int], parts: Sequence[Flat], last: int | None
+    ) -> None:
         self.last = last
         self._parts = parts
         count = len(layers)

@@ -66,10 +66,11 @@ def _buckets(plan: Plan, stage: int, rank: int, module: StageModule, optimizer: 
     sizes = [bucket.layers for bucket in plan.pipeline.stages[stage].buckets if bucket.layers]
     orders = plan.schedule.orders
     shared = any(action.stage != stage for home in plan.schedule.homes[stage] for action in orders[home])
-    ends = [a.micro_batch for a in orders[rank] if a.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
-    if not sizes or shared or not ends:
+    if not sizes or shared:
         return None
-    return Buckets(module.layers, sizes, [part for part in optimizer.parts if not part.copied], ends[-1])
+    ends = [action.micro_batch for action in orders[rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
+    own = [part for part in optimizer.parts if not part.copied]
+    return Buckets(module.layers, sizes, own, ends[-1] if ends else None)
 
 
 def _copied(

@@ -161,6 +161,7 @@ BUCKETED = {
         "ZeRO-1, split": Case(dropped, (2,), {"optimizer": sgd}, zero1=True, split=True, recompute=True, bucket=2),
         "unequal turns": Case(dropped, (2,), {"optimizer": sgd}, micro_batches=3, bucket=1),
         "one micro-batch": Case(tiny_decoder, (2,), {"optimizer": sgd}, zero1=True, micro_batches=2, bucket=1),
+        "one idle replica": Case(tiny_decoder, (2,), USERS, zero1=True, micro_batches=1, bucket=2),
         "unused": Case(idling, (2,), {"optimizer": sgd}, bucket=1),
         "tied on one stage": Case(tiny_tied, (2,), USERS, bucket=1),
         "tied on one stage, split": Case(tiny_tied, (2,), {"optimizer": sgd}, split=True, bucket=1),
