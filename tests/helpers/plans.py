@@ -1,13 +1,14 @@
 """Plans from boundaries and an action list, for models whose costs do not matter."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import lcm
 
 import torch
 
 from pipeplan.core.cluster import Overlap
-from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer, exposed
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import tied_stages, with_reductions
@@ -73,3 +74,17 @@ def plan_for(
             tied=tied,
         ),
     )
+
+
+def with_buckets(plan: Plan, layers: int) -> Plan:
+    """The plan with buckets of this number of layers (0: none) on every replicated stage, not the best ones."""
+
+    def changed(priced: Stage, stage: PlanStage) -> Stage:
+        if not layers or stage.replicas == 1:
+            return priced
+        count = len(stage.layers)
+        buckets = tuple(Bucket(min(layers, count - i), 0, 1) for i in range(0, count, layers))
+        return replace(priced, buckets=buckets, reduce=exposed(buckets))
+
+    stages = tuple(map(changed, plan.pipeline.stages, plan.stages))
+    return replace(plan, pipeline=replace(plan.pipeline, stages=stages))

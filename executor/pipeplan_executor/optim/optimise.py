@@ -12,6 +12,7 @@ from torch import nn, optim
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pipeplan.core.errors import InputError
+from pipeplan_executor.optim.buckets import Buckets
 from pipeplan_executor.optim.reduction import NONE_SHARDED, Copied, Named, Piece, ShardedNames, flattened
 
 ELEMENTWISE = (
@@ -105,6 +106,8 @@ class StageOptimizer:
     scheduler : torch.optim.lr_scheduler.LRScheduler or None
     pieces : tuple of Piece
         Pieces of parameters that the optimiser updates.
+    buckets : Buckets or None
+        Gradients that are summed while the last backward runs; None if all are summed by R.
 
     Raises
     ------
@@ -131,6 +134,7 @@ class StageOptimizer:
         if self.optimizer is not None and group is not None and zero1:
             restrict_to_pieces(self.optimizer, self.pieces)
         self.scheduler = _scheduled(schedule, self.optimizer)
+        self.buckets: Buckets | None = None
 
     @property
     def state(self) -> dict[Any, Any]:
@@ -141,9 +145,13 @@ class StageOptimizer:
         """Prepare the gradients for a step."""
         for part in self.parts:
             part.begin()
+        if self.buckets is not None:
+            self.buckets.begin()
 
     def reduce(self) -> None:
         """R: sum the gradients over replicas, those of copies over all stages that have one."""
+        if self.buckets is not None:
+            self.buckets.finish()
         for part in self.parts:
             part.reduce()
 

@@ -64,6 +64,14 @@ class Flat:
         and each replica has the whole sum.
     counted_elsewhere : bool
         Another process has the same parameters and counts them in sums over all processes.
+
+    Attributes
+    ----------
+    named : tuple of (str, torch.nn.Parameter)
+    edges : list of int
+        Number in ``gradients`` at which each parameter begins, then the end of the last one.
+    copied : bool
+        Other stages have copies of the parameters.
     """
 
     def __init__(
@@ -80,19 +88,22 @@ class Flat:
         self._shares = dist.get_world_size(group) if group is not None and zero1 else 1
         self._share = dist.get_rank(group) if self._shares > 1 else 0
         self.named = tuple(named)
+        self.copied = copy_group is not None
         self._summed = False
+        self._works: list[dist.Work] = []
         parameters = [parameter for _, parameter in named]
-        self._edges = [0]
+        self.edges = [0]
         for parameter in parameters:
-            self._edges.append(self._edges[-1] + _padded(parameter.numel(), ALIGNMENT))
-        size = _padded(self._edges[-1], ALIGNMENT * self._shares)
+            self.edges.append(self.edges[-1] + _padded(parameter.numel(), ALIGNMENT))
+        size = _padded(self.edges[-1], ALIGNMENT * self._shares)
         self.gradients = parameters[0].new_zeros(size)
-        for parameter, start in zip(parameters, self._edges, strict=False):
+        self._left = self.edges[-1]
+        for parameter, start in zip(parameters, self.edges, strict=False):
             parameter.grad = self.gradients[start : start + parameter.numel()].view_as(parameter)
         self._values: Tensor | None = None
         if self._shares > 1:
             self._values = parameters[0].new_zeros(size)
-            for parameter, start in zip(parameters, self._edges, strict=False):
+            for parameter, start in zip(parameters, self.edges, strict=False):
                 place = self._values[start : start + parameter.numel()].view_as(parameter)
                 place.copy_(parameter.detach())
                 parameter.data = place
@@ -101,7 +112,7 @@ class Flat:
         """Yield the pieces of parameters that this replica's optimiser updates."""
         part = len(self.gradients) // self._shares
         low, high = part * self._share, part * (self._share + 1)
-        for (name, parameter), edge in zip(self.named, self._edges, strict=False):
+        for (name, parameter), edge in zip(self.named, self.edges, strict=False):
             if self._values is None:
                 yield Piece(name, parameter, parameter, 0, parameter.numel())
                 continue
@@ -135,16 +146,26 @@ class Flat:
             elif dist.get_rank(summed_by) > 0:
                 self.clear()
         self._summed = False
+        self._works, self._left = [], self.edges[-1]  # padding is not summed: that of copies differs
+
+    def leave(self, start: int) -> None:
+        """Begin to sum the gradients from number ``start`` on, except those whose sum has begun."""
+        end, self._left = self._left, min(start, self._left)
+        group = self._copy_group or self._group
+        if start >= end or group is None:
+            return
+        if self._copy_group is not None or self._values is None:
+            self._works.append(dist.all_reduce(self.gradients[start:end], group=group, async_op=True))
+            return
+        share = len(self.gradients) // self._shares
+        for owner in range(start // share, -(-end // share)):
+            part = self.gradients[max(start, owner * share) : min(end, (owner + 1) * share)]
+            self._works.append(dist.reduce(part, group=group, group_dst=owner, async_op=True))
 
     def reduce(self) -> None:
         """Sum the gradients over the replicas: all gradients, or (ZeRO-1) this replica's share."""
-        if self._copy_group is not None:
-            dist.all_reduce(self.gradients, group=self._copy_group)
-        elif self._values is not None:
-            parts = self.gradients.chunk(self._shares)
-            _finish([dist.reduce(p, group=self._group, group_dst=i, async_op=True) for i, p in enumerate(parts)])
-        elif self._group is not None:
-            dist.all_reduce(self.gradients, group=self._group)
+        self.leave(0)
+        _finish(self._works)
         self._summed = True
 
     def exchange(self) -> None:

@@ -5,18 +5,22 @@ from collections.abc import Mapping, Sequence
 import torch.distributed as dist
 from torch import nn
 
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Kind
+from pipeplan_executor.optim.buckets import Buckets
 from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory, StageOptimizer
 from pipeplan_executor.optim.reduction import Copied, ShardedNames
 from pipeplan_executor.runtime.process_groups import replica_groups
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.sharding.tensor_parallel_group import TensorParallelGroup
 from pipeplan_executor.stages.split import Fitted
+from pipeplan_executor.stages.stage_module import StageModule
 from pipeplan_executor.stages.ties import Copies
 
 
 def stage_optimizers(
     fitted: Fitted,
-    modules: Mapping[int, nn.Module],
+    modules: Mapping[int, StageModule],
     build: OptimizerFactory,
     schedule: SchedulerFactory | None,
     group: TensorParallelGroup,
@@ -37,7 +41,7 @@ def stage_optimizers(
         [tuple(sorted({rank for stage in copies.stages for rank in replicas[stage]})) for copies in fitted.copies],
         group.size,
     )
-    return {
+    optimizers = {
         number: StageOptimizer(
             module,
             build,
@@ -49,6 +53,24 @@ def stage_optimizers(
         )
         for number, module in modules.items()
     }
+    for number, optimizer in optimizers.items():
+        optimizer.buckets = _buckets(fitted.plan, number, group.rank, modules[number], optimizer)
+    return optimizers
+
+
+def _buckets(plan: Plan, stage: int, rank: int, module: StageModule, optimizer: StageOptimizer) -> Buckets | None:
+    """Return the buckets of a stage on this rank, if it has any and no rank of the stage has another stage.
+
+    Ranks with several stages could begin the sums of two stages over the same ranks in different orders.
+    """
+    sizes = [bucket.layers for bucket in plan.pipeline.stages[stage].buckets if bucket.layers]
+    orders = plan.schedule.orders
+    shared = any(action.stage != stage for home in plan.schedule.homes[stage] for action in orders[home])
+    if not sizes or shared:
+        return None
+    ends = [action.micro_batch for action in orders[rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
+    own = [part for part in optimizer.parts if not part.copied]
+    return Buckets(module.layers, sizes, own, ends[-1] if ends else None)
 
 
 def _copied(

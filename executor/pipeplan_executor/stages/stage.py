@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Callable, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.profile.passes import autocast
 from pipeplan.frontend.split_backward.attach import attach
 from pipeplan.frontend.split_backward.queue import WeightQueue, Work, run_delayed
+from pipeplan_executor.optim.buckets import Buckets
 from pipeplan_executor.sharding.private import run_backward
 from pipeplan_executor.stages.precision import LossScale
 from pipeplan_executor.stages.shapes import Tensors
@@ -81,6 +83,8 @@ class StageWork:
         Precision of forward and loss: see `pipeplan_executor.stages.precision`.
     scale : LossScale, optional
         Scales the gradients.
+    buckets : Buckets, optional
+        Gradients that are summed while the last backward runs.
     """
 
     def __init__(
@@ -93,10 +97,11 @@ class StageWork:
         device: torch.device | str = "cpu",
         precision: str | None = None,
         scale: LossScale | None = None,
+        buckets: Buckets | None = None,
     ) -> None:
         self._module, self._boundary, self._loss, self._split, self._number = module, boundary, loss, split, number
         self._wanted = [place for place, tensor in enumerate(boundary.inputs) if tensor.requires_grad]
-        self._precision, self._scale = precision, scale
+        self._precision, self._scale, self._buckets = precision, scale, buckets
         self._anchor = torch.empty(0, device=device, requires_grad=True)
         self._queue = WeightQueue()
         if split:
@@ -145,7 +150,7 @@ class StageWork:
         if self._loss is not None and kept.roots:
             gradients = (self._first_gradient(number),)
         if kept.roots:
-            with self._module.backward():
+            with self._module.backward(), self._leaving(number):
                 run_backward(kept.roots, gradients)
         arrived = kept.arrived or [None] * len(self._wanted)
         return tuple(self._contiguous(place, found) for place, found in zip(self._wanted, arrived, strict=True))
@@ -159,8 +164,18 @@ class StageWork:
 
     def weight_gradient(self, number: int) -> None:
         """W: add the delayed weight gradients of I to the parameters' gradients."""
+        works = self._waiting.pop(number)
         with self._module.backward():
-            run_delayed(self._waiting.pop(number))
+            if self._buckets is not None and number == self._buckets.last:
+                self._buckets.run(works)
+            else:
+                run_delayed(works)
+
+    def _leaving(self, number: int) -> AbstractContextManager[None]:
+        """Return the context for a backward through the graph: in the last one, if joined, buckets leave."""
+        if self._buckets is None or number != self._buckets.last or number in self._split:
+            return nullcontext()
+        return self._buckets.leaving()
 
     def _first_gradient(self, number: int) -> Tensor:
         """Return the gradient of the step's loss with respect to the micro-batch's loss."""

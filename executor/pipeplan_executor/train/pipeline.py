@@ -193,6 +193,7 @@ class Pipeline:
                 self.device,
                 self.precision,
                 self.updates.scale,
+                self.updates.optimizers[number].buckets,
             )
             for number, module in self.modules.items()
         }

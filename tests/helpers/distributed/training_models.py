@@ -63,6 +63,24 @@ class Skipping(nn.Module):
         return self.head(x + self.second(y).tanh())
 
 
+class Idling(nn.Module):
+    """Layer with a parameter that it never uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.idle = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the same shape."""
+        return x + self.used(x).tanh()
+
+
+def idling() -> Workload:
+    """Layers of which one has a parameter without a gradient."""
+    layers = OrderedDict(embedding=nn.Embedding(30, 16), idling=Idling(), linear=nn.Linear(16, 16))
+    return Workload(nn.Sequential(layers | {"head": nn.Linear(16, 30)}), _text, _loss)
+
+
 def skipping() -> Workload:
     """Dropout in a model with a skip connection."""
     return Workload(Skipping(0.3), _text, _loss)

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -12,15 +13,27 @@ from torch import nn
 
 from helpers.distributed.everywhere import greatest
 from helpers.distributed.models import tiny_decoder, tiny_shared, tiny_tied
-from helpers.distributed.training_models import dropped, dropped_apart, forking, padded, skipping, steep, steep_apart
-from helpers.plans import plan_for
+from helpers.distributed.training_models import (
+    dropped,
+    dropped_apart,
+    forking,
+    idling,
+    padded,
+    skipping,
+    steep,
+    steep_apart,
+)
+from helpers.plans import plan_for, with_buckets
 from helpers.runnable_schedules import halved
+from pipeplan.core.plan import Plan
 from pipeplan.frontend.capture import capture_layers
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
+from pipeplan_executor.optim.reduction import Flat
 from pipeplan_executor.stages.seeds import seeded
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.split import materialised
+from pipeplan_executor.stages.stage import StageWork
 from pipeplan_executor.train.pipeline import Pipeline
 from pipeplan_executor.train.verify import worst_error
 
@@ -41,6 +54,9 @@ class Case:
     optimizer: str = "adam"
     accumulated: tuple[int, ...] = ()
     """Steps that do not update, with half the weight."""
+    micro_batches: int = 4
+    bucket: int = 0
+    """Number of layers in each bucket of gradients; 0 for none."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +153,79 @@ TEAMS_LOW = {
 }
 
 
+BUCKETED = {
+    2: {
+        "joined, clipped": Case(tiny_decoder, (2,), USERS, accumulated=(1,), bucket=2),
+        "split": Case(tiny_decoder, (2,), USERS, split=True, bucket=1),
+        "ZeRO-1, recomputed": Case(tiny_decoder, (2,), USERS, zero1=True, recompute=True, accumulated=(0, 2), bucket=1),
+        "ZeRO-1, split": Case(dropped, (2,), {"optimizer": sgd}, zero1=True, split=True, recompute=True, bucket=2),
+        "unequal turns": Case(dropped, (2,), {"optimizer": sgd}, micro_batches=3, bucket=1),
+        "one micro-batch": Case(tiny_decoder, (2,), {"optimizer": sgd}, zero1=True, micro_batches=2, bucket=1),
+        "one idle replica": Case(tiny_decoder, (2,), USERS, zero1=True, micro_batches=1, bucket=2),
+        "unused": Case(idling, (2,), {"optimizer": sgd}, bucket=1),
+        "tied on one stage": Case(tiny_tied, (2,), USERS, bucket=1),
+        "tied on one stage, split": Case(tiny_tied, (2,), {"optimizer": sgd}, split=True, bucket=1),
+        "captured": Case(forking, (2,), {"optimizer": sgd}, bucket=1),
+    },
+    4: {
+        "two stages": Case(tiny_decoder, (2, 2), USERS, bucket=1),
+        "two stages, split, ZeRO-1": Case(tiny_decoder, (2, 2), USERS, zero1=True, split=True, bucket=2),
+        "two stages, unequal turns": Case(tiny_decoder, (2, 2), USERS, recompute=True, micro_batches=3, bucket=1),
+        "tied over stages": Case(tiny_tied, (2, 2), USERS, bucket=1),
+        "tied over stages, ZeRO-1, split": Case(tiny_tied, (1, 3), USERS, zero1=True, split=True, bucket=2),
+        "tensor-parallel": Case(tiny_shared, (2,), USERS, recompute=True, bucket=1),
+        "tensor-parallel, split, ZeRO-1": Case(dropped_apart, (2,), USERS, zero1=True, split=True, bucket=1),
+    },
+}
+"""Cases with buckets, by number of processes; the last ones of four have two processes per rank."""
+BUCKETED_LOW = {
+    "bf16, split": Case(tiny_tied, (2,), {"optimizer": sgd, "precision": "bf16"}, split=True, bucket=1),
+    "fp16, ZeRO-1": Case(steep, (2,), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero1=True, bucket=1),
+}
+"""Cases with buckets in mixed precision, on two ranks."""
+
+
+def bucketed() -> "Found":
+    """Results of all cases with buckets of this number of processes."""
+    found = {name: compare(case, torch.float64) for name, case in BUCKETED[dist.get_world_size()].items()}
+    low = BUCKETED_LOW if dist.get_world_size() == 2 else {}
+    return {**found, **{name: compare(case, torch.float32) for name, case in low.items()}}
+
+
+def events_of_a_step() -> list[list[str]]:
+    """What each rank did in a step with buckets: begins and ends of actions, and the first numbers that left.
+
+    One stage of two replicas, which run two and one micro-batches.
+    """
+    found: list[str] = []
+    leave, reduce, backward = Flat.leave, Flat.reduce, StageWork.backward
+
+    def leaving(part: Flat, start: int) -> None:
+        found.append(f"leave {part.edges.index(start)}")
+        leave(part, start)
+
+    def reducing(part: Flat) -> None:
+        found.append("reduce")
+        reduce(part)
+
+    def going_back(stage: StageWork, *arguments: Any) -> Any:
+        found.append("backward")
+        made = backward(stage, *arguments)
+        found.append("end")
+        return made
+
+    pipeline = Pipeline(with_buckets(_plan(Case(steep, (2,), micro_batches=3)), 1), steep)
+    with (
+        patch.object(Flat, "leave", leaving),
+        patch.object(Flat, "reduce", reducing),
+        patch.object(StageWork, "backward", going_back),
+    ):
+        pipeline.step(*draw(pipeline.workload, pipeline.plan.batch, SEED))
+    everyone: list[list[str]] = [[]] * dist.get_world_size()
+    dist.all_gather_object(everyone, found)
+    return everyone
+
+
 Found = dict[str, tuple[Seen, Seen, float]]
 """For each case the records of the pipeline and of plain training, and the difference of their weights."""
 
@@ -172,20 +261,7 @@ def verified() -> dict[str, float]:
 
 def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     """Train the pipeline and the plain model, and return both records and the difference of weights."""
-    workload = case.build()
-    sequence = capture_layers(workload.module, draw(workload, 2, SEED)[0], both_modes=False)
-    names = sequence.names
-    schedule = FAMILIES["1f1b-sno"].write(case.replicas, 4)
-    cuts = (0, *range(2, 1 + len(case.replicas)), len(names))
-    plan = plan_for(
-        workload.module,
-        names,
-        cuts,
-        halved(schedule) if case.split else schedule,
-        optimizer=case.optimizer,
-        recompute=names if case.recompute else (),
-        held=sequence.parameters,
-    )
+    workload, plan = case.build(), _plan(case)
     group_size = dist.get_world_size() // len(plan.ranks)
     options = {**case.options, "tensor_parallel": group_size}
     pipeline = Pipeline(replace(plan, zero1=case.zero1), case.build, seed=SEED, dtype=dtype, **options)
@@ -209,6 +285,22 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     wanted = {name: pipeline.shards[name].of(p) if name in pipeline.shards else p for name, p in expected.items()}
     apart = [float((p - wanted[name]).detach().abs().max()) for name, p in pipeline.named_parameters()]
     return ours, theirs, greatest(max(apart, default=0.0))
+
+
+def _plan(case: Case) -> Plan:
+    workload = case.build()
+    sequence = capture_layers(workload.module, draw(workload, 2, SEED)[0], both_modes=False)
+    schedule = FAMILIES["1f1b-sno"].write(case.replicas, case.micro_batches)
+    plan = plan_for(
+        workload.module,
+        sequence.names,
+        (0, *range(2, 1 + len(case.replicas)), len(sequence.names)),
+        halved(schedule) if case.split else schedule,
+        optimizer=case.optimizer,
+        recompute=sequence.names if case.recompute else (),
+        held=sequence.parameters,
+    )
+    return with_buckets(plan, case.bucket)
 
 
 def _rate(pipeline: Pipeline) -> float:

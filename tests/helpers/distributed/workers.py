@@ -12,7 +12,7 @@ from helpers.distributed import models as models_of_tests
 from helpers.distributed.cases import Case, placed_cases, random_case
 from helpers.distributed.everywhere import greatest
 from helpers.distributed.models import layers_of, tiny_decoder, tiny_dropping, tiny_resnet, tiny_tied
-from helpers.plans import plan_for
+from helpers.plans import plan_for, with_buckets
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
 from pipeplan.frontend.batch import Batch, call, split, tensors
@@ -32,12 +32,16 @@ OPTIMIZERS = {
 
 
 def random_cases(count: int, seed: int, models: str = "WORKLOADS") -> dict[str, float]:
-    """The worst error of each random case; ``models`` is the name of a list in models.py."""
+    """The worst error of each random case; ``models`` is the name of a list in models.py.
+
+    Every third plan has no buckets, every third buckets of two layers.
+    """
     generator, world = random.Random(seed), dist.get_world_size()
     builds = getattr(models_of_tests, models)
     found = {}
     for number in range(count):
         case = random_case(generator, world, builds[number % len(builds)])
+        case = replace(case, plan=with_buckets(case.plan, number % 3))
         found[f"{number} {case.name}"] = worst_error(case, passes=1 + number % 2)
     return found
 

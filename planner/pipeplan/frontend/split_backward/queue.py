@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 Work = partial[None]
-"""Function that adds to the gradients of one operation's parameters; its arguments are the stored operands."""
+"""Function that adds to the gradients of one operation's parameters; its arguments are the stored operands, the
+parameters (or stand-ins) first."""
 
 
 class WeightQueue:
@@ -59,7 +60,8 @@ class WeightQueue:
 
 
 TAKER = "take_gradient"
-"""Attribute of a stand-in for a parameter elsewhere: a function that adds a gradient to that parameter."""
+"""Attribute of a stand-in for a parameter elsewhere: a `functools.partial` that adds a gradient to that parameter, its
+first argument."""
 
 
 def plain(parameter: Tensor) -> bool:
@@ -70,6 +72,12 @@ def plain(parameter: Tensor) -> bool:
 
 def _stands_in(tensor: Tensor) -> bool:
     return bool(tensor.requires_grad and hasattr(tensor, TAKER))
+
+
+def targets(work: Work) -> tuple[Tensor, ...]:
+    """Return the parameters to whose gradients delayed work adds."""
+    first = (each for each in work.args[:2] if isinstance(each, Tensor) and each.requires_grad)
+    return tuple(getattr(each, TAKER).args[0] if hasattr(each, TAKER) else each for each in first)
 
 
 def run_delayed(works: Sequence[Work]) -> None:

@@ -1,0 +1,113 @@
+"""Buckets of a stage's gradients, which leave for their sums while the stage's last backward still runs.
+
+::
+
+    last backward   │ layer 3 │ layer 2 │ layer 1 │ layer 0 │ R
+    sums                                ├── 3, 2 ────┤      ├─ 1, 0 ─┤
+
+A bucket leaves when the gradients of all its parameters are complete and all buckets before it have left. So replicas
+begin their sums in one order, even if gradients are complete in different orders. R begins the rest and waits.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+
+from torch import Tensor, nn
+
+from pipeplan.core.errors import PlanError
+from pipeplan.frontend.split_backward.queue import Work, run_delayed, targets
+from pipeplan_executor.optim.reduction import Flat
+
+
+class Buckets:
+    """Buckets of one stage on this replica, in the order in which they leave.
+
+    A parameter of several layers belongs to the first of them, whose gradient comes last. A parameter without a
+    gradient in the last backward keeps its bucket, and those after it, until R.
+
+    Parameters
+    ----------
+    layers : sequence of torch.nn.Module
+        Layers of the stage.
+    sizes : sequence of int
+        Number of layers in each bucket; the first bucket has the stage's last layers.
+    parts : sequence of Flat
+        Parameters of these layers that are summed over the replicas only.
+    last : int or None
+        Micro-batch whose backward ends the stage's backwards on this replica; None if it has no micro-batch.
+    """
+
+    def __init__(
+        self, layers: Sequence[nn.Module], sizes: Sequence[int], parts: Sequence[Flat], last: int | None
+    ) -> None:
+        self.last = last
+        self._parts = parts
+        count = len(layers)
+        firsts = [count - behind for behind in accumulate(sizes)]
+        of_layer = [next(i for i, first in enumerate(firsts) if first <= layer) for layer in range(count)]
+        home = {id(p): of_layer[i] for i in reversed(range(count)) for p in layers[i].parameters()}
+        self._home = {id(p): home[id(p)] for part in parts for _, p in part.named}
+        self._starts = [
+            [
+                next((edge for (_, p), edge in zip(part.named, part.edges, strict=False) if home[id(p)] <= i), None)
+                for part in parts
+            ]
+            for i in range(len(sizes))
+        ]
+        self._missing: list[set[int]] = []
+        self._next = 0
+
+    def begin(self) -> None:
+        """Prepare a step: no gradient is complete."""
+        self._next, self._missing = 0, [set() for _ in self._starts]
+        for parameter, bucket in self._home.items():
+            self._missing[bucket].add(parameter)
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Context for the last backward, if it is joined."""
+        handles = [p.register_post_accumulate_grad_hook(self._complete) for part in self._parts for _, p in part.named]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def run(self, works: Sequence[Work]) -> None:
+        """Run the delayed weight gradients of the last backward, if it is split."""
+        left = Counter(id(parameter) for work in works for parameter in targets(work))
+        for part in self._parts:
+            for _, parameter in part.named:
+                if id(parameter) not in left:
+                    self._complete(parameter)
+        for work in works:
+            run_delayed([work])
+            for parameter in targets(work):
+                left[id(parameter)] -= 1
+                if not left[id(parameter)] and id(parameter) in self._home:
+                    self._complete(parameter)
+
+    def finish(self) -> None:
+        """Begin the sums of all buckets that have not left."""
+        while self._next < len(self._starts):
+            self._leave()
+
+    def _complete(self, parameter: Tensor) -> None:
+        bucket = self._home[id(parameter)]
+        if bucket < self._next:
+            raise PlanError(
+                f"a parameter of shape {tuple(parameter.shape)} got a gradient after its bucket had left: a backward "
+                "accumulates it several times, as torch's checkpoints with use_reentrant=True do. Use "
+                "use_reentrant=False, or a plan without buckets"
+            )
+        self._missing[bucket].discard(id(parameter))
+        while self._next < len(self._starts) and not self._missing[self._next]:
+            self._leave()
+
+    def _leave(self) -> None:
+        for part, start in zip(self._parts, self._starts[self._next], strict=True):
+            if start is not None:
+                part.leave(start)
+        self._next += 1

@@ -1,0 +1,51 @@
+"""Gradients that leave in buckets on real processes, compared with the unsplit model in a plain torch loop."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.distributed import training_workers
+from helpers.distributed.together import Job
+from helpers.distributed.training_workers import BUCKETED, BUCKETED_LOW
+
+EXACT = 1e-10
+
+
+def jobs(world: int, folder: Path) -> dict[str, Job]:
+    """Jobs of these tests on this number of ranks."""
+    found = {"buckets": (training_workers.bucketed, ())} if world in BUCKETED else {}
+    return found | ({"buckets' events": (training_workers.events_of_a_step, ())} if world == 2 else {})
+
+
+@pytest.mark.parametrize(("world", "name"), [(world, name) for world, cases in BUCKETED.items() for name in cases])
+def test_training_with_buckets_equals_plain_torch(
+    ranks: Callable[[int], dict[str, Any]], world: int, name: str
+) -> None:
+    """Losses, norms and weights after several steps are the unsplit model's, in float64."""
+    ours, theirs, apart = ranks(world)["buckets"][name]
+    assert ours.losses == pytest.approx(theirs.losses, rel=EXACT)
+    assert ours.norms == pytest.approx(theirs.norms, rel=EXACT)
+    assert apart < EXACT
+    assert len(set(ours.losses)) > 1
+
+
+@pytest.mark.parametrize("name", BUCKETED_LOW)
+def test_mixed_precision_with_buckets_equals_plain_torch(ranks: Callable[[int], dict[str, Any]], name: str) -> None:
+    """In bf16 and fp16 the same operations round the same, and fp16 leaves out the same updates."""
+    ours, theirs, apart = ranks(2)["buckets"][name]
+    assert ours.losses == pytest.approx(theirs.losses, rel=1e-6)
+    assert ours.scales == theirs.scales
+    assert apart < 1e-6
+
+
+def test_buckets_leave_before_the_last_backward_ends(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """Each replica begins the same sums in the same order within its own last backward; R finds them begun.
+
+    The second of four layers has no parameters, so its bucket goes with the third layer's.
+    """
+    leaves = ["leave 4", "leave 2", "leave 2", "leave 0"]
+    for rank, events in enumerate(ranks(2)["buckets' events"]):
+        earlier = ["backward", "end"] * (1 - rank)
+        assert events == [*earlier, "backward", *leaves, "end", "reduce", "leave 0"]
