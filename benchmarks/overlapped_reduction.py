@@ -1,0 +1,144 @@
+"""Overlapped reduction on a slow link: predicted and measured steps of one stage on two replicas, beside torch's own.
+
+The loopback device is slowed down to ``GIGABITS`` inside a user and network namespace of its own (`unshare`, `tc`),
+where that is permitted. It counts both directions, so each direction of the link has half of it. Both plans and
+`DistributedDataParallel` run in the same processes, in turn.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import product
+from statistics import median, quantiles
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pipeplan.core.cluster import Cluster, Link
+from pipeplan.core.plan import Plan
+from pipeplan.frontend.profile import profile_workload
+from pipeplan.frontend.workload import Workload
+from pipeplan.solve import solve
+from pipeplan_executor import Pipeline, describe_machine, launch
+
+GIGABITS, LATENCY_US = 1, 200
+WIDTH, LAYERS, SAMPLES, MICRO_BATCHES = 1024, 6, 512, 2
+RANKS, ROUNDS, WARMUP = 2, 12, 2
+INSIDE = "PIPEPLAN_SLOW_LOOPBACK"
+ENGINES = ("behind", "overlapped", "torch")
+
+
+def main() -> None:
+    """Print the table, in a namespace with a slow loopback device."""
+    if INSIDE in os.environ:
+        table()
+        return
+    if (why := not_permitted()) is not None:
+        print(f"not measured: {why}")
+        return
+    slow = f"tc qdisc add dev lo root tbf rate {GIGABITS}gbit burst 512k latency {LATENCY_US}us"
+    command = f'ip link set lo up && {slow} && exec "$0" -m benchmarks.overlapped_reduction'
+    subprocess.run(
+        ["unshare", "-rn", "bash", "-c", command, sys.executable],
+        env={**os.environ, INSIDE: "1", "GLOO_SOCKET_IFNAME": "lo"},
+        check=True,
+    )
+
+
+def not_permitted() -> str | None:
+    """Why there can be no slow loopback device here; None if there can."""
+    missing = [name for name in ("unshare", "ip", "tc") if shutil.which(name) is None]
+    if missing:
+        return f"{' and '.join(missing)} not found (Debian: util-linux, iproute2)"
+    tried = subprocess.run(["unshare", "-rn", "true"], capture_output=True, text=True, check=False)
+    return tried.stderr.strip() or "no user namespace" if tried.returncode else None
+
+
+def perceptron() -> Workload:
+    """Workload of equal linear layers."""
+    layers = [module for _ in range(LAYERS) for module in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.randn(samples, WIDTH, generator=generator), torch.randn(samples, WIDTH, generator=generator)
+
+    return Workload(nn.Sequential(*layers), draw, nn.functional.mse_loss)
+
+
+def table() -> None:
+    """Print predicted and measured steps."""
+    model = profile_workload(
+        "benchmarks.overlapped_reduction:perceptron", micro_batches=(SAMPLES,), name="perceptron", crowd=RANKS
+    )
+    here = describe_machine(RANKS)
+    node = here.nodes[0]
+    link = Link(GIGABITS * 10**9 // 8 // 2, LATENCY_US * 1000)
+    cluster = Cluster("slow loopback", here.kinds, (type(node)(node.kinds, link),), None, here.overlap)
+    plans = {
+        name: solve(
+            model,
+            cluster,
+            RANKS * MICRO_BATCHES * SAMPLES,
+            depths=(1,),
+            replicas=(RANKS,),
+            recompute="none",
+            overlap_reduction=name == "overlapped",
+        ).plan
+        for name in ENGINES[:2]
+    }
+    sums = plans["overlapped"].pipeline.stages[0].buckets
+    print(f"{LAYERS} layers of {4 * WIDTH * (WIDTH + 1) / 1e6:.1f} MB, {MICRO_BATCHES} micro-batches a replica")
+    print(f"buckets of {', '.join(str(bucket.layers) for bucket in sums)} layers")
+    times: dict[str, list[float]] = launch(measured, RANKS, plans, timeout=300, device="cpu")
+    torchs = median(times["torch"])
+    print(f"{'':12} {'predicted':>10} {'median':>9} {'quartiles':>17} {'off':>7} {'over torch':>10}")
+    for name, row in times.items():
+        low, middle, high = quantiles(row, n=4)
+        told = plans[name].step_time / 1e6 if name in plans else None
+        off = "" if told is None else f"{middle / told - 1:+.1%}"
+        first = "" if told is None else f"{told:.1f} ms"
+        print(f"{name:12} {first:>10} {middle:6.1f} ms {low:7.1f} … {high:<7.1f} {off:>7} {middle / torchs:10.3f}")
+
+
+def measured(plans: dict[str, Plan]) -> dict[str, list[float]]:
+    """Milliseconds of the steps of each engine, of the slower rank."""
+    torch.set_num_threads(1)
+    pipelines = {name: Pipeline(plan, perceptron) for name, plan in plans.items()}
+    workload, rank = perceptron(), dist.get_rank()
+    inputs, targets = workload.draw(RANKS * MICRO_BATCHES * SAMPLES, torch.Generator().manual_seed(0))
+    parallel = DistributedDataParallel(workload.module)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=1e-3)
+    own = [range(m * SAMPLES, (m + 1) * SAMPLES) for m in range(rank, RANKS * MICRO_BATCHES, RANKS)]
+
+    def plain() -> None:
+        for rows in own:
+            last = rows is own[-1]
+            parallel.require_backward_grad_sync = last
+            x, y = inputs[rows.start : rows.stop], targets[rows.start : rows.stop]
+            (nn.functional.mse_loss(parallel(x), y) / MICRO_BATCHES).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def steps() -> Iterator[tuple[str, Callable[[], object]]]:
+        for name, pipeline in pipelines.items():
+            yield name, lambda pipeline=pipeline: pipeline.step(inputs, targets)  # type: ignore[misc]
+        yield "torch", plain
+
+    rows: dict[str, list[float]] = {name: [] for name in ENGINES}
+    for number, (name, step) in product(range(WARMUP + ROUNDS), tuple(steps())):
+        dist.barrier()
+        began = time.monotonic()
+        step()
+        took = torch.tensor([1e3 * (time.monotonic() - began)], dtype=torch.float64)
+        dist.all_reduce(took, op=dist.ReduceOp.MAX)
+        if number >= WARMUP:
+            rows[name].append(took.item())
+    return rows
+
+
+if __name__ == "__main__":
+    main()
