@@ -12,7 +12,6 @@ from pipeplan.core.errors import PlanError
 from pipeplan_executor.optim.buckets import Buckets
 from pipeplan_executor.optim.optimise import StageOptimizer, planned_optimizer
 from pipeplan_executor.optim.reduction import Flat
-from pipeplan_executor.stages.stage import StageWork
 from pipeplan_executor.zoo.decoder import Block
 
 WIDTH = 8
@@ -44,10 +43,22 @@ class Again(nn.Module):
         return x
 
 
+class Low(nn.Module):
+    """Layer whose parameters are in another format."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the same shape."""
+        return self.inner(x.float()).to(x.dtype)
+
+
 def chain() -> dict[str, nn.Module]:
     """Four layers with parameters, and one without."""
     layers = {"a": nn.Linear(WIDTH, WIDTH), "b": nn.Tanh(), "c": Block(WIDTH, 2, 16), "d": nn.LayerNorm(WIDTH)}
-    return layers | {"e": nn.Linear(WIDTH, WIDTH)}
+    return {name: layer.double() for name, layer in (layers | {"e": nn.Linear(WIDTH, WIDTH)}).items()}
 
 
 def shared() -> dict[str, nn.Module]:
@@ -55,6 +66,11 @@ def shared() -> dict[str, nn.Module]:
     layers = chain()
     layers["e"].weight = layers["a"].weight
     return layers
+
+
+def mixed() -> dict[str, nn.Module]:
+    """The same with a layer in another format, which is stored separately."""
+    return chain() | {"d": Low()}
 
 
 class Watched:
@@ -65,32 +81,30 @@ class Watched:
     ) -> None:
         torch.manual_seed(3)
         self.inputs = torch.randn(3, 2, 4, WIDTH, dtype=torch.float64)
-        for layer in layers.values():
-            layer.double()
         numbers = {0, 1, 2} if split else set()
-        self.plain, self.module = stage_of(layers, (self.inputs[0].requires_grad_(),), recompute=again, split=numbers)
-        self.optimizer = StageOptimizer(self.module, planned_optimizer("sgd", 0.1))
-        self.optimizer.buckets = Buckets(self.module.layers, sizes, self.optimizer.parts, 2)
-        self.work = StageWork(self.module, self.plain._boundary, split=numbers, buckets=self.optimizer.buckets)
+        self.work, module = stage_of(layers, (self.inputs[0].requires_grad_(),), recompute=again, split=numbers)
+        self.optimizer = StageOptimizer(module, planned_optimizer("sgd", 0.1))
+        self.buckets = Buckets(module.layers, sizes, self.optimizer.parts, 2)
         self.split, self.log, self.ends = split, [], False
         patch.setattr(Flat, "leave", lambda part, start: self._leave(part, start))
 
     def _leave(self, part: Flat, start: int) -> None:
-        self.log.append((self.ends, start, part.gradients.clone()))
+        self.log.append((self.ends, self.optimizer.parts.index(part), start, part.gradients.clone()))
 
-    def run(self, work: StageWork) -> Tensor:
+    def run(self, buckets: Buckets | None) -> list[Tensor]:
         """Run three micro-batches, and return all gradients."""
+        self.optimizer.buckets = self.work._buckets = buckets
         self.optimizer.begin()
         for number, given in enumerate(self.inputs):
-            (output,) = work.forward(number, (given.detach(),), None)
+            (output,) = self.work.forward(number, (given.detach(),), None)
             gradient = (torch.cos(output),)
             if self.split:
-                work.input_gradient(number, gradient)
-                work.weight_gradient(number)
+                self.work.input_gradient(number, gradient)
+                self.work.weight_gradient(number)
             else:
-                work.backward(number, gradient)
+                self.work.backward(number, gradient)
         self.ends = True
-        found = self.optimizer.parts[0].gradients.clone()
+        found = [part.gradients.clone() for part in self.optimizer.parts]
         self.optimizer.reduce()
         self.optimizer.skip()
         self.ends = False
@@ -99,25 +113,26 @@ class Watched:
 
 def log_of(
     build: Callable[[], dict[str, nn.Module]], patch: pytest.MonkeyPatch, split: bool, again: tuple[str, ...]
-) -> list[tuple[bool, int, Tensor]]:
+) -> list[tuple[bool, int, int, Tensor]]:
     """Run a step; check that gradients are those without buckets, and complete when they leave; return the log."""
     watched = Watched(build(), [1, 2, 1, 1], patch, split, again)
-    expected = watched.run(watched.plain)
+    expected = watched.run(None)
     assert all(ends for ends, *_ in watched.log)
     watched.log.clear()
-    found = watched.run(watched.work)
-    assert torch.allclose(found, expected, rtol=1e-12, atol=1e-14)
-    starts = [start for _, start, _ in watched.log]
-    assert starts == sorted(starts, reverse=True)
-    assert starts[-1] == 0
-    for _, start, then in watched.log:
-        assert torch.equal(then[start:], found[start:])
+    found = watched.run(watched.buckets)
+    assert all(map(torch.equal, found, expected))
+    for number, gradients in enumerate(found):
+        own = [(start, then) for _, part, start, then in watched.log if part == number]
+        starts = [start for start, _ in own]
+        assert starts == sorted(starts, reverse=True)
+        assert starts[-1] == 0
+        assert all(torch.equal(then[start:], gradients[start:]) for start, then in own)
     return watched.log
 
 
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("again", [(), ("c", "e"), ("a", "b", "c", "d", "e")])
-@pytest.mark.parametrize("build", [chain, shared])
+@pytest.mark.parametrize("build", [chain, shared, mixed])
 def test_buckets_leave_while_the_last_backward_runs(
     build: Callable[[], dict[str, nn.Module]], split: bool, again: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,22 +142,22 @@ def test_buckets_leave_while_the_last_backward_runs(
     """
     torch.manual_seed(1)
     log = log_of(build, monkeypatch, split, again)
-    during = [(start, then) for ends, start, then in log if not ends]
+    during = [(start, then) for ends, part, start, then in log if not (ends or part)]
     assert len(during) == 4
     first, then = during[0]
     assert first > 0
-    assert not torch.equal(then[: WIDTH * WIDTH], log[-1][2][: WIDTH * WIDTH])  # the first layer's matrix
+    assert not torch.equal(then[: WIDTH * WIDTH], during[-1][1][: WIDTH * WIDTH])  # the first layer's matrix
 
 
 @pytest.mark.parametrize("split", [False, True])
 def test_an_unused_parameter_keeps_its_bucket(split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bucket and those after it leave at R, in order; delayed gradients show that none is to come."""
-    log = log_of(lambda: chain() | {"d": Odd()}, monkeypatch, split, ())
+    log = log_of(lambda: chain() | {"d": Odd().double()}, monkeypatch, split, ())
     assert [ends for ends, *_ in log] == ([False] * 4 + [True] if split else [False] + [True] * 4)
 
 
 def test_gradients_that_come_too_late_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reentrant checkpoint accumulates one gradient twice; the second one would be missing in the sum."""
-    watched = Watched({"a": nn.Linear(WIDTH, WIDTH), "b": Again()}, [1, 1], monkeypatch, False, ())
+    watched = Watched({"a": nn.Linear(WIDTH, WIDTH).double(), "b": Again().double()}, [1, 1], monkeypatch, False, ())
     with pytest.raises(PlanError, match="use_reentrant=False"):
-        watched.run(watched.work)
+        watched.run(watched.buckets)

@@ -100,7 +100,7 @@ def _reduction_times(
     """
     found: dict[LinkPlace, list[tuple[Pair, int]]] = defaultdict(list)
     for s, stage in enumerate(pipeline.stages):
-        if plan.pipeline.stages[s].buckets:  # the backward has hidden some of it
+        if any(bucket.layers for bucket in stage.buckets):
             continue
         took = seen.actions.get((s, Kind.REDUCE))
         stages = next((group for group in pipeline.tied if s in group), (s,))

@@ -9,7 +9,7 @@
 from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,13 +20,25 @@ from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.profile.passes import autocast
 from pipeplan.frontend.split_backward.attach import attach
 from pipeplan.frontend.split_backward.queue import WeightQueue, Work, run_delayed
-from pipeplan_executor.optim.buckets import Buckets
 from pipeplan_executor.sharding.private import run_backward
 from pipeplan_executor.stages.precision import LossScale
 from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.stage_module import StageModule
 
 Loss = Callable[[Tensors, Batch], Tensor]
+
+
+class Buckets(Protocol):
+    """Buckets of gradients that leave while the last backward runs (`pipeplan_executor.optim.buckets`)."""
+
+    last: int | None
+    """The micro-batch of the last backward."""
+
+    def leaving(self) -> AbstractContextManager[None]:
+        """Context for the last backward, if it is joined."""
+
+    def run(self, works: Sequence[Work]) -> None:
+        """Run the delayed weight gradients of the last backward, if it is split."""
 
 
 @dataclass(frozen=True)
