@@ -42,7 +42,8 @@ def plan_of(
     """Stages cut at ``cuts`` on these devices, the first layer recomputed."""
     boundaries = (0, *cuts, len(model.layers))
     groups = [tuple(cluster.devices[device] for device in own) for own in homes]
-    chain = price(model, cluster, groups, 1, Job(batch=schedule.micro_batches, zero1=zero1))
+    job = Job(batch=schedule.micro_batches, zero1=zero1, overlap_reduction=False)
+    chain = price(model, cluster, groups, 1, job)
     apart = assemble(chain, cluster, boundaries, [[0], *[[]] * (len(homes) - 1)])
     ranks = len(cluster.devices)
     pipeline = replace(apart, placement=homes, runtime=(0,) * ranks, limits=apart.limits[:ranks])
