@@ -59,9 +59,11 @@ class SpanKnapsack:
     ----------
     cost, savings : array of int, shape (n,)
         Items that save nothing are never taken.
+    inside : array of bool, shape (n, sets), optional
+        Nested sets of items instead of their first 0 … n ones: a span is then what lies between two of these.
     """
 
-    def __init__(self, cost: Array, savings: Array) -> None:
+    def __init__(self, cost: Array, savings: Array, inside: NDArray[np.bool_] | None = None) -> None:
         # Useful items in the order of cost per saving, and the rank of each.
         useful = np.flatnonzero(savings > 0)
         ratio = cost[useful] / savings[useful]
@@ -75,7 +77,8 @@ class SpanKnapsack:
         for values in (savings, cost):
             sums = np.zeros((count + 1, len(cost) + 1), np.int64)
             sums[ranks + 1, useful[order] + 1] = values[useful[order]]
-            self._sums.append(sums.cumsum(axis=0).cumsum(axis=1))
+            sums = sums.cumsum(axis=0)
+            self._sums.append(sums.cumsum(axis=1) if inside is None else sums[:, 1:] @ inside.astype(np.int64))
         self._steps = [1 << bit for bit in reversed(range(count.bit_length()))]
         self._count = count
 

@@ -32,15 +32,19 @@ NEVER = 2**40
 class Walk:
     """Stages between the members of one family, generated once for all targets.
 
+    ``divided``: variants are divided (`fractions`), so the loads are bounds, and solutions may be above the target.
+
     Raises
     ------
     TooLargeError
         If there are too many stages of load ``most`` or less, or too many choices of variants.
     """
 
-    def __init__(self, problem: GraphPartition, downsets: Sequence[int], clock: Clock, most: int) -> None:
+    def __init__(
+        self, problem: GraphPartition, downsets: Sequence[int], clock: Clock, most: int, divided: bool = False
+    ) -> None:
         self._problem, self._clock = problem, clock
-        self._table = SpanTable(problem, downsets, clock)
+        self._table = SpanTable(problem, downsets, clock, most if divided else None)
         self._spans: list[Spans] = []
         kept = 0
         for start in range(len(downsets) - 1):

@@ -6,9 +6,10 @@ groups under a memory limit the choices of variants are too many for it; then th
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from pipeplan_formulations.common.bracket import Bracket
-from pipeplan_formulations.common.clock import OutOfTimeError
+from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits, Progress, Stop
 from pipeplan_formulations.graph.bounds import lower_bound
 from pipeplan_formulations.graph.downsets import orders, prefixes
@@ -121,3 +122,32 @@ def _anything(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[
         if complete:
             bracket.raise_low(min(most + 1, largest))
     bracket.impossible = complete
+
+
+def solve_divided(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int], seconds: float) -> None:
+    """Raise the bound by the programme over all downsets with variants in fractions, and offer its solutions.
+
+    There must be a solution. `fractions.divisible` says which problems are covered.
+
+    Raises
+    ------
+    OutOfTimeError, TooLargeError
+    """
+    top = bracket.ceiling
+    walk = Walk(problem, downsets, Clock(replace(bracket.limits, time=seconds)), top - 1, divided=True)
+    loads = walk.loads()
+    # Solutions of less than ``top`` in fractions are searched; none is below the bracket's bound.
+    while not bracket.closed:
+        loads = loads[(loads >= bracket.low) & (loads < top)]
+        if not len(loads):
+            bracket.raise_low(top)
+            break
+        target = int(loads[(len(loads) - 1) // 2])
+        stages = walk.reach(target)
+        if stages is None:
+            loads = loads[loads > target]
+            bracket.raise_low(int(loads[0]) if len(loads) else top)
+            continue
+        top = target
+        if problem.feasible(stages):
+            bracket.offer(stages)
