@@ -240,7 +240,7 @@ class Recomputation(SpanOptions):
                 self._chosen.clear()
             places = start + np.flatnonzero(self._savings[start:end])
             cost, savings, peaks = self._cost[places], self._savings[places], self._peaks[places]
-            chosen = least_choice(cost, savings, peaks, self._largest_workspace(start, end), in_flight, spare)
+            chosen, _ = least_choice(cost, savings, peaks, self._largest_workspace(start, end), in_flight, spare)
             self._chosen[query] = None if chosen is None else np.sort(places[chosen])
         return self._chosen[query]
 

@@ -143,15 +143,18 @@ def greedy(cost: Array, savings: Array, peak: Array, workspace: int, in_flight: 
     return best
 
 
-def least_choice(cost: Array, savings: Array, peak: Array, workspace: int, in_flight: int, spare: int) -> Array | None:
-    """The layers of least cost that fit, as their indices; None if nothing fits. Parameters as those of `greedy`.
+def least_choice(
+    cost: Array, savings: Array, peak: Array, workspace: int, in_flight: int, spare: int
+) -> tuple[Array | None, bool]:
+    """The layers of least cost that fit, as their indices, or None if nothing fits; and if no others cost less.
 
     The greedy choice is improved at each level of peaks where a knapsack of fractions costs less. Where more than
-    `STATES` choices are left at once, some better one may be missed.
+    `STATES` choices are left at once, some better one may be missed. Parameters are those of `greedy`.
     """
     best = greedy(cost, savings, peak, workspace, in_flight, spare)
     if best is None or not len(best):
-        return best
+        return best, True
+    proved = True
     order = np.argsort(cost / savings, kind="stable")
     levels = np.unique(peak)
     needs = -((spare - np.maximum(levels, workspace)) // in_flight)
@@ -165,44 +168,50 @@ def least_choice(cost: Array, savings: Array, peak: Array, workspace: int, in_fl
         if bound < cost[best].sum() - 0.5:
             members = order[inside[level]]
             place = int(inside[level, : last[level]].sum())
-            found = _flipped(cost[members], savings[members], place, int(needs[level]), int(cost[best].sum()) - bound)
+            gap = int(cost[best].sum()) - bound
+            found, complete = _flipped(cost[members], savings[members], place, int(needs[level]), gap)
+            proved &= complete
             if found is not None and cost[members[found]].sum() < cost[best].sum():
                 best = members[found]
-    return best
+    return best, proved
 
 
-def _flipped(cost: Array, savings: Array, last: int, need: int, gap: float) -> Array | None:
+def _flipped(cost: Array, savings: Array, last: int, need: int, gap: float) -> tuple[Array | None, bool]:
     """Indices of the least cost that save ``need``, less than ``gap`` above the knapsack of fractions; None if none.
+
+    The second value is False if some choices were left out.
 
     Items are in the order of cost per saving. The knapsack takes those before ``last`` and a part of it. Any other
     choice costs at least its bound, and for each item that it flips the distance from the ratio of ``last``.
     """
     distance = np.abs(cost - cost[last] / savings[last] * savings)
     taken = np.arange(len(cost)) < last
-    free = np.argsort(distance, kind="stable")[:BITS]
-    free = free[distance[free] < gap]
+    near = np.flatnonzero(distance < gap)
+    free = near[np.argsort(distance[near], kind="stable")[:BITS]]
+    complete = len(free) == len(near)
     # States: cost, savings and distance of the flips so far, and the flipped items as bits.
     states = np.array([[cost[taken].sum()], [savings[taken].sum()], [0]])
     far = np.zeros(1)
     for bit, item in enumerate(free[::-1].tolist()):
         sign = -1 if taken[item] else 1
         other = states + np.array([[sign * cost[item]], [sign * savings[item]], [1 << bit]])
-        near = far + distance[item] < gap
-        states, far = np.hstack([states, other[:, near]]), np.append(far, far[near] + distance[item])
+        close = far + distance[item] < gap
+        states, far = np.hstack([states, other[:, close]]), np.append(far, far[close] + distance[item])
         # Only choices that save more than all cheaper ones.
         order = np.lexsort((-states[1], states[0]))
         most = np.maximum.accumulate(states[1, order])
         order = order[np.append(True, most[1:] > most[:-1])]
         if len(order) > STATES:
+            complete = False
             order = np.sort(order[np.argsort(far[order], kind="stable")[:STATES]])
         states, far = states[:, order], far[order]
     enough = np.flatnonzero(states[1] >= need)
     if not len(enough):
-        return None
+        return None, complete
     flips = int(states[2, enough[states[0, enough].argmin()]])
     for bit, item in enumerate(free[::-1].tolist()):
         taken[item] ^= bool(flips >> bit & 1)
-    return np.flatnonzero(taken)
+    return np.flatnonzero(taken), complete
 
 
 def _prefix(cost: Array, savings: Array, need: int) -> Array:

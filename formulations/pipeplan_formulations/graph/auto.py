@@ -4,6 +4,8 @@ Where the choices of variants are too many to list (many unlike groups under a m
 first plans along orders.
 """
 
+from contextlib import suppress
+
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
@@ -41,10 +43,8 @@ def solve(
         few = downsets is not None and len(downsets) <= DOWNSETS
         listed = warm_start(problem, bracket, many=not few)
         if not listed and not bracket.closed and bracket.best is not None and downsets and divisible(problem):
-            try:
+            with suppress(OutOfTimeError, TooLargeError):  # the bounds by places are next
                 solve_divided(problem, bracket, downsets, bracket.clock.left * HALF)
-            except (OutOfTimeError, TooLargeError):
-                pass  # the bounds by places are next
         if not listed and not bracket.closed and len(problem.modes) > 1 and shapes(problem) <= SHAPES:
             return bracket.report(search_shapes(problem, bracket, CPSAT), CPSAT.name, CPSAT.version())
         if not listed and not bracket.closed:

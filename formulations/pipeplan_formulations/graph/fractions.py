@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.span_knapsack import SpanKnapsack, least_choice
 from pipeplan_formulations.graph.bounds import work
-from pipeplan_formulations.graph.fronts import quick
+from pipeplan_formulations.graph.fronts import Quick
 from pipeplan_formulations.graph.instance import GraphPartition
-from pipeplan_formulations.graph.mode import Array
+from pipeplan_formulations.graph.mode import Array, GraphMode
 from pipeplan_formulations.graph.prefix import most_places
 
 MARGIN = 1e-9
@@ -28,10 +28,24 @@ MARGIN = 1e-9
 
 
 def divisible(problem: GraphPartition) -> bool:
-    """True if `Fractions` covers the problem: two variants of equal fixed bytes, one line in each mode."""
-    return problem.variants == 2 and all(
-        len(mode.lines) == 1 and np.array_equal(mode.fixed[0], mode.fixed[1]) for mode in problem.modes
-    )
+    """True if `Fractions` covers the problem: one line in each mode, and variant 1 takes no less time nor peak than 0.
+
+    Fixed bytes must be equal.
+    """
+    if problem.variants != 2 or any(len(mode.lines) != 1 for mode in problem.modes):
+        return False
+    for mode in problem.modes:
+        both, time = mode.possible.all(axis=0), mode.lines[0].time
+        if (both & ((mode.fixed[0] != mode.fixed[1]) | (time[0] > time[1]) | (mode.peak[0] > mode.peak[1]))).any():
+            return False
+    return True
+
+
+def first_variants(mode: GraphMode) -> Quick:
+    """Variant 0 of each group, where it is possible, else 1."""
+    variant = np.where(mode.possible[0], 0, 1)
+    least = mode.lines[0].time[variant, np.arange(len(variant))] * mode.possible.any(axis=0)
+    return Quick(least[None], variant, np.ones(len(variant), np.bool_))
 
 
 class Fractions:
@@ -52,16 +66,17 @@ class Fractions:
         self._before, self._behind = (
             np.maximum(np.ceil(part - MARGIN), 0).astype(np.int64) for part in (done, done[-1] - done)
         )
-        # For each mode: the fastest variant, extra time and bytes saved by the other, the knapsack and its unit.
+        # For each mode: the first variant, extra time and bytes saved by the other, the knapsack and its unit.
         self.fastest, self._extra, self._saved = [], [], []
         self._knapsacks: list[SpanKnapsack] = []
         self._knapsack: list[int] = []
         self._unit: list[int] = []
         known: dict[tuple[bytes, bytes], int] = {}
         for mode in problem.modes:
-            fast = quick(mode).variant
+            fast = first_variants(mode).variant
             time, lean = mode.lines[0].time, 1 - fast
-            saved = np.where(mode.possible[lean, every], mode.held[fast, every] - mode.held[lean, every], 0)
+            saved = np.where(mode.possible.all(axis=0), mode.held[0] - mode.held[1], 0)
+            saved = np.maximum(saved, 0)
             extra = np.where(saved > 0, time[lean, every] - time[fast, every], 0)
             self.fastest.append(fast)
             self._extra.append(extra)
@@ -103,14 +118,19 @@ class Fractions:
                 found[own] = cost * self._units[modes[own]]
         return found
 
-    def variants(self, m: int, groups: list[int], flying: int, received: int) -> tuple[int, ...]:
-        """Variants of a stage's groups with so many micro-batches in flight, of little time; they fit if any do."""
+    def variants(
+        self, m: int, groups: list[int], flying: int, received: int
+    ) -> tuple[tuple[int, ...], int | None, bool]:
+        """Variants of a stage's groups with so many micro-batches in flight; they fit if any do.
+
+        Returned too are their extra time, None if none fit, and if no others take less.
+        """
         mode, own = self._problem.modes[m], np.array(groups)
         fast = self.fastest[m][own]
         useful = np.flatnonzero(self._saved[m][own])
         spare = mode.limit - int(mode.fixed[fast, own].sum()) - flying * (int(mode.held[fast, own].sum()) + received)
         workspace = int(mode.peak[fast, own].max())
-        chosen = least_choice(
+        chosen, proved = least_choice(
             self._extra[m][own[useful]],
             self._saved[m][own[useful]],
             mode.peak[1 - fast, own][useful],
@@ -118,6 +138,7 @@ class Fractions:
             max(flying, 1),
             spare,
         )
-        if chosen is not None:
-            fast[useful[chosen]] = 1 - fast[useful[chosen]]
-        return tuple(fast.tolist())
+        if chosen is None:
+            return tuple(fast.tolist()), None, proved
+        fast[useful[chosen]] = 1 - fast[useful[chosen]]
+        return tuple(fast.tolist()), int(self._extra[m][own[useful[chosen]]].sum()), proved

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph.downsets import members, words
-from pipeplan_formulations.graph.fractions import MARGIN, Fractions
+from pipeplan_formulations.graph.fractions import MARGIN, Fractions, first_variants
 from pipeplan_formulations.graph.fronts import Fronts, Quick, quick
 from pipeplan_formulations.graph.instance import GraphPartition
 from pipeplan_formulations.graph.mode import Array, GraphMode
@@ -119,7 +119,7 @@ class SpanTable:
         self._problem, self._clock = problem, clock
         self._words = words(downsets, problem.groups)
         self._members = members(downsets, problem.groups)
-        self._quick = [quick(mode) for mode in problem.modes]
+        self._quick = [quick(mode) if below is None else first_variants(mode) for mode in problem.modes]
         self._fractions = None if below is None else Fractions(problem, self._members, below)
         self._fronts = _fronts(problem) if problem.variants > 1 and below is None else ()
         groups, leave, enter, self._first = _rows(problem, self._quick)
@@ -156,10 +156,7 @@ class SpanTable:
         """Variant of each group of a stage."""
         groups = self.groups(start, end)
         if self._fractions is not None:
-            received = self._first[mode] + SUMS + SIZES - 1
-            entering = int(self._stars.between(start, np.array([end]))[received, 0])
-            flying = self._problem.modes[mode].flying(point)
-            return self._fractions.variants(mode, groups, flying, entering)
+            return self._whole(self._fractions, mode, start, end, point)[0]
         if point < 0:
             return tuple(int(self._quick[mode].variant[g]) for g in groups)
         return self._fronts[mode].variants(groups, point)
@@ -202,6 +199,26 @@ class SpanTable:
         end, load, flow, point = (np.concatenate(pair) for pair in zip(plain_ones, chosen_ones, strict=True))
         return end, load, flow, point
 
+    def load(self, mode: int, start: int, end: int, flow: int) -> int | None:
+        """Least load of a stage in this mode with so much flow behind, with whole variants; None if it is not known."""
+        assert self._fractions is not None
+        _, extra, proved = self._whole(self._fractions, mode, start, end, flow)
+        if extra is None:
+            return UNLIMITED
+        (line,), at = self._problem.modes[mode].lines, slice(self._first[mode], self._first[mode] + SUMS)
+        ends = np.array([end])
+        sums = self._prefix[at, end, None] - self._prefix[at, start, None] + self._stars.between(start, ends)[at]
+        return int(line.load(sums[0] + extra, *sums[1:])[0]) if proved else None
+
+    def _whole(
+        self, fractions: Fractions, mode: int, start: int, end: int, flow: int
+    ) -> tuple[tuple[int, ...], int | None, bool]:
+        """Whole variants of a stage, their extra time, and if no others take less."""
+        received = self._first[mode] + SUMS + SIZES - 1
+        entering = int(self._stars.between(start, np.array([end]))[received, 0])
+        flying = self._problem.modes[mode].flying(flow)
+        return fractions.variants(mode, self.groups(start, end), flying, entering)
+
     def _divided(self, fractions: Fractions, start: int, ends: Array, sums: Array, most: int) -> Spans:
         """The stages that begin at ``start``, for each flow behind that leaves enough places before them."""
         rows: list[Array] = []
@@ -231,7 +248,7 @@ class SpanTable:
         modes, kept, flow, flying, need = np.hstack(rows)
         extra = fractions.least(start, modes, ends[kept], flying, need)
         able = np.isfinite(extra)
-        modes, kept, flow = modes[able], kept[able], flow[able]
+        modes, kept, flow, flying = modes[able], kept[able], flow[able], flying[able]
         more = np.floor(extra[able] * (1 - MARGIN)).astype(np.int64)
         load = np.zeros(len(modes), np.int64)
         for m in np.unique(modes):
@@ -239,8 +256,8 @@ class SpanTable:
             first, (line,) = self._first[m], self._problem.modes[m].lines
             time, leave, enter, paying = sums[first : first + SUMS, kept[own]]
             load[own] = line.load(time + more[own], leave, enter, paying)
-        # A row is not needed if the next one has the same load, as that one allows more flow behind.
-        same = (np.diff(modes) == 0) & (np.diff(kept) == 0) & (np.diff(load) == 0)
+        # A row is not needed if the next one is the same stage with as many in flight: that allows more flow behind.
+        same = (np.diff(np.stack([modes, kept, flying])) == 0).all(axis=0)
         good = np.flatnonzero(~np.append(same, False) & (load <= most))
         order = good[np.argsort(load[good], kind="stable")]
         return Spans(modes[order], ends[kept[order]], load[order], flow[order], flow[order])

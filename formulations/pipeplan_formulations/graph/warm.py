@@ -8,6 +8,8 @@ groups under a memory limit the choices of variants are too many for it; then th
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits, Progress, Stop
@@ -125,7 +127,9 @@ def _anything(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[
 
 
 def solve_divided(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int], seconds: float) -> None:
-    """Raise the bound by the programme over all downsets with variants in fractions, and offer its solutions.
+    """Close the bracket by the programme over all downsets, with variants in fractions until a solution needs them.
+
+    It stays open where the least load of some stage is not known.
 
     There must be a solution. `fractions.divisible` says which problems are covered.
 
@@ -136,7 +140,8 @@ def solve_divided(problem: GraphPartition, bracket: Bracket[Stages], downsets: l
     top = bracket.ceiling
     walk = Walk(problem, downsets, Clock(replace(bracket.limits, time=seconds)), top - 1, divided=True)
     loads = walk.loads()
-    # Solutions of less than ``top`` in fractions are searched; none is below the bracket's bound.
+    # Solutions of less than ``top`` are searched; none is below the bracket's bound. Where whole variants take more
+    # than fractions, the stages of a solution get their loads, and the target is tried again.
     while not bracket.closed:
         loads = loads[(loads >= bracket.low) & (loads < top)]
         if not len(loads):
@@ -148,6 +153,10 @@ def solve_divided(problem: GraphPartition, bracket: Bracket[Stages], downsets: l
             loads = loads[loads > target]
             bracket.raise_low(int(loads[0]) if len(loads) else top)
             continue
-        top = target
         if problem.feasible(stages):
             bracket.offer(stages)
+        raised = walk.raised(target)
+        if raised:
+            loads = np.union1d(loads, raised)
+        else:
+            top = target
