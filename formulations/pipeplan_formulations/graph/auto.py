@@ -1,7 +1,7 @@
 """Automatic back end: the dynamic programme if downsets are few, CP-SAT first if they are many.
 
-Where the choices of variants are too many to list (many unlike groups under a memory limit), CP-SAT continues from the
-first plans along orders.
+Where the choices of variants are too many to list (many unlike groups under a memory limit), the programme divides
+variants where that is possible, and CP-SAT continues from there or from the first plans along orders.
 """
 
 from contextlib import suppress

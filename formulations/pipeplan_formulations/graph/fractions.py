@@ -67,7 +67,7 @@ class Fractions:
             np.maximum(np.ceil(part - MARGIN), 0).astype(np.int64) for part in (done, done[-1] - done)
         )
         # For each mode: the first variant, extra time and bytes saved by the other, the knapsack and its unit.
-        self.fastest, self._extra, self._saved = [], [], []
+        self._first, self._extra, self._saved = [], [], []
         self._knapsacks: list[SpanKnapsack] = []
         self._knapsack: list[int] = []
         self._unit: list[int] = []
@@ -78,7 +78,7 @@ class Fractions:
             saved = np.where(mode.possible.all(axis=0), mode.held[0] - mode.held[1], 0)
             saved = np.maximum(saved, 0)
             extra = np.where(saved > 0, time[lean, every] - time[fast, every], 0)
-            self.fastest.append(fast)
+            self._first.append(fast)
             self._extra.append(extra)
             self._saved.append(saved)
             unit = max(gcd(*extra.tolist()), 1)
@@ -126,7 +126,7 @@ class Fractions:
         Returned too are their extra time, None if none fit, and if no others take less.
         """
         mode, own = self._problem.modes[m], np.array(groups)
-        fast = self.fastest[m][own]
+        fast = self._first[m][own]
         useful = np.flatnonzero(self._saved[m][own])
         spare = mode.limit - int(mode.fixed[fast, own].sum()) - flying * (int(mode.held[fast, own].sum()) + received)
         workspace = int(mode.peak[fast, own].max())

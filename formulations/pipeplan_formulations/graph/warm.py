@@ -24,6 +24,8 @@ ORDERS = 50
 """Number of random topological orders."""
 FACTORS = (1.1, 1.5, 3.0, 9.0)
 """Limits on the load in multiples of the lower bound, tried in turn until a solution is found; then no limit."""
+MOST_SUMS = 4_000_000
+"""Largest product of downsets and groups for variants in fractions."""
 DOWNSETS = 1200
 """Largest number of downsets of all orders together."""
 
@@ -129,14 +131,15 @@ def _anything(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[
 def solve_divided(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int], seconds: float) -> None:
     """Close the bracket by the programme over all downsets, with variants in fractions until a solution needs them.
 
-    It stays open where the least load of some stage is not known.
-
-    There must be a solution. `fractions.divisible` says which problems are covered.
+    It stays open where the least load of some stage is not known. There must be a solution, and the problem must be
+    `fractions.divisible`.
 
     Raises
     ------
     OutOfTimeError, TooLargeError
     """
+    if len(downsets) * problem.groups > MOST_SUMS:
+        raise TooLargeError
     top = bracket.ceiling
     walk = Walk(problem, downsets, Clock(replace(bracket.limits, time=seconds)), top - 1, divided=True)
     loads = walk.loads()
