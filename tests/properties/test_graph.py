@@ -22,9 +22,11 @@ from pipeplan_formulations.graph.bounds import lower_bound
 from pipeplan_formulations.graph.by_places import Multipliers, Relaxation, relaxed
 from pipeplan_formulations.graph.by_rows import climb, search
 from pipeplan_formulations.graph.by_shapes import search_shapes
+from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.first import first_plans
+from pipeplan_formulations.graph.fractions import divisible
 from pipeplan_formulations.graph.prefix import prefix_model
-from pipeplan_formulations.graph.warm import open_bracket
+from pipeplan_formulations.graph.warm import open_bracket, solve_divided
 
 Close = Callable[[GraphPartition, Bracket[graph.Stages], MipSolver], Stop]
 LIMITS = Limits(time=60, workers=1)
@@ -109,6 +111,41 @@ def test_targets_and_shapes_find_and_prove_the_optimum(close: Close, problem: Gr
     if started:
         first_plans(problem, bracket)
     check(bracket.report(close(problem, bracket, CPSAT), "cpsat"), problem, exhaustive(problem))
+
+
+def with_leaner_variants(problem: GraphPartition, seed: int) -> GraphPartition:
+    """The problem with one line in each mode and two variants, of which the slower one mostly holds fewer bytes."""
+    draw, modes = np.random.default_rng(seed), []
+    for mode in problem.modes:
+        line, held = mode.lines[0], mode.held[0]
+        time = np.stack([line.time[0], line.time[0] + draw.integers(0, 10, problem.groups)])
+        modes.append(
+            replace(
+                mode,
+                lines=(replace(line, time=time),),
+                fixed=np.stack([mode.fixed[0]] * 2),
+                held=np.stack([held, np.maximum(held - draw.integers(-1, 6, problem.groups), 0)]),
+                peak=np.stack([mode.peak[0], mode.peak[0] + draw.integers(0, 9, problem.groups)]),
+                possible=np.stack([mode.possible[0], draw.random(problem.groups) < 0.8]),
+            )
+        )
+    return replace(problem, modes=tuple(modes))
+
+
+@given(graph_partitions(groups=5), st.integers(0, 2**32 - 1), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_variants_in_fractions_end_at_the_optimum(problem: GraphPartition, seed: int, known: bool) -> None:
+    """Without a solution and from the best one on, the bound is the optimum of exhaustive search, and a plan has it."""
+    problem = with_leaner_variants(problem, seed)
+    assert divisible(problem)
+    best = exhaustive(problem)
+    if best is None:
+        return
+    hint = graph.solve(problem, LIMITS, backend="exact").solution if known else None
+    bracket = open_bracket(problem, LIMITS, hint=hint)
+    solve_divided(problem, bracket, all_downsets(problem, 1000) or [], 60.0)
+    assert bracket.best is not None
+    assert bracket.low == best == judge(problem, bracket.best) == bracket.value
 
 
 @given(graph_partitions(), st.integers(0, 2**32 - 1))

@@ -20,7 +20,8 @@ X by two numbers, its savings and its peak, so a stage has a Pareto list of (cos
 Lists are built layer by layer. Layers with equal numbers are interchangeable, so stages with equal numbers of layers of
 each sort share one list. A chain of equal layers needs only n lists of at most n + 1 entries. A list longer than `CAP`
 is thinned out: its choices remain valid, but the least cost is then only known to lie between that of the fractional
-knapsack and theirs. Crowded spans have no list, but a greedy choice (`common.span_knapsack.greedy`).
+knapsack and theirs. Crowded spans have no list. Where no full list is kept, a branch-and-bound from the fractional
+knapsack chooses the layers (`common.span_knapsack.least_choice`).
 """
 
 from collections import Counter
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 
 from pipeplan_formulations.common.layer_tables import sums_before
 from pipeplan_formulations.common.pareto import staircase_filter
-from pipeplan_formulations.common.span_knapsack import SpanKnapsack, SpanLargest, greedy
+from pipeplan_formulations.common.span_knapsack import SpanKnapsack, SpanLargest, least_choice
 from pipeplan_formulations.common.span_options import IMPOSSIBLE, OptionPoints, SpanOptions
 
 Array = NDArray[np.int64]
@@ -44,7 +45,7 @@ RANGES = 8
 MOST_AT_ONCE = 2**20
 """Most numbers of one numpy operation over peaks and spans."""
 MOST_CHOSEN = 2**14
-"""Most greedy choices that are kept."""
+"""Most choices without a full list that are kept."""
 CROWD = 48
 """A span of more layers than this, in a chain of more sorts than this, is crowded: its list would take too long."""
 SHORT, EFFORT = 12, 3072
@@ -199,7 +200,7 @@ class Recomputation(SpanOptions):
     def least(self, start: int, end: int, in_flight: Array, spare: Array) -> tuple[Array, Array]:
         """As in `SpanOptions`; bound and cost are equal unless the list was thinned out, or there is none."""
         if self._crowd(start, end):
-            found = [self._greedy(start, end, int(k), int(room)) for k, room in zip(in_flight, spare, strict=True)]
+            found = [self._found(start, end, int(k), int(room)) for k, room in zip(in_flight, spare, strict=True)]
             costs = [IMPOSSIBLE if chosen is None else int(self._cost[chosen].sum()) for chosen in found]
             cost = np.array(costs, np.int64)
             return np.minimum(self.quick_lower_bound(start, end, in_flight, spare), cost), cost
@@ -231,20 +232,17 @@ class Recomputation(SpanOptions):
         """Layers of the longest span that gets a list however many sorts of layers there are."""
         return min(CROWD, max(SHORT, EFFORT // len(self._sorts)))
 
-    def _greedy(self, start: int, end: int, in_flight: int, spare: int) -> Array | None:
-        """The layers of a choice that fits; None if none does."""
+    def _found(self, start: int, end: int, in_flight: int, spare: int) -> Array | None:
+        """The layers of a choice that fits, without a list; None if none does."""
         query = start, end, in_flight, spare
         if query not in self._chosen:
             if len(self._chosen) >= MOST_CHOSEN:
                 self._chosen.clear()
-            self._chosen[query] = self._greedily(*query)
+            places = start + np.flatnonzero(self._savings[start:end])
+            cost, savings, peaks = self._cost[places], self._savings[places], self._peaks[places]
+            chosen, _ = least_choice(cost, savings, peaks, self._largest_workspace(start, end), in_flight, spare)
+            self._chosen[query] = None if chosen is None else np.sort(places[chosen])
         return self._chosen[query]
-
-    def _greedily(self, start: int, end: int, in_flight: int, spare: int) -> Array | None:
-        places = start + np.flatnonzero(self._savings[start:end])
-        cost, savings, peaks = self._cost[places], self._savings[places], self._peaks[places]
-        chosen = greedy(cost, savings, peaks, self._largest_workspace(start, end), in_flight, spare)
-        return None if chosen is None else np.sort(places[chosen])
 
     def content(self, start: int, end: int) -> tuple[int, int]:
         """A number of the span's list, and the span's largest workspace."""
@@ -296,10 +294,15 @@ class Recomputation(SpanOptions):
         peaks = np.unique(self._peaks[useful])
         return peaks, sums_before(np.where(useful & (self._peaks <= peaks[:, None]), self._savings, 0))
 
+    def chosen_time(self, start: int, end: int, in_flight: int, spare: int) -> int:
+        """Extra time of the layers that `choose` returns."""
+        chosen = self.choose(start, end, in_flight, spare)
+        return IMPOSSIBLE if chosen is None else int(self._cost[list(chosen)].sum())
+
     def choose(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
         """The layers to recompute, in order; the first ones of layers with equal numbers."""
-        if self._crowd(start, end):
-            layers_chosen = self._greedy(start, end, in_flight, spare)
+        if self._crowd(start, end) or not self._curve(start, end).exact:
+            layers_chosen = self._found(start, end, in_flight, spare)
             return None if layers_chosen is None else tuple(layers_chosen.tolist())
         curve = self._curve(start, end)
         cost, choice = self.points(start, end).cheapest(np.array([in_flight]), np.array([spare]))

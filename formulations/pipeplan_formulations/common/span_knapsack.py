@@ -9,6 +9,10 @@ RANKS = 1024
 """Number of ranks of cost per saving that are distinguished; the cheapest item of a rank represents all of it."""
 LEVELS = 8
 """Number of levels of peaks that a greedy choice tries."""
+BITS = 62
+"""Most items that may differ from a knapsack of fractions."""
+STATES = 1024
+"""Most choices that are kept at once."""
 
 
 class SpanLargest:
@@ -55,9 +59,11 @@ class SpanKnapsack:
     ----------
     cost, savings : array of int, shape (n,)
         Items that save nothing are never taken.
+    inside : array of bool, shape (n, sets), optional
+        Nested sets of items instead of their first 0 … n ones: a span is then what lies between two of these.
     """
 
-    def __init__(self, cost: Array, savings: Array) -> None:
+    def __init__(self, cost: Array, savings: Array, inside: NDArray[np.bool_] | None = None) -> None:
         # Useful items in the order of cost per saving, and the rank of each.
         useful = np.flatnonzero(savings > 0)
         ratio = cost[useful] / savings[useful]
@@ -71,7 +77,8 @@ class SpanKnapsack:
         for values in (savings, cost):
             sums = np.zeros((count + 1, len(cost) + 1), np.int64)
             sums[ranks + 1, useful[order] + 1] = values[useful[order]]
-            self._sums.append(sums.cumsum(axis=0).cumsum(axis=1))
+            sums = sums.cumsum(axis=0)
+            self._sums.append(sums.cumsum(axis=1) if inside is None else sums[:, 1:] @ inside.astype(np.int64))
         self._steps = [1 << bit for bit in reversed(range(count.bit_length()))]
         self._count = count
 
@@ -134,6 +141,77 @@ def greedy(cost: Array, savings: Array, peak: Array, workspace: int, in_flight: 
         if best is None or cost[chosen].sum() < cost[best].sum():
             best = chosen
     return best
+
+
+def least_choice(
+    cost: Array, savings: Array, peak: Array, workspace: int, in_flight: int, spare: int
+) -> tuple[Array | None, bool]:
+    """The layers of least cost that fit, as their indices, or None if nothing fits; and if no others cost less.
+
+    The greedy choice is improved at each level of peaks where a knapsack of fractions costs less. Where more than
+    `STATES` choices are left at once, some better one may be missed. Parameters are those of `greedy`.
+    """
+    best = greedy(cost, savings, peak, workspace, in_flight, spare)
+    if best is None or not len(best):
+        return best, True
+    proved = True
+    order = np.argsort(cost / savings, kind="stable")
+    levels = np.unique(peak)
+    needs = -((spare - np.maximum(levels, workspace)) // in_flight)
+    # For each level, sums over the layers up to it in the order of cost per byte, and the first that saves enough.
+    inside = peak[order] <= levels[:, None]
+    saved, spent = (np.where(inside, values[order], 0).cumsum(axis=1) for values in (savings, cost))
+    last = (saved < needs[:, None]).sum(axis=1)
+    for level in np.flatnonzero((last < len(order)) & (needs > 0)):
+        ratio = float(cost[order[last[level]]] / savings[order[last[level]]])
+        bound = spent[level, last[level]] - ratio * float(saved[level, last[level]] - needs[level])
+        if bound < cost[best].sum() - 0.5:
+            members = order[inside[level]]
+            place = int(inside[level, : last[level]].sum())
+            gap = int(cost[best].sum()) - bound
+            found, complete = _flipped(cost[members], savings[members], place, int(needs[level]), gap)
+            proved &= complete
+            if found is not None and cost[members[found]].sum() < cost[best].sum():
+                best = members[found]
+    return best, proved
+
+
+def _flipped(cost: Array, savings: Array, last: int, need: int, gap: float) -> tuple[Array | None, bool]:
+    """Indices of the least cost that save ``need``, less than ``gap`` above the knapsack of fractions; None if none.
+
+    The second value is False if some choices were left out.
+
+    Items are in the order of cost per saving. The knapsack takes those before ``last`` and a part of it. Any other
+    choice costs at least its bound, and for each item that it flips the distance from the ratio of ``last``.
+    """
+    distance = np.abs(cost - cost[last] / savings[last] * savings)
+    taken = np.arange(len(cost)) < last
+    near = np.flatnonzero(distance < gap)
+    free = near[np.argsort(distance[near], kind="stable")[:BITS]]
+    complete = len(free) == len(near)
+    # States: cost, savings and distance of the flips so far, and the flipped items as bits.
+    states = np.array([[cost[taken].sum()], [savings[taken].sum()], [0]])
+    far = np.zeros(1)
+    for bit, item in enumerate(free[::-1].tolist()):
+        sign = -1 if taken[item] else 1
+        other = states + np.array([[sign * cost[item]], [sign * savings[item]], [1 << bit]])
+        close = far + distance[item] < gap
+        states, far = np.hstack([states, other[:, close]]), np.append(far, far[close] + distance[item])
+        # Only choices that save more than all cheaper ones.
+        order = np.lexsort((-states[1], states[0]))
+        most = np.maximum.accumulate(states[1, order])
+        order = order[np.append(True, most[1:] > most[:-1])]
+        if len(order) > STATES:
+            complete = False
+            order = np.sort(order[np.argsort(far[order], kind="stable")[:STATES]])
+        states, far = states[:, order], far[order]
+    enough = np.flatnonzero(states[1] >= need)
+    if not len(enough):
+        return None, complete
+    flips = int(states[2, enough[states[0, enough].argmin()]])
+    for bit, item in enumerate(free[::-1].tolist()):
+        taken[item] ^= bool(flips >> bit & 1)
+    return np.flatnonzero(taken), complete
 
 
 def _prefix(cost: Array, savings: Array, need: int) -> Array:

@@ -87,6 +87,10 @@ class SpanOptions(ABC):
     def choose(self, start: int, end: int, in_flight: int, spare: int) -> tuple[int, ...] | None:
         """The layers of the span that the cheapest option that fits changes; None if nothing fits."""
 
+    def chosen_time(self, start: int, end: int, in_flight: int, spare: int) -> int:
+        """Extra time of the option that `choose` takes; `IMPOSSIBLE` if nothing fits."""
+        return int(self.least(start, end, np.array([in_flight]), np.array([spare]))[1][0])
+
     def least(self, start: int, end: int, in_flight: Array, spare: Array) -> tuple[Array, Array]:
         """Least extra time of an option that fits on one span, for m queries.
 

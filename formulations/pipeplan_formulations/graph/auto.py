@@ -1,8 +1,10 @@
 """Automatic back end: the dynamic programme if downsets are few, CP-SAT first if they are many.
 
-Where the choices of variants are too many to list (many unlike groups under a memory limit), CP-SAT continues from the
-first plans along orders.
+Where the choices of variants are too many to list (many unlike groups under a memory limit), the programme divides
+variants where that is possible, and CP-SAT continues from there or from the first plans along orders.
 """
+
+from contextlib import suppress
 
 from pipeplan_formulations.common.clock import OutOfTimeError
 from pipeplan_formulations.common.mip.cpsat import CPSAT
@@ -12,9 +14,10 @@ from pipeplan_formulations.graph.by_places import relaxed
 from pipeplan_formulations.graph.by_rows import climb, search, search_shape
 from pipeplan_formulations.graph.by_shapes import search_shapes, shapes
 from pipeplan_formulations.graph.downsets import all_downsets
+from pipeplan_formulations.graph.fractions import divisible
 from pipeplan_formulations.graph.fronts import TooLargeError
 from pipeplan_formulations.graph.instance import GraphPartition, Stages
-from pipeplan_formulations.graph.warm import DOWNSETS, open_bracket, warm_start
+from pipeplan_formulations.graph.warm import DOWNSETS, open_bracket, solve_divided, warm_start
 
 SHARE = 1 / 3
 """Share of the time limit for CP-SAT before the dynamic programme runs on many downsets."""
@@ -23,7 +26,7 @@ QUARTER = 1 / 4
 SHAPES = 255
 """Most shapes that are searched one by one: four equal devices with replicas have 15, eight have 255."""
 HALF = 1 / 2
-"""Share of the time limit for CP-SAT before targets are tried."""
+"""Share of the time limit for CP-SAT before targets are tried; most of the time left for variants in fractions."""
 
 
 def solve(
@@ -39,6 +42,9 @@ def solve(
         downsets = all_downsets(problem, exact.MOST)
         few = downsets is not None and len(downsets) <= DOWNSETS
         listed = warm_start(problem, bracket, many=not few)
+        if not listed and not bracket.closed and bracket.best is not None and downsets and divisible(problem):
+            with suppress(OutOfTimeError, TooLargeError):  # the bounds by places are next
+                solve_divided(problem, bracket, downsets, bracket.clock.left * HALF)
         if not listed and not bracket.closed and len(problem.modes) > 1 and shapes(problem) <= SHAPES:
             return bracket.report(search_shapes(problem, bracket, CPSAT), CPSAT.name, CPSAT.version())
         if not listed and not bracket.closed:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph.downsets import members, words
+from pipeplan_formulations.graph.fractions import MARGIN, Fractions, first_variants
 from pipeplan_formulations.graph.fronts import Fronts, Quick, quick
 from pipeplan_formulations.graph.instance import GraphPartition
 from pipeplan_formulations.graph.mode import Array, GraphMode
@@ -33,6 +34,9 @@ class StarSums:
 
     def __init__(self, problem: GraphPartition, inside: NDArray[np.bool_], leave: Array, enter: Array) -> None:
         self._relay = problem.route == "relay"
+        # Rows of equal weights are computed once.
+        both, self._row = np.unique(np.hstack([leave, enter]), axis=0, return_inverse=True)
+        leave, enter = np.hsplit(both, 2)
         self._leave, self._enter = leave, enter
         sizes = [len(star.members) for star in problem.stars]
         self._sizes = np.array(sizes, np.int64)
@@ -56,7 +60,7 @@ class StarSums:
     def between(self, start: int, ends: Array) -> Array:
         """The sums for the stages from downset ``start`` to each of ``ends``; shape (rows, ends)."""
         if self._relay:
-            relayed: Array = self._behind[:, ends] + self._ahead[:, start, None]
+            relayed: Array = (self._behind[:, ends] + self._ahead[:, start, None])[self._row.ravel()]
             return relayed
         # Only stars that cross the border of ``start`` differ from the stage between {} and J.
         crossing = np.flatnonzero(self._open[:, start])
@@ -69,7 +73,8 @@ class StarSums:
         # Replace the contribution of these stars to the stage between {} and J by that to the stage itself.
         sums: Array = self._alone[:, ends]
         sums = sums + leave @ (made.astype(np.int64) - (open_ & source))
-        return sums + enter @ ((touched & ~made).astype(np.int64) - (open_ & ~source))
+        sums = sums + enter @ ((touched & ~made).astype(np.int64) - (open_ & ~source))
+        return sums[self._row.ravel()]
 
 
 ANY = 2**31
@@ -102,14 +107,21 @@ class Spans:
 
 
 class SpanTable:
-    """Costs of all stages between the downsets of a family; the family is sorted by size."""
+    """Costs of all stages between the downsets of a family; the family is sorted by size.
 
-    def __init__(self, problem: GraphPartition, downsets: Sequence[int], clock: Clock) -> None:
+    ``below``: loads are bounds, with variants in fractions, for solutions of at most this value; the point of a stage
+    is then the flow behind it.
+    """
+
+    def __init__(
+        self, problem: GraphPartition, downsets: Sequence[int], clock: Clock, below: int | None = None
+    ) -> None:
         self._problem, self._clock = problem, clock
         self._words = words(downsets, problem.groups)
         self._members = members(downsets, problem.groups)
-        self._quick = [quick(mode) for mode in problem.modes]
-        self._fronts = _fronts(problem) if problem.variants > 1 else ()
+        self._quick = [quick(mode) if below is None else first_variants(mode) for mode in problem.modes]
+        self._fractions = None if below is None else Fractions(problem, self._members, below)
+        self._fronts = _fronts(problem) if problem.variants > 1 and below is None else ()
         groups, leave, enter, self._first = _rows(problem, self._quick)
         inside = self._members.T.astype(np.int64)
         self._prefix = groups @ inside
@@ -125,7 +137,11 @@ class SpanTable:
     def after(self, start: int, most: int) -> Spans:
         """The stages of load ``most`` or less that begin at downset ``start``."""
         ends = start + 1 + np.flatnonzero(self._above(start))
+        if self._fractions is not None:
+            ends = self._fractions.within(start, ends)
         sums = self._prefix[:, ends] - self._prefix[:, start, None] + self._stars.between(start, ends)
+        if self._fractions is not None:
+            return self._divided(self._fractions, start, ends, sums, most)
         found = [self._of_mode(m, start, ends, sums, most) for m in range(len(self._problem.modes))]
         mode = np.repeat(np.arange(len(found)), [len(part[0]) for part in found])
         end, load, flow, point = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -139,6 +155,8 @@ class SpanTable:
     def variants(self, mode: int, start: int, end: int, point: int) -> tuple[int, ...]:
         """Variant of each group of a stage."""
         groups = self.groups(start, end)
+        if self._fractions is not None:
+            return self._whole(self._fractions, mode, start, end, point)[0]
         if point < 0:
             return tuple(int(self._quick[mode].variant[g]) for g in groups)
         return self._fronts[mode].variants(groups, point)
@@ -180,6 +198,80 @@ class SpanTable:
         plain_ones = (ends[plain], load[plain], flow[plain], point[plain])
         end, load, flow, point = (np.concatenate(pair) for pair in zip(plain_ones, chosen_ones, strict=True))
         return end, load, flow, point
+
+    def load(self, mode: int, start: int, end: int, flow: int) -> int | None:
+        """Least load of a stage in this mode with so much flow behind, with whole variants; None if it is not known."""
+        assert self._fractions is not None
+        _, extra, proved = self._whole(self._fractions, mode, start, end, flow)
+        if extra is None:
+            return UNLIMITED
+        (line,), at = self._problem.modes[mode].lines, slice(self._first[mode], self._first[mode] + SUMS)
+        ends = np.array([end])
+        sums = self._prefix[at, end, None] - self._prefix[at, start, None] + self._stars.between(start, ends)[at]
+        return int(line.load(sums[0] + extra, *sums[1:])[0]) if proved else None
+
+    def _whole(
+        self, fractions: Fractions, mode: int, start: int, end: int, flow: int
+    ) -> tuple[tuple[int, ...], int | None, bool]:
+        """Whole variants of a stage, their extra time, and if no others take less."""
+        received = self._first[mode] + SUMS + SIZES - 1
+        entering = int(self._stars.between(start, np.array([end]))[received, 0])
+        flying = self._problem.modes[mode].flying(flow)
+        return fractions.variants(mode, self.groups(start, end), flying, entering)
+
+    def _divided(self, fractions: Fractions, start: int, ends: Array, sums: Array, most: int) -> Spans:
+        """The stages that begin at ``start``, for each flow behind that leaves enough places before them."""
+        rows: list[Array] = []
+        peaks: dict[bytes, Array] = {}
+        for m, mode in enumerate(self._problem.modes):
+            first = self._first[m]
+            low, high = fractions.flows(m, start, ends)
+            (line,) = mode.lines
+            load = line.load(*sums[first : first + SUMS])
+            fits = (load <= most) & (low <= high) & (self._forbidden[m, ends] == self._forbidden[m, start])
+            kept = np.flatnonzero(fits)
+            if not len(kept):
+                continue
+            # One row for each flow behind.
+            count = high[kept] - low[kept] + 1
+            flow = np.repeat(low[kept] - count.cumsum() + count, count) + np.arange(count.sum())
+            kept = np.repeat(kept, count)
+            fixed, held, _, _, received = sums[first + SUMS : first + SUMS + SIZES, kept]
+            flying = mode.in_flight.take(flow, mode="clip")
+            need = fixed + flying * (held + received) - mode.limit
+            if mode.limit < UNLIMITED:
+                need += self._peaks(fractions.least_peaks(m), start, ends, peaks)[kept]
+            rows.append(np.stack([np.full(len(kept), m), kept, flow, flying, need]))
+        if not rows:
+            none = np.zeros(0, np.int64)
+            return Spans(none, none, none, none, none)
+        modes, kept, flow, flying, need = np.hstack(rows)
+        extra = fractions.least(start, modes, ends[kept], flying, need)
+        able = np.isfinite(extra)
+        modes, kept, flow, flying = modes[able], kept[able], flow[able], flying[able]
+        more = np.floor(extra[able] * (1 - MARGIN)).astype(np.int64)
+        load = np.zeros(len(modes), np.int64)
+        for m in np.unique(modes):
+            own = np.flatnonzero(modes == m)
+            first, (line,) = self._first[m], self._problem.modes[m].lines
+            time, leave, enter, paying = sums[first : first + SUMS, kept[own]]
+            load[own] = line.load(time + more[own], leave, enter, paying)
+        # A row is not needed if the next one is the same stage with as many in flight: that allows more flow behind.
+        same = (np.diff(np.stack([modes, kept, flying])) == 0).all(axis=0)
+        good = np.flatnonzero(~np.append(same, False) & (load <= most))
+        order = good[np.argsort(load[good], kind="stable")]
+        return Spans(modes[order], ends[kept[order]], load[order], flow[order], flow[order])
+
+    def _peaks(self, each: Array, start: int, ends: Array, known: dict[bytes, Array]) -> Array:
+        """The largest entry of ``each`` among the groups from ``start`` to each of ``ends``."""
+        key = each.tobytes()
+        if key not in known:
+            if each.any():
+                own = self._members[ends] & ~self._members[start]
+                known[key] = np.where(own, each, 0).max(axis=1, initial=0)
+            else:
+                known[key] = np.zeros(len(ends), np.int64)
+        return known[key]
 
     def _chosen(
         self, m: int, start: int, ends: Array, lines: Array, received: Array, most: int

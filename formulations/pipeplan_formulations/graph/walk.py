@@ -32,15 +32,19 @@ NEVER = 2**40
 class Walk:
     """Stages between the members of one family, generated once for all targets.
 
+    ``divided``: variants are divided (`fractions`), so the loads are bounds, and solutions may be above the target.
+
     Raises
     ------
     TooLargeError
         If there are too many stages of load ``most`` or less, or too many choices of variants.
     """
 
-    def __init__(self, problem: GraphPartition, downsets: Sequence[int], clock: Clock, most: int) -> None:
+    def __init__(
+        self, problem: GraphPartition, downsets: Sequence[int], clock: Clock, most: int, divided: bool = False
+    ) -> None:
         self._problem, self._clock = problem, clock
-        self._table = SpanTable(problem, downsets, clock)
+        self._table = SpanTable(problem, downsets, clock, most if divided else None)
         self._spans: list[Spans] = []
         kept = 0
         for start in range(len(downsets) - 1):
@@ -49,6 +53,7 @@ class Walk:
             kept += len(self._spans[-1].load)
             if kept > MOST_SPANS:
                 raise TooLargeError
+        self._path: list[tuple[int, int]] = []
         self._states = _States(problem)
         self._borders = self._table.borders()
 
@@ -78,6 +83,23 @@ class Walk:
         state = int(whole.argmin())
         return self._trace(least, state, target, over) if whole[state] <= pool else None
 
+    def raised(self, target: int) -> list[int]:
+        """Replace bounds of the last solution's stages by their loads, where these are above ``target``; return them.
+
+        A row's load is that with the most flow behind; rows of less flow have fewer in flight, and loads of their own.
+        """
+        found = []
+        for start, k in self._path:
+            spans = self._spans[start]
+            load = self._table.load(int(spans.mode[k]), start, int(spans.end[k]), int(spans.point[k]))
+            if load is not None and load > target:
+                found.append(load)
+                spans.load[k] = load
+                order = np.argsort(spans.load, kind="stable")
+                rows = (spans.mode, spans.end, spans.load, spans.most, spans.point)
+                self._spans[start] = Spans(*(row[order] for row in rows))
+        return found
+
     def _over(self, target: int) -> Flags:
         """For each value of `_States.border`, the downsets behind which that border is not allowed."""
         free, shut = (np.full((1, self._borders.shape[1]), value) for value in (False, True))
@@ -103,6 +125,7 @@ class Walk:
     def _trace(self, least: Array, state: int, target: int, over: Flags) -> Stages:
         """Stages of a table entry, recovered from the front."""
         stages, at = [], 0
+        self._path = []
         while at < len(self._spans):
             at, state, stage = self._step(least, at, state, target, over)
             stages.append(stage)
@@ -120,6 +143,7 @@ class Walk:
             if made.any():
                 row, column = (int(i[0]) for i in np.nonzero(made))
                 k = rows[row]
+                self._path.append((at, int(k)))
                 end = int(spans.end[k])
                 variants = self._table.variants(int(mode), at, end, int(spans.point[k]))
                 stage = GraphStage(int(mode), tuple(self._table.groups(at, end)), variants)

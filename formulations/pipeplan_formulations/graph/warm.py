@@ -6,9 +6,12 @@ groups under a memory limit the choices of variants are too many for it; then th
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
 
 from pipeplan_formulations.common.bracket import Bracket
-from pipeplan_formulations.common.clock import OutOfTimeError
+from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits, Progress, Stop
 from pipeplan_formulations.graph.bounds import lower_bound
 from pipeplan_formulations.graph.downsets import orders, prefixes
@@ -21,6 +24,8 @@ ORDERS = 50
 """Number of random topological orders."""
 FACTORS = (1.1, 1.5, 3.0, 9.0)
 """Limits on the load in multiples of the lower bound, tried in turn until a solution is found; then no limit."""
+MOST_SUMS = 4_000_000
+"""Largest product of downsets and groups for variants in fractions."""
 DOWNSETS = 1200
 """Largest number of downsets of all orders together."""
 
@@ -121,3 +126,40 @@ def _anything(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[
         if complete:
             bracket.raise_low(min(most + 1, largest))
     bracket.impossible = complete
+
+
+def solve_divided(problem: GraphPartition, bracket: Bracket[Stages], downsets: list[int], seconds: float) -> None:
+    """Close the bracket by the programme over all downsets, with variants in fractions until a solution needs them.
+
+    It stays open where the least load of some stage is not known. There must be a solution, and the problem must be
+    `fractions.divisible`.
+
+    Raises
+    ------
+    OutOfTimeError, TooLargeError
+    """
+    if len(downsets) * problem.groups > MOST_SUMS:
+        raise TooLargeError
+    top = bracket.ceiling
+    walk = Walk(problem, downsets, Clock(replace(bracket.limits, time=seconds)), top - 1, divided=True)
+    loads = walk.loads()
+    # Solutions of less than ``top`` are searched; none is below the bracket's bound. Where whole variants take more
+    # than fractions, the stages of a solution get their loads, and the target is tried again.
+    while not bracket.closed:
+        loads = loads[(loads >= bracket.low) & (loads < top)]
+        if not len(loads):
+            bracket.raise_low(top)
+            break
+        target = int(loads[(len(loads) - 1) // 2])
+        stages = walk.reach(target)
+        if stages is None:
+            loads = loads[loads > target]
+            bracket.raise_low(int(loads[0]) if len(loads) else top)
+            continue
+        if problem.feasible(stages):
+            bracket.offer(stages)
+        raised = walk.raised(target)
+        if raised:
+            loads = np.union1d(loads, raised)
+        else:
+            top = target

@@ -92,10 +92,12 @@ class SpanRecomputation:
             return longer
         edges = np.array(boundaries)
         for s in np.flatnonzero(self._short(np.arange(len(longer)), edges[:-1], edges[1:])).tolist():
-            span = s, edges[s : s + 1], edges[s + 1 : s + 2]
+            query = self._query(s, edges[s : s + 1], edges[s + 1 : s + 2])
             longer[s] = (
-                self._lower_bound(*span) if optimistic else self._options(s).least_each(*self._query(*span))[1]
-            )[0]
+                self._lower_bound(s, *query[:2])[0]
+                if optimistic
+                else self._options(s).chosen_time(*(int(each[0]) for each in query))
+            )
         return longer
 
     def lower_bounds(self, s: int, a: Array, b: Array, wanted: Flags) -> Array:
