@@ -16,7 +16,7 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, Model, Tie, Work
-from pipeplan.core.pipeline import Pipeline, Stage
+from pipeplan.core.pipeline import Pipeline, Stage, exposed
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.shared_weights import with_reductions
@@ -42,7 +42,7 @@ def plan_of(
     """Stages cut at ``cuts`` on these devices, the first layer recomputed."""
     boundaries = (0, *cuts, len(model.layers))
     groups = [tuple(cluster.devices[device] for device in own) for own in homes]
-    job = Job(batch=schedule.micro_batches, zero1=zero1, overlap_reduction=False)
+    job = Job(batch=schedule.micro_batches, zero1=zero1)
     chain = price(model, cluster, groups, 1, job)
     apart = assemble(chain, cluster, boundaries, [[0], *[[]] * (len(homes) - 1)])
     ranks = len(cluster.devices)
@@ -74,7 +74,11 @@ def real(pipeline: Pipeline, factors: list[float], way: float, sums: float, gap:
     def stage(old: Stage, factor: float) -> Stage:
         times = ("forward", "backward", "input_gradient", "weight_gradient", "update")
         slower = {name: round(getattr(old, name) * factor) + gap for name in times}
-        return replace(old, **slower, reduce=round(old.reduce * sums) + gap)  # its latency too, which is little
+        buckets = tuple(
+            replace(each, ready=round(each.ready * factor), time=round(each.time * sums)) for each in old.buckets
+        )  # their latency too, which is little
+        reduce = exposed(buckets) if buckets else round(old.reduce * sums)
+        return replace(old, **slower, reduce=reduce + gap, buckets=buckets)
 
     def slower(row: tuple) -> tuple:
         return tuple(

@@ -6,12 +6,12 @@ added to its runtime's memory.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
-from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.pipeline import Bucket, Pipeline, Stage, exposed
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind
 from pipeplan_executor.calibrate.observed import Observed
@@ -94,22 +94,48 @@ def _transfer_times(cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Obse
 def _reduction_times(
     cluster: Cluster, plan: Plan, pipeline: Pipeline, seen: Observed
 ) -> dict[LinkPlace, tuple[Pair, int]]:
-    """Return the time and rounds of a reduction per link, if its bytes were predicted to take any time.
-
-    Stages whose gradients are summed beside the backward are left out: how long those sums take is not seen.
-    """
+    """Return the time and rounds of a reduction per link, if its bytes were predicted to take any time."""
     found: dict[LinkPlace, list[tuple[Pair, int]]] = defaultdict(list)
     for s, stage in enumerate(pipeline.stages):
-        if any(bucket.layers for bucket in stage.buckets):
-            continue
         took = seen.actions.get((s, Kind.REDUCE))
+        buckets = stage.buckets or (Bucket(len(plan.stages[s].layers), 0, stage.reduce),)
         stages = next((group for group in pipeline.tied if s in group), (s,))
         ranks = {rank for each in stages for rank in pipeline.placement[each]}
         where, rounds = _link_place(cluster, (plan.ranks[rank] for rank in ranks)), 2 * (len(ranks) - 1)
         link = cluster.network if where is None else cluster.nodes[where].link
-        if took is not None and link is not None and stage.reduce > rounds * link.latency:
-            found[where].append(((took, stage.reduce), rounds))
+        predicted, rounds = sum(bucket.time for bucket in buckets), rounds * len(buckets)
+        if took is not None and link is not None and predicted > rounds * link.latency:
+            whole = _whole(_later(buckets, stage, s, seen), took)
+            if whole is not None:
+                found[where].append(((whole, predicted), rounds))
     return {where: sorted(rows, key=lambda row: _ratio(row[0]))[len(rows) // 2] for where, rows in found.items()}
+
+
+def _later(buckets: Sequence[Bucket], stage: Stage, s: int, seen: Observed) -> list[Bucket]:
+    """Buckets that are ready as long before the end of the last backward as measured backwards say."""
+    kind = Kind.BACKWARD if (s, Kind.BACKWARD) in seen.actions else Kind.WEIGHT_GRADIENT
+    slower = seen.actions.get((s, kind), stage.total(kind)) / max(stage.total(kind), 1)
+    return [replace(bucket, ready=round(slower * bucket.ready)) for bucket in buckets]
+
+
+def _whole(buckets: Sequence[Bucket], took: int) -> int | None:
+    """Nanoseconds of all sums together if ``took`` of them is exposed; None if that is all hidden anyhow.
+
+    Every sum is slower by one factor, the largest with which no more is exposed.
+    """
+
+    def slower(factor: float) -> list[Bucket]:
+        return [replace(bucket, time=round(factor * bucket.time)) for bucket in buckets]
+
+    if took <= 0 and exposed(buckets) <= 0:
+        return None
+    low, high = 0.0, 1.0
+    while exposed(slower(high)) <= took:
+        low, high = high, 2 * high
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if exposed(slower(middle)) <= took else (low, middle)
+    return sum(bucket.time for bucket in slower(low))
 
 
 def _ratio(pair: Pair) -> float:

@@ -10,10 +10,24 @@ the collectives run one after another beside the backward, and each pays a base 
 What is left when the backward ends is *exposed*: the step is longer by that time only.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 
 from pipeplan.core.pipeline import Bucket
+
+
+def given_buckets(times: Sequence[int], hides: Sequence[int], base: int, sizes: Sequence[int]) -> tuple[Bucket, ...]:
+    """Return buckets of these numbers of layers, the last layers first; otherwise as `best_buckets`."""
+    ahead = list(accumulate(hides, initial=0))
+    found, end = [], len(times)
+    for size in sizes:
+        own = range(end - size, end)
+        first = next((i for i in own if times[i]), None)
+        if first is not None:
+            found.append(Bucket(size, ahead[first], base + sum(times[i] for i in own)))
+        end -= size
+    return tuple(found)
 
 
 @lru_cache(maxsize=2**14)

@@ -14,7 +14,7 @@ from pipeplan.core.job import Job, Objective, Recompute
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.pipeline import Bucket, Hop, Pipeline, Stage, Transfer, exposed
 from pipeplan.core.shared_weights import stages_holding, tied_stages
-from pipeplan.costs.buckets import best_buckets
+from pipeplan.costs.buckets import best_buckets, given_buckets
 from pipeplan.costs.chain import UNLIMITED, Array, Boundaries, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
 from pipeplan.costs.layers import layer_costs, optimizer_bytes
@@ -242,7 +242,11 @@ def crossing_bytes(layers: tuple[Layer, ...], costs: tuple[LayerCost, ...]) -> A
 
 
 def assemble(
-    chain: Chain, cluster: Cluster, boundaries: Boundaries, recompute: Sequence[Sequence[int]] | None = None
+    chain: Chain,
+    cluster: Cluster,
+    boundaries: Boundaries,
+    recompute: Sequence[Sequence[int]] | None = None,
+    buckets: Sequence[Sequence[int]] | None = None,
 ) -> Pipeline:
     """Build the pipeline of a partition of the chain.
 
@@ -250,6 +254,8 @@ def assemble(
     ----------
     recompute : sequence of sequence of int, optional
         For each stage the layers that are recomputed in the backward; none by default.
+    buckets : sequence of sequence of int, optional
+        For each stage the numbers of layers of its buckets, its last layers first; by default the best ones.
     """
     spans = [(s, a, b) for s, (a, b) in enumerate(pairwise(boundaries))]
     again = [set(recompute[s]) if recompute is not None else set() for s, _, _ in spans]
@@ -259,7 +265,7 @@ def assemble(
     held = [range(a, b) for _, a, b in spans]
     sums = [together(cluster, groups, stages_holding(w.layers, held), w.parameters) for w in chain.shared]
     stages = (
-        _stage(chain, spans[s], again[s], sums, total, most)
+        _stage(chain, spans[s], again[s], sums, total, most, buckets[s] if buckets is not None else None)
         for s, (total, most) in enumerate(zip(*_of_spans(chain, boundaries), strict=True))
     )
     return Pipeline(
@@ -305,7 +311,13 @@ def _of_spans(chain: Chain, boundaries: Boundaries) -> tuple[list[list[int]], li
 
 
 def _stage(
-    chain: Chain, span: tuple[int, int, int], again: set[int], sums: Sequence[int], totals: list[int], most: list[int]
+    chain: Chain,
+    span: tuple[int, int, int],
+    again: set[int],
+    sums: Sequence[int],
+    totals: list[int],
+    most: list[int],
+    sizes: Sequence[int] | None,
 ) -> Stage:
     """Return the stage of layers a … b − 1.
 
@@ -319,12 +331,14 @@ def _stage(
         Nanoseconds of each shared weight's gradient sum.
     totals, most : list of int
         The stage's row of each list of `_of_spans`.
+    sizes : sequence of int or None
+        Numbers of layers of its buckets; None for the best ones.
     """
     s, a, b = span
     forward, backward, input_gradient, weight_gradient, update, reduce, resident, saved = totals
     workspace, forward_workspace = most
     copies = chain.copies(a, b)
-    reduce, buckets = _reduction(chain, span, sums, reduce + int(chain.reduce_base[s]) if reduce else 0)
+    reduce, buckets = _reduction(chain, span, sums, reduce + int(chain.reduce_base[s]) if reduce else 0, sizes)
     received = int(chain.boundary[s - 1, a - 1]) if a else 0
     # Recomputed layers: added time, bytes not stored, bytes rebuilt while the backward runs.
     repeated = sum(int(chain.forward[s, i]) for i in again)
@@ -346,7 +360,7 @@ def _stage(
 
 
 def _reduction(
-    chain: Chain, span: tuple[int, int, int], sums: Sequence[int], alone: int
+    chain: Chain, span: tuple[int, int, int], sums: Sequence[int], alone: int, sizes: Sequence[int] | None
 ) -> tuple[int, tuple[Bucket, ...]]:
     """Return what a stage still sums behind its last backward, in nanoseconds, and its buckets.
 
@@ -368,13 +382,18 @@ def _reduction(
     if not chain.overlaps:
         return alone + behind, ()
     times, hides, base = chain.reduce[s, a:b].tolist(), tuple(chain.hides[s, a:b].tolist()), int(chain.reduce_base[s])
-    buckets = best_buckets(tuple(times), hides, base)
+
+    def of(times: list[int]) -> tuple[Bucket, ...]:
+        own = tuple(times), hides, base
+        return best_buckets(*own) if sizes is None else given_buckets(*own, sizes)
+
+    buckets = of(times)
     total = exposed(buckets) + behind
     if left:
         for shared, _ in left:
             first = shared.layers[0] - a
             times[first] = max(times[first] - int(shared.reduced[s]), 0)
-        buckets = best_buckets(tuple(times), hides, base)
+        buckets = of(times)
         total = max(total, exposed(buckets) + copied + sum(time for _, time in left))
     if buckets and total > exposed(buckets):
         buckets = (*buckets, Bucket(0, 0, total - exposed(buckets)))
