@@ -333,6 +333,8 @@ class Prices:
     def hidden(self, kind: str, size: int, layer: int) -> int:
         """Nanoseconds of a layer's last backward beside which gradients of later layers may be summed."""
         job, table = self.question.job, self.table(kind, size)
+        if not self.question.kinds[kind].get("hides_collectives", True):
+            return 0
         if not job["overlap_reduction"] or job["objective"] == "bottleneck" or self.question.overlap == "none":
             return 0
         row = table[layer]

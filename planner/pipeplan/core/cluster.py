@@ -56,6 +56,8 @@ class DeviceKind:
         Per device and hour, in any currency that all kinds of a cluster share.
     on_chip : int or None
         Bytes of on-chip memory (FPGAs).
+    hides_collectives : bool
+        Collectives run beside its computation and take no computing time. False for CPUs, which do both.
     source : str
         Where the figures come from.
     """
@@ -71,6 +73,7 @@ class DeviceKind:
     runtime: int = 0
     price: float | None = None
     on_chip: int | None = None
+    hides_collectives: bool = True
     source: str = ""
 
     def __post_init__(self) -> None:

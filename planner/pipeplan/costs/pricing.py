@@ -139,11 +139,11 @@ class Prices:
             )
         return tuple(found)
 
-    def hides(self, table: "Table") -> Array:
+    def hides(self, kind: DeviceKind, micro_batch: int) -> Array:
         """Nanoseconds of each layer's last backward beside which gradients may be summed; shape (n,)."""
-        job = self.job
+        job, table = self.job, self.table(kind, micro_batch)
         endless, waits = job.objective is Objective.BOTTLENECK, self.cluster.overlap is Overlap.NONE
-        if not job.overlap_reduction or endless or waits:
+        if not job.overlap_reduction or endless or waits or not kind.hides_collectives:
             return np.zeros_like(table.backward)
         if "any" in job.schedules and table.weight_gradient.any():  # of a split backward the weight gradient is last
             return np.minimum(table.backward, table.weight_gradient)
@@ -151,7 +151,7 @@ class Prices:
 
     def overlaps(self, kind: DeviceKind, micro_batch: int) -> bool:
         """Return True if gradients on a kind of device may be summed while the last backward runs."""
-        return bool(self.job.overlap_reduction and self.hides(self.table(kind, micro_batch)).any())
+        return bool(self.job.overlap_reduction and self.hides(kind, micro_batch).any())
 
     @cached_property
     def recomputable(self) -> NDArray[np.bool_]:
@@ -189,7 +189,7 @@ class Prices:
             optimizer=-(-self.optimizer // shares),
             reduce=np.stack([ring.times(self.parameters) for ring in around]),
             reduce_base=_array([ring.base for ring in around]),
-            hides=np.stack([self.hides(table) for table in tables]),
+            hides=np.stack([self.hides(group[0].kind, micro_batch) for group in groups]),
             saved=rows("saved"),
             output=rows("output"),
             workspace=rows("workspace"),

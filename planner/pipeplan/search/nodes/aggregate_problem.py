@@ -171,7 +171,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
             [[np.minimum.reduce([ring.times(prices.parameters) for ring in own]) for own in row] for row in rings]
         ),
         reduce_base=np.array([[min(ring.base for ring in own) for own in row] for row in rings], np.int64),
-        hides=np.stack([prices.hides(table) for table in tables]),
+        hides=np.stack([prices.hides(each.kind, size) for each in classes]),
         resident=np.stack([[fixed + -(-prices.optimizer // share) for share in shares] for _ in classes]),
         saved=rows("saved").min(axis=0),
         output=rows("output").min(axis=0),

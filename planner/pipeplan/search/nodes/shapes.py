@@ -146,7 +146,7 @@ class ShapeTables:
         parameters = prices.parameters
         self._reductions = Exposed(
             np.stack([[np.minimum.reduce([ring.times(parameters) for ring in own]) for own in row] for row in rings]),
-            np.stack([prices.hides(table) for table in tables])[:, None],
+            np.stack([prices.hides(each.kind, size) for each in classes])[:, None],
             np.array([[min(ring.base for ring in own) for own in row] for row in rings], np.int64),
         )
         self._limit = np.array([usable_memory(each.kind, job) for each in classes], np.int64)
