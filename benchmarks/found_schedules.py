@@ -21,8 +21,9 @@ from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.units import format_bytes
+from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import Boundaries, Chain
-from pipeplan.costs.pricing import assemble, price
+from pipeplan.costs.pricing import price
 from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.placed import Placement, loop, vee
 from pipeplan.search.scheduling import find_schedule

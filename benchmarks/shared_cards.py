@@ -11,7 +11,8 @@ import numpy as np
 
 from pipeplan.core.job import Job
 from pipeplan.core.pipeline import Pipeline
-from pipeplan.costs.pricing import assemble, price
+from pipeplan.costs.assembly import assemble
+from pipeplan.costs.pricing import price
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.schedules.placed import Placement, loop, vee
 from pipeplan.search.scheduling import as_schedule, find_schedule, relaxed_problem

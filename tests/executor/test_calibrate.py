@@ -21,7 +21,8 @@ from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.shared_weights import with_reductions
 from pipeplan.core.timeline import Timeline
-from pipeplan.costs.pricing import assemble, price
+from pipeplan.costs.assembly import assemble
+from pipeplan.costs.pricing import price
 from pipeplan.io.cluster_file import read_cluster, write_cluster
 from pipeplan.io.model_file import read_model, write_model
 from pipeplan.schedules import FAMILIES, PLACED

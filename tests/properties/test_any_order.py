@@ -17,8 +17,9 @@ from pipeplan.core.model import Model
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.plan import Plan
 from pipeplan.core.validate import validate_plan
+from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import Chain
-from pipeplan.costs.pricing import assemble, price
+from pipeplan.costs.pricing import price
 from pipeplan.search.scheduling import as_schedule, schedule_problem
 from pipeplan.search.space.device_groups import all_device_groups
 from pipeplan.simulate import makespan, simulate

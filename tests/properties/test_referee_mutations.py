@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeplan.costs.collectives import Ring
+from pipeplan.costs.pricing import Prices
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes.aggregate import AggregateNode
@@ -20,6 +21,7 @@ from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import FurthestEnd
 from pipeplan_formulations.allocation.suffix_bounds.passes import Pass
+from pipeplan_formulations.common.exposed import Exposed
 from pipeplan_formulations.partition import listing
 from pipeplan_formulations.partition.spans import NEVER
 from referee.bridge import ask
@@ -124,6 +126,40 @@ def test_a_node_that_forgets_what_it_leaves_is_noticed(monkeypatch: pytest.Monke
         monkeypatch.setattr(space, "FEW", 0)
         monkeypatch.setattr(layouts, "SMALL_CELLS", 0)
     assert "above the optimum" in noticed(lambda document: aggregated(document) or kind is not AggregateNode, rough)
+
+
+def overlapped(document: dict[str, Any]) -> bool:
+    """Reductions run beside a backward on several devices that are summed over."""
+    job = document["job"]
+    overlaps = job.get("overlap_reduction", True) and document["cluster"]["overlap"] is not False
+    devices = sum(len(node["devices"]) for node in document["cluster"]["nodes"])
+    return overlaps and job.get("objective") != "bottleneck" and devices > 1
+
+
+def test_backwards_that_hide_twice_as_much_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are then quicker on paper than they are."""
+    hides = Prices.hides
+    monkeypatch.setattr(Prices, "hides", lambda *own: 2 * hides(*own))
+    assert "the step takes" in noticed(overlapped)
+
+
+def test_kinds_that_hide_although_they_cannot_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind of device with hides_collectives: false computes nothing beside a collective."""
+    hides = Prices.hides
+    monkeypatch.setattr(Prices, "hides", lambda own, kind, n: hides(own, replace(kind, hides_collectives=True), n))
+
+    def suits(document: dict[str, Any]) -> bool:
+        kinds = document["cluster"]["devices"].values()
+        return overlapped(document) and any(kind.get("hides_collectives") is False for kind in kinds)
+
+    assert "the step takes" in noticed(suits)
+
+
+def test_bounds_that_hide_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds with the whole reduction lie above plans that hide a part of it."""
+    init = Exposed.__init__
+    monkeypatch.setattr(Exposed, "__init__", lambda own, reduce, hides, base: init(own, reduce, 0 * hides, base))
+    assert "above the optimum" in noticed(overlapped)
 
 
 def rough(document: dict[str, Any]) -> None:

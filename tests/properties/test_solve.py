@@ -16,8 +16,9 @@ from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model, Tie
 from pipeplan.core.schedule import Schedule
+from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import Chain
-from pipeplan.costs.pricing import assemble, price
+from pipeplan.costs.pricing import price
 from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.search.space import space

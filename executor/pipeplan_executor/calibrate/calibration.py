@@ -9,7 +9,9 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.plan import Plan
-from pipeplan.costs.pricing import assemble, price
+from pipeplan.costs.assembly import assemble
+from pipeplan.costs.pricing import price
+from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan.simulate import simulate
 from pipeplan_executor.calibrate.costs import calibrated_model
 from pipeplan_executor.calibrate.links import calibrated_cluster
@@ -98,7 +100,7 @@ def repriced(plan: Plan, model: Model, cluster: Cluster) -> Pipeline:
         optimizer=plan.optimizer,
         zero1=plan.zero1,
         overlap_reduction=any(stage.buckets for stage in plan.pipeline.stages),
-        schedules=("any",) if plan.schedule.family == "found" else (),
+        schedules=("any",) if plan.schedule.family == FAMILY else (),
         extrapolate=True,
     )
     groups = [tuple(cluster.devices[device] for device in stage.devices) for stage in plan.stages]

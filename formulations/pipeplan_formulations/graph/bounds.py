@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph.instance import GraphPartition
@@ -17,6 +18,8 @@ Table = list[tuple[GraphMode, list[int | None], int]]
 """Each mode with the result of `work`."""
 CANDIDATES = 64
 """Largest number of prices tried for a pool."""
+MARGIN = 1e-9
+"""Allowance for floating-point sums."""
 
 
 def lower_bound(problem: GraphPartition) -> int:
@@ -92,13 +95,9 @@ def windows(problem: GraphPartition, ceiling: int, stages: int) -> tuple[list[in
 
     A stage of flow r takes r places, of which its own is the last, and does share / r times the ceiling per place.
     """
-    table = [(mode, *work(mode)) for mode in problem.modes]
     own = max(mode.flow for mode in problem.modes) - 1
-    choices = [
-        [mode.flow * t / share for mode, times, share in table if (t := times[g]) is not None]
-        for g in range(problem.groups)
-    ]
-    least = np.array([min(choice, default=0.0) for choice in choices])
+    least = _least_work(problem)
+    least[np.isinf(least)] = 0
     ancestors = [0] * problem.groups
     for g, mask in enumerate(problem.descendants):
         for other in _bits(mask):
@@ -111,10 +110,30 @@ def windows(problem: GraphPartition, ceiling: int, stages: int) -> tuple[list[in
     return first, last
 
 
-def _stages(least: np.ndarray[tuple[int, ...], np.dtype[np.float64]], mask: int, ceiling: int) -> int:
-    """Least number of stages for the work of the groups in ``mask``, with a margin for floating-point sums."""
+def least_places(problem: GraphPartition, ceiling: int, places: int) -> NDArray[np.float64]:
+    """Places that each group takes at least, whatever its mode, with `MARGIN`; one too many if it fits none.
+
+    A stage of flow r takes r places.
+    """
+    least: NDArray[np.float64] = np.minimum(_least_work(problem) * (1 - MARGIN) / max(ceiling, 1), places + 1)
+    return least
+
+
+def _least_work(problem: GraphPartition) -> NDArray[np.float64]:
+    """Load that each group adds to a stage of one place, at least; infinite where no mode can run it."""
+    rows = [
+        [np.inf if t is None else mode.flow * t / share for t in times]
+        for mode in problem.modes
+        for times, share in (work(mode),)
+    ]
+    least: NDArray[np.float64] = np.array(rows).min(axis=0)
+    return least
+
+
+def _stages(least: NDArray[np.float64], mask: int, ceiling: int) -> int:
+    """Least number of stages for the work of the groups in ``mask``."""
     total = float(least[list(_bits(mask))].sum())
-    return int(np.ceil(total * (1 - 1e-9) / max(ceiling, 1) - 1e-9))
+    return int(np.ceil(total * (1 - MARGIN) / max(ceiling, 1) - MARGIN))
 
 
 def _bits(mask: int) -> list[int]:

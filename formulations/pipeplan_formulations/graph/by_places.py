@@ -74,7 +74,6 @@ class Relaxation:
         self.shape: tuple[int, ...] = ()
         self.closed = False
         self._cuts = Cuts(problem, ceiling, self.places)
-        self.multipliers: Multipliers | None = None
         self._fill(closed=False)
 
     def below(self, shape: tuple[int, ...], closed: bool) -> "Relaxation":
@@ -180,7 +179,7 @@ class Relaxation:
         return self.top if total >= share else min(self.top, int(np.ceil(total / share * (1 - MARGIN) * self.ceiling)))
 
     def solve(self, seconds: float) -> Multipliers | None:
-        """Multipliers of the relaxation's optimum, kept for those below; None if the solver does not end in time."""
+        """Multipliers of the relaxation's optimum, None if the solver does not end in time."""
         cp_model()
         solver: Any = import_module("ortools.linear_solver.pywraplp").Solver.CreateSolver("GLOP")
         solver.SetTimeLimit(max(1, int(1000 * seconds)))
@@ -224,8 +223,7 @@ class Relaxation:
         for (e, k), row in edges.items():
             prices[e, k] = max(0.0, -row.dual_value())
         time, memory = (np.array([max(0.0, -row.dual_value()) for row in rows]) for rows in (times, memories))
-        self.multipliers = Multipliers(time, memory, prices)
-        return self.multipliers
+        return Multipliers(time, memory, prices)
 
 
 def _heaviest(mode: GraphMode) -> Line:

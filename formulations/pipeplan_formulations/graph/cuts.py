@@ -18,15 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.solvers import cp_model
-from pipeplan_formulations.graph.bounds import work
+from pipeplan_formulations.graph.bounds import MARGIN, least_places
 from pipeplan_formulations.graph.instance import GraphPartition, Star
 from pipeplan_formulations.graph.mode import Array
 
 Mask = NDArray[np.bool_]
 BITS = 40
 """Sums of capacities have at most this many bits."""
-MARGIN = 1e-9
-"""Allowance for floating-point sums."""
 
 
 class Cuts:
@@ -38,13 +36,8 @@ class Cuts:
         self._windows: tuple[Array, Array] | None = None
         n = problem.groups
         self.above = np.array([[mask >> b & 1 for b in range(n)] for mask in problem.descendants], bool).reshape(n, n)
-        # Places that each group takes at least, whatever its mode; those of the group with its ancestors, descendants.
-        rows = [
-            [1.0 * max(ceiling, 1) * (places + 1) if t is None else mode.flow * t / share for t in times]
-            for mode in problem.modes
-            for times, share in (work(mode),)
-        ]
-        least = np.array(rows).min(axis=0) * (1 - MARGIN) / max(ceiling, 1)
+        # Places that each group takes at least with its ancestors, and with its descendants.
+        least = least_places(problem, ceiling, places)
         self._before, self._behind = least + least @ self.above, least + self.above @ least
         self._forward = [problem.forward(star) for star in problem.stars]
         backward = [all(problem.descendants[r] >> star.source & 1 for r in star.readers) for star in problem.stars]

@@ -17,14 +17,11 @@ from numpy.typing import NDArray
 
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.span_knapsack import SpanKnapsack, least_choice
-from pipeplan_formulations.graph.bounds import work
+from pipeplan_formulations.graph.bounds import MARGIN, least_places
 from pipeplan_formulations.graph.fronts import Quick
 from pipeplan_formulations.graph.instance import GraphPartition
 from pipeplan_formulations.graph.mode import Array, GraphMode
 from pipeplan_formulations.graph.prefix import most_places
-
-MARGIN = 1e-9
-"""Allowance for floating-point sums."""
 
 
 def divisible(problem: GraphPartition) -> bool:
@@ -56,13 +53,7 @@ class Fractions:
         every = np.arange(problem.groups)
         # Places that the groups before and behind each downset take at least.
         self._places = most_places(problem)
-        rows = [
-            [np.inf if t is None else mode.flow * t / share for t in times]
-            for mode in problem.modes
-            for times, share in (work(mode),)
-        ]
-        least = np.minimum(np.array(rows).min(axis=0), self._places + 1.0 + most) * (1 - MARGIN) / max(most, 1)
-        self._done = done = inside @ least
+        self._done = done = inside @ least_places(problem, most, self._places)
         self._before, self._behind = (
             np.maximum(np.ceil(part - MARGIN), 0).astype(np.int64) for part in (done, done[-1] - done)
         )

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.graph.bounds import MARGIN
 from pipeplan_formulations.graph.downsets import members, words
-from pipeplan_formulations.graph.fractions import MARGIN, Fractions, first_variants
+from pipeplan_formulations.graph.fractions import Fractions, first_variants
 from pipeplan_formulations.graph.fronts import Fronts, Quick, quick
 from pipeplan_formulations.graph.instance import GraphPartition
 from pipeplan_formulations.graph.mode import Array, GraphMode

@@ -21,8 +21,8 @@ from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes
+from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import UNLIMITED, Boundaries
-from pipeplan.costs.pricing import assemble
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.simulate import makespan, recurrence, simulate

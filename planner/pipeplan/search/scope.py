@@ -228,12 +228,11 @@ class Scope:
                 yield sentences.STATE
 
     def _reductions(self) -> Iterator[str]:
-        cluster = self.space.cluster
-        hides = any(each.kind.hides_collectives for each in self.space.classes) and cluster.overlap is not Overlap.NONE
-        if not self.job.overlap_reduction or not self.step or not hides:
+        space = self.space
+        if not any(space.prices.overlaps(each.kind, size) for each in space.classes for size in space.sizes):
             yield sentences.OVERLAPPED
             return
-        if len({device.node for device in cluster.devices}) > 1:
+        if len({device.node for device in space.cluster.devices}) > 1:
             yield sentences.BUCKETS_ON_CARDS
         if self.job.recompute is Recompute.CHOOSE:
             yield sentences.HIDDEN_AGAIN

@@ -18,9 +18,10 @@ from pipeplan.core.model import Layer, Model, Tie
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import merge_overlapping, tied_stages, with_reductions
 from pipeplan.core.validate import validate_plan, validate_schedule
+from pipeplan.costs.assembly import assemble
 from pipeplan.costs.collectives import Ring, alone
 from pipeplan.costs.network import least_together, together
-from pipeplan.costs.pricing import assemble, price
+from pipeplan.costs.pricing import price
 from pipeplan.io.model_file import model_data, model_from_data
 from pipeplan.io.text import yaml_text
 from pipeplan.search.nodes.aggregate_problem import allocation_problem, layouts

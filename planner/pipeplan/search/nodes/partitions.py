@@ -18,8 +18,8 @@ from typing import TypeVar
 from pipeplan.core.job import Objective
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
+from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import Boundaries
-from pipeplan.costs.pricing import assemble
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate
 from pipeplan.search.path_cuts import Surplus, find_path_cut

@@ -14,8 +14,8 @@ from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import with_reductions
 from pipeplan.core.wording import counted
+from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
-from pipeplan.costs.pricing import assemble
 from pipeplan.schedules import Family
 from pipeplan.search.space.constraints import Mask
 from pipeplan.search.space.in_flight import FREE, InFlightBox, free_family
@@ -105,7 +105,7 @@ class Candidate:
 
     @without_collector()
     def schedule(self, pipeline: Pipeline) -> Schedule:
-        """The family's schedule on a pipeline that `pipeplan.costs.pricing.assemble` made of the chain."""
+        """The family's schedule on a pipeline that `pipeplan.costs.assembly.assemble` made of the chain."""
         return with_reductions(self.family.write(self.replicas, self.micro_batches), pipeline.tied)
 
     def certain(self, pipeline: Pipeline) -> Pipeline:

@@ -1,0 +1,173 @@
+"""The pipeline that a partition of a chain makes: times, bytes, transfers and reductions of its stages."""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import lcm
+
+import numpy as np
+
+from pipeplan.core.cluster import Cluster, Device
+from pipeplan.core.pipeline import Bucket, Hop, Pipeline, Stage, Transfer, exposed
+from pipeplan.core.shared_weights import stages_holding, tied_stages
+from pipeplan.costs.buckets import best_buckets, given_buckets
+from pipeplan.costs.chain import Boundaries, Chain
+from pipeplan.costs.network import together, transfer
+
+
+def assemble(
+    chain: Chain,
+    cluster: Cluster,
+    boundaries: Boundaries,
+    recompute: Sequence[Sequence[int]] | None = None,
+    buckets: Sequence[Sequence[int]] | None = None,
+) -> Pipeline:
+    """Build the pipeline of a partition of the chain.
+
+    Parameters
+    ----------
+    recompute : sequence of sequence of int, optional
+        For each stage the layers that are recomputed in the backward; none by default.
+    buckets : sequence of sequence of int, optional
+        For each stage the numbers of layers of its buckets, its last layers first; by default the best ones.
+    """
+    spans = [(s, a, b) for s, (a, b) in enumerate(pairwise(boundaries))]
+    again = [set(recompute[s]) if recompute is not None else set() for s, _, _ in spans]
+    groups = chain.groups
+    hops = [_hop(chain, cluster, s, int(chain.boundary[s, b - 1])) for s, _, b in spans[:-1]]
+    first = list(accumulate((len(group) for group in groups), initial=0))
+    held = [range(a, b) for _, a, b in spans]
+    sums = [together(cluster, groups, stages_holding(w.layers, held), w.parameters) for w in chain.shared]
+    stages = (
+        _stage(chain, spans[s], again[s], sums, total, most, buckets[s] if buckets is not None else None)
+        for s, (total, most) in enumerate(zip(*_of_spans(chain, boundaries), strict=True))
+    )
+    return Pipeline(
+        stages=tuple(stages),
+        placement=tuple(tuple(range(a, b)) for a, b in pairwise(first)),
+        transfers=tuple(onward for onward, _ in hops),
+        returns=tuple(back for _, back in hops),
+        overlap=chain.overlap,
+        runtime=tuple(int(chain.runtime[s]) for s, _, _ in spans for _ in chain.groups[s]),
+        limits=tuple(int(chain.limit[s]) for s, _, _ in spans for _ in chain.groups[s]),
+        tied=tied_stages((weights.layers for weights in chain.shared), held),
+    )
+
+
+def _hop(chain: Chain, cluster: Cluster, link: int, size: int) -> Hop:
+    """Return the transfers of ``size`` bytes over a link of the chain, in both directions."""
+    key = link, size
+    if key not in chain.hops:
+        source, target = chain.groups[link], chain.groups[link + 1]
+        chain.hops[key] = _transfers(cluster, source, target, size), _transfers(cluster, target, source, size)
+    return chain.hops[key]
+
+
+def _transfers(
+    cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...], size: int
+) -> tuple[Transfer, ...]:
+    """Return one transfer for each remainder of the micro-batch's number."""
+    period = lcm(len(source), len(target))
+    return tuple(transfer(cluster, source[m % len(source)], target[m % len(target)], size) for m in range(period))
+
+
+SUMMED = ("forward", "backward", "input_gradient", "weight_gradient", "update", "reduce", "resident", "saved")
+LARGEST = ("workspace", "forward_workspace")
+
+
+def _of_spans(chain: Chain, boundaries: Boundaries) -> tuple[list[list[int]], list[list[int]]]:
+    """Return for each stage the sums of its layers in each table of `SUMMED`, and the maxima in those of `LARGEST`."""
+    stage, layer = np.repeat(np.arange(len(boundaries) - 1), np.diff(boundaries)), np.arange(boundaries[-1])
+    begins = boundaries[:-1]
+    totals = [np.add.reduceat(getattr(chain, name)[stage, layer], begins) for name in SUMMED]
+    maxima = [np.maximum.reduceat(getattr(chain, name)[stage, layer], begins) for name in LARGEST]
+    return np.array(totals).T.tolist(), np.array(maxima).T.tolist()
+
+
+def _stage(
+    chain: Chain,
+    span: tuple[int, int, int],
+    again: set[int],
+    sums: Sequence[int],
+    totals: list[int],
+    most: list[int],
+    sizes: Sequence[int] | None,
+) -> Stage:
+    """Return the stage of layers a … b − 1.
+
+    Parameters
+    ----------
+    span : (int, int, int)
+        The stage's number, a and b.
+    again : set of int
+        Layers that are recomputed.
+    sums : sequence of int
+        Nanoseconds of each shared weight's gradient sum.
+    totals, most : list of int
+        The stage's row of each list of `_of_spans`.
+    sizes : sequence of int or None
+        Numbers of layers of its buckets; None for the best ones.
+    """
+    s, a, b = span
+    forward, backward, input_gradient, weight_gradient, update, reduce, resident, saved = totals
+    workspace, forward_workspace = most
+    copies = chain.copies(a, b)
+    reduce, buckets = _reduction(chain, span, sums, reduce + int(chain.reduce_base[s]) if reduce else 0, sizes)
+    received = int(chain.boundary[s - 1, a - 1]) if a else 0
+    # Recomputed layers: added time, bytes not stored, bytes rebuilt while the backward runs.
+    repeated = sum(int(chain.forward[s, i]) for i in again)
+    freed = sum(int(chain.saved[s, i] - chain.output[s, i]) for i in again)
+    rebuilt = [int(chain.saved[s, i] + chain.workspace[s, i]) for i in again]
+    return Stage(
+        forward=forward,
+        backward=backward + repeated,
+        input_gradient=input_gradient + repeated,
+        weight_gradient=weight_gradient,
+        update=update + sum(int(shared.update[s]) for shared in copies),
+        reduce=reduce,
+        resident=resident + sum(int(shared.resident[s]) for shared in copies),
+        held=saved + received - freed,
+        workspace=max(workspace, *rebuilt, 0),
+        forward_workspace=forward_workspace,
+        buckets=buckets,
+    )
+
+
+def _reduction(
+    chain: Chain, span: tuple[int, int, int], sums: Sequence[int], alone: int, sizes: Sequence[int] | None
+) -> tuple[int, tuple[Bucket, ...]]:
+    """Return what a stage still sums behind its last backward, in nanoseconds, and its buckets.
+
+    Parameters
+    ----------
+    alone : int
+        Nanoseconds to sum all gradients of the stage's own layers at once.
+
+    Notes
+    -----
+    Weights that another stage copies are summed by themselves, behind the last backward. The bounds count them as if
+    their part of ``alone`` were still hidden, or saved (`SharedWeights.home`); the larger of the two counts here.
+    """
+    s, a, b = span
+    joint = list(zip(chain.shared, sums, strict=True))
+    copied = sum(time for shared, time in joint if shared.copied(a, b))  # for copies of other stages' weights
+    left = [(shared, time) for shared, time in joint if shared.left(a, b)]  # for weights of its own that others copy
+    behind = copied + sum(int(shared.home(np.array(time))[s]) for shared, time in left)
+    if not chain.overlaps or not alone:
+        return alone + behind, ()
+    times, hides, base = chain.reduce[s, a:b].tolist(), tuple(chain.hides[s, a:b].tolist()), int(chain.reduce_base[s])
+
+    def of(times: list[int]) -> tuple[Bucket, ...]:
+        own = tuple(times), hides, base
+        return best_buckets(*own) if sizes is None else given_buckets(*own, sizes)
+
+    buckets = of(times)
+    total = exposed(buckets) + behind
+    if left:
+        for shared, _ in left:
+            first = shared.layers[0] - a
+            times[first] = max(times[first] - int(shared.reduced[s]), 0)
+        buckets = of(times)
+        total = max(total, exposed(buckets) + copied + sum(time for _, time in left))
+    if buckets and total > exposed(buckets):
+        buckets = (*buckets, Bucket(0, 0, total - exposed(buckets)))
+    return total, buckets
