@@ -75,6 +75,7 @@ def real(pipeline: Pipeline, factors: list[float], way: float, sums: float, gap:
     def stage(old: Stage, factor: float) -> Stage:
         times = ("forward", "backward", "input_gradient", "weight_gradient", "update")
         slower = {name: round(getattr(old, name) * factor) + gap for name in times}
+        slower["update"] += round(old.gather * sums) - round(old.gather * factor)
         buckets = tuple(
             replace(each, ready=round(each.ready * factor), time=round(each.time * sums)) for each in old.buckets
         )  # their latency too, which is little

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 from math import ceil, lcm
@@ -119,15 +119,16 @@ def still_to_sum(moves: list[int], hidden: list[int], latency: int) -> int:
 
 @dataclass(frozen=True)
 class Ring:
-    """An all-reduce: 2 (r − 1) rounds of ⌈size / r⌉ bytes over its slowest link."""
+    """An all-reduce: 2 (r − 1) rounds of ⌈size / r⌉ bytes over its slowest link; a half of it has r − 1."""
 
     members: int
     link: Link
+    halves: int = 2
 
     @property
     def rounds(self) -> int:
-        """2 (r − 1)."""
-        return 2 * (self.members - 1)
+        """2 (r − 1), or half as many."""
+        return self.halves * (self.members - 1)
 
     def moves(self, size: int) -> int:
         """Nanoseconds without latency; what there is to move takes one at least."""
@@ -280,6 +281,11 @@ class Prices:
         for tied, bytes_ in question.ties:
             if _copied(tied, own):
                 update += -(-(table[tied[0]].update * bytes_ // question.parameters[tied[0]]) // share)
+        if share > 1 and question.job["objective"] != "bottleneck":  # each replica sends what it has updated
+            half = replace(ring(question, groups, (s,)), halves=1)
+            sent = [half.moves(question.parameters[i]) for i in own]
+            sent += [half.moves(bytes_) for tied, bytes_ in question.ties if _copied(tied, own)]
+            update += sum(sent) + (half.latency if any(sent) else 0)
         received = self.received(groups[s - 1][0].kind, size, layers, s) if s else 0
         repeated = sum(table[i].forward for i in again)
         return Stage(
@@ -306,6 +312,8 @@ class Prices:
         """
         question = self.question
         rings = [ring(question, groups, (s,)) for s in range(len(groups))]
+        if question.job["zero1"] and question.job["objective"] != "bottleneck":
+            rings = [replace(each, halves=1) for each in rings]
         moves = [{i: rings[s].moves(question.parameters[i]) for i in own} for s, own in enumerate(layers)]
         hidden = [{i: self.hidden(groups[s][0].kind, size, i) for i in own} for s, own in enumerate(layers)]
 

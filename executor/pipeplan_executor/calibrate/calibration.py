@@ -63,8 +63,8 @@ def calibrated(plan: Plan, model: Model, cluster: Cluster, seen: Observed) -> Ca
     before = predict(plan, pipeline)
 
     def corrected(by: Observed) -> tuple[Model, Cluster, Prediction]:
-        new_model = calibrated_model(model, cluster, plan, pipeline, by)
         new_cluster = calibrated_cluster(cluster, plan, pipeline, before.peaks, by)
+        new_model = calibrated_model(model, cluster, plan, repriced(plan, model, new_cluster), by)
         return new_model, new_cluster, predict(plan, repriced(plan, new_model, new_cluster))
 
     # once with the typical times, to find the stretch; then with all times stretched

@@ -67,7 +67,7 @@ def calibrated_model(model: Model, cluster: Cluster, plan: Plan, pipeline: Pipel
     Parameters
     ----------
     pipeline : Pipeline
-        Pipeline of the plan with the costs of the model and the cluster.
+        Pipeline of the plan with the costs of the model, and of the cluster as its links have been measured.
     """
     kinds = [cluster.devices[stage.devices[0]].kind for stage in plan.stages]
     profiles = {(profile.device, profile.micro_batch): profile for profile in model.profiles}
@@ -135,8 +135,9 @@ def _scale(model: Model, kind: DeviceKind, plan: Plan, pipeline: Pipeline, seen:
     if (s, Kind.UPDATE) in seen.actions:
         beside = seen.around // max(len(pipeline.stages_on[rank]) for rank in ranks)
         gaps = gap * (1 + ((s, Kind.REDUCE) in seen.actions))  # the reduction's gap is not the links' time
-        took = seen.actions[s, Kind.UPDATE] + gaps + beside
-        priced = pipeline.stages[s].update  # of a share of the numbers under ZeRO-1, and of copies of shared weights
+        stage = pipeline.stages[s]
+        took = max(seen.actions[s, Kind.UPDATE] - stage.gather, 0) + gaps + beside
+        priced = stage.update - stage.gather  # of a share of the numbers under ZeRO-1, and of copies of shared weights
         measured[Kind.UPDATE] = round(predicted[Kind.UPDATE] * took / priced) if priced else took
     return Scale(measured, predicted)
 

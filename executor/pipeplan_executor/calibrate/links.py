@@ -101,7 +101,8 @@ def _reduction_times(
         buckets = stage.buckets or (Bucket(len(plan.stages[s].layers), 0, stage.reduce),)
         stages = next((group for group in pipeline.tied if s in group), (s,))
         ranks = {rank for each in stages for rank in pipeline.placement[each]}
-        where, rounds = _link_place(cluster, (plan.ranks[rank] for rank in ranks)), 2 * (len(ranks) - 1)
+        where = _link_place(cluster, (plan.ranks[rank] for rank in ranks))
+        rounds = (1 if stage.gather and len(stages) == 1 else 2) * (len(ranks) - 1)
         link = cluster.network if where is None else cluster.nodes[where].link
         predicted, rounds = sum(bucket.time for bucket in buckets), rounds * len(buckets)
         if took is not None and link is not None and predicted > rounds * link.latency:

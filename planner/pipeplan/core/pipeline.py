@@ -76,6 +76,8 @@ class Stage:
         Read by `duration`, `least` and `total`.
     update : int
         Time of the optimiser step, once per step.
+    gather : int
+        The part of ``update`` in which replicas send each other the parameters that each of them has updated.
     reduce : int
         Time of summing gradients, once per step: over replicas, and over stages that hold copies of the same weights.
         It counts from the moment when all of them have reached it. With ``buckets`` it is the part of that time that
@@ -99,6 +101,7 @@ class Stage:
     input_gradient: Times = 0
     weight_gradient: Times = 0
     update: int = 0
+    gather: int = 0
     reduce: int = 0
     resident: int = 0
     held: int = 0
@@ -128,7 +131,7 @@ class Stage:
         return sum(self.duration(kind, k) for kind in kinds for k in range(many if kind.per_micro_batch else 1))
 
     def with_durations(self, duration: Callable[[Kind, int], int]) -> "Stage":
-        """Return the same stage with actions of ``duration(kind, slice)`` nanoseconds, without buckets."""
+        """Return the same stage with actions of ``duration(kind, slice)`` nanoseconds, without parts of them."""
         many = self.slices
 
         def times(kind: Kind) -> Times:
@@ -142,6 +145,7 @@ class Stage:
             weight_gradient=times(Kind.WEIGHT_GRADIENT),
             reduce=duration(Kind.REDUCE, 0),
             update=duration(Kind.UPDATE, 0),
+            gather=0,
             buckets=(),
         )
 

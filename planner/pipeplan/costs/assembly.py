@@ -70,7 +70,8 @@ def _transfers(
     return tuple(transfer(cluster, source[m % len(source)], target[m % len(target)], size) for m in range(period))
 
 
-SUMMED = ("forward", "backward", "input_gradient", "weight_gradient", "update", "reduce", "resident", "saved")
+TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "gather", "reduce")
+SUMMED = (*TIMES, "resident", "saved")
 LARGEST = ("workspace", "forward_workspace")
 
 
@@ -108,10 +109,12 @@ def _stage(
         Numbers of layers of its buckets; None for the best ones.
     """
     s, a, b = span
-    forward, backward, input_gradient, weight_gradient, update, reduce, resident, saved = totals
+    forward, backward, input_gradient, weight_gradient, update, gather, reduce, resident, saved = totals
     workspace, forward_workspace = most
     copies = chain.copies(a, b)
     reduce, buckets = _reduction(chain, span, sums, reduce + int(chain.reduce_base[s]) if reduce else 0, sizes)
+    gather += sum(int(shared.gather[s]) for shared in copies)
+    base = int(chain.gather_base[s]) if gather else 0
     received = int(chain.boundary[s - 1, a - 1]) if a else 0
     # Recomputed layers: added time, bytes not stored, bytes rebuilt while the backward runs.
     repeated = sum(int(chain.forward[s, i]) for i in again)
@@ -122,7 +125,8 @@ def _stage(
         backward=backward + repeated,
         input_gradient=input_gradient + repeated,
         weight_gradient=weight_gradient,
-        update=update + sum(int(shared.update[s]) for shared in copies),
+        update=update + sum(int(shared.update[s]) for shared in copies) + base,
+        gather=gather + base,
         reduce=reduce,
         resident=resident + sum(int(shared.resident[s]) for shared in copies),
         held=saved + received - freed,

@@ -8,7 +8,7 @@ and c + 1.
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,6 +36,8 @@ class SharedWeights:
         Bytes.
     optimizer, update : array, shape (S,)
         Bytes of optimiser state and nanoseconds of the optimiser step of a copy on each stage's device.
+    gather : array, shape (S,)
+        The part of ``update`` in which replicas send each other what they have updated.
     reduced : array, shape (S,)
         Nanoseconds that these weights contribute to the all-reduce of the first layer's own stage.
     together : array, shape (S,)
@@ -47,6 +49,7 @@ class SharedWeights:
     parameters: int
     optimizer: Array
     update: Array
+    gather: Array
     reduced: Array
     together: Array
 
@@ -76,8 +79,13 @@ class SharedWeights:
     def select(self, rows: list[int]) -> "SharedWeights":
         """Return the costs on some of the stages; any other of them may hold a copy."""
         least = np.full(len(rows), self.together.min())
-        return SharedWeights(
-            self.layers, self.parameters, self.optimizer[rows], self.update[rows], self.reduced[rows], least
+        return replace(
+            self,
+            optimizer=self.optimizer[rows],
+            update=self.update[rows],
+            gather=self.gather[rows],
+            reduced=self.reduced[rows],
+            together=least,
         )
 
 
@@ -103,6 +111,10 @@ class Chain(LayerTables):
         Static bytes: the sum of these three.
     forward_workspace : array
         The part of ``workspace`` that the layer's forward needs (see `pipeplan.core.pipeline.Stage`).
+    gather : array
+        The part of ``update`` in which replicas send each other what they have updated.
+    gather_base : array
+        Nanoseconds of that part which do not depend on bytes, once per stage; not included in ``update``.
     boundary : array
         Bytes over each cut on each link, in either direction, as the kind of device before the link has them.
     send, latency : array
@@ -123,10 +135,10 @@ class Chain(LayerTables):
     # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
     SHAPES: ClassVar = {
         **dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient", "update"), ("Sn",)),
-        **dict.fromkeys(("reduce", "hides"), ("Sn",)),
+        **dict.fromkeys(("reduce", "gather", "hides"), ("Sn",)),
         **dict.fromkeys(("optimizer", "resident", "saved", "output", "workspace", "forward_workspace"), ("Sn",)),
         **dict.fromkeys(("parameters", "gradients", "recomputable"), ("n",)),
-        **dict.fromkeys(("reduce_base", "limit", "runtime"), ("S",)),
+        **dict.fromkeys(("reduce_base", "gather_base", "limit", "runtime"), ("S",)),
         **dict.fromkeys(("boundary", "send"), ("Lc",)),
         "latency": ("L",),
     }
@@ -140,6 +152,8 @@ class Chain(LayerTables):
     gradients: Array = LEFT_OUT
     optimizer: Array = LEFT_OUT
     forward_workspace: Array = LEFT_OUT
+    gather: Array = LEFT_OUT
+    gather_base: Array = LEFT_OUT
     boundary: Array = LEFT_OUT
     busiest: tuple[tuple[int, tuple[int, ...]], ...]
     runtime: Array = LEFT_OUT
@@ -152,6 +166,10 @@ class Chain(LayerTables):
         stages, layers = self.forward.shape
         self.fill({"S": stages, "L": stages - 1, "n": layers, "c": layers - 1})
         object.__setattr__(self, "resident", self.parameters + self.gradients + self.optimizer)
+
+    def tables(self) -> dict[str, Any]:
+        """The tables of the partition problem; both bases count behind the last backward, as one."""
+        return super().tables() | {"reduce_base": self.reduce_base + self.gather_base}
 
     @cached_property
     def overlaps(self) -> bool:

@@ -4,7 +4,7 @@ Gradients are priced with `all_reduce`. Another algorithm is a class like `Ring`
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -35,6 +35,11 @@ class Collective(Protocol):
         """Return the time that each of these numbers of bytes adds; positive for positive sizes and 2 replicas."""
         ...
 
+    @property
+    def one_way(self) -> "Collective":
+        """The reduce-scatter with which it begins; the all-gather behind takes as long."""
+        ...
+
     def lower_bound(self, size: int) -> int:
         """Return a lower bound on the time of ``size`` bytes over at least as many replicas, however they are cut."""
         ...
@@ -44,36 +49,48 @@ class Collective(Protocol):
 class Ring:
     """A ring all-reduce over the replicas of a stage: 2 (r − 1) rounds, each of which moves 1/r of the bytes.
 
-    The slowest link determines the time of a round. Rings that span nodes share the nodes' cards all the time
-    (Patarasuk and Yuan, 2009, for the ring; the constant share of a card is our assumption). A round runs at the link's
-    bandwidth, or at the share of it that was measured for collectives.
+    In the first r − 1 rounds each replica gets the sums of its share, in the others those of all shares. The slowest
+    link determines the time of a round. Rings that span nodes share the nodes' cards all the time (Patarasuk and Yuan,
+    2009, for the ring; the constant share of a card is our assumption). A round runs at the link's bandwidth, or at the
+    share of it that was measured for collectives.
     """
 
     replicas: int
     link: Link
+    ways: int = 2
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds."""
+        return self.ways * (self.replicas - 1)
 
     @property
     def base(self) -> int:
         """Nanoseconds of latency, summed over all rounds."""
-        return 2 * (self.replicas - 1) * self.link.latency
+        return self.rounds * self.link.latency
+
+    @property
+    def one_way(self) -> "Ring":
+        """The first half of the rounds, a reduce-scatter; the second is an all-gather."""
+        return replace(self, ways=1)
 
     def times(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the nanoseconds that each of these numbers of bytes adds."""
-        rounds = 2 * (self.replicas - 1)
-        of_size = {size: self._time(size, rounds) for size in set(sizes.tolist())}
+        of_size = {size: self._time(size) for size in set(sizes.tolist())}
         return np.array([of_size[size] for size in sizes.tolist()], np.int64)
 
-    def _time(self, size: int, rounds: int) -> int:
+    def _time(self, size: int) -> int:
         """Return the nanoseconds of all rounds; at least 1 for a positive size, which marks a stage that reduces."""
-        return max(rounds * self.link.in_collectives.occupancy(-(-size // self.replicas)), 1) if size and rounds else 0
+        each = self.link.in_collectives.occupancy(-(-size // self.replicas))
+        return max(self.rounds * each, 1) if size and self.rounds else 0
 
     def lower_bound(self, size: int) -> int:
         """Return a lower bound in nanoseconds on the all-reduce of ``size`` bytes by at least as many replicas.
 
-        Each replica sends (r − 1) / r of the bytes twice, which grows with r. The bound holds for any rounding of the
+        Each replica sends (r − 1) / r of the bytes one way, which grows with r. The bound holds for any rounding of the
         pieces of the rounds, which are rounded up.
         """
-        moved = 2 * (self.replicas - 1) * size // self.replicas
+        moved = self.rounds * size // self.replicas
         return self.base + max(self.link.in_collectives.occupancy(moved) - 1, 0)
 
 

@@ -109,9 +109,10 @@ class Prices:
         return _array([state[layer.parameters] for layer in self.model.layers])
 
     def shared(
-        self, groups: StageDevices, tables: "Sequence[Table]", rings: Sequence[Collective], shares: Array
+        self, groups: StageDevices, tables: "Sequence[Table]", rings: Sequence[Collective]
     ) -> tuple[SharedWeights, ...]:
-        """Return the costs of the model's ties on the stages; optimiser state is divided by ``shares``, shape (S,)."""
+        """Return the costs of the model's ties on the stages."""
+        shares = _array([self.shares(ring.replicas) for ring in rings])
         index = {name: i for i, name in enumerate(self.model.names)}
         found = []
         for tie in self.model.ties:
@@ -121,13 +122,15 @@ class Prices:
             state = optimizer_bytes(size, self.model.dtype, self.job.optimizer)
             updates = _array([int(table.update[first]) * size // whole for table in tables])
             sizes = _array([whole, whole - size])
-            reduced = [int(a - b) for a, b in (ring.times(sizes) for ring in rings)]
+            reduced = [int(a - b) for a, b in (self.summing(ring).times(sizes) for ring in rings)]
+            gather = np.concatenate([self.gather(ring, sizes[:1] - sizes[1:]) for ring in rings])
             found.append(
                 SharedWeights(
                     layers=layers,
                     parameters=size,
                     optimizer=-(-state // shares),
-                    update=-(-updates // shares),
+                    update=-(-updates // shares) + gather,
+                    gather=gather,
                     reduced=np.maximum(_array(reduced), 0),
                     together=least_together(
                         self.cluster, groups, size, ends=(0, len(index) - 1) == (first, layers[-1])
@@ -135,6 +138,49 @@ class Prices:
                 )
             )
         return tuple(found)
+
+    def shares(self, replicas: int) -> int:
+        """Number of shares into which so many replicas divide the optimiser's state."""
+        return replicas if self.job.zero1 else 1
+
+    def resident(self, replicas: int) -> Array:
+        """Static bytes of each layer on one of so many replicas; shape (n,)."""
+        return 2 * self.parameters - (-self.optimizer // self.shares(replicas))
+
+    @property
+    def _gathers(self) -> bool:
+        """True if replicas gather parameters in the update; the bottleneck has none, so there the sum counts both."""
+        return self.job.zero1 and self.job.objective is not Objective.BOTTLENECK
+
+    def summing(self, ring: Collective) -> Collective:
+        """The part of an all-reduce that sums gradients; the rest of it may come with the update, see `gather`."""
+        return ring.one_way if self._gathers else ring
+
+    def gather(self, ring: Collective, sizes: Array) -> Array:
+        """Nanoseconds in which replicas send each other so many updated bytes, without `gather_base`."""
+        return ring.one_way.times(sizes) if self._gathers else np.zeros_like(sizes)
+
+    def gather_base(self, ring: Collective) -> int:
+        """Nanoseconds of a gather that do not depend on bytes."""
+        return ring.one_way.base if self._gathers else 0
+
+    def update(self, table: "Table", ring: Collective) -> Array:
+        """Nanoseconds of each layer's optimiser step on one of the ring's replicas, without `gather`; shape (n,)."""
+        return -(-table.update // self.shares(ring.replicas))
+
+    def least_update(self, table: "Table", among: Sequence[Collective]) -> Array:
+        """The least that `update` and `gather` take together, over some rings; shape (n,)."""
+        least: Array = np.minimum.reduce([self.update(table, r) + self.gather(r, self.parameters) for r in among])
+        return least
+
+    def least_reduce(self, among: Sequence[Collective]) -> Array:
+        """The least time in which some rings sum each layer's gradients, without `least_base`; shape (n,)."""
+        least: Array = np.minimum.reduce([self.summing(ring).times(self.parameters) for ring in among])
+        return least
+
+    def least_base(self, among: Sequence[Collective]) -> int:
+        """The least time, whatever the bytes, of a sum over some rings and of the gather behind it."""
+        return min(self.summing(ring).base + self.gather_base(ring) for ring in among)
 
     def hides(self, kind: DeviceKind, micro_batch: int) -> Array:
         """Nanoseconds of each layer's last backward beside which gradients may be summed; shape (n,)."""
@@ -158,7 +204,6 @@ class Prices:
     def chain(self, groups: StageDevices, micro_batch: int) -> Chain:
         """Return the costs of the model's layers on the stages' device groups."""
         tables = [self.table(group[0].kind, micro_batch) for group in groups]
-        shares = np.array([len(group) if self.job.zero1 else 1 for group in groups], np.int64)[:, None]
         per_cut = len(groups) - 1, len(self.model.layers) - 1
         boundary = np.array([table.boundary for table in tables[:-1]], np.int64).reshape(per_cut)  # bytes [link, cut]
         links = [_links(self.cluster, a, b) for a, b in pairwise(groups)]
@@ -167,6 +212,8 @@ class Prices:
             for own, sizes in zip(links, boundary, strict=True)
         ]
         around = rings(self.cluster, groups)
+        gather = np.stack([self.gather(ring, self.parameters) for ring in around])
+        shares = _array([self.shares(ring.replicas) for ring in around])[:, None]
         work = [layer.work.forward_flops * micro_batch for layer in self.model.layers if layer.work is not None]
 
         def rows(name: str) -> Array:
@@ -180,12 +227,14 @@ class Prices:
             backward=rows("backward"),
             input_gradient=rows("input_gradient"),
             weight_gradient=rows("weight_gradient"),
-            update=-(-rows("update") // shares),
+            update=np.stack([self.update(table, ring) for table, ring in zip(tables, around, strict=True)]) + gather,
+            gather=gather,
+            gather_base=_array([self.gather_base(ring) for ring in around]),
             parameters=self.parameters,
             gradients=self.parameters,
             optimizer=-(-self.optimizer // shares),
-            reduce=np.stack([ring.times(self.parameters) for ring in around]),
-            reduce_base=_array([ring.base for ring in around]),
+            reduce=np.stack([self.summing(ring).times(self.parameters) for ring in around]),
+            reduce_base=_array([self.summing(ring).base for ring in around]),
             hides=np.stack([self.hides(group[0].kind, micro_batch) for group in groups]),
             saved=rows("saved"),
             output=rows("output"),
@@ -200,7 +249,7 @@ class Prices:
             runtime=_array([group[0].kind.runtime for group in groups]),
             overlap=self.cluster.overlap,
             forward_flops=_array(work) if len(work) == len(self.model.layers) else rows("forward")[0],
-            shared=self.shared(groups, tables, around, shares[:, 0]),
+            shared=self.shared(groups, tables, around),
         )
 
 

@@ -79,6 +79,7 @@ class StageEntry(Strict):
     input_gradient: Whole = 0
     weight_gradient: Whole = 0
     update: Whole = 0
+    gather: Whole = 0
     reduce: Whole = 0
     resident: Whole = 0
     held: Whole = 0

@@ -40,7 +40,9 @@ def validate_claims(plan: Plan) -> None:
     what = f"the plan for {plan.model!r}"
     refuse(what, [*_names(plan), *_places(plan), *_transfers(plan)])
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
-    refuse(what, [*_lists(plan), *_buckets(plan), *_memory(plan), *stage_claims(plan), *_step_time(plan)])
+    refuse(
+        what, [*_lists(plan), *_buckets(plan), *_gathers(plan), *_memory(plan), *stage_claims(plan), *_step_time(plan)]
+    )
     validate_memory(plan.schedule, plan.pipeline)
 
 
@@ -169,6 +171,15 @@ def _buckets(plan: Plan) -> Iterator[str]:
                 f"the sums of stage {number} end {exposed(buckets)} ns behind its last backward by its buckets, and "
                 f"{priced.reduce} ns by its reduction"
             )
+
+
+def _gathers(plan: Plan) -> Iterator[str]:
+    """Yield updates that contain more of a gather than they can."""
+    for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
+        if priced.gather > priced.update:
+            yield f"stage {number} gathers for {priced.gather} ns of an update of {priced.update} ns"
+        if priced.gather and (stage.replicas == 1 or not plan.zero1):
+            yield f"stage {number} gathers, although its replicas share out nothing"
 
 
 def _memory(plan: Plan) -> Iterator[str]:

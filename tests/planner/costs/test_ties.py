@@ -109,15 +109,16 @@ def test_what_a_split_tie_costs() -> None:
     whole = 8 * MIB
     assert first.resident == 2 * (2 * whole + 2 * whole // 2)  # two layers; Adam's state is shared out
     assert last.resident == 2 * (2 * whole + 2 * whole)  # a layer and a copy
-    assert (first.update, last.update) == (2 * 400, 800 + 800)
+    half = LINK.occupancy(whole // 2)  # of a layer's two rounds: the sum of a share, and the gather behind the update
+    assert (first.update, last.update) == (2 * 400 + first.gather, 800 + 800)
+    assert (first.gather, last.gather) == (2 * half + LINK.latency, 0)
     third = -(-whole // 3)
     together = 4 * LINK.occupancy(third) + 4 * LINK.latency
-    own = 2 * LINK.occupancy(whole // 2)
     assert last.reduce == together
-    assert first.reduce == together + own + 2 * LINK.latency  # besides, its second layer among its two replicas
+    assert first.reduce == together + half + LINK.latency  # besides, its second layer among its two replicas
     pair = price(model, small, [(d0, d1)], 1, Job(4, optimizer="adam", zero1=True, overlap_reduction=False))
     alone = assemble(pair, small, (0, 4)).stages
-    assert [stage.reduce for stage in alone] == [3 * own + 2 * LINK.latency]
+    assert [(stage.reduce, stage.gather) for stage in alone] == [(3 * half + LINK.latency,) * 2]
     assert alone[0].resident == 3 * (2 * whole + whole)
 
 

@@ -178,6 +178,8 @@ def _sped_up(pipeline: Pipeline, faster: Sequence[Sensitivity]) -> Pipeline:
         factor = dict.fromkeys(Kind, FASTER if s in working else GRAIN)
         factor[Kind.REDUCE] = FASTER if s in reducing else GRAIN
         new = old.with_durations(lambda kind, part: old.duration(kind, part) * factor[kind])
+        gather = old.gather * factor[Kind.REDUCE]
+        new = replace(new, update=(old.update - old.gather) * factor[Kind.UPDATE] + gather)
         if not old.buckets:
             return new
         buckets = [

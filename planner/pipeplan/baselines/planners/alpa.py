@@ -207,7 +207,8 @@ class _Spans:
                 found[a, a + 1 :] = np.maximum.accumulate(row[a:])
             return found
 
-        reduced = sums(chain.reduce[0]) + int(chain.reduce_base[0]) * (sums(chain.reduce[0]) > 0)
+        summed = sums(chain.reduce[0] + chain.gather[0])
+        reduced = summed + int(chain.reduce_base[0] + chain.gather_base[0]) * (summed > 0)
         work = sums(chain.forward[0] + chain.backward[0])
         repeated = sums(np.where(again, chain.forward[0], 0))
         self._times = [(time / len(devices) + reduced / count).astype(float) for time in (work, work + repeated)]

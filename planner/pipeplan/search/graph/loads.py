@@ -132,8 +132,7 @@ def _mode(
     share = -(-many // r)
     ring = all_reduce(r, link)
     reduce = ring.times(space.prices.parameters)
-    optimizer = -(-space.prices.optimizer // (r if space.job.zero1 else 1))
-    resident = 2 * space.prices.parameters + optimizer
+    resident = space.prices.resident(r)
     waits = space.cluster.overlap is Overlap.NONE
     # Transfer times count in the load only where devices wait while they send.
     # One divisor for both directions, which have bytes of their own.

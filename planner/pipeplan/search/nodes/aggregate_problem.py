@@ -125,8 +125,7 @@ def layout_lower_bound(space: Space, size: int, layout: Layout) -> int | None:
     classes, bounds = space.classes, space.lower_bounds(size)
     if len(layout.widths) > 1:
         return bounds.evenly_shared(space.cluster)
-    share = layout.unit if space.job.zero1 else 1
-    resident = int((2 * space.prices.parameters + -(-space.prices.optimizer // share)).sum())
+    resident = int(space.prices.resident(layout.unit).sum())
     usable = sorted((usable_memory(each.kind, space.job), n) for each, n in zip(classes, layout.units, strict=True))
     stages, there = len(space.model.layers), 0
     for memory, count in reversed(usable):  # the stages with the most memory; each has at least one layer
@@ -149,10 +148,9 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     """
     classes = space.classes
     prices, job = space.prices, space.job
-    # Tables by class; replicas, shards of the optimiser state and rings by width.
+    # Tables by class; replicas and rings by width.
     tables = [prices.table(each.kind, size) for each in classes]
     replicas = [width * layout.unit for width in layout.widths]
-    shares = [r if job.zero1 else 1 for r in replicas]
     rings = [[_rings(space, each, layout, r) for r in replicas] for each in classes]
     hops = _SendTables(space, layout, [table.boundary for table in tables])
     phases = not alternating and space.phased
@@ -161,18 +159,17 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         return np.stack([getattr(table, name) for table in tables])
 
     # Bytes are the least over classes, so that they hold for every class; times keep the class.
-    fixed = 2 * prices.parameters
     deepest = min(len(space.model.layers), max(job.depths, default=len(space.model.layers)))
     problem = ChainAllocation(
         forward=rows("forward"),
         backward=rows("backward"),
-        update=np.stack([[-(-table.update // share) for share in shares] for table in tables]),
-        reduce=np.stack(
-            [[np.minimum.reduce([ring.times(prices.parameters) for ring in own]) for own in row] for row in rings]
+        update=np.stack(
+            [[prices.least_update(table, own) for own in row] for table, row in zip(tables, rings, strict=True)]
         ),
-        reduce_base=np.array([[min(ring.base for ring in own) for own in row] for row in rings], np.int64),
+        reduce=np.stack([[prices.least_reduce(own) for own in row] for row in rings]),
+        reduce_base=np.array([[prices.least_base(own) for own in row] for row in rings], np.int64),
         hides=np.stack([prices.hides(each.kind, size) for each in classes]),
-        resident=np.stack([[fixed + -(-prices.optimizer // share) for share in shares] for _ in classes]),
+        resident=np.stack([[prices.resident(r) for r in replicas] for _ in classes]),
         saved=rows("saved").min(axis=0),
         output=rows("output").min(axis=0),
         workspace=rows("workspace").min(axis=0),

@@ -131,7 +131,7 @@ class ShapeTables:
         classes, prices, job = space.classes, space.prices, space.job
         most = min(max(len(each.devices) for each in classes), self._many)
         tables = [prices.table(each.kind, size) for each in classes]
-        shares = [r if job.zero1 else 1 for r in range(1, most + 1)]
+        widths = range(1, most + 1)
 
         def sums(rows: list[Array]) -> Array:
             return sums_before(np.stack(rows))
@@ -140,14 +140,15 @@ class ShapeTables:
         self._forward, self._backward, self._saved = (
             sums([getattr(table, name) for table in tables]) for name in ("forward", "backward", "saved")
         )
-        self._resident = sums([2 * prices.parameters + -(-prices.optimizer // share) for share in shares])
-        self._update = np.stack([sums([-(-table.update // share) for share in shares]) for table in tables])
-        rings = [[_rings(space, each, r) for r in range(1, most + 1)] for each in classes]
-        parameters = prices.parameters
+        self._resident = sums([prices.resident(r) for r in widths])
+        rings = [[_rings(space, each, r) for r in widths] for each in classes]
+        self._update = np.stack(
+            [sums([prices.least_update(table, own) for own in row]) for table, row in zip(tables, rings, strict=True)]
+        )
         self._reductions = Exposed(
-            np.stack([[np.minimum.reduce([ring.times(parameters) for ring in own]) for own in row] for row in rings]),
+            np.stack([[prices.least_reduce(own) for own in row] for row in rings]),
             np.stack([prices.hides(each.kind, size) for each in classes])[:, None],
-            np.array([[min(ring.base for ring in own) for own in row] for row in rings], np.int64),
+            np.array([[prices.least_base(own) for own in row] for row in rings], np.int64),
         )
         self._limit = np.array([usable_memory(each.kind, job) for each in classes], np.int64)
         self._options = [

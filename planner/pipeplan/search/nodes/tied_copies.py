@@ -45,11 +45,15 @@ def _always_apart(space: Space, problem: ChainAllocation, first: int, second: in
 
 def _with_copy(space: Space, problem: ChainAllocation, first: int, second: int, size: int) -> ChainAllocation:
     """Add a copy on the stage of ``second``, and the reduction of its gradients with the stage of ``first``."""
-    shares = np.array([width * problem.unit if space.job.zero1 else 1 for width in problem.widths])
+    prices = space.prices
+    shares = np.array([prices.shares(width * problem.unit) for width in problem.widths])
     update, reduce, resident = problem.update.copy(), problem.reduce.copy(), problem.resident.copy()
     state = optimizer_bytes(size, space.model.dtype, space.job.optimizer)
     resident[:, :, second] += 2 * size - (-state // shares)
-    update[:, :, second] += problem.update[:, :, first] * size // int(space.prices.parameters[first])
+    whole = np.array(
+        [prices.table(each.kind, space.job.batch // problem.micro_batches).update[first] for each in space.classes]
+    )
+    update[:, :, second] += -(-(whole * size // int(prices.parameters[first]))[:, None] // shares)
     links = {node.link for node in space.cluster.nodes} | {space.cluster.network}
     for w, width in enumerate(problem.widths):
         replicas = (width + problem.widths[0]) * problem.unit
