@@ -43,7 +43,7 @@ def plan_of(
     """Stages cut at ``cuts`` on these devices, the first layer recomputed."""
     boundaries = (0, *cuts, len(model.layers))
     groups = [tuple(cluster.devices[device] for device in own) for own in homes]
-    job = Job(batch=schedule.micro_batches, zero1=zero1)
+    job = Job(batch=schedule.micro_batches, zero=(int(zero1),))
     chain = price(model, cluster, groups, 1, job)
     apart = assemble(chain, cluster, boundaries, [[0], *[[]] * (len(homes) - 1)])
     ranks = len(cluster.devices)
@@ -65,7 +65,7 @@ def plan_of(
         step_time=simulate(schedule, pipeline).makespan,
         bound=0,
         pipeline=pipeline,
-        zero1=zero1,
+        zero=int(zero1),
     )
 
 

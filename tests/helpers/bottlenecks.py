@@ -66,7 +66,7 @@ def random_question(seed: int) -> Question:
         batch=rng.choice([1, 2, 3, 4, 6, 8]),
         objective="bottleneck",
         optimizer=rng.choice(["sgd", "adam"]),
-        zero1=rng.random() < 0.3,
+        zero=(int(rng.random() < 0.3),),
         recompute=rng.choice([Recompute.NONE, Recompute.CHOOSE]),
         depths=tuple(rng.sample(range(1, 4), rng.randint(1, 2))) if constraint == "depths" else (),
         replicas=rng.choice([(1,), (2,), (1, 2), (1, 3)]) if constraint == "replicas" else (),
@@ -218,7 +218,7 @@ def value(question: Question, stages: Sequence[Stage], size: int) -> int | None:
         received = crossing[s - 1] if s else 0
         states = {"sgd": 0, "adam": 2}[job.optimizer]
         fixed = sum(
-            2 * model.layers[i].parameters + ceil(states * model.layers[i].parameters / (r if job.zero1 else 1))
+            2 * model.layers[i].parameters + ceil(states * model.layers[i].parameters / (r if job.level else 1))
             for i in own
         )
         best_extra = None

@@ -101,7 +101,7 @@ def test_the_memory_frontier_is_that_of_all_plans(question: Question) -> None:
 def test_with_every_choice_open_the_memory_frontier_is_that_of_every_limit(question: Question, zero1: bool) -> None:
     """With replicas, recomputation and all families: solving at each limit, byte by byte, leaves the same points."""
     model, cluster, closed = question
-    job = Job(closed.batch, memory=closed.memory, optimizer="momentum", zero1=zero1)
+    job = Job(closed.batch, memory=closed.memory, optimizer="momentum", zero=(int(zero1),))
     try:
         found = frontier(model, cluster, job, "memory")
     except InfeasibleError:

@@ -72,7 +72,7 @@ def questions(draw: st.DrawFn, tied: str | None = None) -> Question:
     overlap = Overlap(draw(st.sampled_from(["none", "copy", "stream"])))
     cluster = Cluster("small", kinds, (Node(names, link),), overlap=overlap)
     options = draw(
-        st.sampled_from([{}, {}, {}, {"replicas": (1,)}, {"recompute": "none"}, {"recompute": "full"}, {"zero1": True}])
+        st.sampled_from([{}, {}, {}, {"replicas": (1,)}, {"recompute": "none"}, {"recompute": "full"}, {"zero": (1,)}])
     )
     return model, cluster, Job(batch=4, optimizer=draw(st.sampled_from(["sgd", "adam"])), **options)
 

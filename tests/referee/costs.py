@@ -234,7 +234,7 @@ class Prices:
 
     def resident(self, groups: Groups, layers: Sequence[Sequence[int]], s: int) -> int:
         """Parameters, gradients and optimiser state of a stage's layers, and of copies of what others share."""
-        share = len(groups[s]) if self.question.job["zero1"] else 1
+        share = len(groups[s]) if self.question.level else 1
         own = sum(2 * self.question.parameters[i] - (-self.state[i] // share) for i in layers[s])
         copies = [size for tied, size in self.question.ties if _copied(tied, layers[s])]
         return own + sum(2 * size - (-state_bytes(self.question, size) // share) for size in copies)
@@ -276,7 +276,7 @@ class Prices:
         """The numbers of a stage."""
         kind, own, question = groups[s][0].kind, layers[s], self.question
         table = self.table(kind, size)
-        share = len(groups[s]) if question.job["zero1"] else 1
+        share = len(groups[s]) if question.level else 1
         update = sum(-(-table[i].update // share) for i in own)
         for tied, bytes_ in question.ties:
             if _copied(tied, own):
@@ -312,7 +312,7 @@ class Prices:
         """
         question = self.question
         rings = [ring(question, groups, (s,)) for s in range(len(groups))]
-        if question.job["zero1"] and question.job["objective"] != "bottleneck":
+        if question.level and question.job["objective"] != "bottleneck":
             rings = [replace(each, halves=1) for each in rings]
         moves = [{i: rings[s].moves(question.parameters[i]) for i in own} for s, own in enumerate(layers)]
         hidden = [{i: self.hidden(groups[s][0].kind, size, i) for i in own} for s, own in enumerate(layers)]

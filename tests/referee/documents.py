@@ -17,7 +17,7 @@ DEFAULTS: Document = {
     "replicas": (),
     "equal_replicas": False,
     "recompute": "choose",
-    "zero1": False,
+    "zero": [0],
     "overlap_reduction": True,
     "order": "search",
     "together": (),
@@ -68,6 +68,11 @@ class Question:
         self.devices = [Device(number, kind, node) for number, (kind, node) in enumerate(kinds)]
         self.job: Document = {**DEFAULTS, **document["job"]}
         self.batch: int = self.job["batch"]
+
+    @property
+    def level(self) -> int:
+        """The level of ZeRO."""
+        return int(self.job["zero"][-1])
 
     @property
     def n(self) -> int:

@@ -98,7 +98,7 @@ def repriced(plan: Plan, model: Model, cluster: Cluster) -> Pipeline:
     job = Job(
         batch=plan.batch,
         optimizer=plan.optimizer,
-        zero1=plan.zero1,
+        zero=(plan.zero,),
         overlap_reduction=any(stage.buckets for stage in plan.pipeline.stages),
         schedules=("any",) if plan.schedule.family == FAMILY else (),
         extrapolate=True,

@@ -91,7 +91,7 @@ def _as_planned(options: Namespace, plan: "Plan") -> None:
     if options.batch != plan.batch:
         raise InputError(f"the plan has steps of {plan.batch} samples, and --batch says {options.batch}; leave it out")
     options.optimizer = options.optimizer or plan.optimizer
-    options.zero1 = options.zero1 or plan.zero1
+    options.zero = options.zero or str(plan.zero)
 
 
 command = Command("calibrate", "correct a model and a cluster by a run of a plan, and solve again", configure, run)

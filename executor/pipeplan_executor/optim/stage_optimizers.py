@@ -46,7 +46,7 @@ def stage_optimizers(
             module,
             build,
             groups.get(number),
-            fitted.plan.zero1,
+            fitted.plan.zero == 1,
             _copied(fitted.copies, copy_groups, number, module),
             schedule,
             ShardedNames(shards.keys(), group.tensor_rank == 0),

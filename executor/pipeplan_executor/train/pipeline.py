@@ -151,7 +151,7 @@ class Pipeline:
         self._last_replicas = LastReplicas(plan.schedule, groups.get(self._last))
         self._stages = self._make_stages()
         small = partial(is_small, boundaries=fitted.boundaries)
-        steps = lower(plan.schedule, small, zero1=plan.zero1, tied=plan.pipeline.tied)[rank]
+        steps = lower(plan.schedule, small, zero1=plan.zero == 1, tied=plan.pipeline.tied)[rank]
         if self.updates.needs_all_sums:  # `compute` then updates after the last step
             steps = tuple(s for s in steps if not (isinstance(s, Action) and s.kind is Kind.UPDATE))
         self._engine = Engine(

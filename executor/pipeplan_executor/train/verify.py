@@ -89,7 +89,7 @@ def worst_error(
     A ZeRO-1 plan is compared without ZeRO-1, under which no rank has all sums of its gradients.
     """
     pipeline = Pipeline(
-        replace(plan, zero1=False),
+        replace(plan, zero=0),
         source,
         seed=seed,
         weights=weights,

@@ -36,7 +36,12 @@ def add_questions(parser: ArgumentParser) -> None:
         choices=("none", "choose", "full"),
         help="compute activations again in the backward: never, of those layers that it takes to fit, of all",
     )
-    parser.add_argument("--zero1", action="store_true", help="replicas share out the optimiser's state (ZeRO stage 1)")
+    parser.add_argument(
+        "--zero",
+        metavar="N,N",
+        help="levels of ZeRO to consider: replicas share out the optimiser's state from 1 on, gradients from 2 on, "
+        "parameters at 3 (default: 0)",
+    )
     parser.add_argument(
         "--overlap-reduction",
         action=BooleanOptionalAction,
@@ -186,7 +191,7 @@ def read_job(options: Namespace, model: "Model") -> "Job":
         replicas=numbers(options.replicas, "--replicas"),
         equal_replicas=options.equal_replicas,
         recompute=Recompute(options.recompute),
-        zero1=options.zero1,
+        zero=numbers(options.zero, "--zero") or (0,),
         overlap_reduction=options.overlap_reduction,
         intra_layer=options.intra_layer,
         order=Order(options.order),

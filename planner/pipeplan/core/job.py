@@ -46,6 +46,10 @@ def default_batch(model: Model) -> int:
     return min((profile.micro_batch for profile in model.profiles), default=1)
 
 
+MOST_SHARDED = 3
+"""The highest level of ZeRO."""
+
+
 @dataclass(frozen=True)
 class Job:
     """Batch, optimiser, limits and constraints of a planning problem.
@@ -73,8 +77,10 @@ class Job:
     equal_replicas : bool
         Require the same number of replicas for all stages.
     recompute : Recompute
-    zero1 : bool
-        Shard the optimiser's state over the replicas of a stage (Rajbhandari et al., ZeRO, 2020, stage 1).
+    zero : tuple of int
+        Levels of ZeRO to consider (Rajbhandari et al., ZeRO, 2020). The replicas of a stage share out, from level 1 on,
+        the optimiser's state; from level 2 on, gradients too; at level 3, parameters too. All stages of a plan have one
+        level; at levels 2 and 3 a plan has one stage.
     overlap_reduction : bool
         Sum a stage's gradients in buckets while its last backward still runs, instead of all behind it.
     order : Order
@@ -105,7 +111,7 @@ class Job:
     replicas: tuple[int, ...] = ()
     equal_replicas: bool = False
     recompute: Recompute = Recompute.CHOOSE
-    zero1: bool = False
+    zero: tuple[int, ...] = (0,)
     overlap_reduction: bool = True
     order: Order = Order.SEARCH
     together: tuple[tuple[str, ...], ...] = ()
@@ -122,7 +128,7 @@ class Job:
         self._set("batch", whole(self.batch, "the batch (samples of one step)", 1, MOST_SAMPLES))
         if self.memory is not None:
             self._set("memory", whole(self.memory, "memory (bytes that a device may use)"))
-        for name in ("extrapolate", "equal_replicas", "zero1", "overlap_reduction", "intra_layer"):
+        for name in ("extrapolate", "equal_replicas", "overlap_reduction", "intra_layer"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} is either True or False, not {shown(getattr(self, name))}")
         for name, what in (
@@ -132,6 +138,10 @@ class Job:
         ):
             values = tuple(whole(value, what, 1, MOST_SAMPLES) for value in _several(getattr(self, name), name))
             self._set(name, tuple(dict.fromkeys(values)))
+        levels = tuple(whole(value, "a level of ZeRO", 0, MOST_SHARDED) for value in _several(self.zero, "zero"))
+        if not levels:
+            raise InputError("zero names no level of ZeRO; name some of 0 to 3, or leave it out")
+        self._set("zero", tuple(sorted(set(levels))))
         self._set("schedules", tuple(dict.fromkeys(_names(self.schedules, "schedules"))))
         self._set("no_cut_after", tuple(dict.fromkeys(_names(self.no_cut_after, "no_cut_after"))))
         self._set("together", tuple(_names(names, "together") for names in _several(self.together, "together")))
@@ -145,6 +155,11 @@ class Job:
         for count in self.micro_batches:
             if self.batch % count:
                 raise InputError(f"{count} micro-batches do not divide the batch of {self.batch} samples")
+
+    @property
+    def level(self) -> int:
+        """The level of ZeRO; of several, the one that needs least memory."""
+        return self.zero[-1]
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

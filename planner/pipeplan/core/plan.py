@@ -82,8 +82,8 @@ class Plan:
         Nanoseconds: the simulated time, and a proven lower bound over all plans of the searched space.
     pipeline : Pipeline
         Times, memory and transfers from which ``step_time`` was simulated.
-    zero1 : bool
-        Whether the optimiser's state is sharded over the replicas of a stage (ZeRO stage 1).
+    zero : int
+        Level of ZeRO: what the replicas of a stage share out (`pipeplan.Job`).
     """
 
     model: str
@@ -99,7 +99,7 @@ class Plan:
     step_time: int
     bound: int
     pipeline: Pipeline
-    zero1: bool = False
+    zero: int = 0
 
     @property
     def batch(self) -> int:

@@ -141,7 +141,7 @@ class Prices:
 
     def shares(self, replicas: int) -> int:
         """Number of shares into which so many replicas divide the optimiser's state."""
-        return replicas if self.job.zero1 else 1
+        return replicas if self.job.level else 1
 
     def resident(self, replicas: int) -> Array:
         """Static bytes of each layer on one of so many replicas; shape (n,)."""
@@ -150,7 +150,7 @@ class Prices:
     @property
     def _gathers(self) -> bool:
         """True if replicas gather parameters in the update; the bottleneck has none, so there the sum counts both."""
-        return self.job.zero1 and self.job.objective is not Objective.BOTTLENECK
+        return self.job.level > 0 and self.job.objective is not Objective.BOTTLENECK
 
     def summing(self, ring: Collective) -> Collective:
         """The part of an all-reduce that sums gradients; the rest of it may come with the update, see `gather`."""

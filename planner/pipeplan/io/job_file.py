@@ -22,7 +22,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Objective, Order, Recompute
 from pipeplan.core.wording import hint
 from pipeplan.io.atomic import write_whole
-from pipeplan.io.schema import Bytes, Count, Items, Strict, check, listing, written_bytes
+from pipeplan.io.schema import Bytes, Count, Items, Strict, Whole, check, listing, written_bytes
 from pipeplan.io.text import Line, lean, parse_data, read_text, yaml_text
 
 
@@ -47,7 +47,8 @@ class JobFile(Strict):
     replicas: Items[Count] = ()
     equal_replicas: bool = False
     recompute: Literal["none", "choose", "full"] = "choose"
-    zero1: bool = False
+    zero: Items[Whole] = (0,)
+    zero1: bool | None = None
     overlap_reduction: bool = True
     order: Literal["search", "given"] = "search"
     together: Items[Items[str]] = ()
@@ -71,7 +72,9 @@ def job_from_data(data: Any, where: str) -> Job:
     """Build a job from plain data; ``where`` names the source in errors."""
     file = check(JobFile, data, where)
     try:
-        fields = {field: getattr(file, field) for field in JobFile.model_fields}
+        fields = {field: getattr(file, field) for field in JobFile.model_fields if field != "zero1"}
+        if file.zero1 is not None:  # as files had it before other levels were known
+            fields["zero"] = (int(file.zero1),)
         return Job(**fields | {"pin": tuple(file.pin.items())})
     except InputError as error:
         raise InputError(listing(where, [str(error)])) from error
@@ -94,7 +97,7 @@ def job_data(job: Job) -> dict[str, Any]:
         replicas=Line(job.replicas),
         equal_replicas=job.equal_replicas or None,
         recompute=None if job.recompute is Recompute.CHOOSE else job.recompute.value,
-        zero1=job.zero1 or None,
+        zero=None if job.zero == (0,) else Line(job.zero),
         overlap_reduction=None if job.overlap_reduction else False,
         order=None if job.order is Order.SEARCH else job.order.value,
         together=[Line(names) for names in job.together],

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.job import MOST_SHARDED
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Action, Schedule
@@ -129,7 +130,8 @@ class PlanFile(Strict):
     stages: Items[PlanStageEntry]
     schedule: ScheduleEntry
     pipeline: PipelineEntry
-    zero1: bool = False
+    zero: Annotated[int, Field(ge=0, le=MOST_SHARDED)] = 0
+    zero1: bool = False  # in files from before other levels were known
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -140,7 +142,7 @@ def write_plan(plan: Plan, path: Path) -> None:
 def plan_data(plan: Plan) -> dict[str, Any]:
     """Return the plain data of a plan, as in a file."""
     data = {"format": FORMAT} | {
-        field: getattr(plan, field, None) for field in PlanFile.model_fields if field != "format"
+        field: getattr(plan, field, None) for field in PlanFile.model_fields if field not in ("format", "zero1")
     }
     schedule = plan.schedule
     for s, stage in enumerate(plan.pipeline.stages):
@@ -218,7 +220,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         step_time=file.step_time,
         bound=file.bound,
         pipeline=_pipeline(file.pipeline),
-        zero1=file.zero1,
+        zero=file.zero or int(file.zero1),
     )
 
 

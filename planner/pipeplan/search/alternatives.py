@@ -2,7 +2,7 @@
 
 ::
 
-    the job ──▶ one option changed ──▶ least memory of some plan ──▶ a partition within it: "--zero1: …"
+    the job ──▶ one option changed ──▶ least memory of some plan ──▶ a partition within it: "--zero 1: …"
                 all of them            (searched for `SECONDS`)
 """
 
@@ -124,7 +124,7 @@ def changes(space: Space) -> Iterator[Change]:
         ("without --schedules", bool(set(job.schedules) - {ANY}), {"schedules": ()}),
         ("--schedules any", orders, {"schedules": (*job.schedules, ANY)}),
         ("--recompute choose", job.recompute is not Recompute.CHOOSE, {"recompute": Recompute.CHOOSE}),
-        ("--zero1", shared and not job.zero1 and OPTIMIZER_STATE[job.optimizer] > 0, {"zero1": True}),
+        ("--zero 1", shared and not job.level and OPTIMIZER_STATE[job.optimizer] > 0, {"zero": (1,)}),
         ("without --depths", bool(job.depths), {"depths": ()}),
         ("without --replicas", bool(job.replicas), {"replicas": ()}),
         ("without --equal-replicas", job.equal_replicas, {"equal_replicas": False}),

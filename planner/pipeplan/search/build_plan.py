@@ -34,7 +34,7 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
         step_time=evaluated.value,
         bound=bound,
         pipeline=pipeline,
-        zero1=job.zero1,
+        zero=job.level,
     )
 
 

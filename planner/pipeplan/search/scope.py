@@ -224,7 +224,7 @@ class Scope:
             yield from self._reductions()
         if self.replicated:
             yield sentences.SHARDED
-            if not self.job.zero1 and OPTIMIZER_STATE[self.job.optimizer]:
+            if not self.job.level and OPTIMIZER_STATE[self.job.optimizer]:
                 yield sentences.STATE
 
     def _reductions(self) -> Iterator[str]:

@@ -178,7 +178,7 @@ def _gathers(plan: Plan) -> Iterator[str]:
     for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
         if priced.gather > priced.update:
             yield f"stage {number} gathers for {priced.gather} ns of an update of {priced.update} ns"
-        if priced.gather and (stage.replicas == 1 or not plan.zero1):
+        if priced.gather and (stage.replicas == 1 or not plan.zero):
             yield f"stage {number} gathers, although its replicas share out nothing"
 
 
@@ -201,12 +201,12 @@ def _memory(plan: Plan) -> Iterator[str]:
         for what, (has, needs) in claimed.items():
             if has != needs:
                 yield f"stage {number} counts {has} bytes of {what}; by its tables these are {needs}"
-        sharing = stage.replicas if plan.zero1 else 1
+        sharing = stage.replicas if plan.zero else 1
         ways = (state * parts.weights, (2 + 2 * state) * parts.weights)  # 16-bit weights have a master copy
         if all(abs(sharing * parts.optimizer - whole) > sharing * rounded for whole in ways):
             yield (
                 f"stage {number} counts {parts.optimizer} bytes of optimiser state for {parts.weights} bytes of "
-                f"weights, {stage.replicas} replicas, zero1 {str(plan.zero1).lower()}: not what {plan.optimizer} keeps"
+                f"weights, {stage.replicas} replicas, level {plan.zero} of ZeRO: not what {plan.optimizer} keeps"
             )
 
 

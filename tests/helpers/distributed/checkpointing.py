@@ -58,7 +58,7 @@ class Layout:
         schedule = self._schedule(dist.get_world_size() // self.tensor_parallel)
         cuts = [round(i * len(names) / schedule.stages) for i in range(schedule.stages + 1)]
         plan = plan_for(module, names, cuts, schedule, 2, optimizer, held=held)
-        return replace(plan, zero1=self.zero1)
+        return replace(plan, zero=int(self.zero1))
 
     def _schedule(self, world: int) -> Schedule:
         if self.family in PLACED:

@@ -264,7 +264,7 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     workload, plan = case.build(), _plan(case)
     group_size = dist.get_world_size() // len(plan.ranks)
     options = {**case.options, "tensor_parallel": group_size}
-    pipeline = Pipeline(replace(plan, zero1=case.zero1), case.build, seed=SEED, dtype=dtype, **options)
+    pipeline = Pipeline(replace(plan, zero=int(case.zero1)), case.build, seed=SEED, dtype=dtype, **options)
     whole = materialised(pipeline.fitted, seed=SEED, dtype=dtype)
     plain = Plain(whole, workload, case.options, capture_layers(whole, draw(workload, 2, SEED, dtype)[0]).layers)
     ours, theirs = Seen(), Seen()

@@ -125,7 +125,7 @@ def _train(
     names = layers_of(workload)
     cuts = (0, *range(2, 2 + len(replicas) - 1), len(names))
     plan = plan_for(workload.module, names, cuts, FAMILIES["1f1b-sno"].write(replicas, 4), 2, optimizer)
-    pipeline = Pipeline(replace(plan, zero1=zero1), build, dtype=torch.float64, learning_rate=RATE)
+    pipeline = Pipeline(replace(plan, zero=int(zero1)), build, dtype=torch.float64, learning_rate=RATE)
     whole = unsplit(pipeline)
     update = OPTIMIZERS[optimizer](whole.parameters())
     ours, theirs = [], []
@@ -154,7 +154,7 @@ def optimizer_shares() -> tuple[int, list[int]]:
     workload = tiny_decoder()
     names = layers_of(workload)
     plan = plan_for(workload.module, names, (0, len(names)), FAMILIES["gpipe"].write((world,), 2 * world), 1, "adam")
-    pipeline = Pipeline(replace(plan, zero1=True), tiny_decoder)
+    pipeline = Pipeline(replace(plan, zero=1), tiny_decoder)
     pipeline.step(*draw(pipeline.workload, plan.batch, 0))
     own = sum(t.numel() for state in pipeline.updates.optimizers[0].state.values() for t in state.values() if t.dim())
     everyone: list[int | None] = [None] * world

@@ -86,6 +86,7 @@ OPTIONS = {
     "--batch": ["1", "3", "8", "64", "1000", "2147483648", "2147483649"],
     "--micro-batches": COUNTS,
     "--depths": COUNTS,
+    "--zero": ["1", "0,1", "3", "2,3", "4", "-1", "x"],
     "--replicas": COUNTS,
     "--schedules": ["1f1b", "gpipe,1f1b", "any", "fbp-as", "1f1b-so,1f1b-so", "zb-h1", "interleaved"],
     "--optimizer": ["adam", "momentum", "lion"],
@@ -114,7 +115,7 @@ SOME = {
 }
 """Options of single commands."""
 OPTIONS |= {"--points": ["1", "2", "0", "-3"], "--over": ["memory", "devices", "price"], "--each": ["0.3", "0"]}
-FLAGS = ["--equal-replicas", "--zero1", "--intra-layer", "--merge-misbooked", "--corrected", "--extrapolate", "--json"]
+FLAGS = ["--equal-replicas", "--intra-layer", "--merge-misbooked", "--corrected", "--extrapolate", "--json"]
 NOISE = ["{", "[" * 2000, "]", "- " * 300, ":", "&a ", "*a", "!!int x", "\t", "\0", '"', "%", "é", "1:30", "? "]
 """Fragments to insert into a text."""
 
@@ -138,7 +139,7 @@ EXPERIMENT = {
 }
 JOB = {
     "batch": 8, "micro_batches": [2, 4], "optimizer": "adam", "memory": "4000B", "depths": [1, 2], "replicas": [1, 2],
-    "together": [["l0", "l1"]], "no_cut_after": ["l2"], "pin": {"l3": "unit"}, "schedules": ["1f1b"], "zero1": True,
+    "together": [["l0", "l1"]], "no_cut_after": ["l2"], "pin": {"l3": "unit"}, "schedules": ["1f1b"], "zero": [1],
 }  # fmt: skip
 FPGAS = {
     "maxFPGAs": 2, "maxSizePerFPGA": 1000, "maxCPUs": 1,

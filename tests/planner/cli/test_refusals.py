@@ -216,7 +216,7 @@ def test_values_that_stand_twice_count_once() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"schedules": "gpipe"}, {"zero1": "no"}, {"depths": 2}, {"pin": (("l0",),)}, {"depth": (2,)}, {"job": Job(8)}],
+    [{"schedules": "gpipe"}, {"zero": "no"}, {"depths": 2}, {"pin": (("l0",),)}, {"depth": (2,)}, {"job": Job(8)}],
 )
 def test_constraints_of_the_wrong_type_are_refused(options: dict[str, Any]) -> None:
     """A word instead of a list, a text instead of a boolean, and an unknown constraint are bad input."""
@@ -250,14 +250,14 @@ UNHEEDED = [
     (["compare", "MODEL", "--devices", "2", "--backend", "exact", "--seed", "4"], ("--seed 4", "--backend exact")),
     (["solve", "MODEL", "--devices", "2", "--samples", "300"], ("--samples 300", "--robust")),
     (["explain", "MODEL", "--devices", "2", "--objective", "bottleneck"], ("--objective bottleneck", "step")),
-    (["explain", "PLAN", "--memory", "1GiB", "--zero1"], ("--memory 1GiB", "--zero1", "is a plan")),
+    (["explain", "PLAN", "--memory", "1GiB", "--zero", "1"], ("--memory 1GiB", "--zero 1", "is a plan")),
     (["explain", "PLAN", "--time", "5"], ("--time 5", "is a plan")),
     (["frontier", "MODEL", "--devices", "2", "--fewest", "--over", "price"], ("--fewest", "--over price")),
     (["solve", "MODEL", "--devices", "2", "--corrected"], ("corrected", "own format")),
     (["solve", "gnmt-8", "4-v100-nvlink", "--merge-misbooked"], ("gnmt-8", "merge_misbooked")),
     (
-        ["solve", "GRAPH", "--devices", "2", "--rule", "published", "--depths", "2", "--zero1"],
-        ("--depths 2", "--zero1"),
+        ["solve", "GRAPH", "--devices", "2", "--rule", "published", "--depths", "2", "--zero", "1"],
+        ("--depths 2", "--zero 1"),
     ),
     (["solve", "GRAPH", "--devices", "2", "--rule", "published", "--memory", "1GiB"], ("--memory 1GiB", "pipedream")),
     (["solve", "GRAPH", "--devices", "2", "--rule", "published", "--corrected"], ("--corrected", "pipedream")),

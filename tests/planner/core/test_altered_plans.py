@@ -27,7 +27,7 @@ HARMLESS = {
     r"device_kinds\[\d+\]": "a name; replicas of unlike names and limits that differ within a name are refused",
     r"device_kinds": "kinds of devices that no rank runs on may be listed or not; `validate_plan` compares them",
     r"micro_batch": "samples of a micro-batch; nothing else in the file counts samples, if the plan is about a step",
-    r"zero1": "of stages without replicas or without state",
+    r"zero": "of stages without replicas or without state",
     r"schedule\.family": "a name; the lists themselves are what runs",
     r"stages\[\d+\]\.layers(\[\d+\])?": "names, which `run` compares with the model; only where none is divided",
     r"stages\[\d+\]\.recompute(\[\d+\])?": "which layers `run` computes again; their time is in the backward",
@@ -66,7 +66,7 @@ def _kinds() -> dict[str, Callable[[], Plan]]:
 
     return {
         "replicas": made(chain, boxes, 8, depths=(2,), replicas=(2,), optimizer="adam"),
-        "zero1": made(chain, boxes, 8, depths=(2,), replicas=(1, 2), optimizer="adam", zero1=True),
+        "zero1": made(chain, boxes, 8, depths=(2,), replicas=(1, 2), optimizer="adam", zero=(1,)),
         "recompute": made(chain, tight, 8, recompute="full", depths=(2,)),
         "ties": made(tied, boxes, 8, depths=(3,), replicas=(1,), optimizer="momentum"),
         "two lanes": made(chain, equal_devices(2, link=Link(10**9, 1)), 8, schedules=("fbp-as",), depths=(2,)),
@@ -177,7 +177,7 @@ def test_what_was_not_altered_is_read(kind: str, tmp_path: Path) -> None:
 def test_kinds_are_what_they_are_called() -> None:
     """The plans really have replicas, ties, two lanes, found orders, recomputed and divided layers."""
     assert all(stage.replicas == 2 for stage in plan("replicas").stages)
-    assert plan("zero1").zero1
+    assert plan("zero1").zero == 1
     assert plan("ties").pipeline.tied
     assert plan("two lanes").schedule.two_lanes
     assert any(stage.recompute for stage in plan("recompute").stages)

@@ -104,7 +104,7 @@ def test_what_a_split_tie_costs() -> None:
     """The later stage holds and updates a copy; both sum 8 MiB over a ring of all their replicas."""
     model, small = tied_ends(), cluster(3)
     d0, d1, d2 = small.devices
-    chain = price(model, small, [(d0, d1), (d2,)], 1, Job(4, optimizer="adam", zero1=True, overlap_reduction=False))
+    chain = price(model, small, [(d0, d1), (d2,)], 1, Job(4, optimizer="adam", zero=(1,), overlap_reduction=False))
     first, last = assemble(chain, small, (0, 2, 4)).stages
     whole = 8 * MIB
     assert first.resident == 2 * (2 * whole + 2 * whole // 2)  # two layers; Adam's state is shared out
@@ -116,7 +116,7 @@ def test_what_a_split_tie_costs() -> None:
     together = 4 * LINK.occupancy(third) + 4 * LINK.latency
     assert last.reduce == together
     assert first.reduce == together + half + LINK.latency  # besides, its second layer among its two replicas
-    pair = price(model, small, [(d0, d1)], 1, Job(4, optimizer="adam", zero1=True, overlap_reduction=False))
+    pair = price(model, small, [(d0, d1)], 1, Job(4, optimizer="adam", zero=(1,), overlap_reduction=False))
     alone = assemble(pair, small, (0, 4)).stages
     assert [(stage.reduce, stage.gather) for stage in alone] == [(3 * half + LINK.latency,) * 2]
     assert alone[0].resident == 3 * (2 * whole + whole)

@@ -56,7 +56,7 @@ def test_what_would_fit_fits(given: str) -> None:
     [
         ({"recompute": "none"}, "--recompute choose"),
         ({"depths": (1,), "recompute": "none", "schedules": ("gpipe",)}, "without --depths"),
-        ({"optimizer": "adam", "replicas": (2,)}, "--zero1"),
+        ({"optimizer": "adam", "replicas": (2,)}, "--zero 1"),
         ({"optimizer": "adam", "replicas": (2,)}, "without --replicas"),
         ({"together": (("l0", "l1"),), "replicas": (2,)}, "without --together"),
         ({"schedules": ("gpipe",), "recompute": "none"}, "without --schedules"),

@@ -25,9 +25,9 @@ def test_the_sum_decides_to_the_byte() -> None:
     """Three devices of 200 bytes hold the 600 bytes, of 199 they do not; Adam's state counts, sharded or not."""
     assert why(equal_devices(3, memory=200)) is None
     assert why(equal_devices(3, memory=199)) is not None
-    for zero1 in (False, True):
-        assert why(equal_devices(3, memory=400), optimizer="adam", zero1=zero1) is None
-        assert why(equal_devices(3, memory=399), optimizer="adam", zero1=zero1) is not None
+    for level in (0, 1):
+        assert why(equal_devices(3, memory=400), optimizer="adam", zero=(level,)) is None
+        assert why(equal_devices(3, memory=399), optimizer="adam", zero=(level,)) is not None
 
 
 def test_runtime_and_memory_option_reduce_the_limit() -> None:

@@ -78,7 +78,7 @@ def test_what_is_left_out_is_named() -> None:
         (searched.BUCKETS_ON_CARDS, {"cluster": nodes(2, 2)}, {"cluster": nodes(1, 4)}),
         (searched.HIDDEN_AGAIN, {}, {"recompute": "full"}),
         (searched.SHARDED, {}, {"replicas": (1,)}),
-        (searched.STATE, {"optimizer": "adam"}, {"optimizer": "adam", "zero1": True}),
+        (searched.STATE, {"optimizer": "adam"}, {"optimizer": "adam", "zero": [1]}),
         (searched.STATE, {"optimizer": "adam"}, {"optimizer": "sgd"}),
         (searched.PLACEMENTS, {"cluster": nodes(2, 2)}, {"cluster": nodes(1, 4)}),
         (searched.PLACEMENTS, {"cluster": nodes(2, 2)}, {"cluster": nodes(4, 1)}),

@@ -196,7 +196,7 @@ def _constraints(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator
             "micro-batches smaller than any measured one",
         ),
         ("recompute", job.recompute is Recompute.NONE, {"recompute": Recompute.CHOOSE}, "recomputation"),
-        ("zero1", not job.zero1, {"zero1": True}, "ZeRO-1, the optimiser's state shared out among replicas"),
+        ("zero", not job.level, {"zero": (1,)}, "ZeRO-1, the optimiser's state shared out among replicas"),
     ]
     for field, given, change, label in given_up:
         if not given:
@@ -232,7 +232,7 @@ def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remed
     sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
     best: tuple[int, int, int] | None = None
     # fewer micro-batches allow fewer replicas, which matters if these are fixed or shard the optimiser state
-    proved = not (job.zero1 or job.equal_replicas or set(job.replicas) - {1})
+    proved = not (job.level or job.equal_replicas or set(job.replicas) - {1})
     for size in sizes:
 
         def fits(fewer: int, size: int = size) -> tuple[bool | None, int]:

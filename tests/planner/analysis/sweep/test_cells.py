@@ -17,8 +17,8 @@ from pipeplan.io.importers.pipedream import PROFILED
 def test_a_job_is_called_by_what_is_special() -> None:
     """A job's label is the batch, then every field that differs from its default."""
     assert job_label(Job(256)) == "batch 256"
-    assert job_label(Job(8, optimizer="adam", micro_batches=(2, 4), zero1=True)) == (
-        "batch 8, optimizer adam, micro_batches 2 4, zero1"
+    assert job_label(Job(8, optimizer="adam", micro_batches=(2, 4), zero=(1,))) == (
+        "batch 8, optimizer adam, micro_batches 2 4, zero 1"
     )
 
 
