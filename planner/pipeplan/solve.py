@@ -21,6 +21,7 @@ from pipeplan.search.build_plan import build_plan
 from pipeplan.search.heuristics import Baseline, baselines
 from pipeplan.search.infeasible import held_memory_shortfall, total_memory_shortfall
 from pipeplan.search.intra_layer import divide
+from pipeplan.search.levels import best_level
 from pipeplan.search.local_search import Improver
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
@@ -137,6 +138,15 @@ def solve(
             solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, on_progress=on_progress
         )
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, on_progress)
+    if len(job.zero) > 1:
+        if question is not None:
+            raise InputError(
+                "a robust choice compares plans of one level of ZeRO; ask about each level (zero) by itself"
+            )
+        one = partial(solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed)
+        return best_level(
+            lambda own, seconds, report: one(job=own, time_limit=seconds, on_progress=report), job, clock, on_progress
+        )
     space = Space(model, cluster, job)
     if space.impossible or total_memory_shortfall(space) or held_memory_shortfall(space):
         raise InfeasibleError(why_infeasible(space, limits.time))

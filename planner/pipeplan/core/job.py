@@ -46,8 +46,8 @@ def default_batch(model: Model) -> int:
     return min((profile.micro_batch for profile in model.profiles), default=1)
 
 
-MOST_SHARDED = 3
-"""The highest level of ZeRO."""
+SHARDED, WHOLLY_SHARDED = 2, 3
+"""The levels of ZeRO from which on gradients, and parameters too, are shared out."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Job:
         ):
             values = tuple(whole(value, what, 1, MOST_SAMPLES) for value in _several(getattr(self, name), name))
             self._set(name, tuple(dict.fromkeys(values)))
-        levels = tuple(whole(value, "a level of ZeRO", 0, MOST_SHARDED) for value in _several(self.zero, "zero"))
+        levels = tuple(whole(value, "a level of ZeRO", 0, WHOLLY_SHARDED) for value in _several(self.zero, "zero"))
         if not levels:
             raise InputError("zero names no level of ZeRO; name some of 0 to 3, or leave it out")
         self._set("zero", tuple(sorted(set(levels))))

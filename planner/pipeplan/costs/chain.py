@@ -103,10 +103,10 @@ class Chain(LayerTables):
         Samples of a micro-batch.
     input_gradient, weight_gradient : array
         Parts of ``backward``.
-    parameters, gradients : array
-        Bytes of trainable parameters, and of their gradients.
-    optimizer : array
-        Bytes of optimiser state that a replica keeps.
+    parameters : array
+        Bytes of trainable parameters.
+    weights, gradients, optimizer : array
+        Bytes of parameters, gradients and optimiser state that a replica keeps.
     resident : array
         Static bytes: the sum of these three.
     forward_workspace : array
@@ -136,8 +136,9 @@ class Chain(LayerTables):
     SHAPES: ClassVar = {
         **dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient", "update"), ("Sn",)),
         **dict.fromkeys(("reduce", "gather", "hides"), ("Sn",)),
-        **dict.fromkeys(("optimizer", "resident", "saved", "output", "workspace", "forward_workspace"), ("Sn",)),
-        **dict.fromkeys(("parameters", "gradients", "recomputable"), ("n",)),
+        **dict.fromkeys(("weights", "gradients", "optimizer", "resident"), ("Sn",)),
+        **dict.fromkeys(("saved", "output", "workspace", "forward_workspace"), ("Sn",)),
+        **dict.fromkeys(("parameters", "recomputable"), ("n",)),
         **dict.fromkeys(("reduce_base", "gather_base", "limit", "runtime"), ("S",)),
         **dict.fromkeys(("boundary", "send"), ("Lc",)),
         "latency": ("L",),
@@ -149,6 +150,7 @@ class Chain(LayerTables):
     input_gradient: Array
     weight_gradient: Array
     parameters: Array = LEFT_OUT
+    weights: Array = LEFT_OUT
     gradients: Array = LEFT_OUT
     optimizer: Array = LEFT_OUT
     forward_workspace: Array = LEFT_OUT
@@ -165,7 +167,7 @@ class Chain(LayerTables):
     def __post_init__(self) -> None:
         stages, layers = self.forward.shape
         self.fill({"S": stages, "L": stages - 1, "n": layers, "c": layers - 1})
-        object.__setattr__(self, "resident", self.parameters + self.gradients + self.optimizer)
+        object.__setattr__(self, "resident", self.weights + self.gradients + self.optimizer)
 
     def tables(self) -> dict[str, Any]:
         """The tables of the partition problem; both bases count behind the last backward, as one."""

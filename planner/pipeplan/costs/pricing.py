@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Overlap, StageDevices
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import Job, Objective, Recompute
+from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective, Recompute
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
 from pipeplan.costs.layers import layer_costs, optimizer_bytes
 from pipeplan.costs.network import least_together, rings, transfer
 from pipeplan.costs.scale import require_exact, slowest_links, total
+from pipeplan.costs.sharded import backward_pass, forward_pass
 
 TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")
 
@@ -139,30 +140,91 @@ class Prices:
             )
         return tuple(found)
 
-    def shares(self, replicas: int) -> int:
-        """Number of shares into which so many replicas divide the optimiser's state."""
-        return replicas if self.job.level else 1
+    @property
+    def _beside(self) -> bool:
+        """True if the replicas of sharded stages gather and sum while they compute."""
+        return self.job.overlap_reduction and self.cluster.overlap is not Overlap.NONE
+
+    def passes(self, kind: DeviceKind, micro_batch: int, ring: Collective) -> tuple[Array, Array]:
+        """Nanoseconds of each layer's forward and backward on one of the ring's replicas, each of shape (n,)."""
+        table, level = self.table(kind, micro_batch), self.job.level
+        if level < SHARDED:
+            return table.forward, table.backward
+        units, beside = np.flatnonzero(self.parameters), self._beside and kind.hides_collectives
+        sums = self._each(ring, self.parameters)
+        gathers = sums if level == WHOLLY_SHARDED else np.zeros_like(sums)
+        return (
+            forward_pass(table.forward, gathers, units, beside),
+            backward_pass(table.backward, gathers, sums, units, beside),
+        )
+
+    def _share(self, sizes: Array, replicas: int, least: int) -> Array:
+        """What one of so many replicas keeps of these bytes, which are shared out from level ``least`` on."""
+        return -(-sizes // replicas) if self.job.level >= least else sizes
+
+    def weights(self, replicas: int) -> Array:
+        """Bytes of each layer's parameters that one of so many replicas keeps; shape (n,)."""
+        return self._share(self.parameters, replicas, WHOLLY_SHARDED)
+
+    def gradients(self, replicas: int) -> Array:
+        """Bytes of each layer's gradients that one of so many replicas keeps; shape (n,)."""
+        return self._share(self.parameters, replicas, SHARDED)
+
+    def state(self, replicas: int) -> Array:
+        """Bytes of each layer's optimiser state that one of so many replicas keeps; shape (n,)."""
+        return self._share(self.optimizer, replicas, 1)
 
     def resident(self, replicas: int) -> Array:
         """Static bytes of each layer on one of so many replicas; shape (n,)."""
-        return 2 * self.parameters - (-self.optimizer // self.shares(replicas))
+        return self.weights(replicas) + self.gradients(replicas) + self.state(replicas)
+
+    def buffers(self, replicas: int) -> tuple[Array, Array]:
+        """Bytes of collectives beside each layer's forward, and beside its backward; each of shape (n,)."""
+        whole, none = self.parameters, np.zeros_like(self.parameters)
+        if self.job.level < SHARDED or replicas == 1:
+            return none, none
+        units = np.flatnonzero(whole)
+        ahead, behind = none.copy(), none.copy()
+        ahead[units[:-1]], behind[units[1:]] = whole[units[1:]], whole[units[:-1]]
+        gathered = self.job.level == WHOLLY_SHARDED
+        return (whole + ahead) * gathered, 2 * whole + (whole + behind) * gathered
+
+    def shares(self, replicas: int) -> int:
+        """Number of shares of which so many replicas update one each."""
+        return replicas if self.job.level else 1
 
     @property
     def _gathers(self) -> bool:
         """True if replicas gather parameters in the update; the bottleneck has none, so there the sum counts both."""
         return self.job.level > 0 and self.job.objective is not Objective.BOTTLENECK
 
+    @staticmethod
+    def _each(ring: Collective, sizes: Array) -> Array:
+        """Nanoseconds of a gather, or of a sum of one share per replica, of each of these sizes by itself."""
+        return ring.one_way.times(sizes) + np.where(sizes > 0, ring.one_way.base, 0)
+
     def summing(self, ring: Collective) -> Collective:
         """The part of an all-reduce that sums gradients; the rest of it may come with the update, see `gather`."""
         return ring.one_way if self._gathers else ring
 
+    def reduce(self, ring: Collective) -> Array:
+        """Nanoseconds in which each layer's gradients are summed after all backwards, without `reduce_base`."""
+        times = self.summing(ring).times(self.parameters)
+        return times if self.job.level < SHARDED else np.zeros_like(times)
+
+    def reduce_base(self, ring: Collective) -> int:
+        """Nanoseconds of such a sum that do not depend on bytes."""
+        return self.summing(ring).base if self.job.level < SHARDED else 0
+
     def gather(self, ring: Collective, sizes: Array) -> Array:
         """Nanoseconds in which replicas send each other so many updated bytes, without `gather_base`."""
-        return ring.one_way.times(sizes) if self._gathers else np.zeros_like(sizes)
+        if self.job.level == SHARDED:
+            return self._each(ring, sizes)
+        return ring.one_way.times(sizes) if self._gathers and self.job.level == 1 else np.zeros_like(sizes)
 
     def gather_base(self, ring: Collective) -> int:
         """Nanoseconds of a gather that do not depend on bytes."""
-        return ring.one_way.base if self._gathers else 0
+        return ring.one_way.base if self._gathers and self.job.level == 1 else 0
 
     def update(self, table: "Table", ring: Collective) -> Array:
         """Nanoseconds of each layer's optimiser step on one of the ring's replicas, without `gather`; shape (n,)."""
@@ -175,18 +237,22 @@ class Prices:
 
     def least_reduce(self, among: Sequence[Collective]) -> Array:
         """The least time in which some rings sum each layer's gradients, without `least_base`; shape (n,)."""
-        least: Array = np.minimum.reduce([self.summing(ring).times(self.parameters) for ring in among])
+        least: Array = np.minimum.reduce([self.reduce(ring) for ring in among])
         return least
 
     def least_base(self, among: Sequence[Collective]) -> int:
         """The least time, whatever the bytes, of a sum over some rings and of the gather behind it."""
-        return min(self.summing(ring).base + self.gather_base(ring) for ring in among)
+        return min(self.reduce_base(ring) + self.gather_base(ring) for ring in among)
 
     def hides(self, kind: DeviceKind, micro_batch: int) -> Array:
         """Nanoseconds of each layer's last backward beside which gradients may be summed; shape (n,)."""
         job, table = self.job, self.table(kind, micro_batch)
-        endless, waits = job.objective is Objective.BOTTLENECK, self.cluster.overlap is Overlap.NONE
-        if not job.overlap_reduction or endless or waits or not kind.hides_collectives:
+        if (
+            not self._beside
+            or job.objective is Objective.BOTTLENECK
+            or job.level >= SHARDED
+            or not kind.hides_collectives
+        ):
             return np.zeros_like(table.backward)
         if "any" in job.schedules and table.weight_gradient.any():  # of a split backward the weight gradient is last
             return np.minimum(table.backward, table.weight_gradient)
@@ -213,7 +279,8 @@ class Prices:
         ]
         around = rings(self.cluster, groups)
         gather = np.stack([self.gather(ring, self.parameters) for ring in around])
-        shares = _array([self.shares(ring.replicas) for ring in around])[:, None]
+        passes = [self.passes(group[0].kind, micro_batch, ring) for group, ring in zip(groups, around, strict=True)]
+        buffers = [self.buffers(ring.replicas) for ring in around]
         work = [layer.work.forward_flops * micro_batch for layer in self.model.layers if layer.work is not None]
 
         def rows(name: str) -> Array:
@@ -223,23 +290,24 @@ class Prices:
             names=self.model.names,
             groups=groups,
             micro_batch=micro_batch,
-            forward=rows("forward"),
-            backward=rows("backward"),
+            forward=np.stack([forward for forward, _ in passes]),
+            backward=np.stack([backward for _, backward in passes]),
             input_gradient=rows("input_gradient"),
             weight_gradient=rows("weight_gradient"),
             update=np.stack([self.update(table, ring) for table, ring in zip(tables, around, strict=True)]) + gather,
             gather=gather,
             gather_base=_array([self.gather_base(ring) for ring in around]),
             parameters=self.parameters,
-            gradients=self.parameters,
-            optimizer=-(-self.optimizer // shares),
-            reduce=np.stack([self.summing(ring).times(self.parameters) for ring in around]),
-            reduce_base=_array([self.summing(ring).base for ring in around]),
+            weights=np.stack([self.weights(ring.replicas) for ring in around]),
+            gradients=np.stack([self.gradients(ring.replicas) for ring in around]),
+            optimizer=np.stack([self.state(ring.replicas) for ring in around]),
+            reduce=np.stack([self.reduce(ring) for ring in around]),
+            reduce_base=_array([self.reduce_base(ring) for ring in around]),
             hides=np.stack([self.hides(group[0].kind, micro_batch) for group in groups]),
             saved=rows("saved"),
             output=rows("output"),
-            workspace=rows("workspace"),
-            forward_workspace=rows("forward_workspace"),
+            workspace=rows("workspace") + np.stack([backward for _, backward in buffers]),
+            forward_workspace=rows("forward_workspace") + np.stack([forward for forward, _ in buffers]),
             recomputable=self.recomputable,
             boundary=boundary,
             send=np.array(send, np.int64).reshape(per_cut),

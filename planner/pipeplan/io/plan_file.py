@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError, PlanError
-from pipeplan.core.job import MOST_SHARDED
+from pipeplan.core.job import WHOLLY_SHARDED
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Action, Schedule
@@ -130,7 +130,7 @@ class PlanFile(Strict):
     stages: Items[PlanStageEntry]
     schedule: ScheduleEntry
     pipeline: PipelineEntry
-    zero: Annotated[int, Field(ge=0, le=MOST_SHARDED)] = 0
+    zero: Annotated[int, Field(ge=0, le=WHOLLY_SHARDED)] = 0
     zero1: bool = False  # in files from before other levels were known
 
 

@@ -10,7 +10,7 @@
 
 from collections.abc import Iterator
 
-from pipeplan.core.job import Objective, Order
+from pipeplan.core.job import SHARDED, Objective, Order
 from pipeplan.schedules.family import alternates
 from pipeplan.search.branch_and_bound import Node
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode, RemainingGroupsNode
@@ -39,6 +39,11 @@ def root_nodes(space: Space) -> Iterator[Node]:
 
     if applies(space):
         yield from graph_nodes(space)
+        return
+    if space.job.level >= SHARDED:
+        for size in space.sizes:
+            for groups, bound in space.device_groups(size):
+                yield DeviceGroupsNode(bound, space, groups, size)
         return
     if space.small:
         for size in space.sizes:

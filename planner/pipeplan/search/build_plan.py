@@ -52,8 +52,8 @@ def _stage(evaluated: EvaluatedPlan, priced: Stage, s: int, a: int, b: int, job:
         backward=priced.total(Kind.BACKWARD),
         in_flight=in_flight,
         memory=MemoryParts(
-            weights=int(chain.parameters[a:b].sum()) + copied,
-            gradients=int(chain.gradients[a:b].sum()) + copied,
+            weights=int(chain.weights[s, a:b].sum()) + copied,
+            gradients=int(chain.gradients[s, a:b].sum()) + copied,
             optimizer=int(chain.optimizer[s, a:b].sum() + sum(shared.optimizer[s] for shared in copies)),
             activations=in_flight * priced.held,
             workspace=priced.workspace + (priced.forward_lane_workspace if candidate.family.two_lanes else 0),

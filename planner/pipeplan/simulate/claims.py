@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from pipeplan.core.cluster import Overlap
-from pipeplan.core.job import OPTIMIZER_STATE
+from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, WHOLLY_SHARDED
 from pipeplan.core.pipeline import Transfer, exposed
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind
@@ -193,8 +193,9 @@ def _memory(plan: Plan) -> Iterator[str]:
                 parts.workspace,
                 priced.workspace + (forward_workspace if plan.schedule.two_lanes else 0),
             ),
-            "gradients": (parts.gradients, parts.weights),
         }
+        if plan.zero < SHARDED:
+            claimed["gradients"] = parts.gradients, parts.weights
         if forward_workspace > priced.workspace:
             yield f"stage {number} needs more workspace for forwards alone ({forward_workspace}) than for all actions"
         rounded = _ROUNDING * (len(stage.layers) + len(stage.shares)) * (1 + state)
@@ -202,7 +203,14 @@ def _memory(plan: Plan) -> Iterator[str]:
             if has != needs:
                 yield f"stage {number} counts {has} bytes of {what}; by its tables these are {needs}"
         sharing = stage.replicas if plan.zero else 1
-        ways = (state * parts.weights, (2 + 2 * state) * parts.weights)  # 16-bit weights have a master copy
+        weights = parts.weights * (stage.replicas if plan.zero == WHOLLY_SHARDED else 1)
+        whole = parts.gradients * (stage.replicas if plan.zero >= SHARDED else 1)
+        if abs(whole - weights) > sharing * rounded:
+            yield (
+                f"stage {number} counts {parts.gradients} bytes of gradients for {parts.weights} bytes of weights at "
+                f"level {plan.zero} of ZeRO, and has {stage.replicas} replicas"
+            )
+        ways = (state * weights, (2 + 2 * state) * weights)  # 16-bit weights have a master copy
         if all(abs(sharing * parts.optimizer - whole) > sharing * rounded for whole in ways):
             yield (
                 f"stage {number} counts {parts.optimizer} bytes of optimiser state for {parts.weights} bytes of "

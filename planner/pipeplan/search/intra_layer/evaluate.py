@@ -110,7 +110,7 @@ def _stage(line: Line, s: int, row: NDArray[np.float64], streamed: bool, receive
         forward=part(row, times.forward_streamed if streamed else times.forward_on_chip),
         backward=part(row, times.backward_streamed if streamed else times.backward_on_chip),
         update=part(row, chain.update[s]),
-        resident=sum(part(row, sizes) for sizes in (chain.parameters, chain.gradients, chain.optimizer[s])),
+        resident=sum(part(row, sizes) for sizes in (chain.weights[s], chain.gradients[s], chain.optimizer[s])),
         held=part(row, chain.saved[s]) + received,
         workspace=up(float((row * chain.workspace[s]).max())),
     )
@@ -127,8 +127,8 @@ def _plan_stage(evaluated: EvaluatedLine, s: int, row: NDArray[np.float64]) -> P
         backward=priced.total(Kind.BACKWARD),
         in_flight=in_flight,
         memory=MemoryParts(
-            weights=part(row, chain.parameters),
-            gradients=part(row, chain.gradients),
+            weights=part(row, chain.weights[s]),
+            gradients=part(row, chain.gradients[s]),
             optimizer=part(row, chain.optimizer[s]),
             activations=in_flight * priced.held,
             workspace=priced.workspace * (2 if line.family.two_lanes else 1),

@@ -23,7 +23,7 @@ from functools import cached_property
 from itertools import groupby, pairwise
 
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, StageDevices
-from pipeplan.core.job import Job, Order
+from pipeplan.core.job import SHARDED, Job, Order
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,18 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
                     continue
                 room = next((i for i, other in enumerate(ahead) if other != c), len(ahead))
             for width in range(1, min(room, micro_batches) + 1):
-                fits = not job.replicas or width in job.replicas
+                fits = (not job.replicas or width in job.replicas) and shares_equally(job, width, micro_batches)
                 if fits and not (job.equal_replicas and modes and modes[0].replicas != width):
                     left[c] -= width
                     yield from extend([*modes, Mode(c, width)], left, used + width)
                     left[c] += width
 
     yield from extend([], [len(each.devices) for each in classes], 0)
+
+
+def shares_equally(job: Job, replicas: int, micro_batches: int) -> bool:
+    """False if replicas that sum gradients micro-batch by micro-batch would have unequal numbers of them."""
+    return job.level < SHARDED or micro_batches % replicas == 0
 
 
 def _used(each: DeviceClass, count: int) -> tuple[Device, ...]:

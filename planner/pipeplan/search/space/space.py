@@ -1,6 +1,7 @@
 """`Space`: the micro-batch sizes, schedule families and device groups of a search."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice, pairwise
 from math import comb, prod
@@ -9,7 +10,7 @@ import numpy as np
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Overlap, StageDevices
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import Job, Objective, Order
+from pipeplan.core.job import SHARDED, Job, Objective, Order
 from pipeplan.core.model import Model
 from pipeplan.core.wording import counted, some
 from pipeplan.costs.chain import Array, Boundaries, Chain
@@ -20,7 +21,13 @@ from pipeplan.search.evaluate import EvaluatedPlan, overflow
 from pipeplan.search.scheduling.lists import FAMILY as FOUND
 from pipeplan.search.space.candidates import Candidate, in_flight
 from pipeplan.search.space.constraints import Constraints
-from pipeplan.search.space.device_groups import DeviceClass, all_device_groups, all_modes, device_classes
+from pipeplan.search.space.device_groups import (
+    DeviceClass,
+    all_device_groups,
+    all_modes,
+    device_classes,
+    shares_equally,
+)
 from pipeplan.search.space.in_flight import FREE, InFlightBox, between
 from pipeplan.search.space.shared_links import shared_link_loads
 from pipeplan_formulations.partition import LinkResource
@@ -58,6 +65,8 @@ class Space:
     """
 
     def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
+        if job.level >= SHARDED:
+            job = _of_one_stage(model, job)
         self.model, self.cluster, self.job = model, cluster, job
         self.prices = Prices(model, cluster, job)
         self.constraints = Constraints(model, cluster, job)
@@ -66,7 +75,11 @@ class Space:
         self.sizes = tuple(job.batch // count for count in job.micro_batches) or sizes
         named = tuple(name for name in job.schedules if name != ANY)
         names = named or default_schedules(cluster, job)
-        self.any_order = ANY in job.schedules
+        if job.level >= SHARDED:
+            names = tuple(name for name in names if name == FREE or not FAMILIES[name].two_lanes)
+            if not names:
+                raise InputError(f"level {job.level} of ZeRO (zero) runs one action at a time; ask for other schedules")
+        self.any_order = ANY in job.schedules and job.level < SHARDED
         if self.any_order and job.objective is Objective.BOTTLENECK:
             raise InputError(f"schedules {ANY!r} are orders of a step; any order gives the same bottleneck, name none")
         step = job.objective is Objective.STEP
@@ -132,6 +145,8 @@ class Space:
             return f"its stages have {_listed(widths)} devices, asked for are {_listed(job.replicas)}"
         if job.equal_replicas and len(set(widths)) > 1:
             return f"its stages have {_listed(widths)} devices, asked for are equal numbers"
+        if not all(shares_equally(job, width, candidate.micro_batches) for width in widths):
+            return f"{_listed(widths)} replicas do not share {counted(candidate.micro_batches, 'micro-batch')} equally"
         if max(widths) > candidate.micro_batches:
             return f"{max(widths)} replicas of a stage share {counted(candidate.micro_batches, 'micro-batch')}"
         taken = [device.index for device in candidate.chain.devices]
@@ -323,3 +338,28 @@ def _check_lanes(families: tuple[Family, ...], cluster: Cluster) -> None:
 
 def _listed(numbers: Iterable[int]) -> str:
     return some([str(number) for number in dict.fromkeys(numbers)], 8)
+
+
+def _of_one_stage(model: Model, job: Job) -> Job:
+    """Return the job for plans of one stage, as the levels of ZeRO that share out gradients need.
+
+    Raises
+    ------
+    InputError
+        If the job or the model excludes such plans.
+    """
+    level = f"level {job.level} of ZeRO (zero)"
+    if job.depths and 1 not in job.depths:
+        raise InputError(
+            f"{level} needs plans of one stage, and depths leaves them out; ask for level 1, or for depth 1"
+        )
+    if job.objective is not Objective.STEP:
+        raise InputError(
+            f"{level} is planned for the time of a step only; ask for level 1, or for the objective 'step'"
+        )
+    if job.intra_layer:
+        raise InputError(f"{level} needs plans of one stage, in which no layer is divided; ask for level 1")
+    if model.ties:
+        names = ", ".join(model.ties[0].layers)
+        raise InputError(f"{level} does not know weights that layers share ({names}); ask for level 1")
+    return replace(job, depths=(1,))
