@@ -58,6 +58,7 @@ def as_document(result: Result) -> Document:
         "wall": result.wall,
         "partitions": result.searched.partitions,
         "not_searched": list(result.searched.not_searched),
+        "zero": plan.zero,
         "micro_batch": plan.micro_batch,
         "micro_batches": plan.micro_batches,
         "family": plan.schedule.family,

@@ -234,8 +234,14 @@ class Prices:
 
     def resident(self, groups: Groups, layers: Sequence[Sequence[int]], s: int) -> int:
         """Parameters, gradients and optimiser state of a stage's layers, and of copies of what others share."""
-        share = len(groups[s]) if self.question.level else 1
-        own = sum(2 * self.question.parameters[i] - (-self.state[i] // share) for i in layers[s])
+        level, count = self.question.level, len(groups[s])
+        share, of_gradients, of_weights = (count if level > shared else 1 for shared in range(3))
+        own = sum(
+            -(-self.question.parameters[i] // of_weights)
+            - (-self.question.parameters[i] // of_gradients)
+            - (-self.state[i] // share)
+            for i in layers[s]
+        )
         copies = [size for tied, size in self.question.ties if _copied(tied, layers[s])]
         return own + sum(2 * size - (-state_bytes(self.question, size) // share) for size in copies)
 
@@ -259,7 +265,8 @@ class Prices:
             best: tuple[int, tuple[int, ...]] | None = None
             for again in sets:
                 held = received + sum(table[i].output if i in again else table[i].saved for i in own)
-                peak = max(table[i].workspace + (table[i].saved if i in again else 0) for i in own)
+                beside = self.buffers(len(groups[s]))
+                peak = max(table[i].workspace + beside[i] + (table[i].saved if i in again else 0) for i in own)
                 peak += (lanes - 1) * max(table[i].workspace for i in own)
                 if limit is None or fixed + in_flight * held + peak <= limit:
                     cost = sum(table[i].forward for i in again)
@@ -285,23 +292,73 @@ class Prices:
             half = replace(ring(question, groups, (s,)), halves=1)
             sent = [half.moves(question.parameters[i]) for i in own]
             sent += [half.moves(bytes_) for tied, bytes_ in question.ties if _copied(tied, own)]
-            update += sum(sent) + (half.latency if any(sent) else 0)
+            if question.level == 1:
+                update += sum(sent) + (half.latency if any(sent) else 0)
+            elif question.level == 2:  # layer by layer
+                update += sum(time + half.latency for time in sent if time)
         received = self.received(groups[s - 1][0].kind, size, layers, s) if s else 0
         repeated = sum(table[i].forward for i in again)
+        forward, backward = self.passes(groups, size, s, own)
+        beside = self.buffers(len(groups[s]))
         return Stage(
-            forward=sum(table[i].forward for i in own),
-            backward=sum(table[i].backward for i in own) + repeated,
+            forward=forward,
+            backward=backward + repeated,
             input_gradient=sum(table[i].input_gradient for i in own) + repeated,
             weight_gradient=sum(table[i].weight_gradient for i in own),
             update=update,
             reduce=reduce,
             resident=self.resident(groups, layers, s),
             held=received + sum(table[i].output if i in again else table[i].saved for i in own),
-            workspace=max(table[i].workspace + (table[i].saved if i in again else 0) for i in own),
+            workspace=max(table[i].workspace + beside[i] + (table[i].saved if i in again else 0) for i in own),
             forward_workspace=max(table[i].workspace for i in own),
             runtime=question.runtime(kind),
             limit=question.limit(kind),
         )
+
+    def passes(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> tuple[int, int]:
+        """Nanoseconds of a stage's forward and backward; sharded ones wait for gathers and for sums."""
+        question, kind = self.question, groups[s][0].kind
+        table = self.table(kind, size)
+        repeats = question.job["recompute"] == "full"
+        plain = sum(table[i].forward for i in own), sum(table[i].backward for i in own)
+        if question.level < 2 or len(groups[s]) == 1:
+            return plain
+        half = replace(ring(question, groups, (s,)), halves=1)
+        sums = {i: half.moves(question.parameters[i]) + half.latency for i in own if question.parameters[i]}
+        gathers = sums if question.level == 3 else dict.fromkeys(sums, 0)
+        able = question.kinds[kind].get("hides_collectives", True) and question.overlap != "none"
+        if not able or not question.job["overlap_reduction"]:
+            return plain[0] + sum(gathers.values()), plain[1] + sum(gathers.values()) + sum(sums.values())
+        # Forward: a gather leaves when the unit before its own begins.
+        units, now, there = sorted(sums), 0, 0
+        for i in own:
+            if i in sums:
+                ahead = units.index(i)
+                now = max(now, there) if ahead else now + gathers[i]
+                there = now + gathers[units[ahead + 1]] if ahead + 1 < len(units) else 0
+            now += table[i].forward
+        forward, now, ends = now, 0, 0
+        # Backward: when a unit begins, the next one's gather leaves, then the sum of the one behind.
+        for i in reversed(own):
+            if i in sums:
+                place = units.index(i)
+                now = now + gathers[i] if i == units[-1] else max(now, ends)
+                busy = (gathers[units[place - 1]] if place else 0) + (sums[units[place + 1]] if i != units[-1] else 0)
+                ends = now + busy
+            now += table[i].backward + (table[i].forward if repeats else 0)
+        backward = max(now, ends) + (sums[units[0]] if units else 0)
+        return forward, backward - (plain_again(table, own) if repeats else 0)
+
+    def buffers(self, replicas: int) -> list[int]:
+        """Bytes that collectives of a sharded stage need beside each layer's backward."""
+        sizes, level = self.question.parameters, self.question.level
+        if level < 2 or replicas == 1:
+            return [0] * len(sizes)
+        found = []
+        for i, size in enumerate(sizes):
+            before = next((other for other in reversed(sizes[:i]) if other), 0) if size else 0
+            found.append(2 * size + (size + before if level == 3 else 0))
+        return found
 
     def reductions(self, groups: Groups, size: int, layers: Sequence[Sequence[int]]) -> list[int]:
         """Nanoseconds that each stage sums gradients: among its replicas, and with stages that share weights.
@@ -311,6 +368,8 @@ class Prices:
         it stays and the rest is added: whichever takes longer.
         """
         question = self.question
+        if question.level > 1:
+            return [0] * len(groups)
         rings = [ring(question, groups, (s,)) for s in range(len(groups))]
         if question.level and question.job["objective"] != "bottleneck":
             rings = [replace(each, halves=1) for each in rings]
@@ -379,6 +438,11 @@ class Prices:
         else:
             resources = (f"out {source.node}", f"in {target.node}")
         return Way(occupancy(link, size), link.latency, resources)
+
+
+def plain_again(table: Sequence[Costs], own: Sequence[int]) -> int:
+    """Nanoseconds of all forwards again; a stage that recomputes everything adds them by itself."""
+    return sum(table[i].forward for i in own)
 
 
 def _copied(tied: Sequence[int], own: Sequence[int]) -> bool:

@@ -47,9 +47,9 @@ class Device:
 
 
 class Question:
-    """Model, cluster and job, read from plain documents."""
+    """Model, cluster and job at one level of ZeRO, the highest by default, read from plain documents."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, level: int | None = None) -> None:
         self.document = document
         model, cluster = document["model"], document["cluster"]
         self.layers: list[Document] = model["layers"]
@@ -67,12 +67,12 @@ class Question:
         kinds = [(group["kind"], n) for n, node in enumerate(cluster["nodes"]) for group in node["devices"]]
         self.devices = [Device(number, kind, node) for number, (kind, node) in enumerate(kinds)]
         self.job: Document = {**DEFAULTS, **document["job"]}
+        self.level = max(self.job["zero"]) if level is None else level
+        self.asked = self.job
+        if self.level > 1:  # one stage, whose order of actions does not matter
+            names = [name for name in self.job["schedules"] if name != "any"]
+            self.job = self.job | {"depths": [1], "schedules": names}
         self.batch: int = self.job["batch"]
-
-    @property
-    def level(self) -> int:
-        """The level of ZeRO."""
-        return int(self.job["zero"][-1])
 
     @property
     def n(self) -> int:

@@ -21,6 +21,9 @@ def question(seed: int, large: bool = False) -> Document:
     job = _job(random, names, cluster, model, large)
     if _often(Random(f"overlapped {'large' if large else 'small'} {seed}"), 0.5):
         job["overlap_reduction"] = False
+    levels = Random(f"levels {'large' if large else 'small'} {seed}")
+    if _often(levels, 0.3):
+        job["zero"] = levels.choice(([2], [3], [3], [0, 1], [0, 3], [1, 2], [0, 1, 2, 3]))
     for kind, entry in cluster["devices"].items():
         if _often(Random(f"{kind} hides {'large' if large else 'small'} {seed}"), 0.2):
             entry["hides_collectives"] = False

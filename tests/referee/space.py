@@ -34,7 +34,9 @@ def shapes(question: Question, micro_batches: int) -> Iterator[Groups]:
 def _widths(question: Question, micro_batches: int, room: int) -> list[int]:
     """Replicas that a stage may have: none without a micro-batch."""
     asked = question.job["replicas"]
-    return [r for r in range(1, min(room, micro_batches) + 1) if not asked or r in asked]
+    even = question.level > 1  # each of a micro-batch's gradients are summed at once
+    widths = range(1, min(room, micro_batches) + 1)
+    return [r for r in widths if (not asked or r in asked) and not (even and micro_batches % r)]
 
 
 def deep_enough(question: Question, depth: int) -> bool:
@@ -165,7 +167,8 @@ def placed_well(question: Question, groups: Groups, layers: Layers) -> bool:
 
 def family_names(question: Question) -> tuple[str, ...]:
     """The families that a job asks for, or those that suit the cluster."""
-    return names(question.job["schedules"], question.overlap, question.job["objective"])
+    known = names(question.job["schedules"], question.overlap, question.job["objective"])
+    return tuple(name for name in known if name != "fbp-as") if question.level > 1 else known
 
 
 def unasked(question: Question, sizes: Sequence[int], size: int, groups: Groups) -> str | None:

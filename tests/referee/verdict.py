@@ -27,11 +27,14 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
 
     Without ``exact`` a search that has nothing left to look at need not have found the best plan, if it says so.
     """
-    verdict, question = Verdict(), Question(document)
+    verdict = Verdict()
+    levels = sorted(set(Question(document).asked["zero"]))
+    questions = {level: Question(document, level) for level in levels}
+    question = questions[answer.get("zero", levels[0])]
     if answer["outcome"] == "crashed":
         verdict.faults.append(f"it crashed: {answer['text']}")
         return verdict
-    reason = contradiction(question)
+    reason = next((why for each in questions.values() if (why := contradiction(each)) is not None), None)
     if reason is not None or answer["outcome"] == "refused":
         if (reason is None) != (answer["outcome"] != "refused"):
             verdict.faults.append(f"contradiction: {reason}; the answer: {answer.get('text', answer['outcome'])}")
@@ -45,9 +48,11 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
             verdict.faults.append(f"it gave up although nothing is rounded: {answer['text']}")
         return verdict
     prices = Prices(question)
-    found = best.optimum(question, prices, downsets=DOWNSETS in answer.get("partitions", ""))
-    if found is not None:
-        verdict.optimum, verdict.plan = found
+    downsets = DOWNSETS in answer.get("partitions", "")
+    found = [best.optimum(each, Prices(each), downsets) for each in questions.values()]
+    found = [each for each in found if each is not None]
+    if found:
+        verdict.optimum, verdict.plan = min(found, key=lambda pair: pair[0])
     if answer["outcome"] == "infeasible":
         _refute(verdict, question, prices, answer)
         return verdict
@@ -67,7 +72,14 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
 
 def contradiction(question: Question) -> str | None:
     """Why a question has no answer, whatever the plan."""
-    job, schedules = question.job, question.job["schedules"]
+    job, schedules = question.asked, question.asked["schedules"]
+    if question.level > 1:
+        if question.ties:
+            return "sharded weights that layers share"
+        if job["objective"] == "bottleneck" or job["intra_layer"] or (job["depths"] and 1 not in job["depths"]):
+            return "sharded gradients in anything but a step of one stage"
+        if not space.family_names(question):
+            return "sharded gradients on two lanes"
     try:
         costs.sizes(question)
     except ContradictionError as reason:

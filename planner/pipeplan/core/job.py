@@ -152,9 +152,25 @@ class Job:
             raise InputError(
                 f"optimizer {shown(self.optimizer)} is not known; choose from {', '.join(OPTIMIZER_STATE)}"
             )
+        if self.level >= SHARDED:
+            self._require_one_stage()
         for count in self.micro_batches:
             if self.batch % count:
                 raise InputError(f"{count} micro-batches do not divide the batch of {self.batch} samples")
+
+    def _require_one_stage(self) -> None:
+        """Refuse what excludes plans of one stage, which the levels of ZeRO that share out gradients need."""
+        level = f"level {self.level} of ZeRO (zero)"
+        if self.depths and 1 not in self.depths:
+            raise InputError(
+                f"{level} needs plans of one stage, which depths leave out; ask for level 1, or for depth 1"
+            )
+        if self.objective is not Objective.STEP:
+            raise InputError(f"{level} is planned for the time of a step; ask for level 1, or for the objective 'step'")
+        if self.intra_layer:
+            raise InputError(
+                f"{level} needs plans of one stage, and intra_layer divides layers between stages; drop one"
+            )
 
     @property
     def level(self) -> int:

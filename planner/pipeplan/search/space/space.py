@@ -346,20 +346,11 @@ def _of_one_stage(model: Model, job: Job) -> Job:
     Raises
     ------
     InputError
-        If the job or the model excludes such plans.
+        If the model excludes such plans.
     """
-    level = f"level {job.level} of ZeRO (zero)"
-    if job.depths and 1 not in job.depths:
-        raise InputError(
-            f"{level} needs plans of one stage, and depths leaves them out; ask for level 1, or for depth 1"
-        )
-    if job.objective is not Objective.STEP:
-        raise InputError(
-            f"{level} is planned for the time of a step only; ask for level 1, or for the objective 'step'"
-        )
-    if job.intra_layer:
-        raise InputError(f"{level} needs plans of one stage, in which no layer is divided; ask for level 1")
     if model.ties:
         names = ", ".join(model.ties[0].layers)
-        raise InputError(f"{level} does not know weights that layers share ({names}); ask for level 1")
+        raise InputError(
+            f"level {job.level} of ZeRO (zero) does not know weights that layers share ({names}); ask for level 1"
+        )
     return replace(job, depths=(1,))
