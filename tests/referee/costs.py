@@ -256,7 +256,7 @@ class Prices:
         fixed = self.resident(groups, layers, s) + self.question.runtime(kind)
         key = kind, size, own, received, fixed, in_flight, lanes
         if key not in self._choices:
-            table = self.table(kind, size)
+            table, waits = self.table(kind, size), self.forward_waits(groups, size, s, own)
             sets: Iterator[tuple[int, ...]] = _subsets(own)
             if mode == "none":
                 sets = iter([()])
@@ -269,7 +269,7 @@ class Prices:
                 peak = max(table[i].workspace + beside[i] + (table[i].saved if i in again else 0) for i in own)
                 peak += (lanes - 1) * max(table[i].workspace for i in own)
                 if limit is None or fixed + in_flight * held + peak <= limit:
-                    cost = sum(table[i].forward for i in again)
+                    cost = sum(table[i].forward + waits[i] for i in again)
                     if best is None or cost < best[0]:
                         best = cost, again
                     if not again:
@@ -297,7 +297,9 @@ class Prices:
             elif question.level == 2:  # layer by layer
                 update += sum(time + half.latency for time in sent if time)
         received = self.received(groups[s - 1][0].kind, size, layers, s) if s else 0
-        repeated = sum(table[i].forward for i in again)
+        whole = question.job["recompute"] == "full"  # then the backward's own waits are all
+        waits = dict.fromkeys(own, 0) if whole else self.forward_waits(groups, size, s, own)
+        repeated = sum(table[i].forward + waits[i] for i in again)
         forward, backward = self.passes(groups, size, s, own)
         beside = self.buffers(len(groups[s]))
         return Stage(
@@ -315,6 +317,31 @@ class Prices:
             limit=question.limit(kind),
         )
 
+    def forward_waits(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> dict[int, int]:
+        """Nanoseconds that each layer's forward takes longer because weights are gathered."""
+        waits = dict.fromkeys(own, 0)
+        if self.question.level < 3 or len(groups[s]) == 1:
+            return waits
+        gathers, beside = self._collectives(groups, size, s, own)
+        table, units = self.table(groups[s][0].kind, size), sorted(gathers)
+        for i, behind in zip(units, [*units[1:], None], strict=True):
+            if not beside:
+                waits[i] = gathers[i]
+                continue
+            if i == units[0]:
+                waits[i] = gathers[i]
+            if behind is not None:  # gathered while this unit computes
+                waits[i] += max(gathers[behind] - sum(table[k].forward for k in own if i <= k < behind), 0)
+        return waits
+
+    def _collectives(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> tuple[dict[int, int], bool]:
+        """Nanoseconds of a gather, or a sum, of each layer with parameters, and whether others compute beside it."""
+        question, kind = self.question, groups[s][0].kind
+        half = replace(ring(question, groups, (s,)), halves=1)
+        able = question.kinds[kind].get("hides_collectives", True) and question.overlap != "none"
+        times = {i: half.moves(question.parameters[i]) + half.latency for i in own if question.parameters[i]}
+        return times, able and question.job["overlap_reduction"]
+
     def passes(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> tuple[int, int]:
         """Nanoseconds of a stage's forward and backward; sharded ones wait for gathers and for sums."""
         question, kind = self.question, groups[s][0].kind
@@ -323,11 +350,9 @@ class Prices:
         plain = sum(table[i].forward for i in own), sum(table[i].backward for i in own)
         if question.level < 2 or len(groups[s]) == 1:
             return plain
-        half = replace(ring(question, groups, (s,)), halves=1)
-        sums = {i: half.moves(question.parameters[i]) + half.latency for i in own if question.parameters[i]}
+        sums, beside = self._collectives(groups, size, s, own)
         gathers = sums if question.level == 3 else dict.fromkeys(sums, 0)
-        able = question.kinds[kind].get("hides_collectives", True) and question.overlap != "none"
-        if not able or not question.job["overlap_reduction"]:
+        if not beside:
             return plain[0] + sum(gathers.values()), plain[1] + sum(gathers.values()) + sum(sums.values())
         # Forward: a gather leaves when the unit before its own begins.
         units, now, there = sorted(sums), 0, 0
