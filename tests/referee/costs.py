@@ -324,7 +324,7 @@ class Prices:
             return waits
         gathers, beside = self._collectives(groups, size, s, own)
         table, units = self.table(groups[s][0].kind, size), sorted(gathers)
-        for i, behind in zip(units, [*units[1:], None], strict=True):
+        for i, behind in zip(units, [*units[1:], None], strict=False):
             if not beside:
                 waits[i] = gathers[i]
                 continue
