@@ -8,6 +8,7 @@
 
 from dataclasses import dataclass, replace
 
+from pipeplan.core.job import SHARDED as SHARES_GRADIENTS
 from pipeplan.core.job import Order, Recompute
 from pipeplan.core.wording import listed, wrapped
 
@@ -63,7 +64,8 @@ ONE_WIDTH = "stages that differ in their number of replicas"
 OVERLAPPED = "overlapped gradient reduction"
 BUCKETS_ON_CARDS = "bucket sums and tensors that share network cards (each is counted alone)"
 HIDDEN_AGAIN = "gradient sums hidden under recomputed forwards"
-SHARDED = "sharded gradients or parameters (ZeRO-2, ZeRO-3, FSDP)"
+SHARDED = "sharded gradients or parameters (ZeRO-2, ZeRO-3, FSDP; --zero 0,2,3 searches those of one stage)"
+SHARDED_STAGES = "sharded gradients or parameters on several stages"
 STATE = "sharded optimiser state (ZeRO-1; --zero 0,1 searches it)"
 OTHER_COUNTS = "in-flight counts of 1F1B below SNO's, above 1.5 times SO's, or not falling along the pipeline"
 OTHER_ORDERS = "other orders, split backwards"
@@ -93,6 +95,8 @@ class Searched:
         Number of search nodes that were expanded.
     recompute, order : str
         The job's options.
+    zero : tuple of int
+        Levels of ZeRO.
     depths, widths : str
         Numbers of stages, and of devices per stage: ``'1 to 4'``.
     partitions, replicas, in_flight, schedules_reach : str
@@ -116,6 +120,7 @@ class Searched:
     schedules_reach: str = WRITTEN
     replicas: str = ALONE
     unlike: bool = False
+    zero: tuple[int, ...] = (0,)
     restrictions: tuple[str, ...] = ()
     not_searched: tuple[str, ...] = ()
 
@@ -131,9 +136,19 @@ class Searched:
         parts.append(f"schedule{'s' * (len(named) > 1)} {', '.join(named)}, {self.schedules_reach}")
         parts += [self.in_flight] * (self.in_flight == FALLING)
         parts.append(RECOMPUTED[Recompute(self.recompute)])
+        if self.zero != (0,):
+            one = ", on one stage from level 2 on" if self.zero[-1] >= SHARES_GRADIENTS > self.zero[0] else ""
+            parts.append(f"level{'s' * (len(self.zero) > 1)} {listed(self.zero)} of ZeRO{one}")
         if self.restrictions:
             parts.append(f"with {', '.join(self.restrictions)}")
         return "; ".join(parts)
+
+    def at_levels(self, levels: tuple[int, ...]) -> "Searched":
+        """Return the description of the lowest of these levels of ZeRO as one of all of them."""
+        rest = [each for each in self.not_searched if each != STATE or 1 not in levels]
+        if levels[-1] >= SHARES_GRADIENTS:
+            rest = [SHARDED_STAGES if each == SHARDED else each for each in rest]
+        return replace(self, zero=levels, not_searched=tuple(rest))
 
     def without(self, sentence: str) -> "Searched":
         """Return the same description with one more sentence in ``not_searched``."""
@@ -158,6 +173,7 @@ class Searched:
             "replicas": self.replicas,
             "in_flight": self.in_flight,
             "recompute": self.recompute,
+            "zero": list(self.zero),
             "device_order": self.order,
             "wishes": list(self.restrictions),
             "opened": self.opened,

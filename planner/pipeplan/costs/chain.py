@@ -125,6 +125,8 @@ class Chain(LayerTables):
     limit, runtime : array
         Bytes that a device has (`UNLIMITED` where it has no limit), and the bytes of them that its runtime takes.
     overlap : Overlap
+    zero : int
+        Level of ZeRO.
     forward_flops : array, shape (n,)
         Per micro-batch; the forward times of the first device where the model has no FLOPs.
     shared : tuple of SharedWeights
@@ -161,6 +163,7 @@ class Chain(LayerTables):
     runtime: Array = LEFT_OUT
     overlap: Overlap
     forward_flops: Array
+    zero: int = 0
     shared: tuple[SharedWeights, ...] = ()
     hops: dict[tuple[int, int], Hop] = field(default_factory=dict, init=False, repr=False, compare=False)
 

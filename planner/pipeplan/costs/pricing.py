@@ -317,6 +317,7 @@ class Prices:
             runtime=_array([group[0].kind.runtime for group in groups]),
             overlap=self.cluster.overlap,
             forward_flops=_array(work) if len(work) == len(self.model.layers) else rows("forward")[0],
+            zero=self.job.level,
             shared=self.shared(groups, tables, around),
         )
 

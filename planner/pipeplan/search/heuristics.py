@@ -230,7 +230,13 @@ class _Judge:
                     continue
                 break
             candidate = self._candidates(turn, first.proposal)[first.family]
-            key = first.proposal, candidate.family.name, candidate.in_flight, candidate.chain.overlaps
+            key = (
+                first.proposal,
+                candidate.family.name,
+                candidate.in_flight,
+                candidate.chain.overlaps,
+                candidate.chain.zero,
+            )
             if key not in self._simulated:
                 if time.monotonic() >= until:
                     turn.late = CUT_SHORT
@@ -264,8 +270,9 @@ class _Judge:
 
     def _candidates(self, turn: _Turn, proposal: Proposal) -> list[Candidate]:
         """The candidates of a proposal's devices and micro-batch size, one per family."""
-        overlaps = turn.name not in PLANNERS or PLANNERS[turn.name].overlaps
-        return self.proposals.candidates(self.space, proposal.rows, proposal.size, turn.free, overlaps)
+        planner = PLANNERS.get(turn.name)
+        overlaps, level = (True, None) if planner is None else (planner.overlaps, planner.level)
+        return self.proposals.candidates(self.space, proposal.rows, proposal.size, turn.free, overlaps, level)
 
 
 def baselines(

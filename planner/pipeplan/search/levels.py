@@ -69,7 +69,10 @@ def best_level(
         stop=Stop.OPTIMALITY if proved else ends[0] if ends else best.stop,
         bound=bound,
         wall=clock.wall,
-        baselines=lowest.baselines,
-        searched=lowest.searched,
+        baselines={
+            name: next((each.baselines[name] for each in results if not each.baselines[name].outside), row)
+            for name, row in lowest.baselines.items()
+        },
+        searched=lowest.searched.at_levels(job.zero),
         layouts=lowest.layouts,
     )

@@ -11,9 +11,10 @@ import numpy as np
 from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
 from pipeplan.baselines.planners import PLANNERS, unlike
 from pipeplan.core.cluster import Cluster
-from pipeplan.core.job import Job
+from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import Boundaries, Chain
+from pipeplan.costs.pricing import Prices
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
 
@@ -41,7 +42,8 @@ class Proposals:
 
     _asked: tuple[Model, Cluster, Job] | None = None
     _made: dict[tuple[str, int], tuple[Proposal | str, ...]] = field(default_factory=dict)
-    _chains: dict[tuple[Rows, int], Chain] = field(default_factory=dict)
+    _chains: dict[tuple[Rows, int, int], Chain] = field(default_factory=dict)
+    _prices: dict[int, Prices] = field(default_factory=dict)
 
     def begin(self, space: Space) -> None:
         """Forget what was made for another model, cluster or job."""
@@ -52,6 +54,7 @@ class Proposals:
             self._asked = asked
             self._made.clear()
             self._chains.clear()
+            self._prices.clear()
 
     def seconds(self, space: Space, name: str, size: int) -> float:
         """Approximate seconds in which the heuristic's proposals at a micro-batch size are made."""
@@ -71,12 +74,18 @@ class Proposals:
                 self._made[name, size] = (str(reason),)
         return self._made[name, size]
 
-    def candidates(self, space: Space, rows: Rows, size: int, free: bool, overlaps: bool = True) -> list[Candidate]:
-        """The space's candidates on these devices, one per family; reductions overlap at most if ``overlaps``."""
-        chain = self._chain(space, rows, size)
+    def candidates(
+        self, space: Space, rows: Rows, size: int, free: bool, overlaps: bool = True, level: int | None = None
+    ) -> list[Candidate]:
+        """The space's candidates on these devices, one per family; reductions overlap at most if ``overlaps``.
+
+        ``level``: of ZeRO, if it is another than the space's.
+        """
+        chain = self._chain(space, rows, size, level)
         if chain.overlaps and not overlaps:
             chain = replace(chain, hides=np.zeros_like(chain.hides))
-        return space.candidates_of(chain, free)
+        found = space.candidates_of(chain, free)
+        return [each for each in found if chain.zero < SHARDED or not each.family.two_lanes]
 
     def _cut(self, space: Space, name: str, size: int) -> tuple[Proposal, ...]:
         """A partitioner's boundaries; devices without layers are left out."""
@@ -103,13 +112,21 @@ class Proposals:
                 found.append(Proposal(arrangement.devices, size, arrangement.boundaries))
         return tuple(found)
 
-    def _chain(self, space: Space, rows: Rows, size: int) -> Chain:
+    def _chain(self, space: Space, rows: Rows, size: int, level: int | None = None) -> Chain:
         """The layers' costs on these devices."""
-        key = rows, size
+        level = space.job.level if level is None else level
+        key = rows, size, level
         if key not in self._chains:
             if (1 + len(self._chains)) * len(rows) * len(space.model.layers) > KEPT:
                 self._chains.clear()
             devices = space.cluster.devices
             groups = tuple(tuple(devices[index] for index in row) for row in rows)
-            self._chains[key] = space.prices.chain(groups, size)
+            prices = space.prices
+            if level != space.job.level:
+                if level not in self._prices:
+                    self._prices[level] = Prices(
+                        space.model, space.cluster, replace(space.job, zero=(level,), depths=())
+                    )
+                prices = self._prices[level]
+            self._chains[key] = prices.chain(groups, size)
         return self._chains[key]

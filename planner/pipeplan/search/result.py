@@ -88,7 +88,7 @@ def in_words(result: Result) -> str:
     many = counted(plan.micro_batches, "micro-batch")
     lines = [
         f"{plan.model} on {plan.cluster}: {counted(len(plan.stages), 'stage')}, {many} of {plan.micro_batch}, "
-        f"schedule {plan.schedule.family}{_splits(plan)}",
+        f"schedule {plan.schedule.family}{_splits(plan)}{f', ZeRO-{plan.zero}' if plan.zero else ''}",
         f"{meaning} {format_time(result.value)}, proven bound {format_time(result.bound)}, gap {result.gap:.2%} "
         f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
         f"costs: {result.costs.in_words()}",
@@ -122,6 +122,7 @@ def as_json(result: Result) -> dict[str, object]:
         "micro_batch": result.plan.micro_batch,
         "micro_batches": result.plan.micro_batches,
         "schedule": result.plan.schedule.family,
+        "zero": result.plan.zero,
         "stages": [_stage_json(stage) for stage in result.plan.stages],
         "runners_up": [{"plan": label, "step_time_s": value / 1e9} for label, value in result.runners_up],
         "balancers": {name: _heuristic_json(row) for name, row in result.baselines.items()},

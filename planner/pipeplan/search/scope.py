@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipeplan.core import searched as sentences
 from pipeplan.core.cluster import Cluster, Overlap
-from pipeplan.core.job import OPTIMIZER_STATE, Job, Objective, Order, Recompute
+from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, Job, Objective, Order, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.searched import Searched
 from pipeplan.core.wording import listed
@@ -33,6 +33,7 @@ def searched(space: Space, opened: int = 0) -> Searched:
         opened=opened,
         recompute=job.recompute.value,
         order=job.order.value,
+        zero=job.zero,
         depths=listed(scope.depths),
         widths=listed(scope.widths),
         partitions=sentences.DOWNSETS if scope.graph else sentences.CONTIGUOUS,
@@ -51,7 +52,8 @@ def searched(space: Space, opened: int = 0) -> Searched:
 
 def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:
     """Describe the space that `pipeplan.solve` searches for this model, cluster and job."""
-    whole = searched(Space(model, cluster, replace(job, intra_layer=False)))
+    lowest = replace(job, intra_layer=False, zero=job.zero[:1])
+    whole = searched(Space(model, cluster, lowest)).at_levels(job.zero)
     return with_divided_layers(whole) if job.intra_layer else whole
 
 
@@ -223,7 +225,7 @@ class Scope:
         if self.replicated or (self.several and self.model.ties and self.step):
             yield from self._reductions()
         if self.replicated:
-            yield sentences.SHARDED
+            yield sentences.SHARDED if self.job.level < SHARDED else sentences.SHARDED_STAGES
             if not self.job.level and OPTIMIZER_STATE[self.job.optimizer]:
                 yield sentences.STATE
 

@@ -61,6 +61,8 @@ class BaselinePlanner:
         ``effort(model, cluster)`` returns the approximate number of values that ``arrange`` evaluates.
     overlaps : bool
         Its gradients are summed while the last backward runs, if the job allows that.
+    level : int or None
+        Its level of ZeRO; None for the job's.
     """
 
     name: str
@@ -70,6 +72,7 @@ class BaselinePlanner:
     arrange: Callable[[Model, Cluster, Job, int], tuple[Arrangement, ...]]
     effort: Callable[[Model, Cluster], int] = lambda model, cluster: 30 * len(model.layers) * len(cluster.devices)
     overlaps: bool = True
+    level: int | None = None
 
 
 def unlike(arrangement: Arrangement, cluster: Cluster) -> str | None:

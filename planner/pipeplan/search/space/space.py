@@ -156,6 +156,8 @@ class Space:
             return f"its micro-batches hold {size} samples, asked for are {_listed(self.sizes)}"
         if not self._lists(candidate):
             return f"its schedule is {candidate.family.name}, asked for are {', '.join(self.schedules)}"
+        if candidate.chain.zero != job.level:
+            return f"it has level {candidate.chain.zero} of ZeRO, asked for is {job.level}"
         if not candidate.chain.overlaps and self.prices.overlaps(candidate.chain.groups[0][0].kind, size):
             return "its gradients are summed behind the last backward, not beside it"
         edges = np.array(boundaries)

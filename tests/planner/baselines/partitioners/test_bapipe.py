@@ -90,7 +90,7 @@ def test_memory_has_all_its_parts() -> None:
         devices=2,
         boundary=[5, 7],
         saved=[10, 20, 40],
-        parameters=100,
+        weights=100,
         gradients=200,
         optimizer=300,
         workspace=[3, 1, 2],
