@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeplan.core.job import Job
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.pricing import Prices
 from pipeplan.search.branch_and_bound import Node, Step
@@ -17,10 +18,12 @@ from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.family import FamilyNode
 from pipeplan.search.nodes.partitions import PartitionsNode
 from pipeplan.search.nodes.shapes import ShapeTables
+from pipeplan.search.result import Result
 from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import FurthestEnd
 from pipeplan_formulations.allocation.suffix_bounds.passes import Pass
+from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.exposed import Exposed
 from pipeplan_formulations.partition import listing
 from pipeplan_formulations.partition.spans import NEVER
@@ -153,6 +156,23 @@ def test_kinds_that_hide_although_they_cannot_are_noticed(monkeypatch: pytest.Mo
         return overlapped(document) and any(kind.get("hides_collectives") is False for kind in kinds)
 
     assert "the step takes" in noticed(suits)
+
+
+def test_gathers_that_nobody_waits_for_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fully sharded stages whose forwards take as long as whole ones."""
+    monkeypatch.setattr(import_module("pipeplan.costs.pricing"), "forward_pass", lambda times, *_: times)
+    assert "the step takes" in noticed(lambda document: max(document["job"].get("zero", [0])) == 3)
+
+
+def test_a_level_that_is_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several levels only the lowest one is searched."""
+
+    def lowest(solve: Any, job: Job, clock: Clock, on_progress: Any) -> Result:
+        answer: Result = solve(replace(job, zero=job.zero[:1]), clock.left, on_progress)
+        return answer
+
+    monkeypatch.setattr(import_module("pipeplan.solve"), "best_level", lowest)
+    assert "above the optimum" in noticed(lambda document: len(document["job"].get("zero", [0])) > 1)
 
 
 def test_bounds_that_hide_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
