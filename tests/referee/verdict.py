@@ -30,7 +30,11 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     verdict = Verdict()
     levels = sorted(set(Question(document).asked["zero"]))
     questions = {level: Question(document, level) for level in levels}
-    question = questions[answer.get("zero", levels[0])]
+    level = answer.get("zero", levels[0])
+    if level not in levels:
+        verdict.faults.append(f"level {level} of ZeRO is outside what was asked: {levels}")
+        return verdict
+    question = questions[level]
     if answer["outcome"] == "crashed":
         verdict.faults.append(f"it crashed: {answer['text']}")
         return verdict
