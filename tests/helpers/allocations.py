@@ -201,7 +201,8 @@ def reduction(problem: ChainAllocation, place: Place) -> int:
     """Reduction time R of a stage, what its last backward hides left out, layer by layer."""
     w, layers = problem.widths.index(place.width), slice(place.start, place.end)
     parts, hides = problem.reduce[place.kind, w, layers].tolist(), problem.hides[place.kind, layers].tolist()
-    return exposed(parts, hides, int(problem.reduce_base[place.kind, w]))
+    gathers = int(problem.gather_base[place.kind, w]) if any(parts) else 0
+    return exposed(parts, hides, int(problem.reduce_base[place.kind, w])) + gathers
 
 
 def own_endings(problem: ChainAllocation, stages: Allocation) -> int:
@@ -262,6 +263,7 @@ def chain_allocations(draw, layers=6, devices=4) -> ChainAllocation:
         reduce=rng.integers(0, top + 1, (kinds, len(widths), n)) * draw(st.integers(0, 1)),
         resident=rng.integers(0, 8, (kinds, len(widths), n)),
         reduce_base=rng.integers(0, top + 1, (kinds, len(widths))),
+        gather_base=rng.integers(0, top + 1, (kinds, len(widths))) * (rng.random() < 0.3),
         saved=rng.integers(0, 10, n),
         output=rng.integers(0, 6, n),
         workspace=rng.integers(0, 6, n),

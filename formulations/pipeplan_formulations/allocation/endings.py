@@ -49,5 +49,7 @@ def _heaviest_backward(problem: ChainAllocation) -> Array:
 def _ending(problem: ChainAllocation, layer: int) -> Array:
     """E of a stage of one layer, by kind and width."""
     reduce = problem.reduce[..., layer]
-    ending: Array = problem.update[..., layer] + reduce + np.where(reduce > 0, problem.reduce_base, 0)
+    ending: Array = (
+        problem.update[..., layer] + reduce + np.where(reduce > 0, problem.reduce_base + problem.gather_base, 0)
+    )
     return ending

@@ -29,7 +29,7 @@ class AllocationTables(LayerTables):
 
     Attributes
     ----------
-    update, reduce, resident, reduce_base : array of int
+    update, reduce, resident, reduce_base, gather_base : array of int
         As in `LayerTables`, by kind and width: they differ by width if state is sharded over replicas.
     second_ending : array of int
         What the second stage's ending adds to that of a first stage of layer 0 alone, by kind and width (`endings`).
@@ -70,7 +70,8 @@ class AllocationTables(LayerTables):
         **dict.fromkeys(("limit", "units", "node"), ("C",)),
         **dict.fromkeys(("send", "send_back"), ("CC2c",)),
         **dict.fromkeys(("received", "cuts"), ("c",)),
-        **{"reduce_base": ("CW",), "second_ending": ("CW",), "latency": ("CC2",)},
+        **dict.fromkeys(("reduce_base", "gather_base", "second_ending"), ("CW",)),
+        "latency": ("CC2",),
     }
 
     second_ending: Array = LEFT_OUT
@@ -199,7 +200,7 @@ class AllocationTables(LayerTables):
     @cached_property
     def exposed(self) -> Exposed:
         """R of any span, by kind and index of the width."""
-        return Exposed(self.reduce, self.hides[:, None], self.reduce_base)
+        return Exposed(self.reduce, self.hides[:, None], self.reduce_base, self.gather_base)
 
     @cached_property
     def received_at(self) -> Array:
@@ -266,8 +267,8 @@ class AllocationTables(LayerTables):
     def largest(self) -> int:
         """An upper bound on the objective of every allocation, and on every intermediate sum."""
         work = int((2 * self.forward + self.backward).max(axis=0).sum(dtype=object))
-        ends = int((self.update + self.reduce).max(axis=(0, 1)).sum(dtype=object)) + int(self.reduce_base.max())
-        ends += int(self.second_ending.max())
+        ends = int((self.update + self.reduce).max(axis=(0, 1)).sum(dtype=object))
+        ends += sum(int(once.max()) for once in (self.reduce_base, self.gather_base, self.second_ending))
         sends = 2 * int((self.send + self.send_back).max(axis=(0, 1, 2)).sum(dtype=object)) if self.layers > 1 else 0
         latency = 2 * self.layers * int(self.latency.max())
         return (2 * self.micro_batches + 2) * (work + sends) + latency + ends

@@ -19,6 +19,8 @@ With p the sum of a layer's gradients, and h the part of its last backward that 
 The base is the part of a sum's time that does not depend on bytes. It counts once, however many sums there are, as
 layers a … l need at least one. So E is a lower bound on what is exposed, and exact for one layer. If nothing is hidden
 it is P + base. docs/bounds.md has the properties of E, with proofs.
+
+A gather behind the update may have a base too. Nothing hides it, so it is added where P(a, b) > 0.
 """
 
 import numpy as np
@@ -42,11 +44,12 @@ class Exposed:
     ----------
     reduce, hides : array of int, shape (..., n)
         p and h of each layer.
-    base : array of int, shape (...)
+    base, gather_base : array of int, shape (...)
     """
 
-    def __init__(self, reduce: Array, hides: Array, base: Array) -> None:
+    def __init__(self, reduce: Array, hides: Array, base: Array, gather_base: Array | int = 0) -> None:
         self._base, self._summed = base, sums_before(reduce)
+        self._gather_base = np.broadcast_to(gather_base, base.shape)
         self._hides = bool(hides.any())
         if not self._hides:
             return
@@ -67,13 +70,14 @@ class Exposed:
         self._most = np.stack(levels, axis=-2)
 
     def __call__(self, row: tuple[Indices, ...], a: Indices, b: Indices) -> Array:
-        """E of layers a … b − 1 on the row with these indices; shapes broadcast."""
+        """E of layers a … b − 1 on the row with these indices, and the base of a gather; shapes broadcast."""
+        behind = self._gather_base[row]
         if not self._hides:
             summed: Array = self._summed[(*row, b)] - self._summed[(*row, a)]
-            return summed + np.where(summed > 0, self._base[row], 0)
+            return summed + np.where(summed > 0, self._base[row] + behind, 0)
         first = self._first[(*row, a)]
         reduces = first < b
         first = np.where(reduces, first, 0)
         k = self._power[np.where(reduces, b - first, 1)]
         most = np.maximum(self._most[(*row, k, first)], self._most[(*row, k, b - 2**k)])
-        return np.where(reduces, np.maximum(self._base[row] + most - self._ahead[(*row, a)], 0), 0)
+        return np.where(reduces, np.maximum(self._base[row] + most - self._ahead[(*row, a)], 0) + behind, 0)

@@ -43,6 +43,8 @@ class LayerTables:
         Time that the layer's gradients add to the all-reduce among the replicas of its stage.
     reduce_base : array of int, one number per row
         Time of that all-reduce that does not depend on bytes; it counts for stages with a layer of ``reduce`` > 0.
+    gather_base : array of int, one number per row
+        Such a time of a gather behind the update; it counts for the same stages, and no backward hides it.
     hides : array of int
         h: part of the layer's last backward beside which gradients of layers behind it on the stage may be summed
         (`exposed`). If it is 0 everywhere, the all-reduce begins when the last backward has ended.
@@ -68,6 +70,7 @@ class LayerTables:
     update: Array = LEFT_OUT
     reduce: Array = LEFT_OUT
     reduce_base: Array = LEFT_OUT
+    gather_base: Array = LEFT_OUT
     hides: Array = LEFT_OUT
     resident: Array = LEFT_OUT
     saved: Array = LEFT_OUT

@@ -45,9 +45,9 @@ def largest(problem: PartitionTables) -> int:
     again = np.where(problem.bytes.useful, problem.forward, 0)
     tables = [problem.forward, problem.backward + again, problem.update]
     tables += [problem.reduce] if problem.weight is None else [problem.reduce, problem.weight]
-    # Every stage may pay the base of its reduction, and its part of each tie.
+    # Every stage may pay the bases of its reduction and its gather, and its part of each tie.
     tied = sum(sum(tie.update) + sum(tie.reduce) + sum(tie.home) for tie in problem.ties)
-    once = problem.stages * int(problem.reduce_base.max()) + tied
+    once = problem.stages * int((problem.reduce_base + problem.gather_base).max()) + tied
     work = sum(int(table.max(axis=0).sum(dtype=object)) for table in tables)
     links = (problem.send, problem.send_back, problem.link)
     sends = sum(int(table.max(axis=1).sum(dtype=object)) for table in links if table.size)

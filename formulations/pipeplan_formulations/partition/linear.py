@@ -85,11 +85,11 @@ def _link_times(model: PartitionModel, problem: ChainPartition, scale: Scale, na
 def _reduction(
     model: PartitionModel, problem: ChainPartition, scale: Scale, s: int, on: Membership, tie_flags: TieFlags
 ) -> Expression:
-    """R_s: what is exposed of the layers' reduction, and the parts of ties that are split.
+    """R_s: what is exposed of the layers' reduction, the base of a gather, and the parts of ties that are split.
 
-    If nothing is hidden, the former is the sum over the layers, and the base if one of them reduces.
+    If nothing is hidden, the first is the sum over the layers, and the base if one of them reduces.
     """
-    total = Expression({})
+    total, base = Expression({}), int(problem.gather_base[s])
     if problem.hides[s].any():
         inside = [on(s, layer) for layer in range(problem.layers)]
         reduce, hides = problem.reduce[s].tolist(), problem.hides[s].tolist()
@@ -97,12 +97,12 @@ def _reduction(
     elif problem.reduce.any():
         rounded = scale.down(problem.reduce[s])
         total = model.over_stage(s, np.insert(np.cumsum(rounded), 0, 0))
-        base = scale.down(int(problem.reduce_base[s]))
-        some = problem.reduce[s] > 0
-        if base and some.all():
-            total += base
-        elif base and some.any():
-            total += base * model.largest([on(s, int(i)) for i in np.flatnonzero(some)])
+        base += int(problem.reduce_base[s])
+    base, some = scale.down(base), problem.reduce[s] > 0
+    if base and some.all():
+        total += base
+    elif base and some.any():
+        total += base * model.largest([on(s, int(i)) for i in np.flatnonzero(some)])
     for tie in problem.ties:
         copy, home = scale.down(tie.reduce[s]), scale.down(tie.home[s])
         total += copy * tie_flags.has_copy(tie, s) if copy else 0

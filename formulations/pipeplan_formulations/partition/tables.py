@@ -69,7 +69,7 @@ class PartitionTables(LayerTables):
         **dict.fromkeys(("send", "send_back", "link"), ("Lc",)),
         "recomputable": ("n",),
         "cuts": ("c",),
-        **dict.fromkeys(("in_flight", "limit", "counts", "warm_up", "reduce_base"), ("S",)),
+        **dict.fromkeys(("in_flight", "limit", "counts", "warm_up", "reduce_base", "gather_base"), ("S",)),
         **dict.fromkeys(("latency", "link_counts"), ("L",)),
         "received": ("c", "Lc"),
         **dict.fromkeys(("resident", "saved", "workspace", "output", "beside"), ("n", "Sn")),
@@ -129,7 +129,7 @@ class PartitionTables(LayerTables):
     @cached_property
     def exposed(self) -> Exposed:
         """R_s without ties, of any span of stage s."""
-        return Exposed(self.reduce, self.hides, self.reduce_base)
+        return Exposed(self.reduce, self.hides, self.reduce_base, self.gather_base)
 
     @cached_property
     def through(self) -> tuple[Counts, ...]:

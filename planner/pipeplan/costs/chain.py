@@ -8,7 +8,7 @@ and c + 1.
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -113,8 +113,6 @@ class Chain(LayerTables):
         The part of ``workspace`` that the layer's forward needs (see `pipeplan.core.pipeline.Stage`).
     gather : array
         The part of ``update`` in which replicas send each other what they have updated.
-    gather_base : array
-        Nanoseconds of that part which do not depend on bytes, once per stage; not included in ``update``.
     boundary : array
         Bytes over each cut on each link, in either direction, as the kind of device before the link has them.
     send, latency : array
@@ -157,7 +155,6 @@ class Chain(LayerTables):
     optimizer: Array = LEFT_OUT
     forward_workspace: Array = LEFT_OUT
     gather: Array = LEFT_OUT
-    gather_base: Array = LEFT_OUT
     boundary: Array = LEFT_OUT
     busiest: tuple[tuple[int, tuple[int, ...]], ...]
     runtime: Array = LEFT_OUT
@@ -171,10 +168,6 @@ class Chain(LayerTables):
         stages, layers = self.forward.shape
         self.fill({"S": stages, "L": stages - 1, "n": layers, "c": layers - 1})
         object.__setattr__(self, "resident", self.weights + self.gradients + self.optimizer)
-
-    def tables(self) -> dict[str, Any]:
-        """The tables of the partition problem; both bases count behind the last backward, as one."""
-        return super().tables() | {"reduce_base": self.reduce_base + self.gather_base}
 
     @cached_property
     def overlaps(self) -> bool:

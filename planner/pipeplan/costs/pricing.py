@@ -240,10 +240,6 @@ class Prices:
         least: Array = np.minimum.reduce([self.reduce(ring) for ring in among])
         return least
 
-    def least_base(self, among: Sequence[Collective]) -> int:
-        """The least time, whatever the bytes, of a sum over some rings and of the gather behind it."""
-        return min(self.reduce_base(ring) + self.gather_base(ring) for ring in among)
-
     def hides(self, kind: DeviceKind, micro_batch: int) -> Array:
         """Nanoseconds of each layer's last backward beside which gradients may be summed; shape (n,)."""
         job, table = self.job, self.table(kind, micro_batch)

@@ -136,18 +136,23 @@ class _Objective(Frame):
         return total + self._reduction(s, kind, width)
 
     def _reduction(self, s: int, kind: int, width: int) -> Expression:
-        """R of stage s if it is of this mode, else 0.
+        """R of stage s if it is of this mode, else 0, and the base of a gather.
 
-        If nothing is hidden, it is the sum over the layers, and the base if one of them has gradients to reduce.
+        If nothing is hidden, R is the sum over the layers, and the base if one of them has gradients to reduce.
         """
         problem, w, on = self.problem, self.problem.widths.index(width), self.on[s][kind, width]
+        once, parts = int(problem.gather_base[kind, w]), Expression({})
         if problem.hides[kind].any():
             reduce, hides = problem.reduce[kind, w].tolist(), problem.hides[kind].tolist()
             base, unit = int(problem.reduce_base[kind, w]), self.scale.unit
-            return unit * exposed_reduction(self.rows, on, reduce, hides, base, unit)
+            parts = unit * exposed_reduction(self.rows, on, reduce, hides, base, unit)
+        else:
+            parts = sum_of(int(problem.reduce[kind, w, i]) * on[i] for i in range(problem.layers))
+            once += int(problem.reduce_base[kind, w])
+        if not once:
+            return parts
         some = self.switch()
         for i in range(problem.layers):
             if problem.reduce[kind, w, i]:
                 self.at_least(some - on[i])
-        parts = sum_of(int(problem.reduce[kind, w, i]) * on[i] for i in range(problem.layers))
-        return parts + int(problem.reduce_base[kind, w]) * some
+        return parts + once * some

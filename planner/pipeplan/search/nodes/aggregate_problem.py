@@ -167,7 +167,8 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
             [[prices.least_update(table, own) for own in row] for table, row in zip(tables, rings, strict=True)]
         ),
         reduce=np.stack([[prices.least_reduce(own) for own in row] for row in rings]),
-        reduce_base=np.array([[prices.least_base(own) for own in row] for row in rings], np.int64),
+        reduce_base=np.array([[min(map(prices.reduce_base, own)) for own in row] for row in rings], np.int64),
+        gather_base=np.array([[min(map(prices.gather_base, own)) for own in row] for row in rings], np.int64),
         hides=np.stack([prices.hides(each.kind, size) for each in classes]),
         resident=np.stack([[prices.resident(r) for r in replicas] for _ in classes]),
         saved=rows("saved").min(axis=0),

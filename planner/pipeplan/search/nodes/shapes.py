@@ -148,7 +148,8 @@ class ShapeTables:
         self._reductions = Exposed(
             np.stack([[prices.least_reduce(own) for own in row] for row in rings]),
             np.stack([prices.hides(each.kind, size) for each in classes])[:, None],
-            np.array([[prices.least_base(own) for own in row] for row in rings], np.int64),
+            np.array([[min(map(prices.reduce_base, own)) for own in row] for row in rings], np.int64),
+            np.array([[min(map(prices.gather_base, own)) for own in row] for row in rings], np.int64),
         )
         self._limit = np.array([usable_memory(each.kind, job) for each in classes], np.int64)
         self._options = [
