@@ -21,6 +21,9 @@ def question(seed: int, large: bool = False) -> Document:
     job = _job(random, names, cluster, model, large)
     if _often(Random(f"overlapped {'large' if large else 'small'} {seed}"), 0.5):
         job["overlap_reduction"] = False
+    steps = "objective" not in job and "any" not in job.get("schedules", ()) and "intra_layer" not in job
+    if steps and _often(Random(f"period {'large' if large else 'small'} {seed}"), 0.25):
+        job["objective"] = "period"
     for kind, entry in cluster["devices"].items():
         if _often(Random(f"{kind} hides {'large' if large else 'small'} {seed}"), 0.2):
             entry["hides_collectives"] = False

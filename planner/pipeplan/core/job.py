@@ -15,11 +15,18 @@ OPTIMIZER_STATE = {"sgd": 0, "momentum": 1, "adam": 2}
 class Objective(StrEnum):
     """Objective to minimise.
 
-    ``STEP``: time of one synchronous step. ``BOTTLENECK``: the largest stage load of an endless pipeline.
+    ``STEP``: time of one synchronous step. ``PERIOD``: time from step to step in a long run, where a device begins its
+    next step without waiting for the others. ``BOTTLENECK``: the largest stage load of an endless pipeline.
     """
 
     STEP = "step"
+    PERIOD = "period"
     BOTTLENECK = "bottleneck"
+
+    @property
+    def simulated(self) -> bool:
+        """Whether values come from simulated steps; those of ``BOTTLENECK`` come from a formula."""
+        return self is not Objective.BOTTLENECK
 
 
 class Recompute(StrEnum):
@@ -138,6 +145,10 @@ class Job:
         self._set("pin", _pins(_several(self.pin, "pin")))
         if any(not names for names in self.together):
             raise InputError("together names no layer; name those that one stage must hold, or leave it out")
+        if self.intra_layer and self.objective is Objective.PERIOD:
+            raise InputError(
+                "divided layers are planned for a step or a bottleneck; leave out intra_layer or the period"
+            )
         if self.optimizer not in list(OPTIMIZER_STATE):
             raise InputError(
                 f"optimizer {shown(self.optimizer)} is not known; choose from {', '.join(OPTIMIZER_STATE)}"
