@@ -39,7 +39,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Result:
-    """Result of `pipeplan.solve`. ``value`` and ``bound`` are nanoseconds of a nominal step.
+    """Result of `pipeplan.solve`. ``value`` and ``bound`` are nanoseconds of what the job's objective is.
 
     ``costs`` is the source of the times: measured, imported, or estimates. ``robust`` holds the comparison of plans
     where times vary. The chosen plan may then have a longer nominal step than another. On large clusters ``layouts``
