@@ -94,12 +94,12 @@ def period(schedule: Schedule, pipeline: Pipeline) -> int:
     PlanError
         As in `simulate`.
     """
-    program, trace = _simulated(schedule, pipeline, True)
+    program = build_program(schedule, pipeline, True)
     alone = all(channel.alone for channel in program.channels)
     first = pipeline.placement[0]
     together = len(first) == 1 or any(action.kind is Kind.REDUCE and action.stage == 0 for action in program.actions)
     if not alone and not together:  # replicas of stage 0 may use links in different steps
-        return max(trace.signals[: len(program.actions)])
+        return max(_run(program).signals[: len(program.actions)])
     earliest = [0] * pipeline.devices
     for time, devices in reversed(list(zip(earliest_starts(pipeline), pipeline.placement, strict=True))):
         for device in devices:
@@ -108,7 +108,7 @@ def period(schedule: Schedule, pipeline: Pipeline) -> int:
     last = [max((lane[-1] for lane in own if lane), default=NOTHING) for own in lanes]
 
     def advance(begin: Sequence[int]) -> list[int]:
-        signals = run(program, begin).signals
+        signals = _run(program, begin).signals
         return [0 if i == NOTHING else signals[i] for i in last]
 
     return long_run(advance, first, earliest)
@@ -132,8 +132,12 @@ def longest_path(
 
 def _simulated(schedule: Schedule, pipeline: Pipeline, share: bool) -> tuple[Program, Trace]:
     program = build_program(schedule, pipeline, share)
-    trace = run(program)
+    return program, _run(program)
+
+
+def _run(program: Program, begin: Sequence[int] | None = None) -> Trace:
+    trace = run(program, begin)
     problem = deadlock(program, trace)
     if problem is not None:
         raise PlanError(problem)
-    return program, trace
+    return trace

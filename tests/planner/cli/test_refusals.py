@@ -266,6 +266,7 @@ UNHEEDED = [
     (["solve", "GRAPH", "--devices", "2", "--rule", "published", "--memory", "1GiB"], ("--memory 1GiB", "pipedream")),
     (["solve", "GRAPH", "--devices", "2", "--rule", "published", "--corrected"], ("--corrected", "pipedream")),
     (["solve", "GRAPH", "--devices", "2", "--rule", "published", "--replicas", "2"], ("--replicas 2", "PipeDream")),
+    (["solve", "GRAPH", "--devices", "2", "--rule", "published", "--objective", "period"], ("--objective period",)),
     (["run", "PLAN", "module:function", "--keep", "5"], ("--keep 5", "--checkpoint")),
     (["calibrate", "PLAN", "m:f", "MODEL", "--devices", "2", "--no-solve", "--time", "3"], ("--no-solve", "--time 3")),
 ]
