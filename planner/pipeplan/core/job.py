@@ -145,10 +145,6 @@ class Job:
         self._set("pin", _pins(_several(self.pin, "pin")))
         if any(not names for names in self.together):
             raise InputError("together names no layer; name those that one stage must hold, or leave it out")
-        if self.intra_layer and self.objective is Objective.PERIOD:
-            raise InputError(
-                "divided layers are planned for a step or a bottleneck; leave out intra_layer or the period"
-            )
         if self.optimizer not in list(OPTIMIZER_STATE):
             raise InputError(
                 f"optimizer {shown(self.optimizer)} is not known; choose from {', '.join(OPTIMIZER_STATE)}"

@@ -252,7 +252,6 @@ UNHEEDED = [
     (["explain", "MODEL", "--devices", "2", "--objective", "bottleneck"], ("--objective bottleneck", "step")),
     (["explain", "MODEL", "--devices", "2", "--objective", "period"], ("--objective period", "step")),
     (["solve", "MODEL", "--devices", "2", "--objective", "period", "--schedules", "any"], ("'any'", "'step'")),
-    (["solve", "MODEL", "--devices", "2", "--objective", "period", "--intra-layer"], ("intra_layer", "period")),
     (["solve", "MODEL", "--devices", "2", "--objective", "period", "--robust", "5%"], ("'period'", "'step'")),
     (["explain", "PLAN", "--memory", "1GiB", "--zero1"], ("--memory 1GiB", "--zero1", "is a plan")),
     (["explain", "PLAN", "--time", "5"], ("--time 5", "is a plan")),

@@ -46,7 +46,7 @@ HARMLESS = {
 def _kinds() -> dict[str, Callable[[], Plan]]:
     chain = model_of([7, 5, 9, 6, 8], saved=[8] * 5, output=[4, 2, 6, 2, 4], parameters=[40] * 5, update=[3] * 5,
                      sizes=(1, 2, 4))  # fmt: skip
-    slow_end = model_of([7, 5, 9, 6, 8], saved=[8] * 5, parameters=[40] * 5, update=[3, 3, 3, 3, 60])
+    slow_end = model_of([7, 5, 9, 6, 8], saved=[8] * 5, parameters=[40] * 5, update=[3, 3, 3, 3, 400])
     tied = replace(chain, ties=(Tie(("l0", "l4"), 40),))
     boxes = replace(
         equal_devices(1), nodes=(Node(("unit", "unit"), Link(10**9, 2)),) * 2, network=Link(10**8, 5), name="boxes"
