@@ -239,7 +239,8 @@ def solve(
 def _check_robust(job: Job) -> None:
     if job.objective is not Objective.STEP:
         raise InputError(
-            "a robust choice compares perturbed steps, and the bottleneck has none; ask for the objective 'step'"
+            f"a robust choice compares perturbed steps, not what the objective {job.objective.value!r} minimises; ask "
+            "for the objective 'step'"
         )
     if job.intra_layer:
         raise InputError("a robust choice supports plans of whole layers only; leave out robust or intra_layer")

@@ -168,7 +168,8 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
             there, home = there + sum(send[:s]), home + sum(back[:s])
         elif waits:
             there, home = there + sum(send[:s]), home + sum(back[: max(s - 1, 0)])
-        sides += [there + many[s] * work[s] + home + after, there + many[s] * (work[s] + weight[s]) + ending[s]]
+        own = there if p.objective == "step" else 0  # in a long run a stage does not wait for those before it
+        sides += [there + many[s] * work[s] + home + after, own + many[s] * (work[s] + weight[s]) + ending[s]]
     alone = after + sum(forward) + sum(backward) + 2 * sum(latency)
     if p.overlap != "stream":
         alone += sum(send) + sum(back)
@@ -223,7 +224,7 @@ def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False, plain=False)
     linked = draw(st.sampled_from([0, 1, 5]))
     memory = "free" if roomy else draw(st.sampled_from(["free", "tight", "tight", "scarce"]))
     equal = draw(st.booleans())
-    kind = draw(st.sampled_from(["step", "step", "step", "bottleneck"]))
+    kind = draw(st.sampled_from(["step", "step", "period", "bottleneck"]))
 
     def table(rows, columns, top):
         values = rng.integers(0, top + 1, (rows, columns))
@@ -245,7 +246,7 @@ def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False, plain=False)
             counts(depth) if rng.integers(2) else (),
             ((0, tuple(rng.integers(0, 9 * largest, n - 1).tolist())),) if depth > 1 and rng.integers(2) else (),
         )
-        for _ in range(draw(st.integers(0, cuts)) if kind == "step" else 0)
+        for _ in range(draw(st.integers(0, cuts)) if kind != "bottleneck" else 0)
     )
     problem = ChainPartition(
         forward=table(depth, n, largest),
@@ -298,7 +299,7 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
     found["alternating"] = draw(st.booleans())
     if problem.objective == "bottleneck" and draw(st.booleans()):
         found["samples"] = many * draw(st.integers(1, 4))
-    if problem.objective == "step" and depth > 1 and draw(st.booleans()):
+    if problem.objective != "bottleneck" and depth > 1 and draw(st.booleans()):
         found["resources"] = tuple(random_resource(rng, problem, largest) for _ in range(draw(st.integers(1, 2))))
     if draw(st.booleans()):
         found["warm_up"] = rng.integers(0, many + 2, depth)

@@ -1,9 +1,13 @@
 """The main door: what comes out when the search is cut short, and what the answer promises."""
 
+from pathlib import Path
+
 import pytest
 
-from helpers.instances import equal_devices, fat_head, tiny_chain, two_kinds_of_device
+from helpers.instances import equal_devices, fat_head, model_of, tiny_chain, two_kinds_of_device
+from pipeplan.analysis.explain import explain_plan
 from pipeplan.core.errors import InputError
+from pipeplan.core.plan import Plan
 from pipeplan.solve import solve
 from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.report import Status, Stop
@@ -49,6 +53,25 @@ def test_both_solvers_give_one_value() -> None:
     """CP-SAT and CBC agree."""
     values = {solve(tiny_chain(), equal_devices(2), batch=8, backend=name).value for name in SOLVERS}
     assert len(values) == 1
+
+
+def test_in_a_long_run_later_updates_are_hidden(tmp_path: Path) -> None:
+    """The period is proved, less than the step of the same plan, and stands in the plan's file beside it."""
+    model = model_of([4, 4, 4], parameters=[1, 1, 1], update=[0, 0, 30])
+    step, long_run = (
+        solve(model, equal_devices(3), batch=4, depths=(3,), objective=objective) for objective in ("step", "period")
+    )
+    plan = long_run.plan
+    assert long_run.status is Status.OPTIMAL
+    assert long_run.value == plan.period < plan.step_time
+    assert long_run.value < step.value == step.plan.step_time
+    assert step.plan.period is None
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json").value == long_run.value
+    assert "period in a long run" in str(long_run)
+    assert long_run.as_json()["period_s"] == long_run.value / 1e9
+    with pytest.raises(InputError, match="long run"):
+        explain_plan(plan)
 
 
 def test_a_step_needs_a_batch() -> None:

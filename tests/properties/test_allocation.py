@@ -9,11 +9,12 @@ from helpers.allocations import brute_force, chain_allocations, every_allocation
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation
 from pipeplan_formulations.common.mip import SOLVERS
+from pipeplan_formulations.common.objective import OBJECTIVES
 from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
-@given(chain_allocations())
+@given(chain_allocations(objectives=OBJECTIVES))
 @settings(max_examples=250, deadline=None)
 def test_the_dynamic_programme_and_search_equal_brute_force(problem: ChainAllocation) -> None:
     """Objective, bound and status are those of all allocations tried one by one, infeasible instances included."""
@@ -28,7 +29,7 @@ def test_the_dynamic_programme_and_search_equal_brute_force(problem: ChainAlloca
     assert objective(problem, report.solution) == best
 
 
-@given(chain_allocations())
+@given(chain_allocations(objectives=OBJECTIVES))
 @settings(max_examples=200, deadline=None)
 def test_memory_and_value_equal_an_independent_evaluation(problem: ChainAllocation) -> None:
     """The formulation and an independent evaluation agree on every allocation: fit, recomputation, value."""
@@ -43,7 +44,7 @@ def test_memory_and_value_equal_an_independent_evaluation(problem: ChainAllocati
             assert memory(problem, stages, s, again) <= problem.limit[stages[s].kind]
 
 
-@given(chain_allocations())
+@given(chain_allocations(objectives=OBJECTIVES))
 @settings(max_examples=150, deadline=None)
 def test_the_frontier_bounds_every_number_of_units(problem: ChainAllocation) -> None:
     """No allocation beats the frontier's entry for the units that it uses, and an entry is impossible if none fits."""
@@ -64,7 +65,7 @@ def test_the_frontier_bounds_every_number_of_units(problem: ChainAllocation) -> 
             assert bounds[used] == best[used]
 
 
-@given(chain_allocations())
+@given(chain_allocations(objectives=OBJECTIVES))
 @settings(max_examples=100, deadline=None)
 def test_no_time_still_gives_a_bound(problem: ChainAllocation) -> None:
     """With no time at all the bound never exceeds the optimum, and an incumbent, if any, is a real one."""
@@ -78,7 +79,7 @@ def test_no_time_still_gives_a_bound(problem: ChainAllocation) -> None:
         assert objective(problem, report.solution) == report.objective
 
 
-@given(chain_allocations(), st.integers(-3, 3))
+@given(chain_allocations(objectives=OBJECTIVES), st.integers(-3, 3))
 @settings(max_examples=200, deadline=None)
 def test_a_cutoff_saves_work_and_loses_nothing_below_it(problem: ChainAllocation, offset: int) -> None:
     """An optimum below the cutoff is found and proved; otherwise the bound reaches the cutoff, not the optimum."""
@@ -153,7 +154,7 @@ def test_solvers_of_rows_equal_brute_force(backend: str, problem: ChainAllocatio
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", SOLVERS)
-@given(problem=chain_allocations())
+@given(problem=chain_allocations(objectives=OBJECTIVES))
 @settings(max_examples=500, deadline=None)
 def test_solvers_of_rows_equal_brute_force_on_many(backend: str, problem: ChainAllocation) -> None:
     """The same on five hundred instances of up to six layers and four devices."""

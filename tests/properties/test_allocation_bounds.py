@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from helpers.allocations import chain_allocations, every_allocation, reduction
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
-from pipeplan.simulate import simulate
+from pipeplan.simulate import period, simulate
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, Place
 from pipeplan_formulations.allocation.endings import with_second_ending
 
@@ -95,10 +96,12 @@ def _stage(problem: ChainAllocation, stages: Allocation, s: int) -> Stage:
 @given(chain_allocations(), st.integers(0, 2**32 - 1), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, shared: bool) -> None:
-    """Every family, with the problem's k and warm-up, on separate links or shared cards."""
+    """Every family, with the problem's k and warm-up, on separate links or shared cards; also in a long run."""
     problem = played(problem)
     stages = drawn(problem, seed)
-    assert problem.evaluate(stages) <= makespan(problem, stages, shared)
+    schedule, pipeline = as_run(problem, stages, shared)
+    assert problem.evaluate(stages) <= simulate(schedule, pipeline).makespan
+    assert replace(problem, objective="period").evaluate(stages) <= period(schedule, pipeline)
 
 
 @given(chain_allocations(), st.integers(0, 2**32 - 1), st.booleans())
@@ -182,6 +185,11 @@ def drawn(problem: ChainAllocation, seed: int) -> Allocation:
 
 def makespan(problem: ChainAllocation, stages: Allocation, shared: bool) -> int:
     """Makespan of the family with the problem's in-flight counts."""
+    return simulate(*as_run(problem, stages, shared)).makespan
+
+
+def as_run(problem: ChainAllocation, stages: Allocation, shared: bool) -> tuple[Schedule, Pipeline]:
+    """The family with the problem's in-flight counts, and the pipeline."""
     pipeline = laid_out(problem, stages, shared)
     held = tuple(problem.in_flight_counts(stages))
     if problem.in_flight_rule == "non_increasing":
@@ -191,7 +199,7 @@ def makespan(problem: ChainAllocation, stages: Allocation, shared: bool) -> int:
         family = FAMILIES[FLIGHTS[problem.in_flight_rule]]
         schedule = family.write(pipeline.replicas, problem.micro_batches)
         assert held == family.in_flight(pipeline.replicas, problem.micro_batches)
-    return simulate(schedule, pipeline).makespan
+    return schedule, pipeline
 
 
 @given(chain_allocations(), st.integers(0, 2**32 - 1))

@@ -1,6 +1,7 @@
 """Bounds (4), (5), (8) and (9) against the simulator, for the schedules of all families."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from math import lcm
 from random import Random
@@ -14,7 +15,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
-from pipeplan.simulate import simulate
+from pipeplan.simulate import period, simulate
 from pipeplan_formulations.partition import ChainPartition, LinkResource
 
 widths = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
@@ -68,9 +69,11 @@ def shared_resources(pipeline: Pipeline, micro_batches: int) -> Iterator[LinkRes
 
 
 def check(schedule: Schedule, pipeline: Pipeline, micro_batches: int, in_flight: tuple[int, ...] | None) -> None:
-    """Compare the bound of the only partition with the simulated step."""
+    """Compare the bounds of the only partition with the simulated step, and with the period of a long run."""
     problem = as_partition(pipeline, micro_batches, in_flight)
-    assert problem.evaluate(tuple(range(problem.layers + 1))) <= simulate(schedule, pipeline).makespan
+    only = tuple(range(problem.layers + 1))
+    assert problem.evaluate(only) <= simulate(schedule, pipeline).makespan
+    assert replace(problem, objective="period").evaluate(only) <= period(schedule, pipeline)
 
 
 @given(widths, st.integers(1, 12), st.sampled_from(sorted(FAMILIES)), st.integers(0, 2**32))

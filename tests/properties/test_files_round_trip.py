@@ -202,6 +202,7 @@ def plans(draw: st.DrawFn) -> Plan:
             limits=row(whole, ranks),
             tied=draw(st.sampled_from([(), ((0, len(replicas) - 1),)])),
         ),
+        period=draw(st.none() | whole),
     )
 
 

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from helpers.allocations import chain_allocations, every_allocation, meets_constraints, objective
 from pipeplan_formulations.allocation import ChainAllocation, FurthestEnd
 from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.objective import OBJECTIVES
 from pipeplan_formulations.common.report import Limits
 
 TIME = Limits(time=60)
 
 
-@given(chain_allocations())
+@given(chain_allocations(objectives=OBJECTIVES))
 @settings(max_examples=250, deadline=None)
 def test_no_allocation_is_below_the_bound(problem: ChainAllocation) -> None:
     """The bound is at most the least objective, whatever the cutoff."""
@@ -31,7 +32,7 @@ def test_no_allocation_is_below_the_bound(problem: ChainAllocation) -> None:
         assert programme.lower_bound(0, cutoff) <= min(best, cutoff)
 
 
-@given(chain_allocations())
+@given(chain_allocations(objectives=OBJECTIVES))
 @settings(max_examples=200, deadline=None)
 def test_allocations_are_well_formed(problem: ChainAllocation) -> None:
     """Each holds every layer once, keeps to the cuts and the units, and fits unless the tables were optimistic."""

@@ -1,5 +1,6 @@
 """Mutations of the planner that the referee must notice."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -13,12 +14,14 @@ from pipeplan.costs.collectives import Ring
 from pipeplan.costs.pricing import Prices
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts
+from pipeplan.search.nodes import shapes
 from pipeplan.search.nodes.aggregate import AggregateNode
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.family import FamilyNode
 from pipeplan.search.nodes.partitions import PartitionsNode
 from pipeplan.search.nodes.shapes import ShapeTables
 from pipeplan.search.result import Result
+from pipeplan.search.space import candidates
 from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import FurthestEnd
@@ -191,3 +194,35 @@ def rough(document: dict[str, Any]) -> None:
     """A tenth less is good enough, so that much is left."""
     document["solve"]["gap"] = 0.1
     document["job"].pop("pin", None)
+
+
+def in_a_long_run(document: dict[str, Any]) -> bool:
+    """The time from step to step."""
+    return document["job"].get("objective") == "period"
+
+
+def slow_to_update(document: dict[str, Any]) -> None:
+    """The last layer's update takes as long as a few micro-batches."""
+    last = document["model"]["layers"][-1]["name"]
+    for profile in document["model"]["profiles"]:
+        cost = profile["costs"][last]
+        cost["update"] = 3 * (cost["forward"] + cost["backward"] + 1)
+
+
+def test_periods_bounded_like_steps_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a long run a stage does not wait for those before it in every step: a step's bound may be above the best."""
+    partition_problem, terms = candidates.partition_problem, shapes._Terms
+    monkeypatch.setattr(
+        candidates, "partition_problem", lambda *counts: replace(partition_problem(*counts), objective="step")
+    )
+    monkeypatch.setattr(shapes, "_Terms", lambda **parts: terms(**{**parts, "objective": "step"}))
+    assert "above the optimum" in noticed(in_a_long_run, slow_to_update)
+
+
+@pytest.mark.parametrize("room", ["pipeplan.simulate", "pipeplan.simulate.recurrence"])
+def test_periods_without_what_other_stages_do_are_noticed(monkeypatch: pytest.MonkeyPatch, room: str) -> None:
+    """As if a step of the first stage always took as long as in a step by itself."""
+    monkeypatch.setattr(
+        sys.modules[room], "long_run", lambda advance, first, earliest: advance([0] * len(earliest))[first[0]]
+    )
+    assert noticed(in_a_long_run, slow_to_update)

@@ -37,7 +37,7 @@ class Plan:
 
 
 def evaluate(question: Question, prices: Prices, plan: Plan) -> int:
-    """Nanoseconds of a step, or the largest load where that is the objective."""
+    """Nanoseconds of a step, or the period or the largest load where that is the objective."""
     micro_batches = question.batch // plan.size
     reduce = prices.reductions(plan.groups, plan.size, plan.layers)
     stages = [
@@ -50,7 +50,8 @@ def evaluate(question: Question, prices: Prices, plan: Plan) -> int:
     lists = write(plan.family, plan.replicas, micro_batches, {s for group in tied for s in group})
     first = [sum(plan.replicas[:s]) for s in range(len(stages))]
     homes = [range(a, a + r) for a, r in zip(first, plan.replicas, strict=True)]
-    return simulate.simulate(lists, homes, stages, ways, question.overlap, plan.family.lanes, tied).time
+    run = lists, homes, stages, ways, question.overlap, plan.family.lanes, tied
+    return simulate.period(*run) if question.job["objective"] == "period" else simulate.simulate(*run).time
 
 
 def complete(

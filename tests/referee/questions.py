@@ -24,6 +24,9 @@ def question(seed: int, large: bool = False) -> Document:
     levels = Random(f"levels {'large' if large else 'small'} {seed}")
     if _often(levels, 0.3):
         job["zero"] = levels.choice(([2], [3], [3], [0, 1], [0, 3], [1, 2], [0, 1, 2, 3]))
+    steps = "objective" not in job and "any" not in job.get("schedules", ()) and "intra_layer" not in job
+    if steps and _often(Random(f"period {'large' if large else 'small'} {seed}"), 0.25):
+        job["objective"] = "period"
     for kind, entry in cluster["devices"].items():
         if _often(Random(f"{kind} hides {'large' if large else 'small'} {seed}"), 0.2):
             entry["hides_collectives"] = False

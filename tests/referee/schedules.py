@@ -80,11 +80,11 @@ def names(asked: Sequence[str], overlap: str, objective: str) -> tuple[str, ...]
 def families(question_names: Sequence[str], replicas: Sequence[int], count: int, objective: str) -> list[Family]:
     """Every family with its counts. An endless pipeline is filled however few micro-batches a step has."""
     found: list[Family] = []
-    endless = count if objective == "step" else max(count, 2 * sum(replicas))
+    endless = count if objective != "bottleneck" else max(count, 2 * sum(replicas))
     for name in question_names:
         if name != "1f1b":
             found.append(Family(name, counts(name, replicas, endless)))
-        elif objective == "step":
+        elif objective != "bottleneck":
             found += [Family(name, chosen) for chosen in free_counts(replicas, count)]
         else:
             found.append(Family(name, counts("1f1b-sno", replicas, endless)))

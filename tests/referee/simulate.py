@@ -21,9 +21,13 @@ class DeadlockError(Exception):
 
 @dataclass
 class Step:
-    """Start and end of every action, by its number (device by device, in list order)."""
+    """Start and end of every action, by its number (device by device, in list order).
+
+    ``turns``: of several steps one after another, in which of them each action is.
+    """
 
     actions: list[tuple[int, Action]]
+    turns: list[int]
     start: dict[int, int] = field(default_factory=dict)
     end: dict[int, int] = field(default_factory=dict)
 
@@ -41,8 +45,9 @@ def simulate(
     overlap: str,
     lanes: int = 1,
     tied: Sequence[set[int]] = (),
+    turns: int = 1,
 ) -> Step:
-    """Run the lists.
+    """Run the lists, ``turns`` times one after another on each device.
 
     Parameters
     ----------
@@ -51,7 +56,8 @@ def simulate(
     ways : sequence of sequence of (Way, Way)
         For each boundary and remainder of a micro-batch's number, there and back.
     """
-    step = Step([(device, action) for device, order in enumerate(lists) for action in order])
+    every = [(k, device, action) for device, order in enumerate(lists) for k in range(turns) for action in order]
+    step = Step([(device, action) for _, device, action in every], [k for k, _, _ in every])
     plan = _Plan(step, homes, stages, ways, lanes, tied)
     events: list[tuple[int, int, int]] = []  # time, what, action
     queue: list[tuple[int, int]] = []  # readiness, action
@@ -123,6 +129,30 @@ def simulate(
     return step
 
 
+def period(
+    lists: Sequence[Sequence[Action]],
+    homes: Sequence[Sequence[int]],
+    stages: Sequence[Stage],
+    ways: Sequence[Sequence[tuple[Way, Way]]],
+    overlap: str,
+    lanes: int = 1,
+    tied: Sequence[set[int]] = (),
+) -> int:
+    """Nanoseconds from step to step in a long run, rounded up, and no more than one step takes; see `simulate`."""
+    for turns in (8, 32, 128):
+        step = simulate(lists, homes, stages, ways, overlap, lanes, tied, turns)
+        ends = [[0] * len(lists) for _ in range(turns)]
+        for i, end in step.end.items():
+            row = ends[step.turns[i]]
+            row[step.actions[i][0]] = max(row[step.actions[i][0]], end)
+        used = [device for device, order in enumerate(lists) if order]
+        for back in range(1, turns // 2):
+            gains = {ends[-1][device] - ends[-1 - back][device] for device in used}
+            if len(gains) == 1:
+                return min(-(-gains.pop() // back), max(ends[0]))
+    raise AssertionError(f"no rhythm in {turns} steps")
+
+
 class _Plan:
     """What waits for what: how many things each action misses, and whom its end, its lane and its tensor release."""
 
@@ -144,40 +174,43 @@ class _Plan:
         self.way: list[Way | None] = [None] * count
         self.groups: list[list[int]] = []
         self.meeting: dict[int, int] = {}
-        number = {(kind, s, m): i for i, (_, (kind, s, m)) in enumerate(step.actions) if kind in "FBIW"}
-        sums: dict[int, list[int]] = defaultdict(list)
+        turns = step.turns
+        number = {(kind, s, m, turns[i]): i for i, (_, (kind, s, m)) in enumerate(step.actions) if kind in "FBIW"}
+        sums: dict[tuple[int, int], list[int]] = defaultdict(list)
         last: dict[tuple[int, int], int] = {}  # device and lane
-        final: dict[tuple[int, int], int] = {}  # device and stage: the last backward in its list
+        final: dict[tuple[int, int, int], int] = {}  # device, stage and turn: the last backward in its list
         uses: dict[str, set[Way]] = defaultdict(set)
         for i, (device, (kind, s, m)) in enumerate(step.actions):
-            lane = int(lanes == 2 and kind != "F")
+            lane, k = int(lanes == 2 and kind != "F"), turns[i]
             if (device, lane) in last:
                 self._wait(i, self.behind, last[device, lane])
             if lanes == 2 and kind == "F" and (device, 1) in last:
                 self._wait(i, self.after, last[device, 1])
             last[device, lane] = i
             if kind == "F" and s > 0:
-                self._wait(i, self.readers, number["F", s - 1, m])
+                self._wait(i, self.readers, number["F", s - 1, m, k])
             if kind in "BI":
-                self._wait(i, self.after, number["F", s, m])
+                self._wait(i, self.after, number["F", s, m, k])
                 if s + 1 < len(stages):
-                    self._wait(i, self.readers, number[("B" if ("B", s + 1, m) in number else "I"), s + 1, m])
+                    self._wait(i, self.readers, number[("B" if ("B", s + 1, m, k) in number else "I"), s + 1, m, k])
             if kind == "W":
-                self._wait(i, self.after, number["I", s, m])
+                self._wait(i, self.after, number["I", s, m, k])
             if kind in "BIW":
-                final[device, s] = i
-            if kind in "RU" and (device, s) in final:
-                self._wait(i, self.after, final[device, s])
+                final[device, s, k] = i
+            if kind in "RU" and (device, s, k) in final:
+                self._wait(i, self.after, final[device, s, k])
             if kind == "R":
-                sums[s].append(i)
+                sums[s, k].append(i)
             if kind == "F" and s + 1 < len(stages):
                 self.way[i] = ways[s][m % len(ways[s])][0]
             if kind in "BI" and s > 0:
                 self.way[i] = ways[s - 1][m % len(ways[s - 1])][1]
-        for group in [{s} for s in sums if not any(s in other for other in tied)] + list(tied):
-            for i in (members := [i for s in sorted(group) for i in sums[s]]):
-                self.meeting[i] = len(self.groups)
-            self.groups.append(members)
+        alone = [{s} for s in {s for s, _ in sums} if not any(s in other for other in tied)]
+        for k in range(1 + max(turns, default=0)):
+            for group in [*alone, *tied]:
+                for i in (members := [i for s in sorted(group) for i in sums[s, k]]):
+                    self.meeting[i] = len(self.groups)
+                self.groups.append(members)
         for s, row in enumerate(ways):  # a link that one pair of replicas has for itself needs no queue
             for m, pair in enumerate(row):
                 for back, way in enumerate(pair):

@@ -80,7 +80,7 @@ def contradiction(question: Question) -> str | None:
     if question.level > 1:
         if question.ties:
             return "sharded weights that layers share"
-        if job["objective"] == "bottleneck" or job["intra_layer"] or (job["depths"] and 1 not in job["depths"]):
+        if job["objective"] != "step" or job["intra_layer"] or (job["depths"] and 1 not in job["depths"]):
             return "sharded gradients in anything but a step of one stage"
         if not space.family_names(question):
             return "sharded gradients on two lanes"
@@ -90,8 +90,10 @@ def contradiction(question: Question) -> str | None:
         return str(reason)
     if space.pins_clash(question):
         return "pins that contradict each other"
-    if "any" in schedules and job["objective"] == "bottleneck":
-        return "orders of a step do not change the bottleneck"
+    if "any" in schedules and job["objective"] != "step":
+        return "orders of a step are searched for the step only"
+    if job["intra_layer"] and job["objective"] == "period":
+        return "divided layers have no period"
     if "fbp-as" in schedules and question.overlap == "none":
         return "two lanes on devices that wait while they send"
     if job["intra_layer"] and question.overlap != "stream":
@@ -165,8 +167,9 @@ def _recount(verdict: Verdict, question: Question, prices: Prices, answer: Docum
     if answer["ranks"] != [device.number for own in groups for device in own]:
         say(f"ranks {answer['ranks']} are not the stages' devices in order")
     lanes = 2 if answer["two_lanes"] else 1
-    step = simulate.simulate(answer["lists"], homes, stages, ways, question.overlap, lanes, tied)
-    value = step.time
+    run = answer["lists"], homes, stages, ways, question.overlap, lanes, tied
+    step = simulate.simulate(*run)
+    value = simulate.period(*run) if job["objective"] == "period" else step.time
     if step.time != answer["makespan"]:
         say(f"the step takes {step.time}, it says {answer['makespan']}")
     if job["objective"] == "bottleneck":

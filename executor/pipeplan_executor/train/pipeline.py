@@ -232,7 +232,11 @@ class Pipeline:
     def compute(
         self, inputs: Batch | None, targets: Batch | None, *, update: bool = True, weight: float = 1.0
     ) -> dict[int, float]:
-        """Run the step of `step`; return the weighted losses of micro-batches whose last stage is here."""
+        """Run the step of `step`; return the weighted losses of micro-batches whose last stage is here.
+
+        No rank waits for the others at its end, as in the steps of ``--objective period``. `shared_loss` tells all
+        ranks the mean loss, now or many steps later.
+        """
         self._updates = update
         self.updates.begin()
         parts = self._parts(inputs, self.holds_first), self._parts(targets, self.holds_last)

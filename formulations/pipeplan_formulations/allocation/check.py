@@ -1,6 +1,7 @@
 """Validation of a chain allocation instance."""
 
 from pipeplan_formulations.allocation.tables import AllocationTables
+from pipeplan_formulations.common.objective import OBJECTIVES
 from pipeplan_formulations.common.report import BeyondIntegersError
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
@@ -17,7 +18,7 @@ def check(problem: AllocationTables) -> None:
         raise ValueError(f"a node has at least one unit, not {int(problem.node.min())}")
     for name, choices in {
         "overlap": ("none", "copy", "stream"),
-        "objective": ("step", "bottleneck"),
+        "objective": OBJECTIVES,
         "in_flight_rule": ("sno", "so", "fbp", "full", "non_increasing"),
     }.items():
         if getattr(problem, name) not in choices:

@@ -183,7 +183,7 @@ class FurthestEnd:
         """The last end with which each stage stays within the target; its start if there is none."""
         problem, prefix = self._problem, self._problem.prefix
         forward, backward = prefix["forward"][own.kind], prefix["backward"][own.kind]
-        step, work = problem.objective == "step", forward + backward
+        step, work = problem.objective != "bottleneck", forward + backward
         first = start == 0
         room = (target - head) // own.share if step else target * problem.divisor // own.share
         # Bisection between the start and the last end whose work alone is within the target.

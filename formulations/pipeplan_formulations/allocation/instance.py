@@ -52,6 +52,9 @@ Each stage's gradients are reduced, and its weights updated, after its own last 
 (7)  T ≥ G_s + M_w (F + B) + E_s                            with F + B + f + ĝ instead if devices wait
      G_{s+1} = G_s + F + l + f                              without f if tensors are sent as they are made (stream)
 
+The objective ``period`` is the time from step to step in a long run. There G_s is 0 in (7): a stage waits for those
+before it, but not anew in each step.
+
 A link between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ micro-batches, widths counted in devices.
 The objective ``bottleneck`` is the time per sample of an endless pipeline, with N samples per step. It is the largest
 ⌈(M_w (F + B) + R) / N⌉ (F + B + f + ĝ if devices wait), R the stage's gradient reduction, and, if devices do not wait,
@@ -189,7 +192,8 @@ class ChainAllocation(AllocationTables):
                 ended,
                 ahead + stage_load(self.overlap, many, forward, backward, send, into, self.finish(place)),
             )
-            ahead += ahead_step(self.overlap, forward, send, latency)
+            if self.objective == "step":
+                ahead += ahead_step(self.overlap, forward, send, latency)
         if self.objective == "bottleneck":
             return least
         return max(ended, max(least, head + delay) + self.finish(stages[0]))

@@ -17,6 +17,7 @@ from pipeplan_formulations.allocation.terms import Overlap
 from pipeplan_formulations.common.exposed import Exposed, Indices
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables
 from pipeplan_formulations.common.mode import Mode
+from pipeplan_formulations.common.objective import Objective
 from pipeplan_formulations.common.recomputation import shared_recomputation
 from pipeplan_formulations.common.span_options import SpanOptions
 
@@ -49,7 +50,7 @@ class AllocationTables(LayerTables):
     samples : int, optional
         N; by default M.
     overlap : 'none', 'copy' or 'stream'
-    objective : 'step' or 'bottleneck'
+    objective : 'step', 'period' or 'bottleneck'
     in_flight_rule : 'sno', 'so', 'fbp', 'full' or 'non_increasing'
     alternating : bool
         True if no stage runs more than k forwards before its first backward; then the third e of (4) holds.
@@ -84,7 +85,7 @@ class AllocationTables(LayerTables):
     widths: tuple[int, ...] = (1,)
     unit: int = 1
     overlap: Overlap = "copy"
-    objective: Literal["step", "bottleneck"] = "step"
+    objective: Objective = "step"
     in_flight_rule: InFlightRule = "sno"
     alternating: bool = True
     phases: bool = False
@@ -110,7 +111,7 @@ class AllocationTables(LayerTables):
     @property
     def drains(self) -> bool:
         """True if (5) or (6) applies."""
-        return self.objective == "step" and (self.alternating or (self.phases and len(self.widths) == 1))
+        return self.objective != "bottleneck" and (self.alternating or (self.phases and len(self.widths) == 1))
 
     @property
     def divisor(self) -> int:

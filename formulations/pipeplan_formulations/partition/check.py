@@ -1,5 +1,6 @@
 """Validation of a chain partition instance."""
 
+from pipeplan_formulations.common.objective import OBJECTIVES
 from pipeplan_formulations.partition.tables import PartitionTables
 
 
@@ -17,8 +18,8 @@ def check(problem: PartitionTables) -> None:
     _check_counts(problem)
     if problem.overlap not in ("none", "copy", "stream"):
         raise ValueError(f"overlap is {problem.overlap!r}; choose none, copy or stream")
-    if problem.objective not in ("step", "bottleneck"):
-        raise ValueError(f"objective is {problem.objective!r}; choose step or bottleneck")
+    if problem.objective not in OBJECTIVES:
+        raise ValueError(f"objective is {problem.objective!r}; choose from {', '.join(OBJECTIVES)}")
     for tie in problem.ties:
         if tie.layers[-1] >= layers:
             raise ValueError(f"a tie joins layers {tie.layers}; there are {layers} layers")
@@ -26,8 +27,8 @@ def check(problem: PartitionTables) -> None:
             raise ValueError(f"a tie has numbers for {len(tie.resident)} stages; there are {stages}")
     if problem.weight is not None and (problem.objective != "step" or problem.paths):
         raise ValueError("split backwards go with objective step, and without path cuts, whose backwards are whole")
-    if problem.paths and problem.objective != "step":
-        raise ValueError("path cuts bound the step time; the bottleneck objective has none")
+    if problem.paths and problem.objective == "bottleneck":
+        raise ValueError("path cuts bound steps; the bottleneck objective has none")
     _check_resources(problem, stages, layers)
     for path in problem.paths:
         if path.sizes != (stages, stages, stages, stages, stages - 1, stages - 1):
@@ -37,8 +38,8 @@ def check(problem: PartitionTables) -> None:
 
 
 def _check_resources(problem: PartitionTables, stages: int, layers: int) -> None:
-    if problem.resources and problem.objective != "step":
-        raise ValueError("link resources bound the step time; the bottleneck objective has none")
+    if problem.resources and problem.objective == "bottleneck":
+        raise ValueError("link resources bound steps; the bottleneck objective has none")
     for resource in problem.resources:
         rows = [resource.busy] if resource.beyond is None else [resource.busy, resource.beyond]
         if not 0 <= resource.link <= stages - 1 - len(rows):

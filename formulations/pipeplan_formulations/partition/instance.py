@@ -52,6 +52,11 @@ this means any schedule that runs at most k_s forwards of a stage before its fir
      none      (M_s − 1) (F_s + f_s),   (M_s − 1) (B_s + g_{s−1})
      stream    (M_s − 1) F_s,   (M_s − 1) B_s,   m_s f_s − F_s,   m_s g_s − B_{s+1}
 
+Objective ``period`` is the same for the time from step to step in a long run. There stage s does not wait in each step
+for the stages before it, so (4b) is
+
+(4b) T ≥ M_s w_s + E_s
+
 (6)  T ≥ q + Σ_s (α_s F_s + β_s B_s + υ_s U_s + ρ_s R_s) + Σ_s (φ_s f_s + γ_s g_s)   for each `PathCut`.
 
 (8)  T ≥ R + max(M_s − k_s, 0) F_s + (M_s − 1) B_s       (none: F_s + f_s and B_s + g_{s−1}), if ``alternating``.
@@ -87,7 +92,7 @@ Equations and functions, by module:
                        `link_positions.add_link_positions`; for each start `windows.windows`
 X_s                    `memory.SpanRecomputation`, `ChainPartition.recompute`
 (2)                    `terms.load`
-(3)                    `objective.period`, `objective.per_sample`; programme `minmax.solve_minmax`
+(3)                    `objective.stage_per_sample`, `objective.link_per_sample`; programme `minmax.solve_minmax`
 (4), p_t and q_t       `terms.ahead`, `terms.behind`; R_s: `objective.reductions`, as rows
                        `mip.exposed.exposed_reduction`
 (5), (8), (12)         `terms.delays`

@@ -69,7 +69,7 @@ def _stage_times(
             times[again.stage] += Expression(
                 {again.number: scale.down(int(problem.forward[again.stage, again.layers[0]]))}
             )
-    if name == "update" and problem.objective == "step":
+    if name == "update" and problem.objective != "bottleneck":
         for tie in problem.ties:
             for s, update in enumerate(scale.down(np.array(tie.update)).tolist()):
                 times[s] += update * tie_flags.has_copy(tie, s) if update else 0
@@ -144,6 +144,7 @@ def _step(
 ) -> None:
     """Add (4), then (5), (8) and (9). ``ending`` is E_s of each stage, ``weight`` V_s."""
     # ``head`` is H_s = E_0 + Σ (p_t + q_t), ``way`` is Σ p_t, both over the stages before.
+    # In a long run (4b) is about the stage alone, so ``way`` stays 0.
     head, way = ending[0] + weight[0], Expression({})
     ending = [e + count.stage * v for e, v, count in zip(ending, weight, problem.through, strict=True)]
     for s, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
@@ -157,7 +158,8 @@ def _step(
         return_out = Expression({}) if final else stages[s + 1][3]
         there = ahead(problem.overlap, forward, latency, send)
         head = model.define(head + there + behind(problem.overlap, backward, latency, return_in, return_out))
-        if not final and any(e.terms or e.constant for e in ending[s + 1 :]):
+        counts_way = problem.objective == "step" and not final
+        if counts_way and any(e.terms or e.constant for e in ending[s + 1 :]):
             way = model.define(way + there)
 
     def held(link: int, row: Array) -> Expression:

@@ -1,12 +1,13 @@
 """The objective of a partition: the largest right side of (3), or of (4) to (9)."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.common.objective import Objective
 from pipeplan_formulations.partition.parts import LinkResource, PathCut
 from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
 from pipeplan_formulations.partition.terms import Counts, Number, Overlap, ahead, behind, delays, load
@@ -34,7 +35,7 @@ class Terms(Protocol):
         ...
 
     @property
-    def objective(self) -> Literal["step", "bottleneck"]:
+    def objective(self) -> Objective:
         """Which T is minimised."""
         ...
 
@@ -118,8 +119,10 @@ def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number
     stages = list(zip(forward, backward, out, into, strict=True))
     loads = [load(problem.overlap, *times) for times in stages]
     if problem.objective == "bottleneck":
-        shares = [period(problem, c.stage, w, r) for c, w, r in zip(problem.through, loads, reduce, strict=True)]
-        busy = [per_sample(problem, c.out, x) for c, x in zip(problem.through, link, strict=False)]
+        shares = [
+            stage_per_sample(problem, c.stage, w, r) for c, w, r in zip(problem.through, loads, reduce, strict=True)
+        ]
+        busy = [link_per_sample(problem, c.out, x) for c, x in zip(problem.through, link, strict=False)]
         return largest(*shares, *(busy if problem.overlap != "none" else []), 0)
 
     # (4): ``head`` is H_s with E_0 (and V_0), ``slack`` the part of it that (4b) does without: E_0 + Σ q_t.
@@ -128,7 +131,8 @@ def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number
     latencies = [*problem.latency]
     for t, (count, work) in enumerate(zip(problem.through, loads, strict=True)):
         ending = update[t] + reduce[t] + count.stage * weight[t]
-        least.append(head + count.stage * work + largest(0, ending - slack))
+        spared = slack if problem.objective == "step" else head  # in a long run (4b) is about the stage alone
+        least.append(head + count.stage * work + largest(0, ending - spared))
         latency = latencies[t] if t < len(link) else 0
         returned = back[t] if t < len(link) else 0
         later = behind(problem.overlap, backward[t], latency, into[t], returned)
@@ -144,12 +148,12 @@ def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number
     return largest(*least, head + largest(*longest), *map(sums.length, problem.paths))
 
 
-def per_sample(problem: Terms, count: int, time: int) -> int:
+def link_per_sample(problem: Terms, count: int, time: int) -> int:
     """(3) of a link that carries ``count`` micro-batches per step: its busy time per sample, rounded down."""
     return count * time // problem.divisor
 
 
-def period(problem: Terms, count: int, time: Nanoseconds, once: Nanoseconds) -> Nanoseconds:
+def stage_per_sample(problem: Terms, count: int, time: Nanoseconds, once: Nanoseconds) -> Nanoseconds:
     """(3) of a stage with ``count`` micro-batches and the time ``once`` per step: its busy time per sample."""
     return -(-(count * time + once) // problem.divisor)
 

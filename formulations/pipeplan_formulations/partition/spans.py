@@ -19,9 +19,9 @@ from pipeplan_formulations.partition.objective import (
     Hop,
     copies_update,
     delays_of_resources,
-    per_sample,
-    period,
+    link_per_sample,
     reductions,
+    stage_per_sample,
 )
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
 from pipeplan_formulations.partition.windows import Windows
@@ -52,11 +52,11 @@ class Spans:
     ends : array, shape (A, W)
         b of each entry (clipped to n in closed ones).
     work : array, shape (A, W)
-        M_s w_s for 'step'; the loads of (3) for 'bottleneck'.
+        M_s w_s; the loads of (3) for 'bottleneck'.
     advance : array, shape (A, W)
         Increase of R: p_s + q_s. For stage 0 it includes E_0.
     behind : array, shape (A, W)
-        q_s, which is `advance` less p_s. For stage 0 it includes E_0; 0 in closed spans.
+        q_s, which is `advance` less p_s; for 'period' p_s + q_s. For stage 0 it includes E_0; 0 in closed spans.
     delay : array, shape (A, W)
         Largest e of (5), (8) and (9) of the stage.
     ending : array, shape (A, W), or int
@@ -106,9 +106,9 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
     per_batch = load(problem.overlap, f, b, sent[ends], passed_back)
     if bottleneck:
         once = reductions(problem, np.array(s), begins, ends)
-        work = period(problem, count.stage, per_batch, once)
+        work = stage_per_sample(problem, count.stage, per_batch, once)
         if problem.overlap != "none":
-            work = np.maximum(work, per_sample(problem, count.out, busy[ends]))
+            work = np.maximum(work, link_per_sample(problem, count.out, busy[ends]))
         return Spans(starts, ends, np.where(closed, NEVER, work), nothing, nothing, nothing, 0)
     # V_s, E_s with its weight gradients (12), and q_s.
     weight = problem.prefix["weight"][s]
@@ -117,6 +117,7 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
     ending = own + count.stage * own_weight if problem.weight is not None else own
     latency = 0 if final else int(problem.latency[s])
     later = behind(problem.overlap, b, latency, passed_back, returned[ends]) + (0 if s else own + own_weight)
+    there = ahead(problem.overlap, f, latency, sent[ends])
     # Delays of (5) and (8), then of (9).
     every = [*delays(problem.overlap, count, f, b, sent[ends], passed_back, own_weight)]
     if problem.resources:
@@ -131,8 +132,8 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
         starts,
         ends,
         np.where(closed, NEVER, count.stage * per_batch),
-        np.where(closed, NEVER, ahead(problem.overlap, f, latency, sent[ends]) + later),
-        np.where(closed, 0, later),
+        np.where(closed, NEVER, there + later),
+        np.where(closed, 0, later if problem.objective == "step" else there + later),
         np.where(closed, NEVER, delay),
         ending,
     )

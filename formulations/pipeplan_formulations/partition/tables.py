@@ -5,13 +5,14 @@ The equations are in `pipeplan_formulations.partition.instance`, which gives eac
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.exposed import Exposed
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables, sums_before
+from pipeplan_formulations.common.objective import Objective
 from pipeplan_formulations.common.recomputation import shared_recomputation
 from pipeplan_formulations.common.span_options import SpanOptions
 from pipeplan_formulations.partition.parts import LinkResource, PathCut, Tie
@@ -37,11 +38,11 @@ class PartitionTables(LayerTables):
     micro_batches : int
         M ≥ 1.
     overlap : 'none', 'copy' or 'stream'
-    objective : 'step' or 'bottleneck'
+    objective : 'step', 'period' or 'bottleneck'
     paths : tuple of PathCut
-        Inequalities (6); only with objective 'step'.
+        Inequalities (6); not with objective 'bottleneck'.
     resources : tuple of LinkResource
-        Link resources of (9); only with objective 'step'.
+        Link resources of (9); not with objective 'bottleneck'.
     counts : array of int, optional
         M_s; by default M.
     link_counts : array of int, optional
@@ -81,7 +82,7 @@ class PartitionTables(LayerTables):
     in_flight: Array
     micro_batches: int
     overlap: Overlap = "copy"
-    objective: Literal["step", "bottleneck"] = "step"
+    objective: Objective = "step"
     paths: tuple[PathCut, ...] = ()
     resources: tuple[LinkResource, ...] = ()
     counts: Array | None = None

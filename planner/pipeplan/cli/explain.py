@@ -69,7 +69,7 @@ def _question(options: Namespace) -> "Explanation | Remedies":
     from pipeplan.solve import solve
 
     if options.objective != "step":
-        raise InputError("an explanation is about one step, which --objective bottleneck does not have; leave it out")
+        raise InputError(f"an explanation is about one step; leave out --objective {options.objective}")
     each = {name: value for name, value in limits(options).items() if name not in ("time_limit", "gap")}
     asked_limits(options.each)
     model = read_model(options)

@@ -71,6 +71,8 @@ def read_published(options: Namespace) -> "Published":
     from pipeplan.io.load import foreign_format
     from pipeplan.io.published import dnn_partitioning, pipedream, piper
 
+    if options.objective == "period":
+        raise InputError("the published rules have loads and no steps; leave out --objective period")
     path = Path(options.model)
     kind = foreign_format(path) if path.is_file() else None
     if kind not in _HEEDED:

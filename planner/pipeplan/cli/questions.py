@@ -62,7 +62,7 @@ def add_questions(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--intra-layer", action="store_true", help="neighbours may divide a layer (devices that stream, like FPGAs)"
     )
-    parser.add_argument("--objective", default="step", choices=("step", "bottleneck"))
+    parser.add_argument("--objective", default="step", choices=("step", "period", "bottleneck"))
     parser.add_argument("--merge-misbooked", action="store_true", help="PipeDream GNMT: fuse layers with mixed times")
     parser.add_argument(
         "--corrected", action="store_true", help="dnn-partitioning, Piper: corrected units of transfers"
@@ -177,7 +177,7 @@ def read_job(options: Namespace, model: "Model") -> "Job":
     from pipeplan.core.job import Job, Objective, Order, Recompute, default_batch
     from pipeplan.core.units import parse_bytes
 
-    if options.batch is None and options.objective == "step":
+    if options.batch is None and options.objective != "bottleneck":
         raise InputError("say how many samples a step has: --batch N")
     return Job(
         batch=default_batch(model) if options.batch is None else options.batch,

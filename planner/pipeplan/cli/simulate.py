@@ -19,20 +19,24 @@ def run(options: Namespace) -> int:
     from pipeplan.core.plan import Plan
     from pipeplan.core.units import format_bytes, format_time
     from pipeplan.report.plot.labels import device_labels
-    from pipeplan.simulate import simulate
+    from pipeplan.simulate import period, simulate
 
     try_outputs(options, files=("trace",), pictures=("plot",), inputs=("plan",))
     plan = Plan.load(options.plan)
-    timeline = simulate(plan.schedule, plan.pipeline)
+    timeline, long_run = simulate(plan.schedule, plan.pipeline), period(plan.schedule, plan.pipeline)
     labels = device_labels(plan)
     rows = [
         {"device": plan.ranks[rank], "busy_s": timeline.busy(rank) / 1e9, "peak_bytes": timeline.peaks[rank]}
         for rank in range(len(plan.ranks))
     ]
     if options.json:
-        lines = [json.dumps({"step_time_s": timeline.makespan / 1e9, "devices": rows}, indent=2)]
+        times = {"step_time_s": timeline.makespan / 1e9, "period_s": long_run / 1e9}
+        lines = [json.dumps({**times, "devices": rows}, indent=2)]
     else:
-        lines = [f"{plan.model} on {plan.cluster}: one step takes {format_time(timeline.makespan)} on paper"]
+        lines = [
+            f"{plan.model} on {plan.cluster}: one step takes {format_time(timeline.makespan)} on paper, in a long run "
+            f"{format_time(long_run)} from step to step"
+        ]
         for rank, device in enumerate(plan.ranks):
             share = timeline.busy(rank) / timeline.makespan if timeline.makespan else 0.0
             peak = format_bytes(timeline.peaks[rank])

@@ -15,11 +15,18 @@ OPTIMIZER_STATE = {"sgd": 0, "momentum": 1, "adam": 2}
 class Objective(StrEnum):
     """Objective to minimise.
 
-    ``STEP``: time of one synchronous step. ``BOTTLENECK``: the largest stage load of an endless pipeline.
+    ``STEP``: time of one synchronous step. ``PERIOD``: time from step to step in a long run, where a device begins its
+    next step without waiting for the others. ``BOTTLENECK``: the largest stage load of an endless pipeline.
     """
 
     STEP = "step"
+    PERIOD = "period"
     BOTTLENECK = "bottleneck"
+
+    @property
+    def simulated(self) -> bool:
+        """Whether values come from simulated steps; those of ``BOTTLENECK`` come from a formula."""
+        return self is not Objective.BOTTLENECK
 
 
 class Recompute(StrEnum):

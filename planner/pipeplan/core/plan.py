@@ -79,11 +79,14 @@ class Plan:
     ranks : tuple of int
         Index of each rank's device in the cluster.
     step_time, bound : int
-        Nanoseconds: the simulated time, and a proven lower bound over all plans of the searched space.
+        Nanoseconds: the simulated time, and a proven lower bound over all plans of the searched space: on their step
+        time, or on their period if the plan has one.
     pipeline : Pipeline
         Times, memory and transfers from which ``step_time`` was simulated.
     zero : int
         Level of ZeRO: what the replicas of a stage share out (`pipeplan.Job`).
+    period : int or None
+        Nanoseconds from step to step in a long run, if the plan was made for that.
     """
 
     model: str
@@ -100,6 +103,12 @@ class Plan:
     bound: int
     pipeline: Pipeline
     zero: int = 0
+    period: int | None = None
+
+    @property
+    def value(self) -> int:
+        """The time that ``bound`` bounds: the period, or without one the step time."""
+        return self.step_time if self.period is None else self.period
 
     @property
     def batch(self) -> int:

@@ -125,13 +125,14 @@ class PlanFile(Strict):
     optimizer: str
     step_time: Whole
     bound: Whole
-    gap: float | None = None  # follows from step_time and bound, so that none of the three can be altered alone
+    gap: float | None = None  # follows from the value and bound, so that none of the three can be altered alone
     ranks: Items[Whole]
     stages: Items[PlanStageEntry]
     schedule: ScheduleEntry
     pipeline: PipelineEntry
     zero: Annotated[int, Field(ge=0, le=WHOLLY_SHARDED)] = 0
     zero1: bool = False  # in files from before other levels were known
+    period: Whole | None = None
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -149,15 +150,15 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         if stage.slices > 1:
             raise InputError(f"{FORMAT} holds one time for all slices of a stage; stage {s} has one for each")
     return data | {
-        "gap": _gap(plan.step_time, plan.bound),
+        "gap": _gap(plan.value, plan.bound),
         "stages": [asdict(stage) | {"shares": _shares(stage)} for stage in plan.stages],
         "schedule": {"family": schedule.family, "two_lanes": schedule.two_lanes, "orders": schedule.as_text()},
         "pipeline": asdict(plan.pipeline) | {"overlap": plan.pipeline.overlap.value},
     }
 
 
-def _gap(step_time: int, bound: int) -> float:
-    return (step_time - bound) / step_time if step_time else 0.0
+def _gap(value: int, bound: int) -> float:
+    return (value - bound) / value if value else 0.0
 
 
 def _shares(stage: PlanStage) -> list[dict[str, Any]]:
@@ -199,10 +200,11 @@ def plan_from_data(data: Any, where: str) -> Plan:
     file = check(PlanFile, data, where)
     orders, complaints = _orders(file.schedule)
     complaints += _sizes(file)
-    if file.gap not in (None, _gap(file.step_time, file.bound)):
+    name, value = ("step_time", file.step_time) if file.period is None else ("period", file.period)
+    if file.gap not in (None, _gap(value, file.bound)):
         complaints.append(
-            f"gap: is {file.gap}, and step_time {file.step_time} and bound {file.bound} make it "
-            f"{_gap(file.step_time, file.bound)}; undo what was changed, or solve again"
+            f"gap: is {file.gap}, and {name} {value} and bound {file.bound} make it {_gap(value, file.bound)}; undo "
+            "what was changed, or solve again"
         )
     if complaints:
         raise InputError(listing(where, complaints))
@@ -221,6 +223,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         bound=file.bound,
         pipeline=_pipeline(file.pipeline),
         zero=file.zero or int(file.zero1),
+        period=file.period,
     )
 
 

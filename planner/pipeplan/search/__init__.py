@@ -10,7 +10,7 @@
 
 from collections.abc import Iterator
 
-from pipeplan.core.job import SHARDED, Objective, Order
+from pipeplan.core.job import SHARDED, Order
 from pipeplan.schedules.family import alternates
 from pipeplan.search.branch_and_bound import Node
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode, RemainingGroupsNode
@@ -30,7 +30,7 @@ def searches_locally(space: Space) -> bool:
     from pipeplan.search.graph import applies
 
     listed = space.small or space.job.order is Order.GIVEN
-    return space.job.objective is Objective.STEP and not listed and not applies(space)
+    return space.job.objective.simulated and not listed and not applies(space)
 
 
 def root_nodes(space: Space) -> Iterator[Node]:
@@ -53,7 +53,7 @@ def root_nodes(space: Space) -> Iterator[Node]:
         for size in space.sizes:
             for groups, bound in space.device_groups(size):
                 yield DeviceGroupsNode(bound, space, groups, size)
-        if space.job.objective is Objective.STEP:
+        if space.job.objective.simulated:
             yield from _first_plans(space)
         return
     if space.job.order is Order.GIVEN:

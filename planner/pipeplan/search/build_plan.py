@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from pipeplan.core.cluster import Cluster
-from pipeplan.core.job import Job, Recompute
+from pipeplan.core.job import Job, Objective, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.pipeline import Stage
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
@@ -14,11 +14,12 @@ from pipeplan.search.evaluate import EvaluatedPlan
 def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPlan, bound: int) -> Plan:
     """Return the plan of an evaluated partition, with its proven bound in nanoseconds.
 
-    For the bottleneck objective ``step_time`` is the largest stage load.
+    For the bottleneck objective ``step_time`` is the largest stage load. Only for a long run the plan has a period.
     """
     candidate = evaluated.candidate
     chain = candidate.chain
     pipeline = evaluated.pipeline
+    long_run = job.objective is Objective.PERIOD
     spans = list(enumerate(pairwise(evaluated.boundaries)))
     return Plan(
         model=model.name,
@@ -31,10 +32,11 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
         stages=tuple(_stage(evaluated, pipeline.stages[s], s, a, b, job) for s, (a, b) in spans),
         schedule=evaluated.schedule,
         ranks=tuple(device.index for device in chain.devices),
-        step_time=evaluated.value,
+        step_time=evaluated.timeline.makespan if long_run else evaluated.value,
         bound=bound,
         pipeline=pipeline,
         zero=job.level,
+        period=evaluated.value if long_run else None,
     )
 
 

@@ -1,7 +1,8 @@
 """Evaluation of plans, and estimates of the time that it takes.
 
-The value of a plan is its simulated step time. For GPipe and 1F1B it is found without action lists, in a fraction of
-the time (`pipeplan.simulate.recurrence`). The plan that is returned is simulated in full.
+The value of a plan is its simulated step time, or its period in a long run. For GPipe and 1F1B it is found without
+action lists, in a fraction of the time (`pipeplan.simulate.recurrence`). The plan that is returned is simulated
+in full.
 
 The times to simulate a plan, and to write and check the result, grow with the number of actions: a plan of a million
 micro-batches takes longer than a short search. Estimates are corrected by the machine's speed, measured on the way.
@@ -25,7 +26,7 @@ from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import UNLIMITED, Boundaries
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.simulate import makespan, recurrence, simulate
+from pipeplan.simulate import makespan, period, recurrence, simulate
 
 SECONDS_PER_ACTION = 3e-6
 """Estimated seconds to simulate an action of a plan that is too small to measure the machine's speed for it."""
@@ -69,11 +70,14 @@ class EvaluatedPlan:
     def timeline(self) -> Timeline:
         """Timeline of one simulated step."""
         timeline = simulate(self.schedule, self.pipeline)
-        if self.candidate.objective is Objective.STEP and timeline.makespan != self.value:
-            raise AssertionError(
-                f"{self.label}: the simulated step takes {timeline.makespan} ns, the search counted {self.value} ns; "
-                "this is an error in pipeplan.simulate.recurrence"
-            )
+        if self.candidate.objective.simulated:
+            long_run = self.candidate.objective is Objective.PERIOD
+            simulated = period(self.schedule, self.pipeline) if long_run else timeline.makespan
+            if simulated != self.value:
+                raise AssertionError(
+                    f"{self.label}: the simulated {self.candidate.objective} takes {simulated} ns, the search counted "
+                    f"{self.value} ns; this is an error in pipeplan.simulate.recurrence"
+                )
         return timeline
 
 
@@ -98,10 +102,12 @@ def _value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries, most:
     if candidate.objective is Objective.BOTTLENECK:
         return largest_load(cluster, candidate, boundaries)
     pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
+    long_run = candidate.objective is Objective.PERIOD
     if follows_recurrence(candidate):
-        return recurrence.step_time(pipeline, candidate.micro_batches, candidate.in_flight, most)
+        find = recurrence.period if long_run else recurrence.step_time
+        return find(pipeline, candidate.micro_batches, candidate.in_flight, most)
     bound = candidate.problem.evaluate(boundaries) if most < inf else 0
-    return bound if bound > most else makespan(candidate.schedule(pipeline), pipeline)
+    return bound if bound > most else (period if long_run else makespan)(candidate.schedule(pipeline), pipeline)
 
 
 def least_value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:
@@ -113,7 +119,8 @@ def least_value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) 
     if candidate.objective is Objective.BOTTLENECK or not follows_recurrence(candidate):
         return candidate.problem.evaluate(boundaries)
     pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
-    return recurrence.least_step_time(pipeline, candidate.micro_batches, candidate.in_flight)
+    find = recurrence.least_period if candidate.objective is Objective.PERIOD else recurrence.least_step_time
+    return find(pipeline, candidate.micro_batches, candidate.in_flight)
 
 
 def follows_recurrence(candidate: Candidate) -> bool:

@@ -346,7 +346,7 @@ def ranked(found: Iterable[Baseline]) -> list[Baseline]:
 
 def _turns(space: Space) -> Iterator[_Turn]:
     """Yield the heuristics in order: planners first, as they choose more, so their plans are better starts."""
-    if space.job.objective is Objective.STEP:
+    if space.job.objective.simulated:
         for name, planner in PLANNERS.items():
             yield _Turn(name, planner.families, free=not planner.families)
     for name in PARTITIONERS:

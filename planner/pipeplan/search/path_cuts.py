@@ -101,9 +101,12 @@ def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path
     return as_cut(timeline.critical, pipeline, schedule)
 
 
-def find_path_cut(schedule: Schedule, pipeline: Pipeline, surplus: Surplus | None = None) -> PathCut:
+def find_path_cut(
+    schedule: Schedule, pipeline: Pipeline, surplus: Surplus | None = None, *, to: int | None = None
+) -> PathCut:
     """Simulate with ``share=False`` and return the critical path as an inequality (6); builds no timeline.
 
+    ``to``: the path ends with this stage's step, instead of with the last one's.
     ``surplus(boundary, period_index)``: for each layer boundary, nanoseconds of a transfer between these
     devices beyond the least.
 
@@ -112,7 +115,7 @@ def find_path_cut(schedule: Schedule, pipeline: Pipeline, surplus: Surplus | Non
     PlanError
         As in `path_cut` and `pipeplan.simulate.simulate`.
     """
-    return as_cut(longest_path(schedule, pipeline, share=False), pipeline, schedule, surplus)
+    return as_cut(longest_path(schedule, pipeline, share=False, to=to), pipeline, schedule, surplus)
 
 
 def as_cut(

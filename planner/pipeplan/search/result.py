@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-from pipeplan.core.job import Job
+from pipeplan.core.job import Job, Objective
 from pipeplan.core.plan import Plan, PlanStage
 from pipeplan.core.schedule import Kind
 from pipeplan.core.searched import Searched
@@ -20,6 +20,13 @@ from pipeplan_formulations.common.report import Status, Stop
 SHOWN = 16
 """Most stages with a line each; of more, consecutive stages that are alike share a line."""
 
+MEANING = {
+    Objective.STEP: "step time",
+    Objective.PERIOD: "period in a long run",
+    Objective.BOTTLENECK: "largest stage load per sample",
+}
+"""What the value of an answer is."""
+
 REASONS = {
     Stop.OPTIMALITY: "proved for these {costs}",
     Stop.GAP: "the requested gap is reached",
@@ -32,7 +39,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Result:
-    """Result of `pipeplan.solve`. ``value`` and ``bound`` are nanoseconds of a nominal step.
+    """Result of `pipeplan.solve`. ``value`` and ``bound`` are nanoseconds of what the job's objective is.
 
     ``costs`` is the source of the times: measured, imported, or estimates. ``robust`` holds the comparison of plans
     where times vary. The chosen plan may then have a longer nominal step than another. On large clusters ``layouts``
@@ -84,12 +91,13 @@ class Result:
 def in_words(result: Result) -> str:
     """The text that ``pipeplan solve`` prints."""
     plan = result.plan
-    meaning = "step time" if result.job.objective == "step" else "largest stage load per sample"
+    meaning = MEANING[result.job.objective]
     many = counted(plan.micro_batches, "micro-batch")
     lines = [
         f"{plan.model} on {plan.cluster}: {counted(len(plan.stages), 'stage')}, {many} of {plan.micro_batch}, "
         f"schedule {plan.schedule.family}{_splits(plan)}{f', ZeRO-{plan.zero}' if plan.zero else ''}",
-        f"{meaning} {format_time(result.value)}, proven bound {format_time(result.bound)}, gap {result.gap:.2%} "
+        f"{meaning} {format_time(result.value)}{_step(result)}, proven bound {format_time(result.bound)}, "
+        f"gap {result.gap:.2%} "
         f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
         f"costs: {result.costs.in_words()}",
         *_stages(plan),
@@ -109,12 +117,19 @@ def in_words(result: Result) -> str:
     return "\n".join([*lines, *result.searched.lines()])
 
 
+def _step(result: Result) -> str:
+    """The time of a step by itself, beside a period."""
+    return f" (one step alone {format_time(result.plan.step_time)})" if result.plan.period is not None else ""
+
+
 def as_json(result: Result) -> dict[str, object]:
     """The object that ``pipeplan solve --json`` prints. Times are seconds."""
+    time = "step_time_s" if result.plan.period is None else "period_s"
     return {
         "status": result.status.value,
         "stop": result.stop.value,
-        "step_time_s": result.value / 1e9,
+        "step_time_s": result.plan.step_time / 1e9,
+        time: result.value / 1e9,
         "bound_s": result.bound / 1e9,
         "gap": result.gap,
         "wall_s": result.wall,
@@ -124,8 +139,8 @@ def as_json(result: Result) -> dict[str, object]:
         "schedule": result.plan.schedule.family,
         "zero": result.plan.zero,
         "stages": [_stage_json(stage) for stage in result.plan.stages],
-        "runners_up": [{"plan": label, "step_time_s": value / 1e9} for label, value in result.runners_up],
-        "balancers": {name: _heuristic_json(row) for name, row in result.baselines.items()},
+        "runners_up": [{"plan": label, time: value / 1e9} for label, value in result.runners_up],
+        "balancers": {name: _heuristic_json(row, time) for name, row in result.baselines.items()},
         "costs": result.costs.as_json(),
         "searched": {"objective": result.job.objective.value} | result.searched.as_json(),
     } | _beside(result)
@@ -251,11 +266,11 @@ def _stage_json(stage: PlanStage) -> dict[str, object]:
     } | ({"shares": dict(stage.shares)} if stage.shares else {})
 
 
-def _heuristic_json(row: Baseline) -> dict[str, object]:
+def _heuristic_json(row: Baseline, time: str) -> dict[str, object]:
     if row.value is not None:
-        found: dict[str, object] = {"step_time_s": row.value / 1e9, "plan": row.label}
+        found: dict[str, object] = {time: row.value / 1e9, "plan": row.label}
     elif row.bound is not None:
-        found = {"step_time_s": None, "at_least_s": row.bound / 1e9, "plan": row.label, "why": row.why}
+        found = {time: None, "at_least_s": row.bound / 1e9, "plan": row.label, "why": row.why}
     else:
-        return {"step_time_s": None, "why": row.why}
+        return {time: None, "why": row.why}
     return found | ({"outside": row.outside} if row.outside else {})

@@ -41,7 +41,7 @@ def searched(space: Space, opened: int = 0) -> Searched:
         schedules_reach=sentences.ANY_ORDER
         if space.any_order
         else sentences.WRITTEN
-        if scope.step
+        if scope.steps
         else sentences.ENDLESS,
         replicas=scope.replicas,
         unlike=len(space.classes) > 1,
@@ -84,7 +84,7 @@ class Scope:
     def __init__(self, space: Space) -> None:
         self.space, self.job, self.model = space, space.job, space.model
         self.devices = len(space.cluster.devices)
-        self.step = space.job.objective is Objective.STEP
+        self.steps = space.job.objective.simulated
         self.graph = applies(space)
         self.chain = is_chain(space.model)
 
@@ -189,7 +189,7 @@ class Scope:
         """Yield the sentences on plans that are not searched."""
         yield from self._partitions()
         yield from self._replicas()
-        if self.step:
+        if self.steps:
             yield from self._orders()
         elif self.limited and self.several:
             yield sentences.OTHER_HOLDING
@@ -211,7 +211,7 @@ class Scope:
 
     def _replicas(self) -> Iterator[str]:
         wanted = not self.job.replicas or max(self.job.replicas) > 1
-        if not self.replicated and not self.step and self.devices > 1 and wanted:
+        if not self.replicated and not self.steps and self.devices > 1 and wanted:
             yield sentences.ONE_MICRO_BATCH
         if self.spread:
             yield sentences.PLACEMENTS
@@ -222,7 +222,7 @@ class Scope:
                 yield sentences.UNLIKE_KINDS
             if len(self.space.classes) > len(kinds):
                 yield sentences.UNLIKE_NODES
-        if self.replicated or (self.several and self.model.ties and self.step):
+        if self.replicated or (self.several and self.model.ties and self.steps):
             yield from self._reductions()
         if self.replicated:
             yield sentences.SHARDED if self.job.level < SHARDED else sentences.SHARDED_STAGES
@@ -263,7 +263,7 @@ class Scope:
         elif self.several or not any(each.alternates for each in space.families):
             if space.free:
                 yield sentences.OTHER_COUNTS
-            yield sentences.ASKED_FOR
+            yield sentences.OTHER_ORDERS if self.job.objective is Objective.PERIOD else sentences.ASKED_FOR
         if self.several:
             yield sentences.STALE
             yield sentences.SLICES

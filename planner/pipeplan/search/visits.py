@@ -83,12 +83,14 @@ class VisitedPath:
         return replace(self.cut, forward=tuple(forward), backward=tuple(backward))
 
 
-def find_visited_path(schedule: Schedule, pipeline: Pipeline, surplus: Surplus) -> VisitedPath:
+def find_visited_path(
+    schedule: Schedule, pipeline: Pipeline, surplus: Surplus, *, to: int | None = None
+) -> VisitedPath:
     """Simulate 1F1B lists with ``share=False`` and return the critical path; devices must compute while they send.
 
-    ``surplus``: see `path_cuts.find_path_cut`.
+    ``surplus`` and ``to``: see `path_cuts.find_path_cut`.
     """
-    critical = longest_path(schedule, pipeline, share=False)
+    critical = longest_path(schedule, pipeline, share=False, to=to)
     cut = as_cut(critical, pipeline, schedule, surplus)
     shares = [sum(action.kind is Kind.FORWARD for action in order) for order in schedule.orders]
     visits = []

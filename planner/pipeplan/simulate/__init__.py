@@ -25,17 +25,20 @@ actions of lane 1 that come before it in the list, because they free the memory 
 `pipeplan.schedules.alternate`). Each lane has its share of the arithmetic units, so an F or a B takes F + B.
 """
 
+from collections.abc import Sequence
+
 from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline
-from pipeplan.core.schedule import Schedule
+from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.timeline import Span, Timeline, TransferSpan
+from pipeplan.simulate.long_run import earliest_starts, long_run
 from pipeplan.simulate.program import Program, build_program
 from pipeplan.simulate.results import critical_path, deadlock, memory_lines, spans, transfer_spans
 from pipeplan.simulate.run import Trace, run
 from pipeplan.simulate.structure import NOTHING
 
-__all__ = ["longest_path", "makespan", "simulate"]
+__all__ = ["longest_path", "makespan", "period", "simulate"]
 
 
 @without_collector()
@@ -65,7 +68,7 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
         spans=ran,
         transfers=tuple(sorted(transfer_spans(program, trace, senders), key=lambda span: span.start)),
         memory=memory_lines(ran, pipeline),
-        critical=critical_path(program, trace),
+        critical=critical_path(program, trace, range(pipeline.devices)),
     )
 
 
@@ -82,21 +85,59 @@ def makespan(schedule: Schedule, pipeline: Pipeline) -> int:
     return max(trace.signals[: len(program.actions)], default=0)
 
 
-def longest_path(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> tuple[Span | TransferSpan, ...]:
-    """Return the critical path, without the rest of the time line.
+@without_collector()
+def period(schedule: Schedule, pipeline: Pipeline) -> int:
+    """Return the average nanoseconds from step to step in a long run, rounded up (`pipeplan.simulate.long_run`).
 
     Raises
     ------
     PlanError
         As in `simulate`.
     """
-    return critical_path(*_simulated(schedule, pipeline, share))
+    program = build_program(schedule, pipeline, True)
+    alone = all(channel.alone for channel in program.channels)
+    first = pipeline.placement[0]
+    together = len(first) == 1 or any(action.kind is Kind.REDUCE and action.stage == 0 for action in program.actions)
+    if not alone and not together:  # replicas of stage 0 may use links in different steps
+        return max(_run(program).signals[: len(program.actions)])
+    earliest = [0] * pipeline.devices
+    for time, devices in reversed(list(zip(earliest_starts(pipeline), pipeline.placement, strict=True))):
+        for device in devices:
+            earliest[device] = time
+    lanes = (program.lanes[2 * device : 2 * device + 2] for device in range(pipeline.devices))
+    last = [max((lane[-1] for lane in own if lane), default=NOTHING) for own in lanes]
+
+    def advance(begin: Sequence[int]) -> list[int]:
+        signals = _run(program, begin).signals
+        return [0 if i == NOTHING else signals[i] for i in last]
+
+    return long_run(advance, first, earliest)
+
+
+def longest_path(
+    schedule: Schedule, pipeline: Pipeline, *, share: bool = True, to: int | None = None
+) -> tuple[Span | TransferSpan, ...]:
+    """Return the critical path, without the rest of the time line.
+
+    ``to``: a longest path to the end of this stage's step, instead of the last one's.
+
+    Raises
+    ------
+    PlanError
+        As in `simulate`.
+    """
+    devices = range(pipeline.devices) if to is None else pipeline.placement[to]
+    return critical_path(*_simulated(schedule, pipeline, share), devices)
 
 
 def _simulated(schedule: Schedule, pipeline: Pipeline, share: bool) -> tuple[Program, Trace]:
     program = build_program(schedule, pipeline, share)
-    trace = run(program)
+    return program, _run(program)
+
+
+def _run(program: Program, begin: Sequence[int] | None = None) -> Trace:
+    trace = run(program, begin)
     problem = deadlock(program, trace)
     if problem is not None:
         raise PlanError(problem)
-    return program, trace
+    return trace

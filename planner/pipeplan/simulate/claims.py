@@ -2,7 +2,7 @@
 
 ::
 
-    orders + pipeline ──▶ simulator ──────────▶ step_time (or the largest load of an endless pipeline)
+    orders + pipeline ──▶ simulator ──────────▶ step_time (or the largest load of an endless pipeline), period
     orders            ──▶ most in flight ─────▶ stages[].in_flight ──▶ memory.activations
     pipeline.stages   ──▶ resident, workspace ▶ memory.weights + gradients + optimizer, memory.workspace
     pipeline.stages   ──▶ buckets ────────────▶ reduce
@@ -23,7 +23,7 @@ from pipeplan.core.schedule import Kind
 from pipeplan.core.validate.memory import validate_memory
 from pipeplan.core.validate.plan import stage_claims
 from pipeplan.core.validate.schedule import refuse, validate_schedule
-from pipeplan.simulate import makespan
+from pipeplan.simulate import makespan, period
 
 _ROUNDING = 64
 """Bytes per layer by which optimiser state may differ from its share of the weights: every layer is rounded."""
@@ -220,7 +220,14 @@ def _memory(plan: Plan) -> Iterator[str]:
 
 def _step_time(plan: Plan) -> Iterator[str]:
     simulated = makespan(plan.schedule, plan.pipeline)
-    if plan.step_time != simulated and plan.step_time not in largest_loads(plan):
+    if plan.period is not None:
+        long_run = period(plan.schedule, plan.pipeline)
+        if (plan.step_time, plan.period) != (simulated, long_run):
+            yield (
+                f"it states {plan.step_time} ns for a step and {plan.period} ns from step to step, and its tables give "
+                f"{simulated} ns and {long_run} ns"
+            )
+    elif plan.step_time != simulated and plan.step_time not in largest_loads(plan):
         yield (
             f"it states {plan.step_time} ns, and its tables give {simulated} ns for a step (or "
             f"{max(largest_loads(plan))} ns per sample for an endless pipeline)"

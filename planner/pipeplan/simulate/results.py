@@ -31,8 +31,11 @@ def transfer_spans(program: Program, trace: Trace, numbers: Iterable[int]) -> li
     return found
 
 
-def critical_path(program: Program, trace: Trace) -> tuple[Span | TransferSpan, ...]:
-    """Return a longest chain of actions and transfers, in which each begins when its predecessor has ended."""
+def critical_path(program: Program, trace: Trace, devices: Iterable[int]) -> tuple[Span | TransferSpan, ...]:
+    """Return a longest chain of actions and transfers, in which each begins when its predecessor has ended.
+
+    It ends on one of these devices.
+    """
     n = len(program.actions)
     if not n:
         return ()
@@ -42,7 +45,8 @@ def critical_path(program: Program, trace: Trace) -> tuple[Span | TransferSpan, 
             before[b] = a
 
     path: list[int] = []  # from the end: numbers of actions, and n + numbers of transfers' senders
-    last = [order[-1] for order in program.lanes if order]  # a path ends with the update, even if that takes no time
+    lanes = [order for device in devices for order in program.lanes[2 * device : 2 * device + 2]]
+    last = [order[-1] for order in lanes if order]  # a path ends with the update, even if that takes no time
     i = max(last, key=trace.signals.__getitem__)
     while i != NOTHING:
         path.append(i)

@@ -10,6 +10,7 @@ for an entry of the queue, so none can be ready before the earliest entry.
       └─────▶ queue ──(no lane can move)──▶ the earliest ──▶ arrival ──▶ lanes
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -46,14 +47,17 @@ class Trace:
     reached: list[int]
 
 
-def run(program: Program) -> Trace:
-    """Run until no lane can move. Ties at a resource go to the lower device, then to list order."""
+def run(program: Program, begin: Sequence[int] | None = None) -> Trace:
+    """Run until no lane can move. Ties at a resource go to the lower device, then to list order.
+
+    ``begin`` has a time for each device from which on it is free; 0 by default.
+    """
     n = len(program.actions)
     starts, left, gone = [UNKNOWN] * n, [UNKNOWN] * n, [UNKNOWN] * n
     signals = [UNKNOWN] * (2 * n)
     predecessor: dict[int, int] = {}
     reached = [0] * len(program.lanes)
-    free = [0] * len(program.lanes)
+    free = [0] * len(program.lanes) if begin is None else [time for time in begin for _ in range(2)]
     count = 1 + max((resource for channel in program.channels for resource in channel.resources), default=-1)
     resource_free, last_on_resource = [0] * count, [NOTHING] * count
     waiting: dict[int, int] = {}  # signal -> the lane that waits for it

@@ -250,6 +250,9 @@ UNHEEDED = [
     (["compare", "MODEL", "--devices", "2", "--backend", "exact", "--seed", "4"], ("--seed 4", "--backend exact")),
     (["solve", "MODEL", "--devices", "2", "--samples", "300"], ("--samples 300", "--robust")),
     (["explain", "MODEL", "--devices", "2", "--objective", "bottleneck"], ("--objective bottleneck", "step")),
+    (["explain", "MODEL", "--devices", "2", "--objective", "period"], ("--objective period", "step")),
+    (["solve", "MODEL", "--devices", "2", "--objective", "period", "--schedules", "any"], ("'any'", "'step'")),
+    (["solve", "MODEL", "--devices", "2", "--objective", "period", "--robust", "5%"], ("'period'", "'step'")),
     (["explain", "PLAN", "--memory", "1GiB", "--zero", "1"], ("--memory 1GiB", "--zero 1", "is a plan")),
     (["explain", "PLAN", "--time", "5"], ("--time 5", "is a plan")),
     (["frontier", "MODEL", "--devices", "2", "--fewest", "--over", "price"], ("--fewest", "--over price")),
@@ -262,6 +265,7 @@ UNHEEDED = [
     (["solve", "GRAPH", "--devices", "2", "--rule", "published", "--memory", "1GiB"], ("--memory 1GiB", "pipedream")),
     (["solve", "GRAPH", "--devices", "2", "--rule", "published", "--corrected"], ("--corrected", "pipedream")),
     (["solve", "GRAPH", "--devices", "2", "--rule", "published", "--replicas", "2"], ("--replicas 2", "PipeDream")),
+    (["solve", "GRAPH", "--devices", "2", "--rule", "published", "--objective", "period"], ("--objective period",)),
     (["run", "PLAN", "module:function", "--keep", "5"], ("--keep 5", "--checkpoint")),
     (["calibrate", "PLAN", "m:f", "MODEL", "--devices", "2", "--no-solve", "--time", "3"], ("--no-solve", "--time 3")),
 ]

@@ -47,6 +47,7 @@ HARMLESS = {
 def _kinds() -> dict[str, Callable[[], Plan]]:
     chain = model_of([7, 5, 9, 6, 8], saved=[8] * 5, output=[4, 2, 6, 2, 4], parameters=[40] * 5, update=[3] * 5,
                      sizes=(1, 2, 4))  # fmt: skip
+    slow_end = model_of([7, 5, 9, 6, 8], saved=[8] * 5, parameters=[40] * 5, update=[3, 3, 3, 3, 400])
     tied = replace(chain, ties=(Tie(("l0", "l4"), 40),))
     boxes = replace(
         equal_devices(1), nodes=(Node(("unit", "unit"), Link(10**9, 2)),) * 2, network=Link(10**8, 5), name="boxes"
@@ -74,6 +75,7 @@ def _kinds() -> dict[str, Callable[[], Plan]]:
         "waiting": made(chain, waiting, 8, depths=(2,)),
         "bottleneck": made(chain, boxes, 8, objective="bottleneck"),
         "waiting bottleneck": made(chain, waiting, 8, objective="bottleneck", depths=(2,)),
+        "period": made(slow_end, boxes, 8, objective="period", depths=(2,), replicas=(1,)),
         "found": made(chain, equal_devices(3, link=Link(10**9, 1)), 4, schedules=("gpipe", "any"), depths=(3,)),
         "divided": made(
             streamed([3000, 9000, 3000], output=10), boards, 8, micro_batches=(8,), replicas=(1,), intra_layer=True
@@ -183,6 +185,7 @@ def test_kinds_are_what_they_are_called() -> None:
     assert any(stage.recompute for stage in plan("recompute").stages)
     assert any(stage.shares for stage in plan("divided").stages)
     assert len(set(plan("unlike").device_kinds)) == 2
+    assert plan("period").period < plan("period").step_time
     assert len({stage.replicas for stage in plan("bottleneck").stages}) >= 1
 
 

@@ -19,7 +19,10 @@ def test_fields_are_read() -> None:
     ("data", "message"),
     [
         ({"bach": 4}, r"(?s)batch: missing.*bach: unknown field; did you mean 'batch'"),
-        ({"batch": 4, "objective": "stepp"}, r"objective: 'stepp' is not known; choose from step, bottleneck; did you"),
+        (
+            {"batch": 4, "objective": "stepp"},
+            r"objective: 'stepp' is not known; choose from step, period, bottleneck; did you",
+        ),
         ({"batch": 4, "optimizer": "lion"}, "optimizer 'lion' is not known"),
         ({"batch": 4, "micro_batches": [3]}, "3 micro-batches do not divide"),
         ({"batch": True}, "batch: should be a whole number, found True"),

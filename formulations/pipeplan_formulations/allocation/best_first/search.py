@@ -97,7 +97,7 @@ def _extended(problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high:
     # Label of the prefix with each transition appended; E_0 is added with the first stage.
     finish = choice.finish if prefix.position == 0 else np.zeros_like(choice.end)
     top = np.maximum(prefix.top + finish, prefix.head + finish + choice.own)
-    if problem.objective == "step":
+    if problem.objective != "bottleneck":
         top = np.maximum(top, prefix.ahead + choice.ended)
     head = prefix.head + finish + choice.advance
     delay = np.maximum(prefix.delay, choice.delays(problem, prefix.largest_forward, prefix.backwards))

@@ -208,7 +208,7 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
         head_step(problem.overlap, forward + backward, send, back, latency),
         np.maximum.reduce(np.broadcast_arrays(nothing, *each)),
         finish,
-        ahead_step(problem.overlap, forward, send, latency),
+        ahead_step(problem.overlap, forward, send, latency) if problem.objective == "step" else nothing,
         stage_load(problem.overlap, many, forward, backward, send, into, finish),
         *((forward + backward, backward, span.in_flight) if problem.drains else [nothing] * 3),
     )

@@ -111,7 +111,8 @@ class _Objective(Frame):
                     ending = self._ending(s, (kind, width))
                     load = stage_load(overlap, many, forward, backward, self.send[s], self.into[s], ending)
                     self._bound(ahead + load, (mode,))
-            ahead = ahead + ahead_step(overlap, forward, self.send[s], self.latency[s])
+            if problem.objective == "step":
+                ahead = ahead + ahead_step(overlap, forward, self.send[s], self.latency[s])
             for ((_, width), k), switch in self.holds[s].items():
                 many = problem.share(width)
                 held = k if problem.alternating else many

@@ -58,7 +58,7 @@ def follow(
         combined = np.maximum(choice.own, ahead) if problem.objective == "bottleneck" else choice.advance + ahead
         fits = np.maximum(base + choice.own, base + combined) <= value
         cost = np.maximum(delay, each)
-        if problem.objective == "step":
+        if problem.objective != "bottleneck":
             cost = np.maximum(cost + base + choice.advance + alone, way + choice.ended)
         if not fits.any():  # the tables hold only a lower bound here, which no stage reaches
             return None
@@ -75,4 +75,4 @@ def follow(
         largest_forward = max(largest_forward, int(choice.work[best] - choice.backward[best]))
         allowed = int(choice.allowed[best])
         start, kind, usage = int(choice.end[best]), int(choice.kind[best]), int(choice.usage[best])
-    return max(value, head + delay, ended) if problem.objective == "step" else value, tuple(stages)
+    return max(value, head + delay, ended) if problem.objective != "bottleneck" else value, tuple(stages)

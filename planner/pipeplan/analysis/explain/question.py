@@ -52,7 +52,7 @@ def explain(
     Raises
     ------
     InputError
-        If the objective is the bottleneck of an endless pipeline.
+        If the objective is not the step time.
     """
     plan, job = result.plan, result.job
     if job.objective is not Objective.STEP:
@@ -82,8 +82,10 @@ def explain_plan(plan: Plan) -> Explanation:
     Raises
     ------
     InputError
-        If the objective of the plan is the bottleneck of an endless pipeline.
+        If the objective of the plan is not the step time.
     """
+    if plan.period is not None:
+        raise InputError("the plan is for a long run; solve with --objective step to have a step explained")
     timeline = simulate(plan.schedule, plan.pipeline)
     if timeline.makespan != plan.step_time:
         raise InputError(

@@ -144,7 +144,7 @@ class Answers:
         )
         if found.plan is None:
             return Answer(Verdict.INFEASIBLE if found.proved else Verdict.OPEN, why="nothing fits")
-        return Answer(Verdict.PLAN, found.plan.step_time, found.plan.bound, found.plan)
+        return Answer(Verdict.PLAN, found.plan.value, found.plan.bound, found.plan)
 
     @property
     def fingerprint(self) -> str:

@@ -192,8 +192,9 @@ def stage_claims(plan: Plan) -> Iterator[str]:
         held = max(most_in_flight(plan.schedule.orders[rank], number) for rank in homes)
         if held > stage.in_flight:
             yield f"stage {number} says that it holds {stage.in_flight} micro-batches; its list makes it hold {held}"
-    if plan.bound > plan.step_time:
-        yield f"its proven bound of {plan.bound} ns lies above its step time of {plan.step_time} ns"
+    if plan.bound > plan.value:
+        what = "step time" if plan.period is None else "period"
+        yield f"its proven bound of {plan.bound} ns lies above its {what} of {plan.value} ns"
 
 
 def _claims(plan: Plan) -> Iterator[str]:

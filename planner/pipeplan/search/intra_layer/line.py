@@ -92,7 +92,7 @@ class Line:
             limit=limit,
             on_chip=np.array([UNLIMITED if chip is None else chip for chip in chips], np.int64),
             micro_batches=self.micro_batches,
-            objective=self.objective.value,
+            objective="bottleneck" if self.objective is Objective.BOTTLENECK else "step",
             two_lanes=self.family.two_lanes,
             ahead={"1f1b-as": counts, "gpipe": np.ones_like(counts)}.get(self.family.name),
         )

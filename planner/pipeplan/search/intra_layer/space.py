@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pipeplan.baselines.planners.orders import device_orders
 from pipeplan.core.cluster import Cluster, Device, Overlap
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import Job, Order, Recompute
+from pipeplan.core.job import Job, Objective, Order, Recompute
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import Chain
 from pipeplan.costs.layers import StreamedTimes, available_micro_batches, streamed_times
@@ -33,6 +33,7 @@ def require_streams(model: Model, cluster: Cluster, job: Job) -> None:
         family(name)  # refuses unknown families, and any order, before the search
     unsupported = [name for name in ("together", "no_cut_after", "pin") if getattr(job, name)]
     unsupported += ["recompute: full"] if job.recompute is Recompute.FULL else []
+    unsupported += ["objective: period"] if job.objective is Objective.PERIOD else []
     if unsupported:
         raise InputError(f"divided layers do not go with {', '.join(unsupported)} yet; leave one or the other out")
 

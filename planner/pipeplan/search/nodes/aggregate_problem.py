@@ -189,7 +189,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         unit=layout.unit,
         overlap=space.cluster.overlap.value,
         last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last),
-        objective="bottleneck" if job.objective is Objective.BOTTLENECK else "step",
+        objective=job.objective.value,
         in_flight_rule=_in_flight_rule(space) if alternating else "full" if phases else "fbp",
         alternating=alternating,
         phases=phases,

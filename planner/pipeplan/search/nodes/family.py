@@ -26,7 +26,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from pipeplan.core.cluster import Overlap
-from pipeplan.core.job import Objective
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.nodes.partitions import PartitionsNode, critical, recomputes_least, simulate
@@ -64,8 +63,8 @@ class FamilyNode(Node):
     def advance(self, search: PlanSearch) -> Step[Node]:
         """One solve and one simulation; the node stays open unless it is infeasible, solved or cannot be improved."""
         slice_ = min(search.left, self.slice)
-        step = self.candidate.objective is Objective.STEP
-        problem = self.candidate.problem.with_paths(tuple(self.paths) if step else ())
+        steps = self.candidate.objective.simulated
+        problem = self.candidate.problem.with_paths(tuple(self.paths) if steps else ())
         backend = search.backend if self.relaxed else "exact"
         limits, most = search.precise(slice_), search.cutoff
         if self.relaxed and backend != "exact" and problem.stages * problem.layers > CELLS:
@@ -117,7 +116,7 @@ class FamilyNode(Node):
         """Simulate and submit a partition; True if its critical path is a new inequality."""
         self.best = boundaries
         simulate(search, self.candidate, boundaries)
-        if self.candidate.objective is not Objective.STEP:
+        if not self.candidate.objective.simulated:
             return False
         cut = critical(search, self.candidate, boundaries, find_path_cut)
         if cut in self.paths:
@@ -194,7 +193,7 @@ class InFlightNode(Node):
     def _takes_paths(self, search: PlanSearch, problem: ChainPartition) -> bool:
         """Return True if a solver takes path cuts of the box into account."""
         candidate = self.named[0]
-        copies = candidate.chain.overlap is Overlap.COPY and candidate.objective is Objective.STEP
+        copies = candidate.chain.overlap is Overlap.COPY and candidate.objective.simulated
         solves = few(problem) or (search.backend != "exact" and problem.stages * problem.layers <= CELLS)
         return copies and solves and search.affords(candidate)
 

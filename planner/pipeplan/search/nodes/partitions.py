@@ -16,13 +16,11 @@ from functools import partial
 from typing import TypeVar
 
 from pipeplan.core.job import Objective
-from pipeplan.core.pipeline import Pipeline
-from pipeplan.core.schedule import Schedule
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate
-from pipeplan.search.path_cuts import Surplus, find_path_cut
+from pipeplan.search.path_cuts import find_path_cut
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.shared_links import surplus
 from pipeplan_formulations.partition import PathCut
@@ -62,7 +60,7 @@ class PartitionsNode(Node):
             return Step.leave(self.bound)
         boundaries, left = self._every.boundaries(index), self.bound
         evaluated = simulate(search, self.candidate, boundaries)
-        if self.candidate.objective is Objective.STEP:
+        if self.candidate.objective.simulated:
             self._every.add(critical(search, self.candidate, boundaries, find_path_cut))
         self.simulated += 1
         # Its value, if its recomputation is the least: else its bound stays and counts as unexamined.
@@ -87,12 +85,16 @@ def critical(
     search: PlanSearch,
     candidate: Candidate,
     boundaries: Boundaries,
-    find: Callable[[Schedule, Pipeline, Surplus], Path],
+    find: Callable[..., Path],
 ) -> Path:
-    """Return what ``find`` makes of the critical path of a partition: `find_path_cut` or `find_visited_path`."""
+    """Return what ``find`` makes of the critical path of a partition: `find_path_cut` or `find_visited_path`.
+
+    In a long run the path ends with stage 0, whose next step begins there.
+    """
     pipeline = assemble(candidate.chain, search.cluster, boundaries, candidate.recompute(boundaries))
     slower = partial(surplus, search.cluster, candidate.chain)
-    return find(candidate.schedule(pipeline), candidate.certain(pipeline), slower)
+    to = 0 if candidate.objective is Objective.PERIOD else None
+    return find(candidate.schedule(pipeline), candidate.certain(pipeline), slower, to=to)
 
 
 def recomputes_least(candidate: Candidate, boundaries: Boundaries) -> bool:

@@ -15,12 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice, pairwise
 from math import lcm
-from typing import Literal
 
 import numpy as np
 
 from pipeplan.core.cluster import Link
-from pipeplan.core.job import Objective
 from pipeplan.costs.chain import Array
 from pipeplan.costs.collectives import Collective, all_reduce
 from pipeplan.costs.pricing import usable_memory
@@ -33,6 +31,7 @@ from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.common.exposed import Exposed
 from pipeplan_formulations.common.layer_tables import sums_before
+from pipeplan_formulations.common.objective import Objective
 from pipeplan_formulations.common.recomputation import shared_recomputation
 from pipeplan_formulations.common.span_options import IMPOSSIBLE, SpanOptions
 from pipeplan_formulations.partition.listing import partitions
@@ -115,7 +114,7 @@ class _Terms:
     """The numbers of the objective, as arrays over pairs; see `pipeplan_formulations.partition.objective.Terms`."""
 
     overlap: Overlap
-    objective: Literal["step", "bottleneck"]
+    objective: Objective
     divisor: int
     through: tuple[Counts, ...]
     latency: tuple[Array, ...]
@@ -219,7 +218,7 @@ class ShapeTables:
         space = self._space
         terms = _Terms(
             overlap=space.cluster.overlap.value,
-            objective="bottleneck" if space.job.objective is Objective.BOTTLENECK else "step",
+            objective=space.job.objective.value,
             divisor=space.job.batch,
             through=tuple(Counts(share[s], late[s], hop[s + 1], hop[s]) for s in range(depth)),
             latency=tuple(self._latency[a, b] for a, b, _ in ends),

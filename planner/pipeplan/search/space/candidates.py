@@ -174,7 +174,7 @@ def _listed(numbers: Sequence[int], most: int = 8) -> str:
 
 def in_flight(family: Family, replicas: tuple[int, ...], micro_batches: int, objective: Objective) -> tuple[int, ...]:
     """Most micro-batches that a replica of each stage holds: in one step, or in an endless pipeline."""
-    many = micro_batches if objective is Objective.STEP else max(micro_batches, 2 * sum(replicas))
+    many = micro_batches if objective.simulated else max(micro_batches, 2 * sum(replicas))
     return family.in_flight(replicas, many)
 
 

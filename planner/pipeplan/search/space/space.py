@@ -82,10 +82,12 @@ class Space:
         self.any_order = ANY in job.schedules and job.level < SHARDED
         if self.any_order and job.objective is Objective.BOTTLENECK:
             raise InputError(f"schedules {ANY!r} are orders of a step; any order gives the same bottleneck, name none")
-        step = job.objective is Objective.STEP
-        self.free = FREE in names and step
+        if self.any_order and job.objective is Objective.PERIOD:
+            raise InputError(f"schedules {ANY!r} are searched for the least step; ask for the objective 'step'")
+        steps = job.objective.simulated
+        self.free = FREE in names and steps
         # An endless pipeline takes as long however many micro-batches are in flight: the fewest are best.
-        names = tuple(dict.fromkeys(names if step else (LEANEST if name == FREE else name for name in names)))
+        names = tuple(dict.fromkeys(names if steps else (LEANEST if name == FREE else name for name in names)))
         self.families = tuple(family(name) for name in names if name != FREE)
         self._lower_bounds: dict[int, LowerBounds] = {}
         for count in job.micro_batches:
@@ -240,7 +242,7 @@ class Space:
         if len(groups) == 1:
             families = self._leanest_of_each_lane(families, chain.replicas, count)
         shared: tuple[LinkResource, ...] = ()
-        if self.job.objective is Objective.STEP:
+        if self.job.objective.simulated:
             shared = shared_link_loads(
                 self.cluster, groups, count, lambda s, link: self.prices.occupancy(link, chain.boundary[s])
             )

@@ -27,16 +27,19 @@ equally many replicas are as many pipelines side by side, of which one is run (`
 """
 
 from collections.abc import Sequence
+from functools import partial
 from math import inf
 
 from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.schedule import Kind
+from pipeplan.simulate.long_run import Advance, earliest_starts, long_run
 from pipeplan.simulate.recurrence.events import run_events
 from pipeplan.simulate.recurrence.lanes import lanes
 from pipeplan.simulate.recurrence.leaps import run
 from pipeplan.simulate.recurrence.resources import competing, undisturbed
 from pipeplan.simulate.recurrence.ticks import Recurrence
 
-__all__ = ["least_step_time", "peaks", "step_time"]
+__all__ = ["least_period", "least_step_time", "peaks", "period", "step_time"]
 
 
 def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], most: float = inf) -> int:
@@ -61,20 +64,57 @@ def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], 
         least = least_step_time(pipeline, micro_batches, in_flight)
         if least > most or not recurrence.shared:
             return least
-    if not competing(recurrence):
-        free, record = run(recurrence, log=True)
-        if undisturbed(recurrence, record, max(free)):
-            return _with_closing(pipeline, _ends(recurrence, free))
-    return _with_closing(pipeline, _ends(recurrence, run_events(recurrence)))
+    return max(_shared_ends(recurrence))
 
 
 def least_step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
     """Return a lower bound on `step_time`, in which no transfer waits for another pair of replicas."""
+    return max(_least_ends(pipeline, micro_batches, in_flight))
+
+
+def period(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], most: float = inf) -> int:
+    """Return the nanoseconds from step to step in a long run; parameters and errors are those of `step_time`."""
+    recurrence = Recurrence(pipeline, micro_batches, in_flight)
+    if most < inf:
+        least = least_period(pipeline, micro_batches, in_flight)
+        if least > most:
+            return least
+    advance: Advance
+    if recurrence.shared:
+        advance = partial(_shared_ends, recurrence)
+    else:
+        advance = partial(_least_ends, pipeline, micro_batches, in_flight)
+    return long_run(advance, (0,), earliest_starts(pipeline))
+
+
+def least_period(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
+    """Return a lower bound on `period`: a step of stage 0, in which no transfer waits for others, and of each alone."""
+    tied = {stage for group in pipeline.tied for stage in group}
+    found = [_least_ends(pipeline, micro_batches, in_flight)[0]]
+    for s, (stage, replicas) in enumerate(zip(pipeline.stages, pipeline.replicas, strict=True)):
+        once = stage.update + (stage.reduce if replicas > 1 or s in tied else 0)
+        found.append(-(-micro_batches // replicas) * stage.total(Kind.FORWARD, Kind.BACKWARD) + once)
+    return max(found)
+
+
+def _least_ends(
+    pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], begin: Sequence[int] = ()
+) -> list[int]:
+    """Return lower bounds on the end of each stage's step, which begins at ``begin``; without sharing, the ends."""
     found = []
     for lane, many in lanes(pipeline, micro_batches):
         recurrence = Recurrence(lane, many, in_flight)
-        found.append(_ends(recurrence, run(recurrence)[0]))
+        found.append(_ends(recurrence, run(recurrence, begin)[0]))
     return _with_closing(pipeline, [max(ends) for ends in zip(*found, strict=True)])
+
+
+def _shared_ends(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
+    """Return the end of each stage's step, which begins at ``begin``, where transfers share resources."""
+    if not competing(recurrence):
+        free, record = run(recurrence, begin, log=True)
+        if undisturbed(recurrence, record, max(free)):
+            return _with_closing(recurrence.pipeline, _ends(recurrence, free))
+    return _with_closing(recurrence.pipeline, _ends(recurrence, run_events(recurrence, begin)))
 
 
 def _ends(recurrence: Recurrence, free: Sequence[int]) -> list[int]:
@@ -82,12 +122,12 @@ def _ends(recurrence: Recurrence, free: Sequence[int]) -> list[int]:
     return [max(free[i] for i in own) for own in recurrence.homes]
 
 
-def _with_closing(pipeline: Pipeline, ends: Sequence[int]) -> int:
-    """Return the end of the step, given when each stage has run its backwards: reductions and updates follow."""
+def _with_closing(pipeline: Pipeline, ends: Sequence[int]) -> list[int]:
+    """Return when each stage ends its step, given when it has run its backwards: reductions and updates follow."""
     begins = {s: ends[s] for s, replicas in enumerate(pipeline.replicas) if replicas > 1}
     begins |= {s: max(ends[t] for t in group) for group in pipeline.tied for s in group}
     summed = [begins[s] + stage.reduce if s in begins else ends[s] for s, stage in enumerate(pipeline.stages)]
-    return max(end + stage.update for end, stage in zip(summed, pipeline.stages, strict=True))
+    return [end + stage.update for end, stage in zip(summed, pipeline.stages, strict=True)]
 
 
 def peaks(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ ready first takes its resources; ties go to the lower device, then to the earlie
 forward, unless it holds as many micro-batches as it may.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 
 from pipeplan.core.cluster import Overlap
@@ -21,8 +21,11 @@ Way = tuple[list[Channel], list[int], range]
 """Channels from a stage to a neighbour, arrivals there by micro-batch, and the neighbour's replicas."""
 
 
-def run_events(recurrence: Recurrence) -> list[int]:
-    """Run all actions; return when each replica is free."""
+def run_events(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
+    """Run all actions; return when each replica is free.
+
+    ``begin`` has a time for each stage from which on its replicas are free; 0 by default.
+    """
     pipeline, many, homes = recurrence.pipeline, recurrence.micro_batches, recurrence.homes
     streams, blocks = pipeline.overlap is Overlap.STREAM, pipeline.overlap is Overlap.NONE
     # Arrivals of tensors and gradients at each stage, by micro-batch; there at once at the first and the last stage.
@@ -50,7 +53,8 @@ def run_events(recurrence: Recurrence) -> list[int]:
         for devices, own in zip(pipeline.placement, fixed, strict=True)
         for j, device in enumerate(devices)
     ]
-    free, forwards, backwards = ([0] * len(replicas) for _ in range(3))
+    free = recurrence.of_replicas(begin)
+    forwards, backwards = ([0] * len(replicas) for _ in range(2))
     awaited = [UNKNOWN] * len(replicas)  # 2 m for the tensor of micro-batch m, 2 m + 1 for its gradient
     link_free, resource_free = [0] * recurrence.links, [0] * len(number)
     movable = list(range(len(replicas)))

@@ -58,15 +58,21 @@ Record = dict[int, list[Transfers]]
 """All transfers of channels that share resources, by number of the link."""
 
 
-def run(recurrence: Recurrence, *, log: bool = False, leaps: bool = True) -> tuple[list[int], Record]:
-    """Run all ticks; return when each replica is free, and the transfers over shared resources if ``log`` is set."""
-    return _Leaps(recurrence, log).run(leaps)
+def run(
+    recurrence: Recurrence, begin: Sequence[int] = (), *, log: bool = False, leaps: bool = True
+) -> tuple[list[int], Record]:
+    """Run all ticks; return when each replica is free, and the transfers over shared resources if ``log`` is set.
+
+    ``begin`` has a time for each stage from which on its replicas are free; 0 by default.
+    """
+    return _Leaps(recurrence, begin, log).run(leaps)
 
 
 class _Leaps:
-    def __init__(self, recurrence: Recurrence, log: bool) -> None:
+    def __init__(self, recurrence: Recurrence, begin: Sequence[int], log: bool) -> None:
         self._recurrence = recurrence
         self._walk, self._trial = Walk(recurrence, 1, log), Walk(recurrence, SLOPE, log)
+        self._walk.free[:] = recurrence.of_replicas(begin)
         self._record: Record = {link: [] for link in self._walk.logs}
         self._walked = self._lost = 0  # ticks
 

@@ -96,6 +96,10 @@ class Recurrence:
         every = chain.from_iterable(map(self.channels, (*self.onward, *self.back)))
         return [channel for channel in every if channel.shared]
 
+    def of_replicas(self, times: Sequence[int]) -> list[int]:
+        """Return the times of the stages, 0 by default, as times of their replicas."""
+        return [time for time, own in zip(times or [0] * len(self.homes), self.homes, strict=True) for _ in own]
+
     def active(self, tick: int) -> tuple[bool, int, int]:
         """Return whether forwards run in a tick, and how many stages have ended and begun their backwards."""
         ended, begun = (bisect_right(self._rising, at) for at in (tick - self.micro_batches, tick))

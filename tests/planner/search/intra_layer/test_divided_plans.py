@@ -92,6 +92,8 @@ def test_constraints_on_whole_layers_are_refused() -> None:
     """Such constraints are refused, not ignored."""
     with pytest.raises(InputError, match="no_cut_after"):
         solve(MODEL, CLUSTER, batch=8, intra_layer=True, no_cut_after=("layer0",))
+    with pytest.raises(InputError, match="objective: period"):
+        solve(MODEL, CLUSTER, batch=8, intra_layer=True, objective="period")
 
 
 def test_the_program_divides_layers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
