@@ -76,8 +76,6 @@ class Stage:
         Read by `duration`, `least` and `total`.
     update : int
         Time of the optimiser step, once per step.
-    gather : int
-        The part of ``update`` in which replicas send each other the parameters that each of them has updated.
     reduce : int
         Time of summing gradients, once per step: over replicas, and over stages that hold copies of the same weights.
         It counts from the moment when all of them have reached it. With ``buckets`` it is the part of that time that
@@ -94,6 +92,8 @@ class Stage:
         The same for a forward, where a backward needs more because it recomputes layers; None if both are equal.
     buckets : tuple of Bucket
         In the order in which they are summed. Without any, all gradients are summed behind the last backward.
+    gather : int
+        The part of ``update`` in which replicas send each other the parameters that each of them has updated.
     """
 
     forward: Times
@@ -101,7 +101,6 @@ class Stage:
     input_gradient: Times = 0
     weight_gradient: Times = 0
     update: int = 0
-    gather: int = 0
     reduce: int = 0
     resident: int = 0
     held: int = 0
@@ -109,6 +108,7 @@ class Stage:
     workspace: int = 0
     forward_workspace: int | None = None
     buckets: tuple[Bucket, ...] = ()
+    gather: int = 0
 
     @property
     def slices(self) -> int:

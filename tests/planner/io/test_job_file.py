@@ -32,3 +32,15 @@ def test_wrong_jobs_are_refused(data: dict[str, object], message: str) -> None:
     """Errors of form and of sense come as the same kind of error."""
     with pytest.raises(InputError, match=message):
         job_from_data(data, "job.yaml")
+
+
+@pytest.mark.parametrize("levels", [(0,), (1,), (0, 1), (2,), (0, 2, 3)])
+def test_levels_of_zero_come_back(levels: tuple[int, ...], tmp_path: Path) -> None:
+    write_job(Job(8, zero=levels), tmp_path / "job.yaml")
+    assert read_job(tmp_path / "job.yaml").zero == levels
+
+
+def test_an_older_file_says_zero1() -> None:
+    """Files from before other levels were known."""
+    assert job_from_data({"batch": 8, "zero1": True}, "job").zero == (1,)
+    assert job_from_data({"batch": 8, "zero1": False}, "job").zero == (0,)
