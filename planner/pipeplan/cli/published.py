@@ -36,10 +36,12 @@ def run_published(options: Namespace) -> int:
     """
     from pipeplan.cli.progress import solving
     from pipeplan.cli.questions import limits
-    from pipeplan.core.errors import InfeasibleError, PipeplanError
+    from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
     from pipeplan_formulations import graph
     from pipeplan_formulations.common.report import Limits, Status
 
+    if options.objective == "period":
+        raise InputError("the published rules have loads and no steps; leave out --objective period")
     case, how = read_published(options), limits(options)
     backend = "auto" if options.backend == "cpsat" else options.backend
     with solving(quiet=options.json) as on_progress:
@@ -71,8 +73,6 @@ def read_published(options: Namespace) -> "Published":
     from pipeplan.io.load import foreign_format
     from pipeplan.io.published import dnn_partitioning, pipedream, piper
 
-    if options.objective == "period":
-        raise InputError("the published rules have loads and no steps; leave out --objective period")
     path = Path(options.model)
     kind = foreign_format(path) if path.is_file() else None
     if kind not in _HEEDED:

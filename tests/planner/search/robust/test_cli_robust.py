@@ -84,7 +84,7 @@ def test_the_table_has_both_times(question: list[str], capsys: pytest.CaptureFix
         (["--robust", "5%", "--samples", "20"], "ask for 200 or more"),
         (["--quantile", "0.9"], "--quantile 0.9 belongs to --robust"),
         (["--samples", "500"], "--samples 500 belongs to --robust"),
-        (["--robust", "5%", "--objective", "bottleneck"], "the bottleneck has none"),
+        (["--robust", "5%", "--objective", "bottleneck"], "'bottleneck'"),
         (["--robust", "5%", "--rule", "published"], "leave out one of the two"),
     ],
 )
