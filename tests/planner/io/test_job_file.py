@@ -1,10 +1,12 @@
 """Jobs as YAML."""
 
+from pathlib import Path
+
 import pytest
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Objective
-from pipeplan.io.job_file import job_from_data
+from pipeplan.io.job_file import job_from_data, read_job, write_job
 
 
 def test_fields_are_read() -> None:
