@@ -1,6 +1,7 @@
 """The optimiser of one stage, and the reduction before it.
 
-Under ZeRO-1 the user's own optimiser is built for whole parameters, then restricted to this replica's pieces of them.
+From level 1 of ZeRO on the user's own optimiser is built for whole parameters, as far as names, shapes and groups are
+concerned, then restricted to this replica's pieces of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +14,16 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pipeplan.core.errors import InputError
 from pipeplan_executor.optim.buckets import Buckets
-from pipeplan_executor.optim.reduction import NONE_SHARDED, Copied, Named, Piece, ShardedNames, flattened
+from pipeplan_executor.optim.reduction import (
+    NONE_SHARDED,
+    Copied,
+    Named,
+    Piece,
+    Reduced,
+    ShardedNames,
+    flattened,
+    sharded,
+)
 
 ELEMENTWISE = (
     optim.SGD,
@@ -48,7 +58,7 @@ def check_elementwise(optimizer: torch.optim.Optimizer, why: str) -> None:
         )
 
 
-def restrict_to_pieces(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece]) -> None:
+def restrict_to_pieces(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece], zero: int = 1) -> None:
     """Replace the whole parameters of an optimiser by this replica's pieces of them, group by group.
 
     Raises
@@ -56,11 +66,13 @@ def restrict_to_pieces(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece]
     InputError
         If it is not known to work number by number, or has state already.
     """
-    check_elementwise(optimizer, "under ZeRO-1 a replica updates a flat piece of the stage's numbers")
+    check_elementwise(
+        optimizer, f"at level {zero} of ZeRO a replica updates a flat piece of the stage's numbers (at level 0, all)"
+    )
     if optimizer.state:
         raise InputError(
-            "under ZeRO-1 an optimiser must begin without state, since it holds only pieces of parameters; "
-            f"{type(optimizer).__name__} has some before its first step. Solve without --zero1"
+            f"at level {zero} of ZeRO an optimiser must begin without state, since it holds only pieces of parameters; "
+            f"{type(optimizer).__name__} has some before its first step. Solve with --zero 0"
         )
     by_parameter: dict[int, list[Piece]] = {}
     for piece in pieces:
@@ -86,11 +98,12 @@ class StageOptimizer:
     module : torch.nn.Module
         Its trainable parameters get zero gradients at a fixed place in memory.
     build : callable
-        Builds the optimiser, also under ZeRO-1 from whole parameters, so that it can group them by name or shape.
+        Builds the optimiser, at every level of ZeRO from parameters of whole shapes, so that it can group them by name
+        or shape.
     group : ProcessGroup or None
         The stage's replicas; None for a single one.
-    zero1 : bool
-        Each replica updates a share of the parameters.
+    zero : int
+        Level of ZeRO; from 1 on each replica updates a share of the parameters, from 2 on ``module`` is fully sharded.
     copied : sequence of (named parameters, ProcessGroup)
         Parameters of which other stages have copies, with the group of all ranks that have one; in the same order on
         all of them, under one name for all copies.
@@ -120,19 +133,23 @@ class StageOptimizer:
         module: nn.Module,
         build: OptimizerFactory,
         group: dist.ProcessGroup | None = None,
-        zero1: bool = False,
+        zero: int = 0,
         copied: Sequence[Copied] = (),
         schedule: SchedulerFactory | None = None,
         sharded_names: ShardedNames = NONE_SHARDED,
     ) -> None:
-        self.parts = flattened(module, group, zero1, copied, sharded_names)
+        self.parts: tuple[Reduced, ...]
+        if zero > 1 and group is not None:
+            self.parts = sharded(module)
+        else:
+            self.parts = flattened(module, group, zero == 1, copied, sharded_names)
         named = [each for part in self.parts for each in part.named]
         self.optimizer = build(named) if named else None
         self.pieces: tuple[Piece, ...] = tuple(piece for part in self.parts for piece in part.pieces())
         if self.optimizer is not None and not sharded_names.names.isdisjoint(name for name, _ in named):
             check_elementwise(self.optimizer, "a tensor-parallel rank updates shards of parameters")
-        if self.optimizer is not None and group is not None and zero1:
-            restrict_to_pieces(self.optimizer, self.pieces)
+        if self.optimizer is not None and group is not None and zero:
+            restrict_to_pieces(self.optimizer, self.pieces, zero)
         self.scheduler = _scheduled(schedule, self.optimizer)
         self.buckets: Buckets | None = None
 

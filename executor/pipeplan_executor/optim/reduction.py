@@ -7,15 +7,19 @@
 
 With ZeRO-1 (Rajbhandari et al., ZeRO, 2020, section 5.1) a replica keeps optimiser state only for its share: each share
 of the gradients is summed at its owner and updated there, and each owner broadcasts its parameters. (Gloo's own
-reduce-scatter and all-gather move as many bytes, but copy everything first.)
+reduce-scatter and all-gather move as many bytes, but copy everything first.) At levels 2 and 3 gradients are summed
+within the passes (`pipeplan_executor.stages.fully_sharded`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from pipeplan_executor.stages.fully_sharded import local
 
 ALIGNMENT = 16
 """Every parameter begins at a multiple of this number of elements, for efficient kernels."""
@@ -34,7 +38,7 @@ class Piece:
     updated : torch.nn.Parameter
         Parameter of the optimiser: ``parameter`` itself, or a flat view of its numbers in the share.
     start, end : int
-        Range of these numbers in the flattened parameter.
+        Range of these numbers in the flattened parameter; if that is sharded, in this replica's shard of it.
     """
 
     name: str
@@ -46,6 +50,35 @@ class Piece:
 
 Named = tuple[str, nn.Parameter]
 """A name and its parameter."""
+
+
+class Reduced(Protocol):
+    """Parameters of one number format, whose gradients are summed over replicas, and used and zeroed together."""
+
+    named: tuple[Named, ...]
+
+    @property
+    def sums(self) -> Tensor:
+        """Gradients of which this replica has the whole sum after a reduction, flat."""
+
+    @property
+    def counts(self) -> bool:
+        """True if a sum over all processes includes `sums` of this process."""
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the pieces of parameters that this replica's optimiser updates."""
+
+    def begin(self) -> None:
+        """Prepare a step."""
+
+    def reduce(self) -> None:
+        """Sum the gradients over the replicas, if that is not done yet."""
+
+    def exchange(self) -> None:
+        """Give every replica all parameters that it keeps, after an update."""
+
+    def clear(self) -> None:
+        """Zero the gradients."""
 
 
 class Flat:
@@ -180,6 +213,64 @@ class Flat:
         self._summed = False
 
 
+class Sharded:
+    """Parameters of one number format in shards (levels 2 and 3 of ZeRO): this replica has the rows of its shard.
+
+    Parameters
+    ----------
+    named : sequence of (str, torch.nn.Parameter)
+        Sharded parameters, whose backwards add the sums of gradients over all replicas to ``grad``.
+
+    Attributes
+    ----------
+    named : tuple of (str, torch.nn.Parameter)
+    sums : Tensor
+        Sums of this replica's gradients, flat.
+    counts : bool
+        True: no other process has the same numbers.
+    """
+
+    counts = True
+
+    def __init__(self, named: Sequence[Named]) -> None:
+        from torch.distributed.tensor import DTensor  # loaded already, since parameters are DTensors
+
+        self.named = tuple(named)
+        values = [local(parameter).view(-1) for _, parameter in named]
+        self.sums = values[0].new_zeros(sum(map(len, values)))
+        self._pieces = []
+        for (name, parameter), own, gradient in zip(named, values, self.sums.split([*map(len, values)]), strict=True):
+            parameter.grad = DTensor.from_local(
+                gradient.view(local(parameter).shape),
+                parameter.device_mesh,
+                parameter.placements,
+                run_check=False,
+                shape=parameter.shape,
+                stride=parameter.stride(),
+            )
+            if len(own):
+                piece = nn.Parameter(own)
+                piece.grad = gradient
+                self._pieces.append(Piece(name, parameter, piece, 0, len(own)))
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the pieces of parameters that this replica's optimiser updates."""
+        yield from self._pieces
+
+    def begin(self) -> None:
+        """Prepare a step: nothing to do, since each backward adds to the sums."""
+
+    def reduce(self) -> None:
+        """Nothing to do: the backwards have summed the gradients."""
+
+    def exchange(self) -> None:
+        """Nothing to do: the next forward gathers the parameters."""
+
+    def clear(self) -> None:
+        """Zero the gradients."""
+        self.sums.zero_()
+
+
 Copied = tuple[Sequence[Named], dist.ProcessGroup]
 """Parameters of which other stages have copies, and the group of all ranks that have one."""
 
@@ -222,6 +313,11 @@ def flattened(
         for named, copy_group in (*copied, (rest, None))
         for is_sharded, own in _by_kind(named, sharded_names.names)
     )
+
+
+def sharded(module: nn.Module) -> tuple[Sharded, ...]:
+    """Return the trainable parameters of a fully sharded stage, one `Sharded` per number format."""
+    return tuple(Sharded(own) for _, own in _by_kind(module.named_parameters(), frozenset()))
 
 
 def _by_kind(named: Iterable[Named], sharded: Set[str]) -> list[tuple[bool, list[Named]]]:

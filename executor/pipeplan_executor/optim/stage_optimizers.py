@@ -9,10 +9,11 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind
 from pipeplan_executor.optim.buckets import Buckets
 from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory, StageOptimizer
-from pipeplan_executor.optim.reduction import Copied, ShardedNames
+from pipeplan_executor.optim.reduction import Copied, Flat, ShardedNames
 from pipeplan_executor.runtime.process_groups import replica_groups
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.sharding.tensor_parallel_group import TensorParallelGroup
+from pipeplan_executor.stages.fully_sharded import is_fully_sharded
 from pipeplan_executor.stages.split import Fitted
 from pipeplan_executor.stages.stage_module import StageModule
 from pipeplan_executor.stages.ties import Copies
@@ -46,7 +47,7 @@ def stage_optimizers(
             module,
             build,
             groups.get(number),
-            fitted.plan.zero == 1,
+            fitted.plan.zero,
             _copied(fitted.copies, copy_groups, number, module),
             schedule,
             ShardedNames(shards.keys(), group.tensor_rank == 0),
@@ -61,15 +62,16 @@ def stage_optimizers(
 def _buckets(plan: Plan, stage: int, rank: int, module: StageModule, optimizer: StageOptimizer) -> Buckets | None:
     """Return the buckets of a stage on this rank, if it has any and no rank of the stage has another stage.
 
-    Ranks with several stages could begin the sums of two stages over the same ranks in different orders.
+    Ranks with several stages could begin the sums of two stages over the same ranks in different orders. At levels 2
+    and 3 of ZeRO every backward sums its gradients itself.
     """
     sizes = [bucket.layers for bucket in plan.pipeline.stages[stage].buckets if bucket.layers]
     orders = plan.schedule.orders
     shared = any(action.stage != stage for home in plan.schedule.homes[stage] for action in orders[home])
-    if not sizes or shared:
+    if not sizes or shared or is_fully_sharded(plan):
         return None
     ends = [action.micro_batch for action in orders[rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
-    own = [part for part in optimizer.parts if not part.copied]
+    own = [part for part in optimizer.parts if isinstance(part, Flat) and not part.copied]
     return Buckets(module.layers, sizes, own, ends[-1] if ends else None)
 
 

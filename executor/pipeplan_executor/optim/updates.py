@@ -24,14 +24,14 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.layers import optimizer_bytes
 from pipeplan_executor.optim.optimise import StageOptimizer
-from pipeplan_executor.optim.reduction import Flat
+from pipeplan_executor.optim.reduction import Reduced
 from pipeplan_executor.stages.precision import LossScale
 
 TINY = 1e-6
 """Added to the norm, as `torch.nn.utils.clip_grad_norm_` does."""
 
 
-def total_norm(parts: Sequence[Flat], device: torch.device) -> Tensor:
+def total_norm(parts: Sequence[Reduced], device: torch.device) -> Tensor:
     """Return the 2-norm of all gradients of the model; every process calls this after its reductions."""
     square = torch.zeros((), dtype=torch.float64, device=device)
     for part in parts:
@@ -41,7 +41,7 @@ def total_norm(parts: Sequence[Flat], device: torch.device) -> Tensor:
     return square.sqrt()
 
 
-def clip(parts: Sequence[Flat], limit: float, norm: Tensor) -> None:
+def clip(parts: Sequence[Reduced], limit: float, norm: Tensor) -> None:
     """Scale the gradients so that their norm is at most ``limit``."""
     factor = (limit / (norm + TINY)).clamp(max=1.0)
     for part in parts:

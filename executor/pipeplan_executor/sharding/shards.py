@@ -14,7 +14,7 @@ from pipeplan_executor.sharding.declared import TensorParallel
 
 @dataclass(frozen=True)
 class ParameterShard:
-    """One of several equal parts of a parameter along an axis.
+    """One of several parts of a parameter along an axis, as `torch.chunk` divides it: the last may be shorter or empty.
 
     Attributes
     ----------
@@ -35,15 +35,18 @@ class ParameterShard:
     @property
     def offsets(self) -> tuple[int, ...]:
         """First index of the shard along each axis."""
-        return tuple(self.number * self._length if axis == self.axis else 0 for axis in range(len(self.shape)))
+        return tuple(self._range[0] if axis == self.axis else 0 for axis in range(len(self.shape)))
 
     @property
-    def _length(self) -> int:
-        return self.shape[self.axis] // self.parts
+    def _range(self) -> tuple[int, int]:
+        whole = self.shape[self.axis]
+        length = -(-whole // self.parts)
+        return min(self.number * length, whole), min((self.number + 1) * length, whole)
 
     def of(self, whole: Tensor) -> Tensor:
         """Return the shard of a whole tensor, in its own memory."""
-        part = whole.narrow(self.axis, self.number * self._length, self._length)
+        first, end = self._range
+        part = whole.narrow(self.axis, first, end - first)
         return part.clone(memory_format=torch.contiguous_format)
 
 

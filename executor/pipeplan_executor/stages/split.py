@@ -27,12 +27,18 @@ from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.sharding.shards import ParameterShard
+from pipeplan_executor.stages.fully_sharded import (
+    FullySharded,
+    check_sharded_layers,
+    check_sharded_plan,
+    sharding_units,
+)
 from pipeplan_executor.stages.materialise import put, values_of
 from pipeplan_executor.stages.precision import formats
 from pipeplan_executor.stages.shapes import Flow, Tensors, trace
 from pipeplan_executor.stages.source import Source, build, converted, draw
 from pipeplan_executor.stages.stage import Boundary
-from pipeplan_executor.stages.stage_module import StageModule, treatment_of
+from pipeplan_executor.stages.stage_module import StageModule, copy_inputs, treatment_of
 from pipeplan_executor.stages.ties import Copies, find_copies
 
 if TYPE_CHECKING:
@@ -101,7 +107,8 @@ def fit(
     Raises
     ------
     PlanError
-        If layers are missing, divided, in another order or of other sizes, or if stages share a buffer that changes.
+        If layers are missing, divided, in another order or of other sizes, if stages share a buffer that changes, or if
+        parameters cannot be sharded at the plan's level of ZeRO.
     """
     divided = [name for stage in plan.stages for name, _ in stage.shares]
     if divided:
@@ -109,6 +116,7 @@ def fit(
             f"the plan divides {', '.join(dict.fromkeys(divided))} between neighbours, which takes devices that send a "
             "tensor while they make it; processes here send complete ones. Solve again without --intra-layer"
         )
+    check_sharded_plan(plan)
     workload = build(source)
     _check_plain(workload.module)
     original = on_meta(workload.module)
@@ -129,6 +137,7 @@ def fit(
         flow = replace(flow, tensors=formats(sequence, inputs, precision, torch.device(device)))
     fitted = Fitted(plan, workload, blank, sequence, flow, find_copies(plan, sequence, blank))
     _check_buffers(fitted)
+    check_sharded_layers(fitted)
     return fitted
 
 
@@ -245,38 +254,56 @@ def build_stage(
     dtype: torch.dtype | None = None,
     shards: Mapping[str, ParameterShard] | None = None,
     sharded_layers: "ShardedLayers | None" = None,
+    fully: FullySharded | None = None,
 ) -> StageModule:
     """Build one stage with its weights; no other layer of the model takes memory.
 
     The weights come from the ``weights`` file, or from the workload's own module if it has values, or from the seed
     (see `pipeplan_executor.stages.materialise`). Of the parameters in ``shards`` only the shard is kept;
     ``sharded_layers`` calls layers together with the other tensor-parallel ranks (see `pipeplan_executor.sharding`).
+    ``fully`` shards all parameters over the replicas; then one unit of layers at a time is whole.
     """
     span = fitted.span(stage)
     held = fitted.sequence.parameters[span.start : span.stop]
     names = list(dict.fromkeys(full for each in held for full in each.values()))
     layers = copy.deepcopy(fitted.sequence.layers[span.start : span.stop])
-    values = values_of(
+    fill = partial(
+        values_of,
         fitted.blank,
         fitted.workload.module,
-        names,
         seed=seed,
         weights=weights,
         device=device,
         dtype=dtype,
         shards=shards,
     )
+    known = dict(named_tensors(fitted.blank))
     transient = set(names) - set(fitted.blank.state_dict())
-    for layer, each in zip(layers, held, strict=True):
-        for local, full in each.items():
-            put(layer, local, values[full], lasting=full not in transient)
-        layer.to(device)
+    units = [tuple(range(len(layers)))] if fully is None else sharding_units(fitted.blank, held)
+    apart = {full for full in names if fully is not None and isinstance(known[full], nn.Parameter)}
+    values = fill([full for full in names if full not in apart])
+    for unit in units:
+        own = values | fill(list(dict.fromkeys(full for i in unit for full in held[i].values() if full in apart)))
+        for i in unit:
+            for local, full in held[i].items():
+                put(layers[i], local, own[full], lasting=full not in transient)
+            layers[i].to(device)
+        if fully is not None:
+            fully.shard([layers[i] for i in unit])
     again = set(fitted.plan.stages[stage].recompute)
     treatments = {
         fitted.names[number]: treatment_of(fitted.flow, number, fitted.names[number] in again, number == span.start)
         for number in span
     }
-    return StageModule(dict(zip(treatments, layers, strict=True)), treatments, held, sharded_layers)
+    if fully is not None:  # inputs of a sharded layer are views in its call, into which autograd lets nothing write
+        for number, layer in zip(span, layers, strict=True):
+            written = fitted.flow.overwritten if number == span.start else fitted.flow.writes
+            copy_inputs(layer, [place for place, is_written in enumerate(written[number]) if is_written])
+        treatments = {name: replace(how, copies=()) for name, how in treatments.items()}
+    module = StageModule(dict(zip(treatments, layers, strict=True)), treatments, held, sharded_layers)
+    if fully is not None:
+        fully.finish(module)
+    return module
 
 
 def materialised(

@@ -130,6 +130,15 @@ def evaluating(modules: Collection[nn.Module]) -> Iterator[None]:
             part.training = training
 
 
+def copy_inputs(layer: nn.Module, places: Collection[int]) -> None:
+    """Let a layer copy these inputs within its call, behind other hooks, before it writes into them."""
+
+    def copied(_: nn.Module, inputs: Tensors) -> Tensors:
+        return tuple(tensor.clone() if place in places else tensor for place, tensor in enumerate(inputs))
+
+    layer.register_forward_pre_hook(copied)
+
+
 def _call(layer: nn.Module, called: Callable[..., Any], how: Treatment) -> Callable[..., Any]:
     """Return the function that runs the layer with its treatment; ``called`` is the layer or its wrapper."""
     copying = partial(_on_copies, called, frozenset(how.copies)) if how.copies else called

@@ -24,6 +24,7 @@ from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.shards import find_shards
 from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
+from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan, is_fully_sharded
 from pipeplan_executor.stages.precision import LossScale, sharing_casts
 from pipeplan_executor.stages.seeds import Moment, preserved_random_state, seed_layers
 from pipeplan_executor.stages.shapes import Tensors
@@ -113,6 +114,7 @@ class Pipeline:
     ) -> None:
         wanted = declared(tensor_parallel)
         check_world(plan, dist.get_world_size(), wanted.size)
+        check_sharded_plan(plan, wanted.size)
         self.plan, self.dtype, self.device, self.precision = plan, dtype, torch.device(device), precision
         self.recorder = Recorder()
         self.fitted = fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
@@ -123,6 +125,7 @@ class Pipeline:
         self.tensor_group = group = find_tensor_parallel_group(wanted.size, self.device)
         rank = group.rank
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
+        self._fully = FullySharded(plan.zero, group.column, self.device) if is_fully_sharded(plan) else None
         self.modules = {
             number: build_stage(
                 fitted,
@@ -133,12 +136,15 @@ class Pipeline:
                 dtype=dtype,
                 shards=self.shards,
                 sharded_layers=self._sharded_layers(),
+                fully=self._fully,
             )
             for number in self.numbers
         }
         # their optimisers, and seeds of the layers that draw random numbers
         build = optimizer or planned_optimizer(plan.optimizer, learning_rate)
         optimizers = stage_optimizers(fitted, self.modules, build, scheduler, group, self.shards)
+        if self._fully is not None:
+            self.shards = self._fully.shards(fitted.blank.named_parameters(remove_duplicate=False))
         scale = LossScale(self.device) if precision == "fp16" else None
         self.updates = Updates(optimizers, plan.optimizer, self.device, clip, scale)
         self.moment = Moment(seed)
@@ -255,7 +261,7 @@ class Pipeline:
     def _around_step(self) -> Iterator[None]:
         draws = any(self.fitted.flow.draws)
         with (
-            sharing_casts(self.precision, self.device),
+            sharing_casts(self.precision, self.device) if self._fully is None else self._fully.passing(),
             preserved_random_state(self.device) if draws else nullcontext(),
         ):
             yield
@@ -272,6 +278,7 @@ class Pipeline:
         weights = self._weigh(parts[1])
         with evaluating(self.modules.values()):
             _, losses = self._engine.infer(*parts)
+        self._free()
         return self.shared_loss({n: weights[n] * loss for n, loss in losses.items() if weights[n]})
 
     def predict(self, inputs: Batch | None) -> Any:
@@ -281,6 +288,7 @@ class Pipeline:
         """
         with evaluating(self.modules.values()):
             found, _ = self._engine.infer(self._parts(inputs, self.holds_first), [None] * self.plan.micro_batches)
+        self._free()
         if not self.holds_last:
             return None
         rows = self._last_replicas.gathered(found, self.fitted.boundaries[-1].outputs, self.device)
@@ -336,9 +344,16 @@ class Pipeline:
             accumulates=self.accumulates,
         )
 
+    def _free(self) -> None:
+        """Free the weights that are still gathered at level 2 of ZeRO."""
+        if self._fully is not None:
+            for module in self.modules.values():
+                self._fully.free(module)
+
     def _once_per_step(self, action: Action) -> None:
         if action.kind is Kind.REDUCE:
             self.updates.reduce(action.stage)
+            self._free()
         elif self._updates:
             self.updates.update(action.stage)
 

@@ -17,6 +17,7 @@ from pipeplan_executor.processes.launcher import joined_world, launch
 from pipeplan_executor.runtime.recorder import now
 from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.shards import find_shards
+from pipeplan_executor.stages.fully_sharded import check_sharded_plan
 from pipeplan_executor.stages.source import Source, draw
 from pipeplan_executor.stages.split import fit
 from pipeplan_executor.train.memory import forget_peak, peak
@@ -110,6 +111,7 @@ def run(
     real(timeout, "the timeout (seconds)", most=LONGEST, above=True)
     autocast(precision, torch.device("cpu"))  # refuses an unknown precision
     wanted = declared(tensor_parallel)
+    check_sharded_plan(plan, wanted.size)
     if joined_world() is None:  # otherwise this is a rank, and its Pipeline checks
         fitted = fit(plan, source, both_modes=False)
         find_shards(fitted.blank, fitted.workload.shards, wanted)

@@ -15,6 +15,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import Batch, call, samples, split, tensors
 from pipeplan_executor.optim.updates import shares
 from pipeplan_executor.sharding.declared import TensorParallel
+from pipeplan_executor.stages.fully_sharded import is_fully_sharded, local
 from pipeplan_executor.stages.seeds import seeded
 from pipeplan_executor.stages.shapes import as_tuple
 from pipeplan_executor.stages.source import Source, draw
@@ -86,10 +87,11 @@ def worst_error(
     """Return the largest relative difference to the unsplit model, over loss and all gradients of all ranks.
 
     Every process calls this, computes the unsplit model once and compares its own stages, so nothing large is sent.
-    A ZeRO-1 plan is compared without ZeRO-1, under which no rank has all sums of its gradients.
+    A ZeRO-1 plan is compared without ZeRO-1, under which no rank has all sums of its gradients. At levels 2 and 3 each
+    rank compares the gradients of its shard.
     """
     pipeline = Pipeline(
-        replace(plan, zero=0),
+        plan if is_fully_sharded(plan) else replace(plan, zero=0),
         source,
         seed=seed,
         weights=weights,
@@ -104,7 +106,7 @@ def worst_error(
     worst = _relative(torch.tensor(loss), torch.tensor(reference), 1e-300)
     least = max(SMALL * max(map(_largest, gradients.values())), 1e-300)
     for name, parameter in pipeline.named_parameters():
-        found = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        found = local(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
         shard = pipeline.shards.get(name)
         wanted = gradients[name] if shard is None else shard.of(gradients[name])
         worst = max(worst, _relative(found, wanted, least))

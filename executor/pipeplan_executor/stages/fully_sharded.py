@@ -1,0 +1,191 @@
+"""Levels 2 and 3 of ZeRO: the parameters of a stage in shards of its replicas, by torch's `fully_shard`.
+
+::
+
+    level 3   gather ─ F of a layer ─ free      gather ─ B of a layer ─ free, sum     of every layer and micro-batch
+    level 2   gather ─ F of a layer                      B of a layer ─ sum           gathered once per step, freed by R
+
+A layer with parameters is a unit: its weights are gathered together, and its gradients summed together, each share at
+its owner. Layers that share parameters are one unit, which is gathered from the first one's forward to the last one's,
+and from the last one's backward to the first one's. A replica's share of a parameter is a range of its rows
+(`torch.chunk` along the first axis), so some replicas may have no share of a small one. All passes are collectives:
+replicas must run the same ones in one order.
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pipeplan.core.errors import PlanError
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Kind
+from pipeplan.core.shared_weights import merge_overlapping
+from pipeplan.core.wording import some
+from pipeplan.frontend.profile.ties import Held, named_tensors, shared_parameters
+from pipeplan_executor.sharding.shards import ParameterShard
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
+    from pipeplan_executor.stages.split import Fitted
+
+JOINED = frozenset((Kind.FORWARD, Kind.BACKWARD, Kind.REDUCE, Kind.UPDATE))
+"""Actions of plans whose parameters are sharded."""
+
+
+def is_fully_sharded(plan: Plan) -> bool:
+    """Return whether replicas of the plan's stage hold gradients, or parameters too, in shards."""
+    return plan.zero > 1 and len(plan.ranks) > 1
+
+
+def check_sharded_plan(plan: Plan, group_size: int = 1) -> None:
+    """Refuse a plan whose gradients or parameters cannot be sharded.
+
+    ``group_size``: processes per rank.
+
+    Raises
+    ------
+    PlanError
+        With the level of ZeRO that can be executed.
+    """
+    if not is_fully_sharded(plan):
+        return
+    begins, ends = f"at level {plan.zero} of ZeRO ", "; solve again with --zero 1"
+    if len(plan.stages) > 1:
+        raise PlanError(f"{begins}a plan has one stage, and this one has {len(plan.stages)}{ends}")
+    if group_size > 1:
+        raise PlanError(f"{begins}a rank is one process, not a tensor-parallel group of {group_size}{ends}")
+    orders = plan.schedule.orders
+    split = sorted({action.kind.name.lower() for order in orders for action in order if action.kind not in JOINED})
+    if split:
+        raise PlanError(f"{begins}stage 0 cannot run {some(split)}: gradients are summed behind joined backwards{ends}")
+    kinds = [[action.kind for action in order] for order in orders]
+    if any(row != kinds[0] for row in kinds):
+        counts = [row.count(Kind.FORWARD) for row in kinds]
+        raise PlanError(
+            f"{begins}all replicas of a stage must run as many micro-batches in one order, since they gather weights "
+            f"and sum gradients in every pass; those of stage 0 run {', '.join(map(str, counts))}. Choose a number of "
+            f"micro-batches that {len(orders)} divides{ends}"
+        )
+
+
+def check_sharded_layers(fitted: "Fitted") -> None:
+    """Refuse parameters that cannot be sharded.
+
+    Raises
+    ------
+    PlanError
+        With the names of layers and parameters, and the level of ZeRO that can be executed.
+    """
+    if not is_fully_sharded(fitted.plan):
+        return
+    begins, ends = f"at level {fitted.plan.zero} of ZeRO ", "; solve again with --zero 1"
+    known = dict(named_tensors(fitted.blank))
+    for number, names in enumerate(fitted.sequence.parameters):
+        for own, full in names.items():
+            parameter, layer = known[full], fitted.names[number]
+            if not isinstance(parameter, nn.Parameter):
+                continue
+            if not parameter.dim():
+                raise PlanError(f"{begins}a parameter needs an axis, and {full} is a single number{ends}")
+            if not parameter.is_contiguous():
+                raise PlanError(f"{begins}a parameter's rows must be contiguous, and those of {full} are not{ends}")
+            if own in fitted.flow.changed[number]:
+                raise PlanError(
+                    f"{begins}a forward cannot change a parameter, and that of {layer} changes {full}{ends}"
+                )
+    for unit in sharding_units(fitted.blank, fitted.sequence.parameters):
+        every = [known[full] for number in unit for full in fitted.sequence.parameters[number].values()]
+        formats = {p.dtype for p in every if isinstance(p, nn.Parameter) and p.requires_grad}
+        if len(formats) > 1:
+            layers = some([fitted.names[number] for number in unit])
+            told = " and ".join(sorted(str(each).removeprefix("torch.") for each in formats))
+            raise PlanError(f"{begins}parameters of a layer have one number format, and those of {layers} {told}{ends}")
+
+
+def sharding_units(model: nn.Module, held: Held) -> tuple[tuple[int, ...], ...]:
+    """Return the numbers of the layers of each unit: layers that share parameters are one.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The unsplit model.
+    held : sequence of mapping
+        Names of each layer's parameters and buffers: in the layer, and in the model.
+    """
+    together = ([number for number, _ in shared] for shared in shared_parameters(model, held))
+    return merge_overlapping([*together, *([number] for number in range(len(held)))])
+
+
+class FullySharded:
+    """Sharding of a stage's layers over its replicas.
+
+    Parameters
+    ----------
+    level : {2, 3}
+        Level of ZeRO.
+    group : ProcessGroup
+        The stage's replicas.
+    """
+
+    def __init__(self, level: int, group: dist.ProcessGroup, device: torch.device) -> None:
+        from torch.distributed.device_mesh import DeviceMesh  # takes a second to load
+
+        self._frees, self._group = level > 2, group
+        self._mesh = DeviceMesh.from_group(group, device.type)
+
+    def shard(self, layers: Sequence[nn.Module]) -> None:
+        """Keep only this replica's shard of the parameters of a unit of layers, and gather them in its passes."""
+        from torch.distributed.fsdp import fully_shard
+
+        own = [layer for layer in layers if any(True for _ in layer.parameters())]
+        if own:
+            fully_shard(own, mesh=self._mesh, reshard_after_forward=self._frees)
+            own[0].set_gradient_divide_factor(1.0)  # losses are weighted: gradients are sums
+            own[0].set_force_sum_reduction_for_comms(True)
+
+    def finish(self, stage: nn.Module) -> None:
+        """Let a stage's sharded layers work together."""
+        from torch.distributed.fsdp import fully_shard
+
+        whole = fully_shard(stage, mesh=self._mesh)
+        whole.set_reshard_after_backward(self._frees)
+        whole.set_reduce_scatter_unused_params(True)  # replicas may use different ones
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Context of a step, without torch's warning of layers that return views, since nothing writes into these.
+
+        Converted weights are not shared between micro-batches (`pipeplan_executor.stages.precision`): they would stay
+        whole, and their gradients come too late to be summed behind the layer's backward.
+        """
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
+            yield
+
+    def free(self, stage: nn.Module) -> None:
+        """Free the weights of a stage that are still gathered."""
+        for unit in self._units(stage):
+            unit.reshard()
+
+    def shards(self, named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, ParameterShard]:
+        """Return this replica's shard of each parameter, by name."""
+        parts, number = dist.get_world_size(self._group), dist.get_rank(self._group)
+        return {name: ParameterShard(tuple(parameter.shape), 0, parts, number) for name, parameter in named}
+
+    @staticmethod
+    def _units(stage: nn.Module) -> "list[FSDPModule]":
+        from torch.distributed.fsdp import FSDPModule
+
+        return [part for part in stage.modules() if isinstance(part, FSDPModule)]
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this replica's numbers of a sharded tensor, without a graph; any other tensor itself, detached."""
+    own: Tensor = tensor.detach()
+    return own.to_local() if hasattr(own, "to_local") else own
