@@ -53,7 +53,7 @@ def test_a_resumed_run_is_the_same_bit_by_bit(name: str, found: dict[str, dict])
 
 
 @on(3)
-@pytest.mark.parametrize(("name", "count"), [("moved", 4), ("alone", 3)])
+@pytest.mark.parametrize(("name", "count"), [("moved", 5), ("alone", 4)])
 def test_a_run_goes_on_under_any_plan_or_none(name: str, count: int, found: dict[str, dict]) -> None:
     """It goes on under another depth, width, placement or sharding, as a plain torch module, and from that again."""
     _all_near(found[name], count)
@@ -66,8 +66,9 @@ def test_a_run_goes_on_under_any_plan_or_none(name: str, count: int, found: dict
 def test_a_run_goes_on_after_every_move(world: int, optimizer: str, model: str, tmp_path: Path) -> None:
     """So it does from each plan to each other one, with SGD's momentum as with Adam."""
     found = done(world, calls({"moved": (model, optimizer), "alone": (model, optimizer)}, tmp_path))
-    _all_near(found["moved"], 12)
-    _all_near(found["alone"], 3)
+    layouts = len(checkpointing.LAYOUTS[world])
+    _all_near(found["moved"], layouts * (layouts - 1))
+    _all_near(found["alone"], 1 + (layouts + 1) // 2)
 
 
 @pytest.mark.slow
@@ -77,7 +78,7 @@ def test_captured_models_go_on_too(model: str, tmp_path: Path) -> None:
     """So do models that are captured as graphs, under the names that they have without a pipeline."""
     found = done(3, calls({"resumed": (model, "adam"), "moved": (model, "adam")}, tmp_path))
     assert all(found["resumed"].values()), found["resumed"]
-    _all_near(found["moved"], 12)
+    _all_near(found["moved"], 20)
 
 
 def _all_near(found: dict[str, float], count: int) -> None:

@@ -13,6 +13,7 @@ from pipeplan_executor.checkpoint.optimizer import Part
 from pipeplan_executor.checkpoint.slices import Slice, boxes_of
 from pipeplan_executor.optim.updates import Updates
 from pipeplan_executor.sharding.shards import ParameterShard
+from pipeplan_executor.stages.fully_sharded import local
 from pipeplan_executor.stages.seeds import Moment
 from pipeplan_executor.stages.ties import Copies
 
@@ -98,9 +99,9 @@ class StageState:
         """Yield each parameter once, by the name under which it is stored."""
         firsts = first_names(inventory)
         for name, parameter in self.module.named_parameters():
-            value: Tensor | Slice = parameter.detach()
+            value: Tensor | Slice = local(parameter)
             if name in self.shards:
-                value = _part(name, parameter, parameter, self.shards).sliced(parameter.detach())
+                value = _part(name, parameter, parameter, self.shards).sliced(value)
             yield firsts[name], value
 
     def buffers(self, inventory: Inventory) -> Iterator[tuple[str, Tensor]]:
@@ -146,8 +147,9 @@ def _part(
 ) -> Part:
     """Return a range of the local numbers of a parameter, by default all, as a `Part`."""
     shard = shards.get(name)
-    corner, whole = (shard.offsets, shard.shape) if shard is not None else ((), tuple(parameter.shape))
-    boxes = boxes_of(parameter.shape, first, parameter.numel() if end is None else end, corner)
+    own = local(parameter)
+    corner, whole = (shard.offsets, shard.shape) if shard is not None else ((), tuple(own.shape))
+    boxes = boxes_of(own.shape, first, own.numel() if end is None else end, corner)
     return Part(name, tensor, boxes, whole)
 
 

@@ -49,30 +49,37 @@ class Layout:
 
     replicas: tuple[int, ...] = ()
     family: str = "1f1b-sno"
-    zero1: bool = False
+    zero: int = 0
     tensor_parallel: int = 1
 
     def plan(self, build: Callable[[], Workload], optimizer: str) -> Plan:
-        """Plan on all processes, for batches of 8 samples."""
+        """Plan on all processes, for batches of 8 samples, or 12 on three ranks."""
         module, names, held = blank_model(build)
         schedule = self._schedule(dist.get_world_size() // self.tensor_parallel)
         cuts = [round(i * len(names) / schedule.stages) for i in range(schedule.stages + 1)]
         plan = plan_for(module, names, cuts, schedule, 2, optimizer, held=held)
-        return replace(plan, zero=int(self.zero1))
+        return replace(plan, zero=self.zero)
 
     def _schedule(self, world: int) -> Schedule:
         if self.family in PLACED:
             return PLACED[self.family].write(world, 4, 2)
-        return FAMILIES[self.family].write(self.replicas, 4)
+        return FAMILIES[self.family].write(self.replicas, 6 if world == 3 else 4)
 
 
 LAYOUTS = {
-    2: (Layout((1, 1)), Layout((2,)), Layout((2,), zero1=True), Layout(family="interleaved")),
-    3: (Layout((1, 1, 1)), Layout((2, 1), zero1=True), Layout((3,), zero1=True), Layout((1, 2))),
+    2: (
+        Layout((1, 1)),
+        Layout((2,)),
+        Layout((2,), zero=1),
+        Layout((2,), zero=3),
+        Layout(family="interleaved"),
+        Layout((2,), zero=2),
+    ),
+    3: (Layout((1, 1, 1)), Layout((2, 1), zero=1), Layout((3,), zero=1), Layout((3,), zero=3), Layout((1, 2))),
     4: (
         Layout((1, 1), tensor_parallel=2),
-        Layout((1, 1, 2), zero1=True),
-        Layout((2,), zero1=True, tensor_parallel=2),
+        Layout((1, 1, 2), zero=1),
+        Layout((2,), zero=1, tensor_parallel=2),
         Layout((1, 1), tensor_parallel=2),
     ),
 }

@@ -81,6 +81,48 @@ def idling() -> Workload:
     return Workload(nn.Sequential(layers | {"head": nn.Linear(16, 30)}), _text, _loss)
 
 
+class Scaled(nn.Module):
+    """Layer with one row of factors, which returns a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors = nn.Parameter(torch.empty(1, 16))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the factors."""
+        nn.init.normal_(self.factors)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the same shape."""
+        return (x * self.factors).unsqueeze(1).squeeze(1)
+
+
+class Adding(nn.Module):
+    """Layer that writes into its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the same shape."""
+        x += self.linear(x.clone())
+        return x
+
+
+def uneven() -> Workload:
+    """Sizes that replicas do not divide, a frozen layer, views, and layers that write into them."""
+    layers = [nn.Linear(7, 16), Scaled(), Adding(), nn.Linear(16, 16), Scaled(), nn.ReLU(inplace=True)]
+    for parameter in layers[3].parameters():
+        parameter.requires_grad_(False)
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.randn(samples, 7, generator=generator), torch.randn(samples, 2, generator=generator)
+
+    return Workload(nn.Sequential(*layers, nn.Linear(16, 2)), draw, functional.mse_loss)
+
+
 def skipping() -> Workload:
     """Dropout in a model with a skip connection."""
     return Workload(Skipping(0.3), _text, _loss)

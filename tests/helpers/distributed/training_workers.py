@@ -22,6 +22,7 @@ from helpers.distributed.training_models import (
     skipping,
     steep,
     steep_apart,
+    uneven,
 )
 from helpers.plans import plan_for, with_buckets
 from helpers.runnable_schedules import halved
@@ -30,6 +31,7 @@ from pipeplan.frontend.capture import capture_layers
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.optim.reduction import Flat
+from pipeplan_executor.stages.fully_sharded import local
 from pipeplan_executor.stages.seeds import seeded
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.split import materialised
@@ -48,13 +50,14 @@ class Case:
     build: Callable[[], Workload]
     replicas: tuple[int, ...]
     options: dict[str, Any] = field(default_factory=dict)
-    zero1: bool = False
+    zero: int = 0
     recompute: bool = False
     split: bool = False
     optimizer: str = "adam"
     accumulated: tuple[int, ...] = ()
     """Steps that do not update, with half the weight."""
     micro_batches: int = 4
+    schedule: str = "1f1b-sno"
     bucket: int = 0
     """Number of layers in each bucket of gradients; 0 for none."""
 
@@ -100,6 +103,8 @@ ON_THREE = (
     "tied, replicas, ZeRO-1",
     "dropout, replicas",
     "padding",
+    "ZeRO-2, uneven",
+    "ZeRO-3",
 )
 """Cases for three ranks, besides two."""
 
@@ -110,21 +115,26 @@ def cases(world: int) -> dict[str, Case]:
     every = {
         "own optimiser": Case(tiny_decoder, line, USERS),
         "own optimiser, replicas": Case(tiny_decoder, halves, USERS, accumulated=(1,)),
-        "own optimiser, ZeRO-1": Case(tiny_decoder, alike, USERS, zero1=True, accumulated=(0, 2)),
-        "clipped, not scheduled": Case(tiny_decoder, halves, {"optimizer": sgd, "clip": 0.01}, zero1=True),
+        "own optimiser, ZeRO-1": Case(tiny_decoder, alike, USERS, zero=1, accumulated=(0, 2)),
+        "clipped, not scheduled": Case(tiny_decoder, halves, {"optimizer": sgd, "clip": 0.01}, zero=1),
         "tied": Case(tiny_tied, line, USERS),
-        "tied, replicas, ZeRO-1": Case(tiny_tied, (1, world - 1), USERS, zero1=True, accumulated=(1,)),
+        "tied, replicas, ZeRO-1": Case(tiny_tied, (1, world - 1), USERS, zero=1, accumulated=(1,)),
         "planned, scheduled": Case(
             tiny_tied, halves[::-1], {"scheduler": falling, "learning_rate": 0.05}, optimizer="momentum"
         ),
         "dropout": Case(dropped, line, {"optimizer": sgd}),
         "dropout, recomputed": Case(dropped, line, {"optimizer": sgd, "clip": 0.1}, recompute=True),
         "dropout, split": Case(dropped, line, {"optimizer": sgd}, split=True),
-        "dropout, replicas": Case(dropped, halves, {"optimizer": sgd}, zero1=True, recompute=True, accumulated=(0,)),
+        "dropout, replicas": Case(dropped, halves, {"optimizer": sgd}, zero=1, recompute=True, accumulated=(0,)),
         "dropout, alike": Case(dropped, alike, {"optimizer": sgd}),
         "padding": Case(padded, line, {"optimizer": sgd}),
         "padding, replicas": Case(padded, halves, {"optimizer": sgd, "clip": 0.1}),
-        "padding, last stage replicated": Case(padded, halves[::-1], {"optimizer": sgd}, zero1=True),
+        "padding, last stage replicated": Case(padded, halves[::-1], {"optimizer": sgd}, zero=1),
+        "ZeRO-2": Case(dropped, alike, {"optimizer": sgd, "clip": 0.1}, zero=2, recompute=True, accumulated=(0,)),
+        "ZeRO-2, uneven": Case(uneven, alike, USERS, zero=2, micro_batches=6),
+        "ZeRO-3": Case(tiny_tied, alike, USERS, zero=3, recompute=True, accumulated=(0, 2), micro_batches=6),
+        "ZeRO-3, several in flight": Case(uneven, alike, {"optimizer": sgd}, zero=3, schedule="gpipe"),
+        "ZeRO-3, padding": Case(padded, alike, {"optimizer": sgd, "clip": 0.1}, zero=3),
     }
     return every if world == 2 else {name: every[name] for name in ON_THREE}
 
@@ -134,16 +144,18 @@ LOW = {
     "bf16 dropout": Case(dropped, (1, 1), {"optimizer": decayed, "precision": "bf16"}, recompute=True),
     "bf16, split": Case(tiny_decoder, (1, 1), {"optimizer": sgd, "precision": "bf16"}, split=True),
     "bf16, graph": Case(forking, (1, 1), {"optimizer": sgd, "precision": "bf16"}),
-    "bf16, replicas": Case(tiny_tied, (2,), {"optimizer": sgd, "precision": "bf16"}, zero1=True),
+    "bf16, replicas": Case(tiny_tied, (2,), {"optimizer": sgd, "precision": "bf16"}, zero=1),
     "fp16": Case(steep, (1, 1), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}, accumulated=(2,)),
     "fp16, clipped": Case(steep, (1, 1), {"optimizer": sgd, "scheduler": falling, "clip": 1.0, "precision": "fp16"}),
-    "fp16, ZeRO-1": Case(steep, (2,), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero1=True),
+    "fp16, ZeRO-1": Case(steep, (2,), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero=1),
+    "bf16, ZeRO-2": Case(dropped, (2,), {"optimizer": decayed, "precision": "bf16"}, zero=2, recompute=True),
+    "fp16, ZeRO-3": Case(steep, (2,), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero=3),
 }
 """Cases in mixed precision, on two ranks."""
 
 
 TEAMS = {
-    "tensor-parallel, ZeRO-1, recomputed": Case(tiny_shared, (2,), USERS, zero1=True, recompute=True, accumulated=(1,)),
+    "tensor-parallel, ZeRO-1, recomputed": Case(tiny_shared, (2,), USERS, zero=1, recompute=True, accumulated=(1,)),
     "tensor-parallel, dropout": Case(dropped_apart, (1, 1), {"optimizer": sgd, "clip": 0.1}, split=True),
 }
 """Cases with two processes per rank, on four processes."""
@@ -157,11 +169,11 @@ BUCKETED = {
     2: {
         "joined, clipped": Case(tiny_decoder, (2,), USERS, accumulated=(1,), bucket=2),
         "split": Case(tiny_decoder, (2,), USERS, split=True, bucket=1),
-        "ZeRO-1, recomputed": Case(tiny_decoder, (2,), USERS, zero1=True, recompute=True, accumulated=(0, 2), bucket=1),
-        "ZeRO-1, split": Case(dropped, (2,), {"optimizer": sgd}, zero1=True, split=True, recompute=True, bucket=2),
+        "ZeRO-1, recomputed": Case(tiny_decoder, (2,), USERS, zero=1, recompute=True, accumulated=(0, 2), bucket=1),
+        "ZeRO-1, split": Case(dropped, (2,), {"optimizer": sgd}, zero=1, split=True, recompute=True, bucket=2),
         "unequal turns": Case(dropped, (2,), {"optimizer": sgd}, micro_batches=3, bucket=1),
-        "one micro-batch": Case(tiny_decoder, (2,), {"optimizer": sgd}, zero1=True, micro_batches=2, bucket=1),
-        "one idle replica": Case(tiny_decoder, (2,), USERS, zero1=True, micro_batches=1, bucket=2),
+        "one micro-batch": Case(tiny_decoder, (2,), {"optimizer": sgd}, zero=1, micro_batches=2, bucket=1),
+        "one idle replica": Case(tiny_decoder, (2,), USERS, zero=1, micro_batches=1, bucket=2),
         "unused": Case(idling, (2,), {"optimizer": sgd}, bucket=1),
         "tied on one stage": Case(tiny_tied, (2,), USERS, bucket=1),
         "tied on one stage, split": Case(tiny_tied, (2,), {"optimizer": sgd}, split=True, bucket=1),
@@ -169,18 +181,18 @@ BUCKETED = {
     },
     4: {
         "two stages": Case(tiny_decoder, (2, 2), USERS, bucket=1),
-        "two stages, split, ZeRO-1": Case(tiny_decoder, (2, 2), USERS, zero1=True, split=True, bucket=2),
+        "two stages, split, ZeRO-1": Case(tiny_decoder, (2, 2), USERS, zero=1, split=True, bucket=2),
         "two stages, unequal turns": Case(tiny_decoder, (2, 2), USERS, recompute=True, micro_batches=3, bucket=1),
         "tied over stages": Case(tiny_tied, (2, 2), USERS, bucket=1),
-        "tied over stages, ZeRO-1, split": Case(tiny_tied, (1, 3), USERS, zero1=True, split=True, bucket=2),
+        "tied over stages, ZeRO-1, split": Case(tiny_tied, (1, 3), USERS, zero=1, split=True, bucket=2),
         "tensor-parallel": Case(tiny_shared, (2,), USERS, recompute=True, bucket=1),
-        "tensor-parallel, split, ZeRO-1": Case(dropped_apart, (2,), USERS, zero1=True, split=True, bucket=1),
+        "tensor-parallel, split, ZeRO-1": Case(dropped_apart, (2,), USERS, zero=1, split=True, bucket=1),
     },
 }
 """Cases with buckets, by number of processes; the last ones of four have two processes per rank."""
 BUCKETED_LOW = {
     "bf16, split": Case(tiny_tied, (2,), {"optimizer": sgd, "precision": "bf16"}, split=True, bucket=1),
-    "fp16, ZeRO-1": Case(steep, (2,), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero1=True, bucket=1),
+    "fp16, ZeRO-1": Case(steep, (2,), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero=1, bucket=1),
 }
 """Cases with buckets in mixed precision, on two ranks."""
 
@@ -247,15 +259,16 @@ def tensor_parallel_runs() -> Found:
 def verified() -> dict[str, float]:
     """Worst error of verification for models with dropout, as chain and as graph, or with weighted losses."""
     found = {}
-    for build in (dropped, skipping, padded):
+    alike = (dist.get_world_size(),)
+    for build, zero in ((dropped, 0), (skipping, 0), (padded, 0), (uneven, 3)):
         workload = build()
         sequence = capture_layers(workload.module, draw(workload, 2, SEED)[0], both_modes=False)
-        schedule = FAMILIES["1f1b-sno"].write((1,) * dist.get_world_size(), 4)
+        schedule = FAMILIES["1f1b-sno"].write(alike if zero else (1,) * dist.get_world_size(), 4)
         cuts = (0, *range(2, 1 + schedule.stages), len(sequence.names))
         plan = plan_for(
             workload.module, sequence.names, cuts, schedule, recompute=sequence.names[1::2], held=sequence.parameters
         )
-        found[build.__name__] = worst_error(plan, build, SEED)
+        found[build.__name__] = worst_error(replace(plan, zero=zero), build, SEED)
     return found
 
 
@@ -264,7 +277,7 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     workload, plan = case.build(), _plan(case)
     group_size = dist.get_world_size() // len(plan.ranks)
     options = {**case.options, "tensor_parallel": group_size}
-    pipeline = Pipeline(replace(plan, zero=int(case.zero1)), case.build, seed=SEED, dtype=dtype, **options)
+    pipeline = Pipeline(replace(plan, zero=case.zero), case.build, seed=SEED, dtype=dtype, **options)
     whole = materialised(pipeline.fitted, seed=SEED, dtype=dtype)
     plain = Plain(whole, workload, case.options, capture_layers(whole, draw(workload, 2, SEED, dtype)[0]).layers)
     ours, theirs = Seen(), Seen()
@@ -283,14 +296,15 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     theirs.evaluated.append(plain.evaluate(inputs, targets))
     expected = dict(whole.named_parameters(remove_duplicate=False))
     wanted = {name: pipeline.shards[name].of(p) if name in pipeline.shards else p for name, p in expected.items()}
-    apart = [float((p - wanted[name]).detach().abs().max()) for name, p in pipeline.named_parameters()]
+    pairs = [(local(p), wanted[name]) for name, p in pipeline.named_parameters()]
+    apart = [float((own - other).detach().abs().max()) for own, other in pairs if own.numel()]
     return ours, theirs, greatest(max(apart, default=0.0))
 
 
 def _plan(case: Case) -> Plan:
     workload = case.build()
     sequence = capture_layers(workload.module, draw(workload, 2, SEED)[0], both_modes=False)
-    schedule = FAMILIES["1f1b-sno"].write(case.replicas, case.micro_batches)
+    schedule = FAMILIES[case.schedule].write(case.replicas, case.micro_batches)
     plan = plan_for(
         workload.module,
         sequence.names,
