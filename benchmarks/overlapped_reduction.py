@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from statistics import median, quantiles
 
@@ -36,6 +37,11 @@ ENGINES = ("behind", "overlapped", "torch")
 
 def main() -> None:
     """Print the table, in a namespace with a slow loopback device."""
+    slowed("overlapped_reduction", table)
+
+
+def slowed(name: str, table: Callable[[], None]) -> None:
+    """Print the table of a benchmark: in a namespace with a slow loopback device, which it enters first."""
     if INSIDE in os.environ:
         table()
         return
@@ -43,7 +49,7 @@ def main() -> None:
         print(f"not measured: {why}")
         return
     slow = f"tc qdisc add dev lo root tbf rate {GIGABITS}gbit burst 512k latency {LATENCY_US}us"
-    command = f'ip link set lo up && {slow} && exec "$0" -m benchmarks.overlapped_reduction'
+    command = f'ip link set lo up && {slow} && exec "$0" -m benchmarks.{name}'
     subprocess.run(
         ["unshare", "-rn", "bash", "-c", command, sys.executable],
         env={**os.environ, INSIDE: "1", "GLOO_SOCKET_IFNAME": "lo"},
@@ -58,6 +64,15 @@ def not_permitted() -> str | None:
         return f"{' and '.join(missing)} not found (Debian: util-linux, iproute2)"
     tried = subprocess.run(["unshare", "-rn", "true"], capture_output=True, text=True, check=False)
     return tried.stderr.strip() or "no user namespace" if tried.returncode else None
+
+
+def slow_cluster(hides_collectives: bool) -> Cluster:
+    """Return this machine with the slow link."""
+    here = describe_machine(RANKS)
+    node = here.nodes[0]
+    kinds = {name: replace(kind, hides_collectives=hides_collectives) for name, kind in here.kinds.items()}
+    link = Link(GIGABITS * 10**9 // 8 // 2, LATENCY_US * 1000)
+    return Cluster("slow loopback", kinds, (type(node)(node.kinds, link),), None, here.overlap)
 
 
 def perceptron() -> Workload:
@@ -75,11 +90,7 @@ def table() -> None:
     model = profile_workload(
         "benchmarks.overlapped_reduction:perceptron", micro_batches=(SAMPLES,), name="perceptron", crowd=RANKS
     )
-    here = describe_machine(RANKS)
-    node = here.nodes[0]
-    kinds = {name: replace(kind, hides_collectives=True) for name, kind in here.kinds.items()}  # the link is slow
-    link = Link(GIGABITS * 10**9 // 8 // 2, LATENCY_US * 1000)
-    cluster = Cluster("slow loopback", kinds, (type(node)(node.kinds, link),), None, here.overlap)
+    cluster = slow_cluster(hides_collectives=True)
     plans = {
         name: solve(
             model,
@@ -96,9 +107,14 @@ def table() -> None:
     print(f"{LAYERS} layers of {4 * WIDTH * (WIDTH + 1) / 1e6:.1f} MB, {MICRO_BATCHES} micro-batches a replica")
     print(f"buckets of {', '.join(str(bucket.layers) for bucket in sums)} layers")
     times: dict[str, list[float]] = launch(measured, RANKS, plans, timeout=300, device="cpu")
-    torchs = median(times["torch"])
+    show(plans, times, dict.fromkeys(times, "torch"))
+
+
+def show(plans: dict[str, Plan], times: dict[str, list[float]], beside: dict[str, str]) -> None:
+    """Print each engine's predicted and measured step, and its ratio to another engine's."""
     print(f"{'':12} {'predicted':>10} {'median':>9} {'quartiles':>17} {'off':>7} {'over torch':>10}")
     for name, row in times.items():
+        torchs = median(times[beside[name]])
         low, middle, high = quantiles(row, n=4)
         told = plans[name].step_time / 1e6 if name in plans else None
         off = "" if told is None else f"{middle / told - 1:+.1%}"
@@ -125,13 +141,14 @@ def measured(plans: dict[str, Plan]) -> dict[str, list[float]]:
         optimizer.step()
         optimizer.zero_grad()
 
-    def steps() -> Iterator[tuple[str, Callable[[], object]]]:
-        for name, pipeline in pipelines.items():
-            yield name, lambda pipeline=pipeline: pipeline.step(inputs, targets)  # type: ignore[misc]
-        yield "torch", plain
+    steps: dict[str, Callable[[], object]] = {name: partial(p.step, inputs, targets) for name, p in pipelines.items()}
+    return in_turn({**steps, "torch": plain})
 
-    rows: dict[str, list[float]] = {name: [] for name in ENGINES}
-    for number, (name, step) in product(range(WARMUP + ROUNDS), tuple(steps())):
+
+def in_turn(steps: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
+    """Return the milliseconds of each engine's steps, of the slower rank; engines take turns."""
+    rows: dict[str, list[float]] = {name: [] for name in steps}
+    for number, (name, step) in product(range(WARMUP + ROUNDS), tuple(steps.items())):
         dist.barrier()
         began = time.monotonic()
         step()
