@@ -330,11 +330,13 @@ def test_parts_sum_to_the_total(parts: list[int], total: int) -> None:
 
 
 def test_what_does_not_belong_is_refused() -> None:
-    """Another model, other devices, or no step at all are named."""
+    """Another model, other devices, passes that wait for collectives, or no step at all are named."""
     plan, model, cluster, seen = one_case()
     with pytest.raises(PlanError, match="another model"):
         calibrated(plan, model_of([1, 2, 3], parameters=[5, 6, 7]), cluster, seen)
     with pytest.raises(PlanError, match="2 x unit, and 3 x unit has 3 x unit"):
         calibrated(plan, model, equal_devices(3), seen)
+    with pytest.raises(PlanError, match="at level 3 of ZeRO forwards and backwards wait"):
+        calibrated(replace(plan, zero=3), model, cluster, seen)
     with pytest.raises(InputError, match="--steps"):
         observed([], [])

@@ -26,13 +26,13 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind
 from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan.core.wording import some
+from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.profile.ties import Held, named_tensors, shared_parameters
 from pipeplan_executor.sharding.shards import ParameterShard
+from pipeplan_executor.stages.shapes import Flow
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
-
-    from pipeplan_executor.stages.split import Fitted
 
 JOINED = frozenset((Kind.FORWARD, Kind.BACKWARD, Kind.REDUCE, Kind.UPDATE))
 """Actions of plans whose parameters are sharded."""
@@ -74,36 +74,36 @@ def check_sharded_plan(plan: Plan, group_size: int = 1) -> None:
         )
 
 
-def check_sharded_layers(fitted: "Fitted") -> None:
-    """Refuse parameters that cannot be sharded.
+def check_sharded_layers(plan: Plan, model: nn.Module, sequence: LayerSequence, flow: Flow) -> None:
+    """Refuse parameters of the unsplit model that cannot be sharded.
 
     Raises
     ------
     PlanError
         With the names of layers and parameters, and the level of ZeRO that can be executed.
     """
-    if not is_fully_sharded(fitted.plan):
+    if not is_fully_sharded(plan):
         return
-    begins, ends = f"at level {fitted.plan.zero} of ZeRO ", "; solve again with --zero 1"
-    known = dict(named_tensors(fitted.blank))
-    for number, names in enumerate(fitted.sequence.parameters):
+    begins, ends = f"at level {plan.zero} of ZeRO ", "; solve again with --zero 1"
+    known = dict(named_tensors(model))
+    for number, names in enumerate(sequence.parameters):
         for own, full in names.items():
-            parameter, layer = known[full], fitted.names[number]
+            parameter, layer = known[full], sequence.names[number]
             if not isinstance(parameter, nn.Parameter):
                 continue
             if not parameter.dim():
                 raise PlanError(f"{begins}a parameter needs an axis, and {full} is a single number{ends}")
             if not parameter.is_contiguous():
                 raise PlanError(f"{begins}a parameter's rows must be contiguous, and those of {full} are not{ends}")
-            if own in fitted.flow.changed[number]:
+            if own in flow.changed[number]:
                 raise PlanError(
                     f"{begins}a forward cannot change a parameter, and that of {layer} changes {full}{ends}"
                 )
-    for unit in sharding_units(fitted.blank, fitted.sequence.parameters):
-        every = [known[full] for number in unit for full in fitted.sequence.parameters[number].values()]
+    for unit in sharding_units(model, sequence.parameters):
+        every = [known[full] for number in unit for full in sequence.parameters[number].values()]
         formats = {p.dtype for p in every if isinstance(p, nn.Parameter) and p.requires_grad}
         if len(formats) > 1:
-            layers = some([fitted.names[number] for number in unit])
+            layers = some([sequence.names[number] for number in unit])
             told = " and ".join(sorted(str(each).removeprefix("torch.") for each in formats))
             raise PlanError(f"{begins}parameters of a layer have one number format, and those of {layers} {told}{ends}")
 

@@ -137,7 +137,7 @@ def fit(
         flow = replace(flow, tensors=formats(sequence, inputs, precision, torch.device(device)))
     fitted = Fitted(plan, workload, blank, sequence, flow, find_copies(plan, sequence, blank))
     _check_buffers(fitted)
-    check_sharded_layers(fitted)
+    check_sharded_layers(plan, blank, sequence, flow)
     return fitted
 
 
