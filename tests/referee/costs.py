@@ -236,8 +236,11 @@ class Prices:
         """Parameters, gradients and optimiser state of a stage's layers, and of copies of what others share."""
         level, count = self.question.level, len(groups[s])
         share, of_gradients, of_weights = (count if level > shared else 1 for shared in range(3))
+        whole = self.question.parameters if level == 2 and count > 1 else [0] * self.question.n  # beside the share
+        of_weights = count if level == 2 else of_weights
         own = sum(
-            -(-self.question.parameters[i] // of_weights)
+            whole[i]
+            - (-self.question.parameters[i] // of_weights)
             - (-self.question.parameters[i] // of_gradients)
             - (-self.state[i] // share)
             for i in layers[s]
@@ -254,7 +257,7 @@ class Prices:
         limit = self.question.limit(kind)
         received = self.received(groups[s - 1][0].kind, size, layers, s) if s else 0
         fixed = self.resident(groups, layers, s) + self.question.runtime(kind)
-        key = kind, size, own, received, fixed, in_flight, lanes
+        key = groups[s], size, own, received, fixed, in_flight, lanes
         if key not in self._choices:
             table, waits = self.table(kind, size), self.forward_waits(groups, size, s, own)
             sets: Iterator[tuple[int, ...]] = _subsets(own)
@@ -265,8 +268,7 @@ class Prices:
             best: tuple[int, tuple[int, ...]] | None = None
             for again in sets:
                 held = received + sum(table[i].output if i in again else table[i].saved for i in own)
-                beside = self.buffers(len(groups[s]))
-                peak = max(table[i].workspace + beside[i] + (table[i].saved if i in again else 0) for i in own)
+                peak = self.workspace(table, own, again, len(groups[s]))
                 peak += (lanes - 1) * max(table[i].workspace for i in own)
                 if limit is None or fixed + in_flight * held + peak <= limit:
                     cost = sum(table[i].forward + waits[i] for i in again)
@@ -301,7 +303,6 @@ class Prices:
         waits = dict.fromkeys(own, 0) if whole else self.forward_waits(groups, size, s, own)
         repeated = sum(table[i].forward + waits[i] for i in again)
         forward, backward = self.passes(groups, size, s, own)
-        beside = self.buffers(len(groups[s]))
         return Stage(
             forward=forward,
             backward=backward + repeated,
@@ -311,7 +312,7 @@ class Prices:
             reduce=reduce,
             resident=self.resident(groups, layers, s),
             held=received + sum(table[i].output if i in again else table[i].saved for i in own),
-            workspace=max(table[i].workspace + beside[i] + (table[i].saved if i in again else 0) for i in own),
+            workspace=self.workspace(table, own, again, len(groups[s])),
             forward_workspace=max(table[i].workspace for i in own),
             runtime=question.runtime(kind),
             limit=question.limit(kind),
@@ -374,16 +375,25 @@ class Prices:
         backward = max(now, ends) + (sums[units[0]] if units else 0)
         return forward, backward - (plain_again(table, own) if repeats else 0)
 
-    def buffers(self, replicas: int) -> list[int]:
-        """Bytes that collectives of a sharded stage need beside each layer's backward."""
-        sizes, level = self.question.parameters, self.question.level
-        if level < 2 or replicas == 1:
-            return [0] * len(sizes)
+    def workspace(self, table: Sequence[Costs], own: Sequence[int], again: Sequence[int], replicas: int) -> int:
+        """Bytes beside what a stage holds while one of its actions runs; sharded ones have buffers of collectives too.
+
+        What a layer saves that is computed again counts while it computes. (Where not all of them are, it is added to
+        the larger of both moments.)
+        """
+        sizes, level, full = self.question.parameters, self.question.level, self.question.job["recompute"] == "full"
         found = []
-        for i, size in enumerate(sizes):
-            before = next((other for other in reversed(sizes[:i]) if other), 0) if size else 0
-            found.append(2 * size + (size + before if level == 3 else 0))
-        return found
+        for i in own:
+            size, saved = sizes[i], table[i].saved if i in again else 0
+            computing, summing = table[i].workspace + (saved if full else 0), 0
+            if level > 1 and replicas > 1:
+                before = next((other for other in reversed(sizes[:i]) if other), 0) if size else 0
+                behind = next((other for other in sizes[i + 1 :] if other), 0) if size else 0
+                more = before if level == 3 else 0
+                computing += size + behind + (size + more if level == 3 else 0)
+                summing = 3 * size - (-size // replicas) + more
+            found.append(max(computing, summing) + (0 if full else saved))
+        return max(found)
 
     def reductions(self, groups: Groups, size: int, layers: Sequence[Sequence[int]]) -> list[int]:
         """Nanoseconds that each stage sums gradients: among its replicas, and with stages that share weights.

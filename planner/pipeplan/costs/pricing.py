@@ -163,8 +163,14 @@ class Prices:
         return -(-sizes // replicas) if self.job.level >= least else sizes
 
     def weights(self, replicas: int) -> Array:
-        """Bytes of each layer's parameters that one of so many replicas keeps; shape (n,)."""
-        return self._share(self.parameters, replicas, WHOLLY_SHARDED)
+        """Bytes of each layer's parameters that one of so many replicas keeps; shape (n,).
+
+        At level 2 it keeps its share beside the whole.
+        """
+        whole = self.parameters if self.job.level <= SHARDED or replicas == 1 else np.zeros_like(self.parameters)
+        share = -(-self.parameters // replicas) if self.job.level >= SHARDED and replicas > 1 else 0 * whole
+        kept: Array = whole + share
+        return kept
 
     def gradients(self, replicas: int) -> Array:
         """Bytes of each layer's gradients that one of so many replicas keeps; shape (n,)."""
@@ -178,16 +184,21 @@ class Prices:
         """Static bytes of each layer on one of so many replicas; shape (n,)."""
         return self.weights(replicas) + self.gradients(replicas) + self.state(replicas)
 
-    def buffers(self, replicas: int) -> tuple[Array, Array]:
-        """Bytes of collectives beside each layer's forward, and beside its backward; each of shape (n,)."""
-        whole, none = self.parameters, np.zeros_like(self.parameters)
+    def with_buffers(self, workspace: Array, replicas: int) -> Array:
+        """Bytes that one of so many replicas needs beside what it holds while a layer computes; shape (n,).
+
+        ``workspace`` is what the layer itself needs. The larger of two moments counts: a backward with its unit's
+        parameters and its neighbours', or the sum of its gradients, whole and in shares.
+        """
         if self.job.level < SHARDED or replicas == 1:
-            return none, none
-        units = np.flatnonzero(whole)
-        ahead, behind = none.copy(), none.copy()
-        ahead[units[:-1]], behind[units[1:]] = whole[units[1:]], whole[units[:-1]]
+            return workspace
+        own, units = self.parameters, np.flatnonzero(self.parameters)
+        before, behind = np.zeros_like(own), np.zeros_like(own)
+        before[units[1:]], behind[units[:-1]] = own[units[:-1]], own[units[1:]]
         gathered = self.job.level == WHOLLY_SHARDED
-        return (whole + ahead) * gathered, 2 * whole + (whole + behind) * gathered
+        computing = workspace + own + behind + (own + before) * gathered
+        found: Array = np.maximum(computing, 3 * own - (-own // replicas) + before * gathered)
+        return found
 
     def shares(self, replicas: int) -> int:
         """Number of shares of which so many replicas update one each."""
@@ -276,7 +287,9 @@ class Prices:
         around = rings(self.cluster, groups)
         gather = np.stack([self.gather(ring, self.parameters) for ring in around])
         passes = [self.passes(group[0].kind, micro_batch, ring) for group, ring in zip(groups, around, strict=True)]
-        buffers = [self.buffers(ring.replicas) for ring in around]
+        workspace = np.stack(
+            [self.with_buffers(table.workspace, ring.replicas) for table, ring in zip(tables, around, strict=True)]
+        )
         work = [layer.work.forward_flops * micro_batch for layer in self.model.layers if layer.work is not None]
 
         def rows(name: str) -> Array:
@@ -302,8 +315,8 @@ class Prices:
             hides=np.stack([self.hides(group[0].kind, micro_batch) for group in groups]),
             saved=rows("saved"),
             output=rows("output"),
-            workspace=rows("workspace") + np.stack([backward for _, backward in buffers]),
-            forward_workspace=rows("forward_workspace") + np.stack([forward for forward, _ in buffers]),
+            workspace=workspace,
+            forward_workspace=rows("forward_workspace"),
             recomputable=self.recomputable,
             boundary=boundary,
             send=np.array(send, np.int64).reshape(per_cut),

@@ -204,6 +204,8 @@ def _memory(plan: Plan) -> Iterator[str]:
                 yield f"stage {number} counts {has} bytes of {what}; by its tables these are {needs}"
         sharing = stage.replicas if plan.zero else 1
         weights = parts.weights * (stage.replicas if plan.zero == WHOLLY_SHARDED else 1)
+        if plan.zero == SHARDED and stage.replicas > 1:  # the whole, and a share
+            weights = weights * stage.replicas // (stage.replicas + 1)
         whole = parts.gradients * (stage.replicas if plan.zero >= SHARDED else 1)
         if abs(whole - weights) > sharing * rounded:
             yield (
