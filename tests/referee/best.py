@@ -7,8 +7,9 @@ from itertools import combinations
 from itertools import count as counter
 
 from . import bottleneck, simulate, space
-from .costs import Groups, Prices, sizes
+from .costs import Groups, sizes
 from .documents import Question
+from .prices import Prices
 from .schedules import Family, families, share, write
 from .space import Layers
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from .costs import Stage, Way
+from .prices import Stage, Way
 
 
 def largest_load(

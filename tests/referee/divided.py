@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import ceil
 
-from .costs import Groups, Prices, Stage, Way
+from .costs import Groups
+from .prices import Prices, Stage, Way
 
 Shares = Sequence[dict[int, float]]
 """For each stage the share of every layer that it holds some of."""

@@ -5,8 +5,9 @@ from functools import cache
 from itertools import product
 
 from . import simulate, space
-from .costs import Groups, Prices, sizes
+from .costs import Groups, sizes
 from .documents import Question
+from .prices import Prices
 from .schedules import Action
 from .space import Layers
 

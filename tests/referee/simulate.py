@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from .costs import Stage, Way
+from .prices import Stage, Way
 from .schedules import Action
 
 END, THERE, FREE = range(3)

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 
 from . import best, bottleneck, costs, divided, orders, simulate, space
 from .best import Plan
-from .costs import ContradictionError, Groups, Prices, Stage
+from .costs import ContradictionError, Groups
 from .documents import Document, Question
+from .prices import Prices, Stage
 from .schedules import SUITED, families, write
 from .space import Layers
 

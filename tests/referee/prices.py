@@ -1,0 +1,324 @@
+"""Prices of stages: times, bytes, tensors and sums of gradients, sharded or whole."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import lcm
+
+from .costs import Costs, Groups, layer_costs, state_bytes
+from .documents import Device, Question
+from .rings import occupancy, ring, still_to_sum, sum_of_copies
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One replica of a stage, as the simulation needs it."""
+
+    forward: int
+    backward: int
+    input_gradient: int
+    weight_gradient: int
+    update: int
+    reduce: int
+    resident: int
+    held: int
+    workspace: int
+    forward_workspace: int
+    runtime: int
+    limit: int | None
+
+    def need(self, in_flight: int, lanes: int) -> int:
+        """Bytes with so many micro-batches in flight; on a second lane a forward runs beside the backward."""
+        beside = self.forward_workspace if lanes == 2 else 0
+        return self.runtime + self.resident + in_flight * self.held + self.workspace + beside
+
+
+@dataclass(frozen=True)
+class Way:
+    """A tensor's way: how long it keeps its link resources busy, how much later it is there, and these resources."""
+
+    occupancy: int
+    latency: int
+    resources: tuple[str, ...]
+
+
+class Prices:
+    """Costs of one question, looked up once each."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self._tables: dict[tuple[str, int], list[Costs]] = {}
+        self._choices: dict[tuple[object, ...], tuple[int, ...] | None] = {}
+        self.state = [state_bytes(question, parameters) for parameters in question.parameters]
+
+    def table(self, kind: str, size: int) -> list[Costs]:
+        """Every layer on a kind of device at a micro-batch size."""
+        if (kind, size) not in self._tables:
+            self._tables[kind, size] = layer_costs(self.question, kind, size)
+        return self._tables[kind, size]
+
+    def received(self, kind: str, size: int, layers: Sequence[Sequence[int]], s: int) -> int:
+        """Bytes that stage s takes over: every output of an earlier layer read here or later, as the sender states."""
+        if s == 0:
+            return 0
+        before = {i for own in layers[:s] for i in own}
+        read = {source for own in layers[s:] for i in own for source in self.question.reads[i]}
+        table = self.table(kind, size)
+        return sum(table[i].output for i in before & read)
+
+    def resident(self, groups: Groups, layers: Sequence[Sequence[int]], s: int) -> int:
+        """Parameters, gradients and optimiser state of a stage's layers, and of copies of what others share."""
+        level, count = self.question.level, len(groups[s])
+        share, of_gradients, of_weights = (count if level > shared else 1 for shared in range(3))
+        whole = self.question.parameters if level == 2 and count > 1 else [0] * self.question.n  # beside the share
+        of_weights = count if level == 2 else of_weights
+        own = sum(
+            whole[i]
+            - (-self.question.parameters[i] // of_weights)
+            - (-self.question.parameters[i] // of_gradients)
+            - (-self.state[i] // share)
+            for i in layers[s]
+        )
+        copies = [size for tied, size in self.question.ties if _copied(tied, layers[s])]
+        return own + sum(2 * size - (-state_bytes(self.question, size) // share) for size in copies)
+
+    def recomputed(
+        self, groups: Groups, size: int, layers: Sequence[Sequence[int]], s: int, in_flight: int, lanes: int
+    ) -> tuple[int, ...] | None:
+        """The layers that a stage computes again: of all sets with which it fits, one of the least forward time."""
+        mode, own = self.question.job["recompute"], tuple(layers[s])
+        kind = groups[s][0].kind
+        limit = self.question.limit(kind)
+        received = self.received(groups[s - 1][0].kind, size, layers, s) if s else 0
+        fixed = self.resident(groups, layers, s) + self.question.runtime(kind)
+        key = groups[s], size, own, received, fixed, in_flight, lanes
+        if key not in self._choices:
+            table, waits = self.table(kind, size), self.forward_waits(groups, size, s, own)
+            sets: Iterator[tuple[int, ...]] = _subsets(own)
+            if mode == "none":
+                sets = iter([()])
+            elif mode == "full":
+                sets = iter([own])
+            best: tuple[int, tuple[int, ...]] | None = None
+            for again in sets:
+                held = received + sum(table[i].output if i in again else table[i].saved for i in own)
+                peak = self.workspace(table, own, again, len(groups[s]))
+                peak += (lanes - 1) * max(table[i].workspace for i in own)
+                if limit is None or fixed + in_flight * held + peak <= limit:
+                    cost = sum(table[i].forward + waits[i] for i in again)
+                    if best is None or cost < best[0]:
+                        best = cost, again
+                    if not again:
+                        break
+            self._choices[key] = None if best is None else best[1]
+        return self._choices[key]
+
+    def stage(
+        self, groups: Groups, size: int, layers: Sequence[Sequence[int]], s: int, again: Sequence[int], reduce: int
+    ) -> Stage:
+        """The numbers of a stage."""
+        kind, own, question = groups[s][0].kind, layers[s], self.question
+        table = self.table(kind, size)
+        share = len(groups[s]) if question.level else 1
+        update = sum(-(-table[i].update // share) for i in own)
+        for tied, bytes_ in question.ties:
+            if _copied(tied, own):
+                update += -(-(table[tied[0]].update * bytes_ // question.parameters[tied[0]]) // share)
+        if share > 1 and question.job["objective"] != "bottleneck":  # each replica sends what it has updated
+            half = replace(ring(question, groups, (s,)), halves=1)
+            sent = [half.moves(question.parameters[i]) for i in own]
+            sent += [half.moves(bytes_) for tied, bytes_ in question.ties if _copied(tied, own)]
+            if question.level == 1:
+                update += sum(sent) + (half.latency if any(sent) else 0)
+            elif question.level == 2:  # layer by layer
+                update += sum(time + half.latency for time in sent if time)
+        received = self.received(groups[s - 1][0].kind, size, layers, s) if s else 0
+        whole = question.job["recompute"] == "full"  # then the backward's own waits are all
+        waits = dict.fromkeys(own, 0) if whole else self.forward_waits(groups, size, s, own)
+        repeated = sum(table[i].forward + waits[i] for i in again)
+        forward, backward = self.passes(groups, size, s, own)
+        return Stage(
+            forward=forward,
+            backward=backward + repeated,
+            input_gradient=sum(table[i].input_gradient for i in own) + repeated,
+            weight_gradient=sum(table[i].weight_gradient for i in own),
+            update=update,
+            reduce=reduce,
+            resident=self.resident(groups, layers, s),
+            held=received + sum(table[i].output if i in again else table[i].saved for i in own),
+            workspace=self.workspace(table, own, again, len(groups[s])),
+            forward_workspace=max(table[i].workspace for i in own),
+            runtime=question.runtime(kind),
+            limit=question.limit(kind),
+        )
+
+    def forward_waits(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> dict[int, int]:
+        """Nanoseconds that each layer's forward takes longer because weights are gathered."""
+        waits = dict.fromkeys(own, 0)
+        if self.question.level < 3 or len(groups[s]) == 1:
+            return waits
+        gathers, beside = self._collectives(groups, size, s, own)
+        table, units = self.table(groups[s][0].kind, size), sorted(gathers)
+        for i, behind in zip(units, [*units[1:], None], strict=False):
+            if not beside:
+                waits[i] = gathers[i]
+                continue
+            if i == units[0]:
+                waits[i] = gathers[i]
+            if behind is not None:  # gathered while this unit computes
+                waits[i] += max(gathers[behind] - sum(table[k].forward for k in own if i <= k < behind), 0)
+        return waits
+
+    def _collectives(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> tuple[dict[int, int], bool]:
+        """Nanoseconds of a gather, or a sum, of each layer with parameters, and whether others compute beside it."""
+        question, kind = self.question, groups[s][0].kind
+        half = replace(ring(question, groups, (s,)), halves=1)
+        able = question.kinds[kind].get("hides_collectives", True) and question.overlap != "none"
+        times = {i: half.moves(question.parameters[i]) + half.latency for i in own if question.parameters[i]}
+        return times, able and question.job["overlap_reduction"]
+
+    def passes(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> tuple[int, int]:
+        """Nanoseconds of a stage's forward and backward; sharded ones wait for gathers and for sums."""
+        question, kind = self.question, groups[s][0].kind
+        table = self.table(kind, size)
+        repeats = question.job["recompute"] == "full"
+        plain = sum(table[i].forward for i in own), sum(table[i].backward for i in own)
+        if question.level < 2 or len(groups[s]) == 1:
+            return plain
+        sums, beside = self._collectives(groups, size, s, own)
+        gathers = sums if question.level == 3 else dict.fromkeys(sums, 0)
+        if not beside:
+            return plain[0] + sum(gathers.values()), plain[1] + sum(gathers.values()) + sum(sums.values())
+        # Forward: a gather leaves when the unit before its own begins.
+        units, now, there = sorted(sums), 0, 0
+        for i in own:
+            if i in sums:
+                ahead = units.index(i)
+                now = max(now, there) if ahead else now + gathers[i]
+                there = now + gathers[units[ahead + 1]] if ahead + 1 < len(units) else 0
+            now += table[i].forward
+        forward, now, ends = now, 0, 0
+        # Backward: when a unit begins, the next one's gather leaves, then the sum of the one behind.
+        for i in reversed(own):
+            if i in sums:
+                place = units.index(i)
+                now = now + gathers[i] if i == units[-1] else max(now, ends)
+                busy = (gathers[units[place - 1]] if place else 0) + (sums[units[place + 1]] if i != units[-1] else 0)
+                ends = now + busy
+            now += table[i].backward + (table[i].forward if repeats else 0)
+        backward = max(now, ends) + (sums[units[0]] if units else 0)
+        return forward, backward - (plain_again(table, own) if repeats else 0)
+
+    def workspace(self, table: Sequence[Costs], own: Sequence[int], again: Sequence[int], replicas: int) -> int:
+        """Bytes beside what a stage holds while one of its actions runs; sharded ones have buffers of collectives too.
+
+        What a layer saves that is computed again counts while it computes. (Where not all of them are, it is added to
+        the larger of both moments.)
+        """
+        sizes, level, full = self.question.parameters, self.question.level, self.question.job["recompute"] == "full"
+        found = []
+        for i in own:
+            size, saved = sizes[i], table[i].saved if i in again else 0
+            computing, summing = table[i].workspace + (saved if full else 0), 0
+            if level > 1 and replicas > 1:
+                before = next((other for other in reversed(sizes[:i]) if other), 0) if size else 0
+                behind = next((other for other in sizes[i + 1 :] if other), 0) if size else 0
+                more = before if level == 3 else 0
+                computing += size + behind + (size + more if level == 3 else 0)
+                summing = 3 * size - (-size // replicas) + more
+            found.append(max(computing, summing) + (0 if full else saved))
+        return max(found)
+
+    def reductions(self, groups: Groups, size: int, layers: Sequence[Sequence[int]]) -> list[int]:
+        """Nanoseconds that each stage sums gradients: among its replicas, and with stages that share weights.
+
+        Where sums may begin before the last backward has ended, what is left of them then. Weights that stages share
+        are summed behind it; what the first of their layers takes of the stage's own sums is left out then, or all of
+        it stays and the rest is added: whichever takes longer.
+        """
+        question = self.question
+        if question.level > 1:
+            return [0] * len(groups)
+        rings = [ring(question, groups, (s,)) for s in range(len(groups))]
+        if question.level and question.job["objective"] != "bottleneck":
+            rings = [replace(each, halves=1) for each in rings]
+        moves = [{i: rings[s].moves(question.parameters[i]) for i in own} for s, own in enumerate(layers)]
+        hidden = [{i: self.hidden(groups[s][0].kind, size, i) for i in own} for s, own in enumerate(layers)]
+
+        def left(s: int, own: dict[int, int]) -> int:
+            return still_to_sum([own[i] for i in layers[s]], [hidden[s][i] for i in layers[s]], rings[s].latency)
+
+        apart = [dict(own) for own in moves]
+        more, joint = [0] * len(layers), [0] * len(layers)
+        for tied, shared in question.ties:
+            members = [s for s, own in enumerate(layers) if set(tied) & set(own)]
+            if len(members) < 2:
+                continue
+            time, home, whole = (
+                sum_of_copies(question, groups, members, shared),
+                members[0],
+                question.parameters[tied[0]],
+            )
+            known = max(rings[home].moves(whole) - rings[home].moves(whole - shared), 0)
+            apart[home][tied[0]] = max(apart[home][tied[0]] - known, 0)
+            for s in members:
+                joint[s] += time
+                more[s] += time if s != home else max(time - known, 0)
+        return [max(left(s, moves[s]) + more[s], left(s, apart[s]) + joint[s]) for s in range(len(layers))]
+
+    def hidden(self, kind: str, size: int, layer: int) -> int:
+        """Nanoseconds of a layer's last backward beside which gradients of later layers may be summed."""
+        job, table = self.question.job, self.table(kind, size)
+        if not self.question.kinds[kind].get("hides_collectives", True):
+            return 0
+        if not job["overlap_reduction"] or job["objective"] == "bottleneck" or self.question.overlap == "none":
+            return 0
+        row = table[layer]
+        whole = row.backward + (row.forward if job["recompute"] == "full" else 0)
+        if "any" in job["schedules"] and any(each.weight_gradient for each in table):
+            return min(whole, row.weight_gradient)
+        return whole
+
+    def tied(self, layers: Sequence[Sequence[int]]) -> list[set[int]]:
+        """Disjoint sets of stages whose reductions are one collective."""
+        groups: list[set[int]] = []
+        for tied, _ in self.question.ties:
+            members = {s for s, own in enumerate(layers) if set(tied) & set(own)}
+            if len(members) > 1:
+                meets = [group for group in groups if group & members]
+                groups = [group for group in groups if group not in meets] + [members.union(*meets)]
+        return groups
+
+    def ways(self, groups: Groups, size: int, layers: Sequence[Sequence[int]]) -> list[list[tuple[Way, Way]]]:
+        """For each boundary and each remainder of a micro-batch's number: the way there, and the way back."""
+        found = []
+        for s in range(len(groups) - 1):
+            sent = self.received(groups[s][0].kind, size, layers, s + 1)
+            turns = lcm(len(groups[s]), len(groups[s + 1]))
+            pairs = [(groups[s][m % len(groups[s])], groups[s + 1][m % len(groups[s + 1])]) for m in range(turns)]
+            found.append([(self.way(a, b, sent), self.way(b, a, sent)) for a, b in pairs])
+        return found
+
+    def way(self, source: Device, target: Device, size: int) -> Way:
+        """What so many bytes keep busy between two devices."""
+        link = self.question.link(source, target)
+        if source.node == target.node:
+            resources: tuple[str, ...] = (f"{source.number}>{target.number}",)
+        else:
+            resources = (f"out {source.node}", f"in {target.node}")
+        return Way(occupancy(link, size), link.latency, resources)
+
+
+def plain_again(table: Sequence[Costs], own: Sequence[int]) -> int:
+    """Nanoseconds of all forwards again; a stage that recomputes everything adds them by itself."""
+    return sum(table[i].forward for i in own)
+
+
+def _copied(tied: Sequence[int], own: Sequence[int]) -> bool:
+    """Whether a stage holds some of the layers of a tie, but not the first, whose own the weights are."""
+    return tied[0] not in own and any(i in own for i in tied)
+
+
+def _subsets(own: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    for count in range(len(own) + 1):
+        yield from combinations(own, count)

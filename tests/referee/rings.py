@@ -1,0 +1,91 @@
+"""Rings of replicas: sums of gradients, and what is left of them when the last backward ends."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+from math import ceil
+
+from .costs import Groups
+from .documents import Device, Link, Question
+
+
+def occupancy(link: Link, size: int) -> int:
+    """Nanoseconds that bytes keep a link busy."""
+    return 0 if link.bandwidth is None else ceil(Fraction(size * 10**9, link.bandwidth))
+
+
+def still_to_sum(moves: list[int], hidden: list[int], latency: int) -> int:
+    """What is left to sum when the last backward ends, for the best way to cut the layers into buckets."""
+    count, best = len(moves), None
+    for cuts in range(2 ** max(count - 1, 0)):  # bit i: a bucket ends between layers i and i + 1
+        now = free = -sum(hidden)
+        bucket = 0
+        for i in reversed(range(count)):  # the backward goes from the last layer to the first
+            now += hidden[i]
+            if moves[i]:
+                ready, bucket = now, bucket + moves[i]
+            if bucket and (i == 0 or cuts >> (i - 1) & 1):
+                free, bucket = max(free, ready) + latency + bucket, 0
+        best = free if best is None else min(best, free)
+    return max(best or 0, 0)
+
+
+@dataclass(frozen=True)
+class Ring:
+    """An all-reduce: 2 (r − 1) rounds of ⌈size / r⌉ bytes over its slowest link; a half of it has r − 1."""
+
+    members: int
+    link: Link
+    halves: int = 2
+
+    @property
+    def rounds(self) -> int:
+        """2 (r − 1), or half as many."""
+        return self.halves * (self.members - 1)
+
+    def moves(self, size: int) -> int:
+        """Nanoseconds without latency; what there is to move takes one at least."""
+        if not size or not self.rounds:
+            return 0
+        link = self.link
+        if link.bandwidth is not None and link.efficiency != 1:
+            share = Fraction(str(link.efficiency))
+            link = Link(max(round(link.bandwidth * share), 1), link.latency)
+        return max(self.rounds * occupancy(link, -(-size // self.members)), 1)
+
+    @property
+    def latency(self) -> int:
+        """Nanoseconds of latency in all rounds."""
+        return self.rounds * self.link.latency
+
+
+def _nodes(group: Sequence[Device]) -> set[int]:
+    return {device.node for device in group}
+
+
+def ring(question: Question, groups: Groups, members: Sequence[int]) -> Ring:
+    """The ring through all replicas of some stages.
+
+    Rings that leave their nodes share the cards: at the busiest of its nodes, with the other stages that leave it too.
+    """
+    own = set().union(*(_nodes(groups[s]) for s in members))
+    count = sum(len(groups[s]) for s in members)
+    if len(own) == 1:
+        return Ring(count, question.links[own.pop()])
+    others = Counter(
+        node for s, group in enumerate(groups) if s not in members and len(_nodes(group)) > 1 for node in _nodes(group)
+    )
+    network, users = question.network, 1 + max(others[node] for node in own)
+    assert network is not None
+    if network.bandwidth is not None:
+        network = Link(max(network.bandwidth // users, 1), network.latency, network.efficiency)
+    return Ring(count, network)
+
+
+def sum_of_copies(question: Question, groups: Groups, members: Sequence[int], size: int) -> int:
+    """Nanoseconds in which stages sum the gradients of weights that they share: no less than any two of them."""
+    rows = [tuple(members), *combinations(members, 2)]
+    rings = [ring(question, groups, row) for row in dict.fromkeys(rows)]
+    return max(each.latency + each.moves(size) for each in rings)
