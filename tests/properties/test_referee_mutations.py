@@ -186,7 +186,7 @@ def test_a_level_that_is_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 def test_bounds_that_hide_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds with the whole reduction lie above plans that hide a part of it."""
     init = Exposed.__init__
-    monkeypatch.setattr(Exposed, "__init__", lambda own, reduce, hides, base: init(own, reduce, 0 * hides, base))
+    monkeypatch.setattr(Exposed, "__init__", lambda own, reduce, hides, *bases: init(own, reduce, 0 * hides, *bases))
     assert "above the optimum" in noticed(overlapped)
 
 

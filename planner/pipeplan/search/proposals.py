@@ -125,7 +125,7 @@ class Proposals:
             if level != space.job.level:
                 if level not in self._prices:
                     self._prices[level] = Prices(
-                        space.model, space.cluster, replace(space.job, zero=(level,), depths=())
+                        space.model, space.cluster, replace(space.job, zero=(level,), depths=(), intra_layer=False)
                     )
                 prices = self._prices[level]
             self._chains[key] = prices.chain(groups, size)

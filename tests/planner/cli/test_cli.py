@@ -22,6 +22,7 @@ SOLVE_KEYS = {
     "backend",
     "micro_batch",
     "micro_batches",
+    "zero",
     "schedule",
     "stages",
     "runners_up",
