@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.instances import equal_devices, model_of
+from pipeplan.analysis.explain.feasible import fit, limits_never_bind
 from pipeplan.core.cluster import Link
 from pipeplan.core.errors import InfeasibleError, InputError
 from pipeplan.core.job import Job
@@ -110,3 +111,14 @@ def test_nobody_is_faster_with_fully_sharded_data_parallelism() -> None:
     found = solve(*question, optimizer="adam", zero=(3,), time_limit=20)
     assert found.value == found.bound
     assert found.value == found.baselines["fully-sharded"].value
+
+
+def test_an_explanation_looks_at_every_level() -> None:
+    """What fits at one of the levels fits; that none does is proved level by level."""
+    small, job = equal_devices(4, 270, Link(10**9, 0)), Job(4, depths=(1,), optimizer="adam", zero=(0, 3))
+    found = fit(model(), small, job, time_limit=10)
+    assert found.plan is not None
+    assert found.plan.zero == 3
+    none = fit(model(), equal_devices(4, 100), job, time_limit=10)
+    assert none.verdict is False
+    assert not limits_never_bind(model(), equal_devices(4, 128 * 3 + 256), replace(job, zero=(2,)))

@@ -5,10 +5,11 @@ went through all device groups of the space. `limits_never_bind` detects memory 
 changes nothing, and no search is needed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pipeplan.core.cluster import Cluster
-from pipeplan.core.job import Job
+from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS
 from pipeplan.core.plan import Plan
@@ -26,12 +27,16 @@ def limits_never_bind(model: Model, cluster: Cluster, job: Job) -> bool:
     """True if every device could hold the whole model with all micro-batches of a step in flight.
 
     No stage of any plan needs more: it holds some of the layers, receives at most all outputs, recomputes one layer
-    at a time, and runs at most two actions at once.
+    at a time, and runs at most two actions at once. From level 2 of ZeRO on it keeps a share beside all parameters at
+    most, and has buffers of five layers at most.
     """
     kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
     resident = sum(
         2 * layer.parameters + optimizer_bytes(layer.parameters, model.dtype, job.optimizer) for layer in model.layers
     )
+    if job.level >= SHARDED:
+        own = [layer.parameters for layer in model.layers]
+        resident += sum(own) + 5 * max(own)
     counts = {size: job.batch // size for size in _sizes(model, cluster, job)}
     for kind in kinds:
         limit = min(kind.memory or UNLIMITED, job.memory or UNLIMITED)
@@ -87,6 +92,11 @@ def fit(
     KeyboardInterrupt
         If the search was interrupted; a partial search decides nothing.
     """
+    if len(job.zero) > 1:
+        how: dict[str, Any] = {"backend": backend, "workers": workers, "seed": seed}
+        share = time_limit / len(job.zero)
+        found = [fit(model, cluster, replace(job, zero=(level,)), time_limit=share, **how) for level in job.zero]
+        return next((each for each in found if each.plan is not None), Fit(None, all(each.proved for each in found)))
     space = Space(model, cluster, job)
     if space.impossible or memory_too_small(space) or held_memory_shortfall(space):
         return Fit(None, proved=True)
