@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Any
 
 from .prices import Stage, Way
 from .schedules import Action
@@ -129,18 +130,10 @@ def simulate(
     return step
 
 
-def period(
-    lists: Sequence[Sequence[Action]],
-    homes: Sequence[Sequence[int]],
-    stages: Sequence[Stage],
-    ways: Sequence[Sequence[tuple[Way, Way]]],
-    overlap: str,
-    lanes: int = 1,
-    tied: Sequence[set[int]] = (),
-) -> int:
-    """Nanoseconds from step to step in a long run, rounded up, and no more than one step takes; see `simulate`."""
+def period(lists: Sequence[Sequence[Action]], *rest: Any) -> int:
+    """Nanoseconds from step to step in a long run, rounded up, and at most those of a step; called like `simulate`."""
     for turns in (8, 32, 128):
-        step = simulate(lists, homes, stages, ways, overlap, lanes, tied, turns)
+        step = simulate(lists, *rest, turns=turns)
         ends = [[0] * len(lists) for _ in range(turns)]
         for i, end in step.end.items():
             row = ends[step.turns[i]]

@@ -76,7 +76,7 @@ def calibrated(plan: Plan, model: Model, cluster: Cluster, seen: Observed) -> Ca
 
 def check_belongs(plan: Plan, model: Model, cluster: Cluster) -> None:
     """Refuse a model or a cluster that the plan was not made for, and a plan whose passes gather weights."""
-    if plan.zero > 1 and len(plan.ranks) > 1:
+    if plan.sharded:
         raise PlanError(
             f"at level {plan.zero} of ZeRO forwards and backwards wait for collectives, so they do not show what "
             "layers take; calibrate with a plan at level 0 or 1 (--zero 1)"

@@ -13,7 +13,6 @@ from pipeplan_executor.optim.reduction import Copied, Flat, ShardedNames
 from pipeplan_executor.runtime.process_groups import replica_groups
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.sharding.tensor_parallel_group import TensorParallelGroup
-from pipeplan_executor.stages.fully_sharded import is_fully_sharded
 from pipeplan_executor.stages.split import Fitted
 from pipeplan_executor.stages.stage_module import StageModule
 from pipeplan_executor.stages.ties import Copies
@@ -68,7 +67,7 @@ def _buckets(plan: Plan, stage: int, rank: int, module: StageModule, optimizer: 
     sizes = [bucket.layers for bucket in plan.pipeline.stages[stage].buckets if bucket.layers]
     orders = plan.schedule.orders
     shared = any(action.stage != stage for home in plan.schedule.homes[stage] for action in orders[home])
-    if not sizes or shared or is_fully_sharded(plan):
+    if not sizes or shared or plan.sharded:
         return None
     ends = [action.micro_batch for action in orders[rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
     own = [part for part in optimizer.parts if isinstance(part, Flat) and not part.copied]

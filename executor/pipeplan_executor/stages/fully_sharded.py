@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
+from pipeplan.core.job import WHOLLY_SHARDED
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind
 from pipeplan.core.shared_weights import merge_overlapping
@@ -38,11 +39,6 @@ JOINED = frozenset((Kind.FORWARD, Kind.BACKWARD, Kind.REDUCE, Kind.UPDATE))
 """Actions of plans whose parameters are sharded."""
 
 
-def is_fully_sharded(plan: Plan) -> bool:
-    """Return whether replicas of the plan's stage hold gradients, or parameters too, in shards."""
-    return plan.zero > 1 and len(plan.ranks) > 1
-
-
 def check_sharded_plan(plan: Plan, group_size: int = 1) -> None:
     """Refuse a plan whose gradients or parameters cannot be sharded.
 
@@ -53,7 +49,7 @@ def check_sharded_plan(plan: Plan, group_size: int = 1) -> None:
     PlanError
         With the level of ZeRO that can be executed.
     """
-    if not is_fully_sharded(plan):
+    if not plan.sharded:
         return
     begins, ends = f"at level {plan.zero} of ZeRO ", "; solve again with --zero 1"
     if len(plan.stages) > 1:
@@ -82,7 +78,7 @@ def check_sharded_layers(plan: Plan, model: nn.Module, sequence: LayerSequence, 
     PlanError
         With the names of layers and parameters, and the level of ZeRO that can be executed.
     """
-    if not is_fully_sharded(plan):
+    if not plan.sharded:
         return
     begins, ends = f"at level {plan.zero} of ZeRO ", "; solve again with --zero 1"
     known = dict(named_tensors(model))
@@ -175,7 +171,7 @@ class FullySharded:
     def __init__(self, level: int, group: dist.ProcessGroup, device: torch.device) -> None:
         from torch.distributed.device_mesh import DeviceMesh  # takes a second to load
 
-        self._frees, self._group = level > 2, group
+        self._frees, self._group = level == WHOLLY_SHARDED, group
         self._mesh = DeviceMesh.from_group(group, device.type)
 
     def shard(self, layers: Sequence[nn.Module]) -> None:

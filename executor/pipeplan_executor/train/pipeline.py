@@ -24,7 +24,7 @@ from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.shards import find_shards
 from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
-from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan, is_fully_sharded
+from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan
 from pipeplan_executor.stages.precision import LossScale, sharing_casts
 from pipeplan_executor.stages.seeds import Moment, preserved_random_state, seed_layers
 from pipeplan_executor.stages.shapes import Tensors
@@ -125,7 +125,7 @@ class Pipeline:
         self.tensor_group = group = find_tensor_parallel_group(wanted.size, self.device)
         rank = group.rank
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
-        self._fully = FullySharded(plan.zero, group.column, self.device) if is_fully_sharded(plan) else None
+        self._fully = FullySharded(plan.zero, group.column, self.device) if plan.sharded else None
         self.modules = {
             number: build_stage(
                 fitted,

@@ -15,7 +15,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import Batch, call, samples, split, tensors
 from pipeplan_executor.optim.updates import shares
 from pipeplan_executor.sharding.declared import TensorParallel
-from pipeplan_executor.stages.fully_sharded import is_fully_sharded, local
+from pipeplan_executor.stages.fully_sharded import local
 from pipeplan_executor.stages.seeds import seeded
 from pipeplan_executor.stages.shapes import as_tuple
 from pipeplan_executor.stages.source import Source, draw
@@ -91,7 +91,7 @@ def worst_error(
     rank compares the gradients of its shard.
     """
     pipeline = Pipeline(
-        plan if is_fully_sharded(plan) else replace(plan, zero=0),
+        plan if plan.sharded else replace(plan, zero=0),
         source,
         seed=seed,
         weights=weights,

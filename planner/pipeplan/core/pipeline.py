@@ -227,6 +227,15 @@ class Pipeline:
                 found[device].append(stage)
         return tuple(map(tuple, found))
 
+    def ending(self, stage: int) -> int:
+        """Return the nanoseconds that follow a stage's last backward: its update, and R if the stage sums gradients.
+
+        It sums them over its replicas, or with stages that hold the same weights.
+        """
+        own = self.stages[stage]
+        sums = self.replicas[stage] > 1 or any(stage in group for group in self.tied)
+        return own.update + (own.reduce if sums else 0)
+
     def device_of(self, stage: int, micro_batch: int) -> int:
         """Return the device on which a stage runs a micro-batch."""
         devices = self.placement[stage]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 
@@ -109,6 +110,11 @@ class Plan:
     def value(self) -> int:
         """The time that ``bound`` bounds: the period, or without one the step time."""
         return self.step_time if self.period is None else self.period
+
+    @property
+    def sharded(self) -> bool:
+        """Whether replicas hold gradients, or parameters too, in shards."""
+        return self.zero >= SHARDED and len(self.ranks) > 1
 
     @property
     def batch(self) -> int:

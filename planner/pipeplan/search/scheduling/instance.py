@@ -119,7 +119,7 @@ def problem_of(
         split=splits,
         lag=onward.lag,
         lag_back=back.lag,
-        ending=tuple(stage.update + (stage.reduce if sums(pipeline, s) else 0) for s, stage in enumerate(stages)),
+        ending=tuple(map(pipeline.ending, range(len(stages)))),
         taken=tuple(stage.held for stage in stages),
         freed=tuple(freed),
         freed_by_weight=tuple(stage.held - now for stage, now in zip(stages, freed, strict=True)),
@@ -148,11 +148,6 @@ def in_two_lanes(pipeline: Pipeline) -> Pipeline:
 def splittable(stage: Stage) -> bool:
     """Return True if the times of a stage's I and W are known."""
     return stage.total(Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT) > 0 or stage.total(Kind.BACKWARD) == 0
-
-
-def sums(pipeline: Pipeline, stage: int) -> bool:
-    """Return True if a stage reduces gradients: over its replicas, or with stages that hold the same weights."""
-    return pipeline.replicas[stage] > 1 or any(stage in group for group in pipeline.tied)
 
 
 def _splits(stages: Sequence[Stage], split: bool | Sequence[bool]) -> tuple[bool, ...]:

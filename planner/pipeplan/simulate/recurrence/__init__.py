@@ -89,11 +89,10 @@ def period(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], mos
 
 def least_period(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
     """Return a lower bound on `period`: a step of stage 0, in which no transfer waits for others, and of each alone."""
-    tied = {stage for group in pipeline.tied for stage in group}
     found = [_least_ends(pipeline, micro_batches, in_flight)[0]]
     for s, (stage, replicas) in enumerate(zip(pipeline.stages, pipeline.replicas, strict=True)):
-        once = stage.update + (stage.reduce if replicas > 1 or s in tied else 0)
-        found.append(-(-micro_batches // replicas) * stage.total(Kind.FORWARD, Kind.BACKWARD) + once)
+        work = -(-micro_batches // replicas) * stage.total(Kind.FORWARD, Kind.BACKWARD)
+        found.append(work + pipeline.ending(s))
     return max(found)
 
 
