@@ -21,7 +21,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.units import format_time
 from pipeplan.search import heuristics
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
 
 ROWS = ((50, 16), (50, 8), (50, 32), (100, 32), (200, 64), (400, 8))
@@ -75,13 +75,13 @@ def _with_memory(cluster: Cluster, share: float) -> Cluster:
 
 def alpas(question: Question) -> tuple[int | None, float]:
     """Step time of Alpa's plan in nanoseconds, None without one, and processor seconds."""
-    space = Space(question.model, question.cluster, question.job)
+    spaces = Spaces(question.model, question.cluster, question.job)
     began = time.process_time()
     with (
         mock.patch.object(heuristics, "PLANNERS", {NAME: PLANNERS[NAME]}),
         mock.patch.object(heuristics, "PARTITIONERS", {}),
     ):
-        row = heuristics.baselines(space, 1e6)[NAME]
+        row = heuristics.baselines(spaces, 1e6)[NAME]
     return row.value, time.process_time() - began
 
 

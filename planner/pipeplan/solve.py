@@ -19,16 +19,15 @@ from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan
 from pipeplan.search.heuristics import Baseline, baselines
-from pipeplan.search.infeasible import held_memory_shortfall, total_memory_shortfall
+from pipeplan.search.infeasible import may_hold_plans
 from pipeplan.search.intra_layer import divide
-from pipeplan.search.levels import best_level
 from pipeplan.search.local_search import Improver
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
 from pipeplan.search.robust import Robust, as_robust
 from pipeplan.search.robust.choice import choose
 from pipeplan.search.scope import searched
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Status, Stop
 from pipeplan_formulations.common.signals import interruptible, listening, nearly_done
@@ -138,38 +137,32 @@ def solve(
             solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, on_progress=on_progress
         )
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, on_progress)
-    if len(job.zero) > 1:
-        if question is not None:
-            raise InputError(
-                "a robust choice compares plans of one level of ZeRO; ask about each level (zero) by itself"
-            )
-        one = partial(solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed)
-        return best_level(
-            lambda own, seconds, report: one(job=own, time_limit=seconds, on_progress=report), job, clock, on_progress
-        )
-    space = Space(model, cluster, job)
-    if space.impossible or total_memory_shortfall(space) or held_memory_shortfall(space):
-        raise InfeasibleError(why_infeasible(space, limits.time))
+    spaces = Spaces(model, cluster, job)
+    promising = [space for space in spaces if may_hold_plans(space)]
+    if not promising:
+        raise InfeasibleError(why_infeasible(spaces, limits.time))
 
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
     searching = replace(limits, time=clock.left - compared)
-    improver = Improver(space, seed, beside=workers > 1) if searches_locally(space) else None
+    improver = Improver(spaces, seed, beside=workers > 1) if any(map(searches_locally, promising)) else None
     search = PlanSearch(
-        searching, on_progress, cluster=cluster, backend=backend, outside=space.outside, improver=improver
+        searching, on_progress, cluster=cluster, backend=backend, outside=spaces.outside, improver=improver
     )
     rows: Mapping[str, Baseline] = {}
     try:
         with interruptible():
-            for node in root_nodes(space):
-                search.push(node)
-            for late in any_orders(space):
-                search.defer(late)
-        if space.large:  # there, plans of heuristics come late and improve little
+            for space in promising:
+                for node in root_nodes(space):
+                    search.push(node)
+                for late in any_orders(space):
+                    search.defer(late)
+        large = any(space.large for space in promising)
+        if large:  # there, plans of heuristics come late and improve little
             search.run(reserve=search.limits.time * FOR_HEURISTICS)
-        after = space.large and search.incumbent is not None
+        after = large and search.incumbent is not None
         with interruptible():
             rows = baselines(
-                space,
+                spaces,
                 search.limits.time * FOR_HEURISTICS,
                 search.submit,
                 incumbent=lambda: search.value,
@@ -178,7 +171,7 @@ def solve(
                 pace=search.pace,
                 proposals=proposals,
             )
-        search.run(reserve=search.limits.time * (1 - FOR_FAMILIES) if space.any_order else 0)
+        search.run(reserve=search.limits.time * (1 - FOR_FAMILIES) if spaces.lowest.any_order else 0)
         if search.stop is not Stop.INTERRUPT:
             search.resume()
             search.run()
@@ -199,7 +192,7 @@ def solve(
             raise UndecidedError(Stop.TIME, search.bound, search.unaffordable)
         if not search.refuted:
             raise UndecidedError(Stop.EXHAUSTED, search.bound)
-        raise InfeasibleError(why_infeasible(space, max(search.left, FOR_REASONS * time_limit)))
+        raise InfeasibleError(why_infeasible(spaces, max(search.left, FOR_REASONS * time_limit)))
     chosen, choice = search.incumbent, None
     if question is not None:
         tried = [
@@ -209,7 +202,7 @@ def solve(
         finish = search.pace.finish(search.incumbent.candidate)
         rest = Clock(Limits(time=max(clock.left - max(finish - search.slack, 0.0), 0.0)))
         try:
-            choice = choose(space, search.incumbent, tried, search.bound, question, seed, rest)
+            choice = choose(spaces, search.incumbent, tried, search.bound, question, seed, rest)
             search.stop = Stop.TIME if choice is None else search.stop
         except KeyboardInterrupt:
             search.stop = Stop.INTERRUPT
@@ -227,8 +220,8 @@ def solve(
             bound=search.bound,
             wall=clock.wall,
             backend=backend,
-            searched=searched(space, search.opened),
-            costs=sources(model, cluster, space.sizes),
+            searched=searched(spaces, search.opened),
+            costs=sources(model, cluster, spaces.lowest.sizes),
             baselines=rows,
             runners_up=search.ranking(),
             robust=choice,

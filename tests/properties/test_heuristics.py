@@ -7,7 +7,7 @@ import pytest
 from pipeplan.core.errors import InputError
 from pipeplan.search.evaluate import Pace
 from pipeplan.search.heuristics import LONG, NOT_ASKED, Baseline, baselines
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from referee.bridge import objects
 from referee.questions import question
 
@@ -22,16 +22,16 @@ class Slow(Pace):
         return 1e9
 
 
-def space(seed: int) -> Space | None:
+def space(seed: int) -> Spaces | None:
     """The searched space of a random question; None if the question is refused."""
     document = question(seed, large=seed % 3 == 0)
     try:
-        return Space(*objects(document))
+        return Spaces(*objects(document))
     except InputError:
         return None
 
 
-def judged(space: Space, **how: Any) -> dict[str, Baseline]:
+def judged(space: Spaces, **how: Any) -> dict[str, Baseline]:
     """The rows of all heuristics, with time enough."""
     return dict(baselines(space, 1e6, **how))
 

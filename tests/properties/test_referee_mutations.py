@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeplan.core.job import Job
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.pricing import Prices
 from pipeplan.search.branch_and_bound import Node, Step
@@ -20,13 +19,11 @@ from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.family import FamilyNode
 from pipeplan.search.nodes.partitions import PartitionsNode
 from pipeplan.search.nodes.shapes import ShapeTables
-from pipeplan.search.result import Result
 from pipeplan.search.space import candidates
 from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import FurthestEnd
 from pipeplan_formulations.allocation.suffix_bounds.passes import Pass
-from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.exposed import Exposed
 from pipeplan_formulations.partition import listing
 from pipeplan_formulations.partition.spans import NEVER
@@ -41,7 +38,7 @@ ASKED = 250
 
 def whole(document: dict[str, Any]) -> None:
     """Nothing is sharded, as in most questions."""
-    document["job"].pop("zero", None)
+    document["job"]["zero"] = [0]
 
 
 def noticed(suits: Any, change: Any = lambda document: None) -> str:
@@ -173,14 +170,10 @@ def test_gathers_that_nobody_waits_for_are_noticed(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_level_that_is_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several levels only the lowest one is searched."""
-
-    def lowest(solve: Any, job: Job, clock: Clock, on_progress: Any) -> Result:
-        answer: Result = solve(replace(job, zero=job.zero[:1]), clock.left, on_progress)
-        return answer
-
-    monkeypatch.setattr(import_module("pipeplan.solve"), "best_level", lowest)
-    assert noticed(lambda document: len(document["job"].get("zero", [0])) > 1)
+    """Only level 0 is searched, whether others are named or not."""
+    monkeypatch.setattr(import_module("pipeplan.solve"), "may_hold_plans", lambda space: not space.job.level)
+    assert noticed(lambda document: 0 in document["job"].get("zero", [0]) != [0])
+    assert noticed(lambda document: "zero" not in document["job"])
 
 
 def test_bounds_that_hide_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

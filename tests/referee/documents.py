@@ -17,7 +17,7 @@ DEFAULTS: Document = {
     "replicas": (),
     "equal_replicas": False,
     "recompute": "choose",
-    "zero": [0],
+    "zero": (),
     "overlap_reduction": True,
     "order": "search",
     "together": (),
@@ -67,7 +67,7 @@ class Question:
         kinds = [(group["kind"], n) for n, node in enumerate(cluster["nodes"]) for group in node["devices"]]
         self.devices = [Device(number, kind, node) for number, (kind, node) in enumerate(kinds)]
         self.job: Document = {**DEFAULTS, **document["job"]}
-        self.level = max(self.job["zero"]) if level is None else level
+        self.level = max(self.job["zero"], default=0) if level is None else level
         self.asked = self.job
         if self.level > 1:  # one stage, whose order of actions does not matter
             names = [name for name in self.job["schedules"] if name != "any"]

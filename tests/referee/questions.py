@@ -24,6 +24,8 @@ def question(seed: int, large: bool = False) -> Document:
     levels = Random(f"levels {'large' if large else 'small'} {seed}")
     if _often(levels, 0.3):
         job["zero"] = levels.choice(([2], [3], [3], [0, 1], [0, 3], [1, 2], [0, 1, 2, 3]))
+    elif "zero" not in job and _often(levels, 0.5):
+        job["zero"] = [0]
     steps = "objective" not in job and "any" not in job.get("schedules", ()) and "intra_layer" not in job
     if steps and _often(Random(f"period {'large' if large else 'small'} {seed}"), 0.25):
         job["objective"] = "period"

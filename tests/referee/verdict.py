@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from . import best, bottleneck, costs, divided, orders, simulate, space
 from .best import Plan
-from .costs import ContradictionError, Groups
+from .costs import STATES, ContradictionError, Groups
 from .documents import Document, Question
 from .prices import Prices, Stage
 from .schedules import SUITED, families, write
@@ -29,8 +29,8 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     Without ``exact`` a search that has nothing left to look at need not have found the best plan, if it says so.
     """
     verdict = Verdict()
-    levels = sorted(set(Question(document).asked["zero"]))
-    questions = {level: Question(document, level) for level in levels}
+    questions = _questions(document)
+    levels = list(questions)
     level = answer.get("zero", levels[0])
     if level not in levels:
         verdict.faults.append(f"level {level} of ZeRO is outside what was asked: {levels}")
@@ -73,6 +73,21 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     else:
         _recount(verdict, question, prices, answer)
     return verdict
+
+
+def _questions(document: Document) -> dict[int, Question]:
+    """The question at each level of ZeRO that its job names; else at all that share out something and suit the job."""
+    job = Question(document, 0).job
+    if job["zero"]:
+        return {level: Question(document, level) for level in sorted(set(job["zero"]))}
+    found = {0: Question(document, 0)}
+    if job["objective"] != "bottleneck" and STATES[job["optimizer"]]:
+        found[1] = Question(document, 1)
+    for level in (2, 3):
+        whole = Question(document | {"job": {**document["job"], "intra_layer": False}}, level)  # none is divided
+        if contradiction(whole) is None:
+            found[level] = whole
+    return found
 
 
 def contradiction(question: Question) -> str | None:

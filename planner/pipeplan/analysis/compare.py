@@ -18,7 +18,8 @@ from pipeplan.search.heuristics import ranked
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
 from pipeplan.search.scope import searched_for
-from pipeplan.search.space.space import Space, default_schedules
+from pipeplan.search.space.space import default_schedules
+from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
 from pipeplan_formulations.common.report import Stop
 from pipeplan_formulations.common.signals import listening, received
@@ -87,7 +88,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     """
     real(time_limit, "the time limit (seconds)", most=LONGEST)
     require_question(model, cluster, job)
-    space = Space(model, cluster, job)
+    spaces = Spaces(model, cluster, job)
     families = job.schedules or default_schedules(cluster, job)
     end = time.monotonic() + time_limit
     results: dict[str, Result] = {}
@@ -112,7 +113,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     if not results:
         if undecided:
             raise undecided[0]
-        raise InfeasibleError(next(iter(refusals.values())) if job.intra_layer else why_infeasible(space))
+        raise InfeasibleError(next(iter(refusals.values())) if job.intra_layer else why_infeasible(spaces))
     # the bound over all families, and all rows by step time, those without plan last
     bound = min([result.bound for result in results.values()] + [error.bound for error in undecided])
     rows = [row for name, result in results.items() for row in _rows(name, result, bound)]
@@ -130,7 +131,7 @@ def _order(row: Row) -> tuple[bool, int, bool]:
 
 def _lower_bound(model: Model, cluster: Cluster, job: Job) -> int:
     """Lower bound on the step time of every plan under every family, in nanoseconds."""
-    space = Space(model, cluster, job)
+    space = Spaces(model, cluster, job).lowest
     return min(space.lower_bounds(size).evenly_shared(cluster) for size in space.sizes)
 
 

@@ -40,7 +40,7 @@ def add_questions(parser: ArgumentParser) -> None:
         "--zero",
         metavar="N,N",
         help="levels of ZeRO to consider: replicas share out the optimiser's state from 1 on, gradients from 2 on, "
-        "parameters at 3 (default: 0)",
+        "parameters at 3 (default: every level that suits)",
     )
     parser.add_argument(
         "--overlap-reduction",
@@ -191,7 +191,7 @@ def read_job(options: Namespace, model: "Model") -> "Job":
         replicas=numbers(options.replicas, "--replicas"),
         equal_replicas=options.equal_replicas,
         recompute=Recompute(options.recompute),
-        zero=numbers(options.zero, "--zero") or (0,),
+        zero=numbers(options.zero, "--zero"),
         overlap_reduction=options.overlap_reduction,
         intra_layer=options.intra_layer,
         order=Order(options.order),

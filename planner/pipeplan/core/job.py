@@ -85,9 +85,9 @@ class Job:
         Require the same number of replicas for all stages.
     recompute : Recompute
     zero : tuple of int
-        Levels of ZeRO to consider (Rajbhandari et al., ZeRO, 2020). The replicas of a stage share out, from level 1 on,
-        the optimiser's state; from level 2 on, gradients too; at level 3, parameters too. All stages of a plan have one
-        level; at levels 2 and 3 a plan has one stage.
+        Levels of ZeRO to consider (Rajbhandari et al., ZeRO, 2020); empty is every level that suits. The replicas of a
+        stage share out, from level 1 on, the optimiser's state; from level 2 on, gradients too; at level 3, parameters
+        too. All stages of a plan have one level; at levels 2 and 3 a plan has one stage.
     overlap_reduction : bool
         Sum a stage's gradients in buckets while its last backward still runs, instead of all behind it.
     order : Order
@@ -118,7 +118,7 @@ class Job:
     replicas: tuple[int, ...] = ()
     equal_replicas: bool = False
     recompute: Recompute = Recompute.CHOOSE
-    zero: tuple[int, ...] = (0,)
+    zero: tuple[int, ...] = ()
     overlap_reduction: bool = True
     order: Order = Order.SEARCH
     together: tuple[tuple[str, ...], ...] = ()
@@ -146,8 +146,6 @@ class Job:
             values = tuple(whole(value, what, 1, MOST_SAMPLES) for value in _several(getattr(self, name), name))
             self._set(name, tuple(dict.fromkeys(values)))
         levels = tuple(whole(value, "a level of ZeRO", 0, WHOLLY_SHARDED) for value in _several(self.zero, "zero"))
-        if not levels:
-            raise InputError("zero names no level of ZeRO; name some of 0 to 3, or leave it out")
         self._set("zero", tuple(sorted(set(levels))))
         self._set("schedules", tuple(dict.fromkeys(_names(self.schedules, "schedules"))))
         self._set("no_cut_after", tuple(dict.fromkeys(_names(self.no_cut_after, "no_cut_after"))))
@@ -181,8 +179,8 @@ class Job:
 
     @property
     def level(self) -> int:
-        """The level of ZeRO; of several, the one that needs least memory."""
-        return self.zero[-1]
+        """The level of ZeRO of plans in a space; of several, the one that needs least memory; 0 where none is named."""
+        return max(self.zero, default=0)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

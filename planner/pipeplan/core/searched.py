@@ -64,9 +64,10 @@ ONE_WIDTH = "stages that differ in their number of replicas"
 OVERLAPPED = "overlapped gradient reduction"
 BUCKETS_ON_CARDS = "bucket sums and tensors that share network cards (each is counted alone)"
 HIDDEN_AGAIN = "gradient sums hidden under recomputed forwards"
-SHARDED = "sharded gradients or parameters (ZeRO-2, ZeRO-3, FSDP; --zero 0,2,3 searches those of one stage)"
+SHARDED = "sharded gradients or parameters (ZeRO-2, ZeRO-3, FSDP)"
 SHARDED_STAGES = "sharded gradients or parameters on several stages"
-STATE = "sharded optimiser state (ZeRO-1; --zero 0,1 searches it)"
+STATE = "sharded optimiser state (ZeRO-1)"
+UNLIKE_LEVELS = "stages of unlike levels of ZeRO"
 OTHER_COUNTS = "in-flight counts of 1F1B below SNO's, above 1.5 times SO's, or not falling along the pipeline"
 OTHER_ORDERS = "other orders, split backwards"
 ASKED_FOR = f"{OTHER_ORDERS} (--schedules any searches them on stages of one width)"
@@ -148,6 +149,8 @@ class Searched:
         rest = [each for each in self.not_searched if each != STATE or 1 not in levels]
         if levels[-1] >= SHARES_GRADIENTS:
             rest = [SHARDED_STAGES if each == SHARDED else each for each in rest]
+        if self.depths != "1" and {0, 1} <= set(levels):
+            rest.append(UNLIKE_LEVELS)
         return replace(self, zero=levels, not_searched=tuple(rest))
 
     def without(self, sentence: str) -> "Searched":

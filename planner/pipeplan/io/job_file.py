@@ -47,7 +47,7 @@ class JobFile(Strict):
     replicas: Items[Count] = ()
     equal_replicas: bool = False
     recompute: Literal["none", "choose", "full"] = "choose"
-    zero: Items[Whole] = (0,)
+    zero: Items[Whole] = ()
     zero1: bool | None = None
     overlap_reduction: bool = True
     order: Literal["search", "given"] = "search"
@@ -97,7 +97,7 @@ def job_data(job: Job) -> dict[str, Any]:
         replicas=Line(job.replicas),
         equal_replicas=job.equal_replicas or None,
         recompute=None if job.recompute is Recompute.CHOOSE else job.recompute.value,
-        zero=None if job.zero == (0,) else Line(job.zero),
+        zero=Line(job.zero),
         overlap_reduction=None if job.overlap_reduction else False,
         order=None if job.order is Order.SEARCH else job.order.value,
         together=[Line(names) for names in job.together],

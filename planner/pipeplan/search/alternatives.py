@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import OPTIMIZER_STATE, Objective, Order, Recompute
+from pipeplan.core.job import Objective, Order, Recompute
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.pricing import device_limit
 from pipeplan.search.any_order import any_orders
@@ -25,7 +25,8 @@ from pipeplan.search.infeasible import (
     total_memory_shortfall,
 )
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.search.space.space import ANY, Space
+from pipeplan.search.space.space import ANY
+from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations import partition
 from pipeplan_formulations.common.report import Limits
 
@@ -49,16 +50,16 @@ class Alternative:
         return f"{self.option}: a plan needs {format_bytes(self.need)} per device"
 
 
-def why_infeasible(space: Space, seconds: float = SECONDS) -> str:
-    """Explain why no plan of a space fits, and name changes under which one does; takes ``seconds`` at most."""
-    until = time.monotonic() + min(seconds, SECONDS)
+def why_infeasible(spaces: Spaces, seconds: float = SECONDS) -> str:
+    """Explain why no plan of the spaces fits, and name changes under which one does; takes ``seconds`` at most."""
+    space, until = spaces.lowest, time.monotonic() + min(seconds, SECONDS)
     if why := space.impossible:
-        lines, found = [why], alternatives(space, None, until)
+        lines, found = [why], alternatives(spaces, None, until)
     elif why := total_memory_shortfall(space):
-        lines, found = [why], alternatives(space, None, until, memory=True)
+        lines, found = [why], alternatives(spaces, None, until, memory=True)
     else:
-        now = least_sufficient_memory(space, time.monotonic() + min(seconds, SECONDS) / 3)
-        lines, found = [explain_infeasible(space, now)], alternatives(space, None if now is None else now[0], until)
+        now = least_sufficient_memory(spaces, time.monotonic() + min(seconds, SECONDS) / 3)
+        lines, found = [explain_infeasible(spaces, now)], alternatives(spaces, None if now is None else now[0], until)
         lines += [why] if (why := held_memory_shortfall(space)) else []
     fitting, others = ([each for each in found if each.fits is fits] for fits in (True, False))
     if fitting:
@@ -68,7 +69,7 @@ def why_infeasible(space: Space, seconds: float = SECONDS) -> str:
     return "\n".join([*lines, "`pipeplan explain` of the same question looks for the smallest change of each kind"])
 
 
-def alternatives(space: Space, least: int | None, until: float, memory: bool = False) -> list[Alternative]:
+def alternatives(spaces: Spaces, least: int | None, until: float, memory: bool = False) -> list[Alternative]:
     """Return the changes under which a plan was found that fits or needs less memory.
 
     If no single change makes a plan fit, all of them are tried together.
@@ -82,23 +83,23 @@ def alternatives(space: Space, least: int | None, until: float, memory: bool = F
     memory : bool
         Whether to try the job without its own memory limit; otherwise all other changes are tried.
     """
-    given = [(option, changed) for option, changed in changes(space) if ("memory" in changed) == memory]
+    given = [(option, changed) for option, changed in changes(spaces) if ("memory" in changed) == memory]
     found: list[Alternative] = []
     for number, (option, changed) in enumerate(given):
         share = (until - time.monotonic()) / (len(given) - number + 1)
-        found += checked(space, option, changed, share)
+        found += checked(spaces, option, changed, share)
     if len(given) > 1 and not any(each.fits for each in found):
-        found += _together(space, given, until)
+        found += _together(spaces, given, until)
     return [each for each in found if each.fits or (least is not None and each.need < least)]
 
 
-def _together(space: Space, given: Sequence[Change], until: float) -> list[Alternative]:
+def _together(spaces: Spaces, given: Sequence[Change], until: float) -> list[Alternative]:
     """All changes at once, reduced to those that are needed; empty if no plan is found to fit."""
 
     def tried(kept: Sequence[Change]) -> Alternative | None:
         whole: dict[str, Any] = {name: value for _, changed in kept for name, value in changed.items()}
         option = " and ".join(option for option, _ in kept)
-        found = checked(space, option, whole, (until - time.monotonic()) / 2)
+        found = checked(spaces, option, whole, (until - time.monotonic()) / 2)
         return next((each for each in found if each.fits), None)
 
     best = tried(given)
@@ -112,9 +113,9 @@ def _together(space: Space, given: Sequence[Change], until: float) -> list[Alter
     return [best]
 
 
-def changes(space: Space) -> Iterator[Change]:
+def changes(spaces: Spaces) -> Iterator[Change]:
     """Yield changes of the job: one restriction dropped, or one option added that is off by default."""
-    job = space.job
+    job, space = spaces.job, spaces.lowest
     kinds = {device.kind.name: device.kind for device in space.cluster.devices}.values()
     shared = any(each.devices[1:] for each in space.classes) and set(job.replicas) != {1}
     larger = any(device_limit(kind, replace(job, memory=None)) > device_limit(kind, job) for kind in kinds)
@@ -124,7 +125,7 @@ def changes(space: Space) -> Iterator[Change]:
         ("without --schedules", bool(set(job.schedules) - {ANY}), {"schedules": ()}),
         ("--schedules any", orders, {"schedules": (*job.schedules, ANY)}),
         ("--recompute choose", job.recompute is not Recompute.CHOOSE, {"recompute": Recompute.CHOOSE}),
-        ("--zero 1", shared and not job.level and OPTIMIZER_STATE[job.optimizer] > 0, {"zero": (1,)}),
+        ("without --zero", shared and bool(job.zero), {"zero": ()}),
         ("without --depths", bool(job.depths), {"depths": ()}),
         ("without --replicas", bool(job.replicas), {"replicas": ()}),
         ("without --equal-replicas", job.equal_replicas, {"equal_replicas": False}),
@@ -140,14 +141,14 @@ def changes(space: Space) -> Iterator[Change]:
             yield option, changed
 
 
-def checked(space: Space, option: str, changed: dict[str, Any], seconds: float) -> list[Alternative]:
+def checked(spaces: Spaces, option: str, changed: dict[str, Any], seconds: float) -> list[Alternative]:
     """Return the alternative in a list, if a partition within the memory that it names is found; else an empty list."""
     if seconds <= 0:
         return []
     until = time.monotonic() + seconds
     try:
-        other = Space(space.model, space.cluster, replace(space.job, **changed))
-        if other.any_order and next(iter(any_orders(other)), None) is None:
+        other = Spaces(spaces.model, spaces.cluster, replace(spaces.job, **changed))
+        if other.lowest.any_order and next(iter(any_orders(other.lowest)), None) is None:
             return []
         found = least_sufficient_memory(other, until)
     except InputError:  # the changed job is invalid

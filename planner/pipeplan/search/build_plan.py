@@ -35,7 +35,7 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
         step_time=evaluated.timeline.makespan if long_run else evaluated.value,
         bound=bound,
         pipeline=pipeline,
-        zero=job.level,
+        zero=chain.zero,
         period=evaluated.value if long_run else None,
     )
 

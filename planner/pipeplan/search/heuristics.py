@@ -25,6 +25,7 @@ from pipeplan.search.evaluate import MOST, EvaluatedPlan, Pace, actions, evaluat
 from pipeplan.search.proposals import Proposal, Proposals
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 
 LATE = "the time was over before its turn"
 CUT_SHORT = "the time was over before all that it proposes was simulated"
@@ -145,11 +146,14 @@ class _Turn:
 class _Judge:
     """Bounds and simulations of plans; equal plans of several heuristics are simulated once."""
 
-    def __init__(self, space: Space, report: Callable[[EvaluatedPlan], None], pace: Pace, proposals: Proposals) -> None:
-        self.space, self.report, self.pace, self.proposals = space, report, pace, proposals
+    def __init__(
+        self, spaces: Spaces, report: Callable[[EvaluatedPlan], None], pace: Pace, proposals: Proposals
+    ) -> None:
+        self.spaces, self.report, self.pace, self.proposals = spaces, report, pace, proposals
+        self.space = spaces.lowest
         self._simulated: dict[tuple[object, ...], EvaluatedPlan] = {}
-        self.turns = list(_turns(space))
-        proposals.begin(space)
+        self.turns = list(_turns(self.space))
+        proposals.begin(spaces)
 
     def bound_all(self, until: Callable[[], float]) -> Iterator[_Turn]:
         """Bound the heuristics' best plans, as long as there is time; yield each of them then."""
@@ -189,7 +193,7 @@ class _Judge:
                 turn.why.add(proposal)
                 continue
             for family, candidate in self._holding(turn, proposal):
-                beyond = self.space.unasked(candidate, proposal.boundaries) is not None
+                beyond = self.spaces.unasked(candidate, proposal.boundaries) is not None
                 bound, held = candidate.problem.evaluate(proposal.boundaries), sum(candidate.in_flight)
                 entry = _Open(beyond, bound, held, len(turn.waiting), size, proposal, family)
                 heappush(turn.waiting, entry)
@@ -260,23 +264,23 @@ class _Judge:
         """The heuristic's row."""
         left = [entry for entry in turn.waiting if turn.may_gain(entry)]
         if turn.best is not None:
-            return Baseline(turn.name, turn.best, turn.late if left else "", self.space.outside(turn.best) or "")
+            return Baseline(turn.name, turn.best, turn.late if left else "", self.spaces.outside(turn.best) or "")
         first = min((entry for entry in left if entry.proposal is not None), default=None)
         if first is None or first.proposal is None:
             return Baseline(turn.name, None, turn.late if left or turn.late == LATE else turn.why.text)
         candidate = self._candidates(turn, first.proposal)[first.family]
-        beyond = self.space.unasked(candidate, first.proposal.boundaries) or ""
+        beyond = self.spaces.unasked(candidate, first.proposal.boundaries) or ""
         return Baseline(turn.name, None, turn.late, beyond, min(entry.bound for entry in left), candidate.label)
 
     def _candidates(self, turn: _Turn, proposal: Proposal) -> list[Candidate]:
-        """The candidates of a proposal's devices and micro-batch size, one per family."""
+        """The candidates of a proposal's devices and micro-batch size, one per level of ZeRO and family."""
         planner = PLANNERS.get(turn.name)
         overlaps, level = (True, None) if planner is None else (planner.overlaps, planner.level)
-        return self.proposals.candidates(self.space, proposal.rows, proposal.size, turn.free, overlaps, level)
+        return self.proposals.candidates(self.spaces, proposal.rows, proposal.size, turn.free, overlaps, level)
 
 
 def baselines(
-    space: Space,
+    spaces: Spaces,
     seconds: float,
     report: Callable[[EvaluatedPlan], None] = lambda _: None,
     *,
@@ -309,7 +313,7 @@ def baselines(
         What heuristics proposed before for the same model, cluster and job.
     """
     began = time.monotonic()
-    judge = _Judge(space, report, pace or Pace(), proposals or Proposals())
+    judge = _Judge(spaces, report, pace or Pace(), proposals or Proposals())
     turns = judge.turns
 
     def until() -> float:
@@ -323,7 +327,7 @@ def baselines(
         value = incumbent()
         if value is None or bound < value:  # it may become the answer
             return affords(candidate)
-        needed = 0.0 if space.job.objective is Objective.BOTTLENECK else judge.pace.simulate(candidate)
+        needed = 0.0 if spaces.job.objective is Objective.BOTTLENECK else judge.pace.simulate(candidate)
         return time.monotonic() + needed <= until() and actions(candidate) <= MOST
 
     for turn in judge.bound_all(until):
@@ -355,5 +359,6 @@ def _turns(space: Space) -> Iterator[_Turn]:
 
 def _needs_more(candidate: Candidate, other: Candidate) -> bool:
     """Return True if the candidate needs at least as many bytes as another one on the same devices and boundaries."""
+    alike = candidate.chain.zero == other.chain.zero
     lanes = candidate.family.two_lanes >= other.family.two_lanes
-    return lanes and all(a >= b for a, b in zip(candidate.in_flight, other.in_flight, strict=True))
+    return alike and lanes and all(a >= b for a, b in zip(candidate.in_flight, other.in_flight, strict=True))

@@ -1,7 +1,7 @@
 """Explanations of infeasible jobs, and the least memory per device with which a plan was found to fit."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -19,6 +19,7 @@ from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.device_groups import all_device_groups
 from pipeplan.search.space.in_flight import free_family
 from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.partition.parts import has_copy
@@ -70,6 +71,11 @@ def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
         need[~(np.logical_and.accumulate(candidate.where[:, a:], axis=1) & ends[a:])] = UNLIMITED
         best[1:, a + 1 :] = np.minimum(best[1:, a + 1 :], np.maximum(need, best[:-1, a, None]))
     return int(best[-1, n])
+
+
+def may_hold_plans(space: Space) -> bool:
+    """Return False if it is easily seen that a space has no plan that fits."""
+    return not (space.impossible or total_memory_shortfall(space) or held_memory_shortfall(space))
 
 
 def total_memory_shortfall(space: Space) -> str | None:
@@ -133,14 +139,15 @@ def _held_by_all(space: Space) -> int | None:
     return min(found)
 
 
-def explain_infeasible(space: Space, found: "tuple[int, Candidate] | None") -> str:
-    """Message for a space without a feasible plan: limits, searched plans, and memory with which one of them fits.
+def explain_infeasible(spaces: Spaces, found: "tuple[int, Candidate] | None") -> str:
+    """Message for spaces without a feasible plan: limits, searched plans, and memory with which one of them fits.
 
     ``found`` is the result of `least_sufficient_memory`.
     """
+    space = spaces.lowest
     if found is None:
         return f"No plan fits: {_none_at_all(space)}."
-    reach = "\n".join(wrapped(f"searched: {searched(space).in_words()}"))
+    reach = "\n".join(wrapped(f"searched: {searched(spaces).in_words()}"))
     least, easiest = found
     limits = sorted({device_limit(device.kind, space.job) for device in space.cluster.devices})
     have = " and ".join("no limit" if limit == UNLIMITED else format_bytes(limit) for limit in limits)
@@ -153,8 +160,8 @@ def explain_infeasible(space: Space, found: "tuple[int, Candidate] | None") -> s
     )
 
 
-def least_sufficient_memory(space: Space, until: float = inf) -> tuple[int, Candidate] | None:
-    """Return the least bytes per device with which a plan of the space was found to fit, and that plan's candidate.
+def least_sufficient_memory(spaces: Iterable[Space], until: float = inf) -> tuple[int, Candidate] | None:
+    """Return the least bytes per device with which a plan of some space was found to fit, and that plan's candidate.
 
     None if no device groups are allowed, or none with a partition within the constraints. ``until`` is a time of
     `time.monotonic`.
@@ -162,8 +169,9 @@ def least_sufficient_memory(space: Space, until: float = inf) -> tuple[int, Cand
     clock = Clock(Limits(time=until - time.monotonic()))
     needs: list[tuple[int, int, Candidate]] = []
     with suppress(OutOfTimeError):
-        for candidate in _low_memory_candidates(space, until):
-            needs.append((least_memory(candidate, clock), len(needs), candidate))
+        for space in spaces:
+            for candidate in _low_memory_candidates(space, until):
+                needs.append((least_memory(candidate, clock), len(needs), candidate))
     least, _, easiest = min(needs, key=lambda entry: entry[:2], default=(UNLIMITED, 0, None))
     return None if easiest is None or least >= UNLIMITED else (least, easiest)
 

@@ -3,6 +3,8 @@
 They do not depend on the job's schedules, so `compare` makes them once for all schedule families.
 """
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -11,12 +13,13 @@ import numpy as np
 from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
 from pipeplan.baselines.planners import PLANNERS, unlike
 from pipeplan.core.cluster import Cluster
-from pipeplan.core.job import SHARDED, Job
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import Boundaries, Chain
-from pipeplan.costs.pricing import Prices
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 
 SECONDS_PER_STEP = 1e-8
 """Approximate seconds per unit of a heuristic's `effort`."""
@@ -43,18 +46,18 @@ class Proposals:
     _asked: tuple[Model, Cluster, Job] | None = None
     _made: dict[tuple[str, int], tuple[Proposal | str, ...]] = field(default_factory=dict)
     _chains: dict[tuple[Rows, int, int], Chain] = field(default_factory=dict)
-    _prices: dict[int, Prices] = field(default_factory=dict)
+    _beyond: dict[int, Space | None] = field(default_factory=dict)
 
-    def begin(self, space: Space) -> None:
+    def begin(self, spaces: Spaces) -> None:
         """Forget what was made for another model, cluster or job."""
-        any_order = ("any",) if "any" in space.job.schedules else ()  # which hides less of the reductions
-        asked = space.model, space.cluster, replace(space.job, schedules=any_order)
+        any_order = ("any",) if "any" in spaces.job.schedules else ()  # which hides less of the reductions
+        asked = spaces.model, spaces.cluster, replace(spaces.job, schedules=any_order)
         known = self._asked
         if known is None or known[0] is not asked[0] or known[1] is not asked[1] or known[2] != asked[2]:
             self._asked = asked
             self._made.clear()
             self._chains.clear()
-            self._prices.clear()
+        self._beyond.clear()
 
     def seconds(self, space: Space, name: str, size: int) -> float:
         """Approximate seconds in which the heuristic's proposals at a micro-batch size are made."""
@@ -75,17 +78,38 @@ class Proposals:
         return self._made[name, size]
 
     def candidates(
-        self, space: Space, rows: Rows, size: int, free: bool, overlaps: bool = True, level: int | None = None
+        self, spaces: Spaces, rows: Rows, size: int, free: bool, overlaps: bool = True, level: int | None = None
     ) -> list[Candidate]:
-        """The space's candidates on these devices, one per family; reductions overlap at most if ``overlaps``.
+        """The candidates on these devices, one per level of ZeRO and family.
 
-        ``level``: of ZeRO, if it is another than the space's.
+        Parameters
+        ----------
+        overlaps : bool
+            Whether reductions may overlap.
+        level : int, optional
+            The only level, in `spaces` or not. Else those of `Spaces.pipelined` count.
         """
-        chain = self._chain(space, rows, size, level)
-        if chain.overlaps and not overlaps:
-            chain = replace(chain, hides=np.zeros_like(chain.hides))
-        found = space.candidates_of(chain, free)
-        return [each for each in found if chain.zero < SHARDED or not each.family.two_lanes]
+        found: list[Candidate] = []
+        for space in spaces.pipelined if level is None else self._at(spaces, level):
+            chain = self._chain(space, rows, size)
+            if chain.overlaps and not overlaps:
+                chain = replace(chain, hides=np.zeros_like(chain.hides))
+            found += space.candidates_of(chain, free)
+        return found
+
+    def _at(self, spaces: Spaces, level: int) -> Iterator[Space]:
+        """Yield the space of a level, which may be none of those searched; nothing if there is none."""
+        if level in spaces:
+            yield spaces[level]
+            return
+        if level not in self._beyond:
+            self._beyond[level] = None
+            with suppress(InputError):
+                job = replace(spaces.job, zero=(level,), depths=(), intra_layer=False)
+                self._beyond[level] = Space(spaces.model, spaces.cluster, job)
+        found = self._beyond[level]
+        if found is not None:
+            yield found
 
     def _cut(self, space: Space, name: str, size: int) -> tuple[Proposal, ...]:
         """A partitioner's boundaries; devices without layers are left out."""
@@ -112,21 +136,13 @@ class Proposals:
                 found.append(Proposal(arrangement.devices, size, arrangement.boundaries))
         return tuple(found)
 
-    def _chain(self, space: Space, rows: Rows, size: int, level: int | None = None) -> Chain:
+    def _chain(self, space: Space, rows: Rows, size: int) -> Chain:
         """The layers' costs on these devices."""
-        level = space.job.level if level is None else level
-        key = rows, size, level
+        key = rows, size, space.job.level
         if key not in self._chains:
             if (1 + len(self._chains)) * len(rows) * len(space.model.layers) > KEPT:
                 self._chains.clear()
             devices = space.cluster.devices
             groups = tuple(tuple(devices[index] for index in row) for row in rows)
-            prices = space.prices
-            if level != space.job.level:
-                if level not in self._prices:
-                    self._prices[level] = Prices(
-                        space.model, space.cluster, replace(space.job, zero=(level,), depths=(), intra_layer=False)
-                    )
-                prices = self._prices[level]
-            self._chains[key] = prices.chain(groups, size)
+            self._chains[key] = space.prices.chain(groups, size)
         return self._chains[key]

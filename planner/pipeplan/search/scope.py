@@ -18,22 +18,22 @@ from pipeplan.search.graph.loads import widths
 from pipeplan.search.graph.node import is_chain
 from pipeplan.search.space.device_groups import distinct_tiles
 from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 
 if TYPE_CHECKING:
     from pipeplan.search.nodes.aggregate_problem import Layout
 
 
-def searched(space: Space, opened: int = 0) -> Searched:
-    """Describe the space of a search; ``opened`` is the number of nodes advanced."""
+def searched(spaces: Spaces, opened: int = 0) -> Searched:
+    """Describe the spaces of a search; ``opened`` is the number of nodes advanced."""
+    space, job = spaces.lowest, spaces.job
     scope = Scope(space)
-    job = space.job
     return Searched(
         micro_batch_sizes=space.sizes,
         schedules=space.schedules,
         opened=opened,
         recompute=job.recompute.value,
         order=job.order.value,
-        zero=job.zero,
         depths=listed(scope.depths),
         widths=listed(scope.widths),
         partitions=sentences.DOWNSETS if scope.graph else sentences.CONTIGUOUS,
@@ -47,13 +47,12 @@ def searched(space: Space, opened: int = 0) -> Searched:
         unlike=len(space.classes) > 1,
         restrictions=narrowing_options(job),
         not_searched=tuple(scope.not_searched()),
-    )
+    ).at_levels(spaces.levels)
 
 
 def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:
     """Describe the space that `pipeplan.solve` searches for this model, cluster and job."""
-    lowest = replace(job, intra_layer=False, zero=job.zero[:1])
-    whole = searched(Space(model, cluster, lowest)).at_levels(job.zero)
+    whole = searched(Spaces(model, cluster, replace(job, intra_layer=False)))
     return with_divided_layers(whole) if job.intra_layer else whole
 
 

@@ -11,10 +11,10 @@ from pipeplan.cli.compare import as_json, show
 from pipeplan.core.job import Job
 from pipeplan.search.heuristics import LATE, Baseline, baselines
 from pipeplan.search.result import Result
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
 
-SPACE = Space(fat_head(), equal_devices(3), Job(2))
+SPACE = Spaces(fat_head(), equal_devices(3), Job(2))
 """Three devices for two micro-batches: data parallelism, which runs first, has no plan."""
 
 

@@ -11,7 +11,7 @@ from pipeplan.core.job import Job
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.search.infeasible import least_sufficient_memory
 from pipeplan.search.space.device_groups import all_modes
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
 
 limits = script("benchmarks/limits.py")
@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_explained_in_time() -> None:
     """Of the 2^64 device groups of 64 devices only the deepest of each width are tried, and the error has numbers."""
     model, cluster = limits.known("llama3-70b", "64-h100")()
     began = time.monotonic()
-    found = least_sufficient_memory(Space(model, cluster, Job(512, schedules=("gpipe",))), began + 4.0)
+    found = least_sufficient_memory(Spaces(model, cluster, Job(512, schedules=("gpipe",))), began + 4.0)
     assert time.monotonic() - began < 4.0 + NOISE
     assert found is not None
     least, candidate = found

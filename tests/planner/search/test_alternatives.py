@@ -15,7 +15,7 @@ from pipeplan.core import searched
 from pipeplan.core.job import Job
 from pipeplan.search.alternatives import alternatives, changes
 from pipeplan.search.infeasible import least_sufficient_memory
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
 
 TWO = model_of([10, 10], saved=[100, 100], output=[4, 4])
@@ -45,7 +45,7 @@ def test_another_order_that_fits_is_named_with_its_memory() -> None:
 def test_what_would_fit_fits(given: str) -> None:
     """The memory that the message names is enough for the space itself."""
     job = Job(4, recompute="none", schedules=("gpipe",) if given == "a" else ())  # type: ignore[arg-type]
-    found = least_sufficient_memory(Space(TWO, DEVICES, job))
+    found = least_sufficient_memory(Spaces(TWO, DEVICES, job))
     assert found is not None
     assert solve(TWO, equal_devices(2, memory=found[0]), job=job, time_limit=20).plan
     assert f"devices of {found[0]}B" in refusal(TWO, DEVICES, job)
@@ -56,8 +56,8 @@ def test_what_would_fit_fits(given: str) -> None:
     [
         ({"recompute": "none"}, "--recompute choose"),
         ({"depths": (1,), "recompute": "none", "schedules": ("gpipe",)}, "without --depths"),
-        ({"optimizer": "adam", "replicas": (2,)}, "--zero 1"),
-        ({"optimizer": "adam", "replicas": (2,)}, "without --replicas"),
+        ({"optimizer": "adam", "replicas": (2,), "zero": (0,)}, "without --zero"),
+        ({"optimizer": "adam", "replicas": (2,), "zero": (0,)}, "without --replicas"),
         ({"together": (("l0", "l1"),), "replicas": (2,)}, "without --together"),
         ({"schedules": ("gpipe",), "recompute": "none"}, "without --schedules"),
         ({"micro_batches": (1,), "recompute": "none"}, "without --micro-batches"),
@@ -66,20 +66,21 @@ def test_what_would_fit_fits(given: str) -> None:
 def test_every_option_that_is_named_helps(options: dict, option: str) -> None:
     """Each change that is named has a plan with the memory in the message, and is listed only if it helps."""
     model = model_of([3, 3, 3, 3], saved=[20] * 4, output=[1] * 4, parameters=[10] * 4, sizes=(1, 2, 4))
-    base = Space(model, equal_devices(4), Job(4, **options))
-    known = least_sufficient_memory(base)
+    job = Job(4, **options)
+    known = least_sufficient_memory(Spaces(model, equal_devices(4), job))
     assert known is not None
-    space = Space(model, equal_devices(4, memory=known[0] - 1), base.job)
-    offered = dict(changes(space))
+    tight = equal_devices(4, memory=known[0] - 1)
+    spaces = Spaces(model, tight, job)
+    offered = dict(changes(spaces))
     assert option in offered
-    found = [each for each in alternatives(space, known[0], until=1e18) if each.option in offered]
+    found = [each for each in alternatives(spaces, known[0], until=1e18) if each.option in offered]
     for each in found:
-        job = replace(space.job, **offered[each.option])
-        cluster = space.cluster if each.fits else equal_devices(4, memory=each.need)
-        assert solve(model, cluster, job=job, time_limit=20).plan
+        other = replace(job, **offered[each.option])
+        cluster = tight if each.fits else equal_devices(4, memory=each.need)
+        assert solve(model, cluster, job=other, time_limit=20).plan
         assert each.fits == (each.need < known[0])
     helps = option in [each.option for each in found]
-    larger = least_sufficient_memory(Space(model, equal_devices(4), replace(space.job, **offered[option])))
+    larger = least_sufficient_memory(Spaces(model, equal_devices(4), replace(job, **offered[option])))
     assert larger is not None
     assert helps == (larger[0] < known[0])
 

@@ -15,7 +15,7 @@ from pipeplan.search.local_search import improver as improving
 from pipeplan.search.local_search.beside import LocalSearchProcess, Message
 from pipeplan.search.nodes import aggregate_problem
 from pipeplan.search.space import space as spaces
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate import makespan
 
 MODEL = model_of(
@@ -35,33 +35,33 @@ CLUSTER = Cluster(
 JOB = Job(batch=16, optimizer="sgd")
 
 
-def worst_plan(space: Space) -> EvaluatedPlan:
+def worst_plan(spaces: Spaces) -> EvaluatedPlan:
     """The plan of one layer on the first stage and all others on the second, which fits with some recomputation."""
     groups = ((CLUSTER.devices[0],), (CLUSTER.devices[1],))
-    candidate = next(each for each in space.candidates(groups, 1, free=False) if each.family.name == "1f1b-sno")
+    candidate = next(each for each in spaces.lowest.candidates(groups, 1, free=False) if each.family.name == "1f1b-sno")
     boundaries = next((0, b, 10) for b in (1, 2, 3, 4, 5) if candidate.fits((0, b, 10)))
     return evaluate(CLUSTER, candidate, boundaries)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_plan_found_is_better_fits_and_takes_as_long_as_it_says(seed):
-    space = Space(MODEL, CLUSTER, JOB)
-    search, start = LocalSearch(space, seed), worst_plan(space)
+    spaces = Spaces(MODEL, CLUSTER, JOB)
+    search, start = LocalSearch(spaces, seed), worst_plan(spaces)
     search.add(start)
     found = [plan for plan in (search.improve() for _ in range(30)) if plan is not None]
     values = [start.value, *(plan.value for plan in found)]
     assert values == sorted(values, reverse=True)
     assert values[-1] < 0.8 * start.value
     for plan in found:
-        assert space.outside(plan) is None
+        assert spaces.outside(plan) is None
         assert plan.value == makespan(plan.schedule, plan.pipeline)
 
 
 def test_the_same_seed_finds_the_same_plans():
     def found() -> list[int]:
-        space = Space(MODEL, CLUSTER, JOB)
-        search = LocalSearch(space, 5)
-        search.add(worst_plan(space))
+        spaces = Spaces(MODEL, CLUSTER, JOB)
+        search = LocalSearch(spaces, 5)
+        search.add(worst_plan(spaces))
         return [plan.value for plan in (search.improve() for _ in range(10)) if plan is not None]
 
     assert found() == found()
@@ -69,32 +69,32 @@ def test_the_same_seed_finds_the_same_plans():
 
 def test_other_groups_are_reached_from_one_stage():
     """The start has one stage; only steps to other groups can leave it."""
-    space = Space(MODEL, CLUSTER, Job(batch=16, optimizer="sgd", memory=10**6))
-    candidate = space.candidates(((CLUSTER.devices[0], CLUSTER.devices[1]),), 1, free=False)[0]
-    search = LocalSearch(space)
+    spaces = Spaces(MODEL, CLUSTER, Job(batch=16, optimizer="sgd", memory=10**6))
+    candidate = spaces.lowest.candidates(((CLUSTER.devices[0], CLUSTER.devices[1]),), 1, free=False)[0]
+    search = LocalSearch(spaces)
     search.add(evaluate(CLUSTER, candidate, (0, 10)))
     found = [plan for plan in (search.improve() for _ in range(30)) if plan is not None]
     assert any(plan.candidate.depth > 1 for plan in found)
 
 
 def test_a_message_brings_back_the_same_plan():
-    space = Space(MODEL, CLUSTER, JOB)
-    search = LocalSearch(space)
-    search.add(worst_plan(space))
-    for plan in [worst_plan(space), *(p for p in (search.improve() for _ in range(10)) if p is not None)]:
-        again = Message.of(plan).plan(Space(MODEL, CLUSTER, JOB))
+    spaces = Spaces(MODEL, CLUSTER, JOB)
+    search = LocalSearch(spaces)
+    search.add(worst_plan(spaces))
+    for plan in [worst_plan(spaces), *(p for p in (search.improve() for _ in range(10)) if p is not None)]:
+        again = Message.of(plan).plan(Spaces(MODEL, CLUSTER, JOB))
         assert (again.label, again.boundaries, again.value) == (plan.label, plan.boundaries, plan.value)
 
 
 def test_a_message_outside_the_space_is_no_plan():
-    message = Message(((0,), (1,)), 1, "1f1b-sno", (2, 1), (0, 5, 10), 0)
-    assert message.plan(Space(MODEL, CLUSTER, JOB)) is not None
-    assert message.plan(Space(MODEL, CLUSTER, Job(batch=16, optimizer="sgd", depths=(3,)))) is None
+    message = Message(0, ((0,), (1,)), 1, "1f1b-sno", (2, 1), (0, 5, 10), 0)
+    assert message.plan(Spaces(MODEL, CLUSTER, JOB)) is not None
+    assert message.plan(Spaces(MODEL, CLUSTER, Job(batch=16, optimizer="sgd", depths=(3,)))) is None
 
 
 def test_the_process_finds_better_plans_and_ends():
-    space = Space(MODEL, CLUSTER, JOB)
-    process, start = LocalSearchProcess(space, 0), worst_plan(space)
+    spaces = Spaces(MODEL, CLUSTER, JOB)
+    process, start = LocalSearchProcess(spaces, 0), worst_plan(spaces)
     try:
         process.offer(start)
         found: list[EvaluatedPlan] = []
@@ -103,7 +103,7 @@ def test_the_process_finds_better_plans_and_ends():
             found += process.found()
             time.sleep(0.05)
         assert found
-        assert all(plan.value < start.value and space.outside(plan) is None for plan in found)
+        assert all(plan.value < start.value and spaces.outside(plan) is None for plan in found)
     finally:
         process.close()
     assert process.ended

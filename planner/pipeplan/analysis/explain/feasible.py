@@ -5,8 +5,7 @@ went through all device groups of the space. `limits_never_bind` detects memory 
 changes nothing, and no search is needed.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import SHARDED, Job
@@ -18,8 +17,9 @@ from pipeplan.costs.layers import available_micro_batches, layer_costs, optimize
 from pipeplan.search import root_nodes
 from pipeplan.search.branch_and_bound import PlanSearch
 from pipeplan.search.build_plan import build_plan
-from pipeplan.search.infeasible import held_memory_shortfall, total_memory_shortfall
+from pipeplan.search.infeasible import may_hold_plans, total_memory_shortfall
 from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.report import Limits, Stop
 
 
@@ -34,7 +34,7 @@ def limits_never_bind(model: Model, cluster: Cluster, job: Job) -> bool:
     resident = sum(
         2 * layer.parameters + optimizer_bytes(layer.parameters, model.dtype, job.optimizer) for layer in model.layers
     )
-    if job.level >= SHARDED:
+    if Spaces(model, cluster, job).levels[-1] >= SHARDED:
         own = [layer.parameters for layer in model.layers]
         resident += sum(own) + 5 * max(own)
     counts = {size: job.batch // size for size in _sizes(model, cluster, job)}
@@ -92,17 +92,15 @@ def fit(
     KeyboardInterrupt
         If the search was interrupted; a partial search decides nothing.
     """
-    if len(job.zero) > 1:
-        how: dict[str, Any] = {"backend": backend, "workers": workers, "seed": seed}
-        share = time_limit / len(job.zero)
-        found = [fit(model, cluster, replace(job, zero=(level,)), time_limit=share, **how) for level in job.zero]
-        return next((each for each in found if each.plan is not None), Fit(None, all(each.proved for each in found)))
-    space = Space(model, cluster, job)
-    if space.impossible or memory_too_small(space) or held_memory_shortfall(space):
+    spaces = Spaces(model, cluster, job)
+    promising = [space for space in spaces if may_hold_plans(space)]
+    if not promising:
         return Fit(None, proved=True)
-    search = PlanSearch(Limits(time_limit, ANY, workers, seed), cluster=cluster, backend=backend, outside=space.outside)
-    for node in root_nodes(space):
-        search.push(node)
+    limits = Limits(time_limit, ANY, workers, seed)
+    search = PlanSearch(limits, cluster=cluster, backend=backend, outside=spaces.outside)
+    for space in promising:
+        for node in root_nodes(space):
+            search.push(node)
     search.run()
     if search.stop is Stop.INTERRUPT:
         raise KeyboardInterrupt

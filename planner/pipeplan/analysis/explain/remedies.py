@@ -22,7 +22,8 @@ from pipeplan.core.wording import counted, wrapped
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.search.alternatives import changes, checked
 from pipeplan.search.scope import searched_for
-from pipeplan.search.space.space import ANY, Space
+from pipeplan.search.space.space import ANY
+from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.bisection import least
 from pipeplan_formulations.common.signals import listening
 
@@ -196,7 +197,7 @@ def _constraints(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator
             "micro-batches smaller than any measured one",
         ),
         ("recompute", job.recompute is Recompute.NONE, {"recompute": Recompute.CHOOSE}, "recomputation"),
-        ("zero", not job.level, {"zero": (1,)}, "ZeRO-1, the optimiser's state shared out among replicas"),
+        ("zero", bool(job.zero), {"zero": ()}, "any level of ZeRO"),
     ]
     for field, given, change, label in given_up:
         if not given:
@@ -207,17 +208,17 @@ def _constraints(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator
             yield Remedy(field, False, f"{label}: {error}")
             continue
         yield Remedy(field, answer.verdict, label if answer.plan is None else f"{label} (like {_shape(answer.plan)})")
-    yield from _orders(Space(model, cluster, job))
+    yield from _orders(Spaces(model, cluster, job))
 
 
-def _orders(space: Space) -> Iterator[Remedy]:
+def _orders(spaces: Spaces) -> Iterator[Remedy]:
     """Schedules of any order, unless the job allows them already.
 
     The order that holds one micro-batch per stage needs the least memory.
     """
-    for option, changed in () if memory_too_small(space) else changes(space):
+    for option, changed in () if memory_too_small(spaces.lowest) else changes(spaces):
         if ANY in changed.get("schedules", ()):
-            for other in checked(space, option, changed, ORDERS):
+            for other in checked(spaces, option, changed, ORDERS):
                 yield Remedy("schedules", other.fits or None, f"{option} (a plan with {_exact(other.need)} a device)")
 
 
@@ -231,8 +232,9 @@ def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remed
     kinds = [device.kind for device in cluster.devices]
     sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
     best: tuple[int, int, int] | None = None
-    # fewer micro-batches allow fewer replicas, which matters if these are fixed or shard the optimiser state
-    proved = not (job.level or job.equal_replicas or set(job.replicas) - {1})
+    # fewer micro-batches allow fewer replicas, which matters if these are fixed or share out what they hold
+    shared = Spaces(model, cluster, job).levels != (0,)
+    proved = not (shared or job.equal_replicas or set(job.replicas) - {1})
     for size in sizes:
 
         def fits(fewer: int, size: int = size) -> tuple[bool | None, int]:

@@ -18,7 +18,7 @@ from pipeplan.analysis.frontier.curve import Floor, Point, point
 from pipeplan.analysis.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Order
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 
 Found = Mapping[Part, Answer]
 """Answers of the parts that were solved."""
@@ -114,7 +114,7 @@ def nested(answers: Answers) -> bool:
     That holds within one node, as long as all device groups are searched. Over several nodes the devices of a stage
     depend on the free devices of each node, and then every part is solved.
     """
-    space = Space(answers.model, answers.cluster, answers.job)
+    space = Spaces(answers.model, answers.cluster, answers.job).lowest
     return len(answers.cluster.nodes) == 1 and may_leave_out(answers) and not space.large
 
 

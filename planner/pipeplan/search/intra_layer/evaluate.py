@@ -78,7 +78,7 @@ def plan(model: Model, job: Job, evaluated: EvaluatedLine, bound: int) -> Plan:
         ranks=tuple(device.index for device in chain.devices),
         step_time=evaluated.value,
         bound=bound,
-        zero=job.zero[0],
+        zero=chain.zero,
         pipeline=evaluated.pipeline,
     )
 

@@ -30,7 +30,7 @@ from pipeplan.search.intra_layer.space import lines, require_streams, satisfies
 from pipeplan.search.path_cuts import find_path_cut
 from pipeplan.search.result import Result
 from pipeplan.search.scope import searched, with_divided_layers
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.branch_and_bound import BranchAndBound, OnProgress, Step
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.fractional import Positions, cbc, exact, rounded
@@ -207,8 +207,8 @@ def _result(
     reached = Stop.GAP if value - bound <= search.limits.gap * value else Stop.EXHAUSTED
     stop = Stop.OPTIMALITY if bound == value else stops[0] if stops else reached
     status = Status.OPTIMAL if bound == value else Status.FEASIBLE
-    space = Space(model, cluster, replace(job, intra_layer=False))
-    reach = whole.searched if whole else searched(space)
+    spaces = Spaces(model, cluster, replace(job, intra_layer=False))
+    reach = whole.searched if whole else searched(spaces)
     runners_up = whole.runners_up if whole else ()
     if search.incumbent is None:
         assert whole is not None
@@ -228,7 +228,7 @@ def _result(
         wall=wall,
         backend=whole.backend if whole else "exact",
         searched=with_divided_layers(reach, search.solved),
-        costs=sources(model, cluster, space.sizes),
+        costs=sources(model, cluster, spaces.lowest.sizes),
         baselines=whole.baselines if whole else {},
         runners_up=runners_up,
     )

@@ -23,15 +23,16 @@ from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.local_search.pool import LocalSearch
 from pipeplan.search.space.in_flight import FREE, free_family
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 
 COMMAND = "from pipeplan.search.local_search.beside import main; main()"
 
 
 @dataclass(frozen=True)
 class Message:
-    """A plan without its costs: devices of each stage, samples of a micro-batch, the other choices, the value."""
+    """A plan without its costs: level of ZeRO, devices of each stage, samples of a micro-batch, the rest, the value."""
 
+    zero: int
     devices: tuple[tuple[int, ...], ...]
     size: int
     family: str
@@ -44,10 +45,21 @@ class Message:
         """The message for a plan."""
         each = plan.candidate
         devices = tuple(tuple(device.index for device in group) for group in each.chain.groups)
-        return Message(devices, each.chain.micro_batch, each.family.name, each.in_flight, plan.boundaries, plan.value)
+        return Message(
+            each.chain.zero,
+            devices,
+            each.chain.micro_batch,
+            each.family.name,
+            each.in_flight,
+            plan.boundaries,
+            plan.value,
+        )
 
-    def plan(self, space: Space) -> EvaluatedPlan | None:
-        """The plan; None if it is not one of this space."""
+    def plan(self, spaces: Spaces) -> EvaluatedPlan | None:
+        """The plan; None if it is not one of these spaces."""
+        if self.zero not in spaces:
+            return None
+        space = spaces[self.zero]
         groups = tuple(tuple(space.cluster.devices[index] for index in group) for group in self.devices)
         for candidate in space.candidates(groups, self.size, free=self.family == FREE):
             if self.family == FREE and candidate.free and candidate.family.alternates:
@@ -61,8 +73,8 @@ class Message:
 class LocalSearchProcess:
     """A running process. Where none can be started, nothing is ever found."""
 
-    def __init__(self, space: Space, seed: int) -> None:
-        self._space = space
+    def __init__(self, spaces: Spaces, seed: int) -> None:
+        self._spaces = spaces
         self._out: SimpleQueue[Message | None] = SimpleQueue()
         self._in: SimpleQueue[Message] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
@@ -75,7 +87,7 @@ class LocalSearchProcess:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # Ctrl-C is for the search, which then closes the pipe
             )
-            question = space.model, space.cluster, space.job, seed
+            question = spaces.model, spaces.cluster, spaces.job, seed
             Thread(target=self._write, args=(question,), daemon=True).start()
             Thread(target=self._read, daemon=True).start()
 
@@ -87,7 +99,7 @@ class LocalSearchProcess:
         """Yield the plans found since the last call."""
         with suppress(Empty):
             while True:
-                plan = self._in.get_nowait().plan(self._space)
+                plan = self._in.get_nowait().plan(self._spaces)
                 if plan is not None:
                     yield plan
 
@@ -124,8 +136,8 @@ def main() -> None:
     """Search until standard input ends: there, a question, then messages of plans."""
     pipe, out = sys.stdin.buffer, sys.stdout.buffer
     model, cluster, job, seed = pickle.load(pipe)
-    space = Space(model, cluster, job)
-    search = LocalSearch(space, seed)
+    spaces = Spaces(model, cluster, job)
+    search = LocalSearch(spaces, seed)
     given: SimpleQueue[Message] = SimpleQueue()
 
     def read() -> None:
@@ -136,7 +148,7 @@ def main() -> None:
     Thread(target=read, daemon=True).start()
     while True:
         while not search.ready or not given.empty():
-            plan = given.get().plan(space)
+            plan = given.get().plan(spaces)
             if plan is not None:
                 search.add(plan)
         better = search.improve()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pipeplan.search.evaluate import EvaluatedPlan, actions
 from pipeplan.search.local_search.beside import LocalSearchProcess
 from pipeplan.search.local_search.pool import LocalSearch
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 
 BESIDE_AFTER = 1.0
 """Seconds of search after which the process is started: many questions are answered by then."""
@@ -19,11 +19,11 @@ TRIES, LEAST_TRIES, ACTIONS = 50, 4, 200_000
 
 
 class Improver:
-    """Improves the plans of a search on this space. ``beside``: also in a process of its own."""
+    """Improves the plans of a search on these spaces. ``beside``: also in a process of its own."""
 
-    def __init__(self, space: Space, seed: int, *, beside: bool) -> None:
-        self._space, self._seed, self._beside = space, seed, beside
-        self._search = LocalSearch(space, seed)
+    def __init__(self, spaces: Spaces, seed: int, *, beside: bool) -> None:
+        self._spaces, self._seed, self._beside = spaces, seed, beside
+        self._search = LocalSearch(spaces, seed)
         self._process: LocalSearchProcess | None = None
         self._offered: list[EvaluatedPlan] = []
         self._best: EvaluatedPlan | None = None
@@ -51,7 +51,7 @@ class Improver:
         elif self._new:
             yield from self._within(deadline)
         if self._beside and self._process is None and time.monotonic() - self._began > BESIDE_AFTER:
-            self._process = LocalSearchProcess(self._space, self._seed + 1)
+            self._process = LocalSearchProcess(self._spaces, self._seed + 1)
             for plan in self._offered:
                 self._process.offer(plan)
             self._offered.clear()

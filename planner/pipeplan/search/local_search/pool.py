@@ -18,6 +18,7 @@ from pipeplan.search.local_search.moves import Moves, Placement
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.device_groups import arrange
 from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.partition import balanced
 
 MEMORY = 60
@@ -35,7 +36,7 @@ PROMISING = 1.05
 MOST_SEEN = 2**16
 """Values that are kept for plans that were tried."""
 
-Key = tuple[tuple[tuple[int, ...], ...], int]
+Key = tuple[tuple[tuple[int, ...], ...], int, int]
 
 
 @dataclass
@@ -45,6 +46,8 @@ class _Climb:
     plan: EvaluatedPlan
     best: EvaluatedPlan
     placement: Placement
+    space: Space
+    moves: Moves
     idle: int = 0
     number: int = 0
     past: list[int] = field(default_factory=list)
@@ -60,13 +63,14 @@ class _Climb:
 
 
 class LocalSearch:
-    """Local search over a space, from all plans that it was given."""
+    """Local search over spaces, from all plans that it was given; a climb keeps its level of ZeRO."""
 
-    def __init__(self, space: Space, seed: int = 0) -> None:
-        self._space, self._random = space, Random(seed)
-        self._moves = Moves(space, self._random)
+    def __init__(self, spaces: Spaces, seed: int = 0) -> None:
+        random = Random(seed)
+        self._spaces = spaces
+        self._moves = {space.job.level: Moves(space, random) for space in spaces}
         self._climbs: dict[Key, _Climb] = {}
-        self._regrouped: set[tuple[Placement, int]] = set()
+        self._regrouped: set[tuple[Placement, int, int]] = set()
         self._seen: dict[tuple[object, ...], EvaluatedPlan | None] = {}
 
     @property
@@ -77,12 +81,14 @@ class LocalSearch:
     def add(self, plan: EvaluatedPlan) -> None:
         """Climb from this plan too, unless one on the same groups, with the same micro-batches, is as good."""
         chain = plan.candidate.chain
-        placement = Placement.of(self._space, chain.groups)
-        key = tuple(tuple(device.index for device in group) for group in chain.groups), chain.micro_batch
+        space = self._spaces[chain.zero]
+        placement = Placement.of(space, chain.groups)
+        groups = tuple(tuple(device.index for device in group) for group in chain.groups)
+        key = groups, chain.micro_batch, chain.zero
         known = self._climbs.get(key)
         if known is None or plan.value < known.best.value:
-            self._regrouped.add((placement, chain.micro_batch))
-            self._climbs[key] = climb = _Climb(plan, plan, placement)
+            self._regrouped.add((placement, chain.micro_batch, chain.zero))
+            self._climbs[key] = climb = _Climb(plan, plan, placement, space, self._moves[chain.zero])
             climb.restart()
 
     def improve(self, tries: int = SLICE) -> EvaluatedPlan | None:
@@ -102,13 +108,13 @@ class LocalSearch:
 
     def _try(self, climb: _Climb) -> None:
         """One neighbour on the same groups."""
-        neighbour = self._moves.small(climb.plan)
+        neighbour = climb.moves.small(climb.plan)
         if neighbour is None:
             return
         place = climb.number % MEMORY
         climb.number += 1
         most = max(climb.plan.value, climb.past[place])
-        plan = self._evaluated(climb.placement, *neighbour, most, climb.best.value)
+        plan = self._evaluated(climb.space, climb.placement, *neighbour, most, climb.best.value)
         if plan is not None and plan.value <= most:
             climb.plan = plan
             if plan.value < climb.best.value:
@@ -117,44 +123,53 @@ class LocalSearch:
 
     def _regroup(self, climb: _Climb, best: int) -> None:
         """Begin a climb on other groups, if a balanced partition of them is promising."""
-        placement, size = self._moves.regrouped(climb.placement, climb.best.candidate.chain.micro_batch)
-        if placement.modes is None or (placement, size) in self._regrouped:
+        space = climb.space
+        placement, size = climb.moves.regrouped(climb.placement, climb.best.candidate.chain.micro_batch)
+        if placement.modes is None or (placement, size, space.job.level) in self._regrouped:
             return
-        self._regrouped.add((placement, size))
-        groups = arrange(self._space.classes, placement.modes, placement.tile)
+        self._regrouped.add((placement, size, space.job.level))
+        groups = arrange(space.classes, placement.modes, placement.tile)
         widest, deep = max(mode.replicas for mode in placement.modes), len(placement.modes)
-        if groups is None or widest > self._space.job.batch // size or deep > len(self._space.model.layers):
+        if groups is None or widest > space.job.batch // size or deep > len(space.model.layers):
             return
-        for candidate in self._space.candidates(groups, size, free=False):
+        for candidate in space.candidates(groups, size, free=False):
             boundaries = balanced(candidate.problem, int(PROMISING * best)) if candidate.family.alternates else None
             if boundaries is None:
                 continue
-            for each in (candidate, *candidate.with_more_in_flight(self._space.cluster, boundaries)):
-                plan = self._evaluated(placement, each, boundaries, int(PROMISING * best))
+            for each in (candidate, *candidate.with_more_in_flight(space.cluster, boundaries)):
+                plan = self._evaluated(space, placement, each, boundaries, int(PROMISING * best))
                 if plan is not None:
                     self.add(plan)
 
     def _evaluated(
-        self, placement: Placement, candidate: Candidate, boundaries: Boundaries, most: int, best: float = inf
+        self,
+        space: Space,
+        placement: Placement,
+        candidate: Candidate,
+        boundaries: Boundaries,
+        most: int,
+        best: float = inf,
     ) -> EvaluatedPlan | None:
         """The plan; None if it is not in the space, does not fit, or has a value above ``most``.
 
         Its value may be a lower bound, if that is at least ``best``.
         """
-        key = placement, candidate.chain.micro_batch, candidate.family.name, candidate.in_flight, boundaries
+        chain = candidate.chain
+        key = placement, chain.zero, chain.micro_batch, candidate.family.name, candidate.in_flight, boundaries
         if key not in self._seen:
             if len(self._seen) >= MOST_SEEN:
                 self._seen.clear()
-            self._seen[key] = self._judged(candidate, boundaries, most, best)
+            self._seen[key] = _judged(space, candidate, boundaries, most, best)
         return self._seen[key]
 
-    def _judged(self, candidate: Candidate, boundaries: Boundaries, most: int, best: float) -> EvaluatedPlan | None:
-        cluster = self._space.cluster
-        if self._space.unasked(candidate, boundaries) is not None or not candidate.fits(boundaries):
-            return None
-        least = least_value(cluster, candidate, boundaries)
-        if least > most:
-            return None
-        if best <= least and follows_recurrence(candidate):  # very close to its value
-            return EvaluatedPlan(cluster, candidate, boundaries, least)
-        return evaluate(cluster, candidate, boundaries)
+
+def _judged(space: Space, candidate: Candidate, boundaries: Boundaries, most: int, best: float) -> EvaluatedPlan | None:
+    cluster = space.cluster
+    if space.unasked(candidate, boundaries) is not None or not candidate.fits(boundaries):
+        return None
+    least = least_value(cluster, candidate, boundaries)
+    if least > most:
+        return None
+    if best <= least and follows_recurrence(candidate):  # very close to its value
+        return EvaluatedPlan(cluster, candidate, boundaries, least)
+    return evaluate(cluster, candidate, boundaries)

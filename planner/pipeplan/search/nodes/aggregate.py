@@ -165,7 +165,8 @@ class AggregateNode(Node):
         if self.last:
             return None
         others = "" if self.alternating else ", not 1F1B"
-        return f"micro-batch {self.size}, {self.layout.in_words()}{others}"
+        level = f", ZeRO-{self.space.job.level}" if self.space.job.level else ""
+        return f"micro-batch {self.size}, {self.layout.in_words()}{others}{level}"
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Solve for a better plan, simulate it, and open the nodes below.

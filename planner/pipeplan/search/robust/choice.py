@@ -16,6 +16,7 @@ from pipeplan.core.perturbation import Robust
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.robust.contenders import distinct, orders_with_slack, related_plans
 from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate.perturbed.factors import BLOCK
 from pipeplan.simulate.perturbed.sample import step_times
 from pipeplan.simulate.perturbed.sequence import has_own_resources
@@ -124,7 +125,7 @@ class Choice:
 
 
 def choose(
-    space: Space,
+    spaces: Spaces,
     best: EvaluatedPlan,
     tried: Iterable[EvaluatedPlan],
     bound: int,
@@ -137,11 +138,11 @@ def choose(
     Parameters
     ----------
     best : EvaluatedPlan
-        The plan with the fastest nominal step.
+        The plan with the fastest nominal step. Those of its level of ZeRO are compared with it.
     tried : iterable of EvaluatedPlan
         All other plans that the search found.
     bound : int
-        Lower bound in nanoseconds on the nominal steps of all plans of the space.
+        Lower bound in nanoseconds on the nominal steps of all plans of the spaces.
     clock : Clock, optional
         Ends the comparison; plans sampled by then count.
 
@@ -151,6 +152,7 @@ def choose(
         If the sampling of the first plan was interrupted.
     """
     runs: Runs = []
+    space = spaces[best.candidate.chain.zero]
     # Sample the nominal best; its mean or quantile limits the nominal steps of the others.
     limit, more = float(best.value), 0
     clock = clock or Clock(Limits(time=math.inf))

@@ -63,9 +63,11 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """Description for users: ``'4 stages of 2-1-1-1 replicas, 8 micro-batches of 2, 1f1b-sno'``."""
+        """Description for users: ``'4 stages of 2-1-1-1 replicas, 8 micro-batches of 2, ZeRO-1, 1f1b-sno'``."""
         many = counted(self.micro_batches, "micro-batch")
-        return f"{counted(self.depth, 'stage')}{self._widths}, {many} of {self.chain.micro_batch}, {self._order}"
+        level = f", ZeRO-{self.chain.zero}" if self.chain.zero else ""
+        stages = f"{counted(self.depth, 'stage')}{self._widths}"
+        return f"{stages}, {many} of {self.chain.micro_batch}{level}, {self._order}"
 
     @property
     def _widths(self) -> str:
