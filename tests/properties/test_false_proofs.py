@@ -188,9 +188,9 @@ def test_ties_on_boxes_with_a_fast_network_are_bounded() -> None:
     model = model_of([4, 6, 2, 5], parameters=[40, 12, 12, 16], saved=[9] * 4, output=[3] * 4)
     model = replace(model, ties=(Tie(("l0", "l3"), 28),))
     cluster = boxes(2, 2, Link(5 * 10**8, 3), Link(5 * 10**9, 0), memory=260)
-    result = solve(model, cluster, job=Job(4, optimizer="adam", recompute="none"))
+    result = solve(model, cluster, job=Job(4, optimizer="adam", recompute="none", zero=(0,)))
     listed = [
-        solve(model, cluster, job=Job(4, optimizer="adam", recompute="none", depths=(depth,))).value
+        solve(model, cluster, job=Job(4, optimizer="adam", recompute="none", zero=(0,), depths=(depth,))).value
         for depth in (2, 3, 4)
     ]
     assert result.bound == result.value == min(listed)

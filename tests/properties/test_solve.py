@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from helpers.instances import model_of
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InfeasibleError
-from pipeplan.core.job import Job
+from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.model import Model, Tie
 from pipeplan.core.schedule import Schedule
 from pipeplan.costs.assembly import assemble
@@ -23,6 +23,7 @@ from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.search.space import space
 from pipeplan.search.space.device_groups import all_device_groups
+from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
 from pipeplan_formulations.common.mip import SOLVERS
@@ -72,7 +73,18 @@ def questions(draw: st.DrawFn, tied: str | None = None) -> Question:
     overlap = Overlap(draw(st.sampled_from(["none", "copy", "stream"])))
     cluster = Cluster("small", kinds, (Node(names, link),), overlap=overlap)
     options = draw(
-        st.sampled_from([{}, {}, {}, {"replicas": (1,)}, {"recompute": "none"}, {"recompute": "full"}, {"zero": (1,)}])
+        st.sampled_from(
+            [
+                {},
+                {},
+                {},
+                {"replicas": (1,)},
+                {"recompute": "none"},
+                {"recompute": "full"},
+                {"zero": (0,)},
+                {"zero": (1,)},
+            ]
+        )
     )
     return model, cluster, Job(batch=4, optimizer=draw(st.sampled_from(["sgd", "adam"])), **options)
 
@@ -154,12 +166,22 @@ def summing(schedule: Schedule, stages: set[int]) -> Schedule:
 
 def exhaustive(model: Model, cluster: Cluster, job: Job, every: Shapes = shapes) -> int | None:
     """The least simulated step time over all device groups, sizes, orders and partitions that fit; None if none."""
-    n, best = len(model.layers), None
+    values = [exhaustive_at(level, model, cluster, job, every) for level in Spaces(model, cluster, job).levels]
+    return min((value for value in values if value is not None), default=None)
+
+
+def exhaustive_at(level: int, model: Model, cluster: Cluster, job: Job, every: Shapes) -> int | None:
+    """The same at one level of ZeRO; from level 2 on, stages stand alone and their replicas take turns equally."""
+    n, best, at_level = len(model.layers), None, replace(job, zero=(level,))
     for size in sorted({profile.micro_batch for profile in model.profiles}):
         count = job.batch // size
         for groups in every(cluster, job, n, count):
-            chain = price(model, cluster, groups, size, job)
+            if level >= SHARDED and (len(groups) > 1 or count % len(groups[0])):
+                continue
+            chain = price(model, cluster, groups, size, at_level)
             for schedule, flights in orders(cluster.overlap, chain.replicas, count):
+                if level >= SHARDED and schedule.two_lanes:
+                    continue
                 lanes = 2 if schedule.two_lanes else 1
                 for inner in combinations(range(1, n), len(groups) - 1):
                     spans = list(enumerate(pairwise((0, *inner, n))))
