@@ -30,11 +30,16 @@ DEFAULTS: Document = {
 
 @dataclass(frozen=True)
 class Link:
-    """Bytes per second (None: free), nanoseconds of latency, and the share of the bandwidth that rings reach."""
+    """Bytes per second (None: free), nanoseconds of latency, the share of the bandwidth that rings reach.
+
+    Gathers and sums of single layers reach a share of that share, and take an overhead each.
+    """
 
     bandwidth: int | None = None
     latency: int = 0
     efficiency: float = 1.0
+    unit_overhead: int = 0
+    unit_efficiency: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -116,4 +121,10 @@ class Question:
 
 
 def _link(entry: Document) -> Link:
-    return Link(entry.get("bandwidth"), entry.get("latency", 0), entry.get("collective_efficiency", 1.0))
+    return Link(
+        entry.get("bandwidth"),
+        entry.get("latency", 0),
+        entry.get("collective_efficiency", 1.0),
+        entry.get("unit_overhead", 0),
+        entry.get("unit_efficiency", 1.0),
+    )

@@ -125,13 +125,14 @@ class Prices:
             if _copied(tied, own):
                 update += -(-(table[tied[0]].update * bytes_ // question.parameters[tied[0]]) // share)
         if share > 1 and question.job["objective"] != "bottleneck":  # each replica sends what it has updated
-            half = replace(ring(question, groups, (s,)), halves=1)
+            whole_ring = ring(question, groups, (s,))
+            half = replace(whole_ring, halves=1)
             sent = [half.moves(question.parameters[i]) for i in own]
             sent += [half.moves(bytes_) for tied, bytes_ in question.ties if _copied(tied, own)]
             if question.level == 1:
                 update += sum(sent) + (half.latency if any(sent) else 0)
             elif question.level == 2:  # layer by layer
-                update += sum(time + half.latency for time in sent if time)
+                update += sum(whole_ring.unit(question.parameters[i]) for i in own)
         received = self.received(groups[s - 1][0].kind, size, layers, s) if s else 0
         whole = question.job["recompute"] == "full"  # then the backward's own waits are all
         waits = dict.fromkeys(own, 0) if whole else self.forward_waits(groups, size, s, own)
@@ -172,9 +173,9 @@ class Prices:
     def _collectives(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> tuple[dict[int, int], bool]:
         """Nanoseconds of a gather, or a sum, of each layer with parameters, and whether others compute beside it."""
         question, kind = self.question, groups[s][0].kind
-        half = replace(ring(question, groups, (s,)), halves=1)
+        around = ring(question, groups, (s,))
         able = question.kinds[kind].get("hides_collectives", True) and question.overlap != "none"
-        times = {i: half.moves(question.parameters[i]) + half.latency for i in own if question.parameters[i]}
+        times = {i: around.unit(question.parameters[i]) for i in own if question.parameters[i]}
         return times, able and question.job["overlap_reduction"]
 
     def passes(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> tuple[int, int]:

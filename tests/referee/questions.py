@@ -32,6 +32,11 @@ def question(seed: int, large: bool = False) -> Document:
     for kind, entry in cluster["devices"].items():
         if _often(Random(f"{kind} hides {'large' if large else 'small'} {seed}"), 0.2):
             entry["hides_collectives"] = False
+    units = Random(f"units {'large' if large else 'small'} {seed}")
+    network = [cluster["network"]] if cluster.get("network") is not None else []
+    for link in [*(node["link"] for node in cluster["nodes"]), *network]:
+        if _often(units, 0.3):
+            link |= {"unit_overhead": units.choice((1, 4, 15)), "unit_efficiency": units.choice((0.25, 0.5, 1.5))}
     return {"model": model, "cluster": cluster, "job": job, "solve": _solve(random, large)}
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 from math import ceil
@@ -55,6 +55,13 @@ class Ring:
             link = Link(max(round(link.bandwidth * share), 1), link.latency)
         return max(self.rounds * occupancy(link, -(-size // self.members)), 1)
 
+    def unit(self, size: int) -> int:
+        """Nanoseconds of a gather, or a sum, of one layer; it is half an all-reduce."""
+        link = self.link
+        share = Fraction(str(link.efficiency)) * Fraction(str(link.unit_efficiency))
+        half = Ring(self.members, replace(link, efficiency=float(share)), 1)
+        return half.moves(size) + half.latency + link.unit_overhead if size and half.rounds else 0
+
     @property
     def latency(self) -> int:
         """Nanoseconds of latency in all rounds."""
@@ -80,7 +87,7 @@ def ring(question: Question, groups: Groups, members: Sequence[int]) -> Ring:
     network, users = question.network, 1 + max(others[node] for node in own)
     assert network is not None
     if network.bandwidth is not None:
-        network = Link(max(network.bandwidth // users, 1), network.latency, network.efficiency)
+        network = replace(network, bandwidth=max(network.bandwidth // users, 1))
     return Ring(count, network)
 
 

@@ -69,7 +69,8 @@ def with_times(link: Link, transfer: Pair, total: Pair | None, rounds: int) -> L
     efficiency = link.collective_efficiency * factor  # relative to the new bandwidth: rounds take as long as before
     if total is not None:
         efficiency *= (total[1] - rounds * link.latency) / max(total[0] - rounds * latency, 1)
-    return Link(max(round(link.bandwidth / factor), 1), latency, float(f"{efficiency:.6g}"))
+    bandwidth = max(round(link.bandwidth / factor), 1)
+    return replace(link, bandwidth=bandwidth, latency=latency, collective_efficiency=float(f"{efficiency:.6g}"))
 
 
 def _link_place(cluster: Cluster, devices: Iterable[int]) -> LinkPlace:

@@ -7,11 +7,15 @@ direction alone is two to three times as fast on 2 cores, because on a CPU the p
 Then all processes sum large tensors, like replicas. The formula of `costs.collectives.Ring` converts that time to a
 bandwidth; its ratio to the fitted one is the link's efficiency in collectives. Gloo reached about a half on 2 cores,
 since it adds and copies between rounds.
+
+At last they run layers whose parameters are in shards (`pipeplan_executor.stages.fully_sharded`), and the same layers
+whole. The difference is what a gather or a sum of one layer takes, fitted by a constant and a rate. On 2 cores that
+was some 1.5 ms, and two to three times the rounds' time: most of it is packing, unpacking and new memory.
 """
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -22,12 +26,14 @@ import torch.distributed as dist
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.figures import real, whole
+from pipeplan.core.job import WHOLLY_SHARDED
 from pipeplan.core.options import LONGEST
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.costs.collectives import Ring
 from pipeplan_executor.processes.devices import cores
 from pipeplan_executor.processes.launcher import launch
 from pipeplan_executor.runtime.recorder import now
+from pipeplan_executor.stages.fully_sharded import FullySharded
 from pipeplan_executor.train.memory import resident
 
 SIZES = tuple(2**power for power in range(12, 25, 2))
@@ -37,6 +43,12 @@ SUMMED = tuple(2**power for power in (22, 24, 26))
 """Bytes that are summed: 4 to 64 MiB, the sizes of a stage's gradients."""
 SUMS = 10
 """Sums of each size; the first two do not count."""
+SIDES = (64, 256, 512, 1024)
+"""Rows and columns of the layers in shards: 16 KiB to 4 MiB of parameters."""
+LAYERS = 4
+"""Layers in shards."""
+PASSES = 10
+"""Forwards and backwards through them; the first two do not count."""
 KIND = "cpu-worker"
 
 
@@ -67,12 +79,13 @@ def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
 
 
 def in_words(cluster: Cluster) -> str:
-    """Describe the result of `describe_machine` in two lines."""
+    """Describe the result of `describe_machine`."""
     kind, link = cluster.devices[0].kind, cluster.nodes[0].link
     return (
         f"{cluster.name}: {format_bytes(kind.memory or 0)} each, {format_bytes(kind.runtime)} of them taken by the "
         f"runtime\nlink: {(link.bandwidth or 0) / 1e9:.2f} GB/s, {link.collective_efficiency:.0%} of it in an "
-        f"all-reduce, latency {format_time(link.latency)}"
+        f"all-reduce, latency {format_time(link.latency)}; a layer's gather or sum (ZeRO-2, -3) at "
+        f"{link.unit_efficiency:.0%} of that, and {format_time(link.unit_overhead)} more"
     )
 
 
@@ -88,17 +101,22 @@ def free_memory() -> int:
 
 @dataclass(frozen=True)
 class Measured:
-    """Nanoseconds of an exchange and an all-reduce by bytes, ranks of the latter, bytes of a worker without layers."""
+    """Nanoseconds by bytes of an exchange, an all-reduce, and a gather or sum of a layer in shards.
+
+    ``ranks`` took part in the latter two; ``bare`` is the bytes of a worker without layers.
+    """
 
     exchanges: dict[int, float]
     sums: dict[int, float]
+    units: dict[int, float]
     ranks: int
     bare: int
 
     def link(self) -> Link:
         """Return the fitted link."""
-        bandwidth, latency = fit_link(list(self.exchanges), list(self.exchanges.values()))
-        return Link(bandwidth, latency, collective_efficiency(Link(bandwidth, latency), self.ranks, self.sums))
+        link = Link(*fit_link(list(self.exchanges), list(self.exchanges.values())))
+        link = replace(link, collective_efficiency=collective_efficiency(link, self.ranks, self.sums))
+        return with_units(link, self.ranks, self.units)
 
 
 def collective_efficiency(link: Link, ranks: int, sums: dict[int, float]) -> float:
@@ -110,11 +128,23 @@ def collective_efficiency(link: Link, ranks: int, sums: dict[int, float]) -> flo
     return max(round(median(found), 2), 0.01)
 
 
+def with_units(link: Link, ranks: int, units: dict[int, float]) -> Link:
+    """Return the link with the overhead and the efficiency that give a layer's gathers and sums their times."""
+    bandwidth, constant = fit_link(list(units), list(units.values()))
+    half = Ring(ranks, link).one_way
+    size = max(units)
+    efficiency = int(half.times(np.array([size]))[0]) / max(size * 1e9 / bandwidth, 1.0)
+    return replace(
+        link, unit_overhead=max(constant - half.base, 0), unit_efficiency=max(round(min(efficiency, 1.0), 2), 0.01)
+    )
+
+
 def _measure() -> Measured:
     bare = _bare_worker()
     exchanges = {size: _exchange(size) for size in SIZES}
     dist.barrier()
-    return Measured(exchanges, {size: _sum(size) for size in SUMMED}, dist.get_world_size(), bare)
+    sums = {size: _sum(size) for size in SUMMED}
+    return Measured(exchanges, sums, dict(map(_unit, SIDES)), dist.get_world_size(), bare)
 
 
 def _exchange(size: int) -> float:
@@ -141,6 +171,34 @@ def _sum(size: int) -> float:
         dist.barrier()
         start = now()
         dist.all_reduce(gradients)
+        times.append(now() - start)
+    return median(times[2:])
+
+
+def _unit(side: int) -> tuple[int, float]:
+    """Return bytes, and the nanoseconds of a gather or a sum, of a layer in shards; it has two gathers and a sum."""
+
+    def layers() -> list[torch.nn.Module]:
+        return [torch.nn.Linear(side, side, bias=False) for _ in range(LAYERS)]
+
+    whole, split = torch.nn.Sequential(*layers()), layers()
+    group = dist.group.WORLD
+    assert group is not None
+    sharded = FullySharded(WHOLLY_SHARDED, group, torch.device("cpu"))
+    for layer in split:
+        sharded.shard([layer])
+    stage = torch.nn.Sequential(*split)
+    sharded.finish(stage)
+    return 4 * side**2, max(_pass(stage, side) - _pass(whole, side), 1.0) / (3 * LAYERS)
+
+
+def _pass(stage: torch.nn.Module, side: int) -> float:
+    """Return the nanoseconds of a forward and a backward of one row."""
+    times = []
+    for _ in range(PASSES):
+        dist.barrier()
+        start = now()
+        stage(torch.zeros(1, side)).sum().backward()
         times.append(now() - start)
     return median(times[2:])
 

@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -97,14 +97,22 @@ class Link:
 
     ``collective_efficiency`` is the share of the bandwidth that each rank of a ring all-reduce reaches, where that was
     measured. It is below 1 because libraries copy and add between rounds, and above 1 where the network itself adds.
+
+    At levels 2 and 3 of ZeRO parameters are gathered and gradients summed layer by layer. The rounds of these reach the
+    share ``unit_efficiency`` of the bandwidth that an all-reduce reaches, and each of them takes ``unit_overhead``
+    nanoseconds more, as libraries pack and unpack a layer's parameters, and wait.
     """
 
     bandwidth: int | None = None
     latency: int = 0
     collective_efficiency: float = 1.0
+    unit_overhead: int = 0
+    unit_efficiency: float = 1.0
 
     def __post_init__(self) -> None:
         real(self.collective_efficiency, "collective_efficiency", above=True)
+        real(self.unit_efficiency, "unit_efficiency", above=True)
+        whole(self.unit_overhead, "unit_overhead of a link")
         whole(self.latency, "latency of a link")
         if self.bandwidth is not None:
             whole(self.bandwidth, "bandwidth of a link (bytes per second; None is a free link)", 1)
@@ -119,6 +127,11 @@ class Link:
         if self.bandwidth is None or self.collective_efficiency == 1.0:
             return self
         return Link(max(min(round(self.bandwidth * self.collective_efficiency), LARGEST), 1), self.latency)
+
+    @property
+    def in_units(self) -> "Link":
+        """The link as the gathers and sums of single layers find it, without their overhead."""
+        return replace(self, collective_efficiency=self.collective_efficiency * self.unit_efficiency)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Overlap, St
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective, Recompute
 from pipeplan.core.model import Layer, LayerCost, Model
+from pipeplan.costs import collectives
 from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
 from pipeplan.costs.layers import layer_costs, optimizer_bytes
@@ -212,7 +213,9 @@ class Prices:
     @staticmethod
     def _each(ring: Collective, sizes: Array) -> Array:
         """Nanoseconds of a gather, or of a sum of one share per replica, of each of these sizes by itself."""
-        return ring.one_way.times(sizes) + np.where(sizes > 0, ring.one_way.base, 0)
+        unit = collectives.all_reduce(ring.replicas, ring.link.in_units).one_way
+        overhead = ring.link.unit_overhead if ring.replicas > 1 else 0
+        return unit.times(sizes) + np.where(sizes > 0, unit.base + overhead, 0)
 
     def summing(self, ring: Collective) -> Collective:
         """The part of an all-reduce that sums gradients; the rest of it may come with the update, see `gather`."""

@@ -10,11 +10,12 @@ LARGEST_SUM = 2**60
 
 
 def slowest_links(cluster: Cluster) -> tuple[float, int]:
-    """Return the nanoseconds per byte of the slowest link, and the longest latency."""
+    """Return the nanoseconds per byte of the slowest link, and the longest latency with overhead."""
     links: list[Link] = [node.link for node in cluster.nodes]
     links += [] if cluster.network is None else [cluster.network]
-    rates = [link.in_collectives.bandwidth for link in links]
-    return max(0.0 if rate is None else 1e9 / rate for rate in rates), max(link.latency for link in links)
+    rates = [each.in_collectives.bandwidth for link in links for each in (link, link.in_units)]
+    longest = max(link.latency + link.unit_overhead for link in links)
+    return max(0.0 if rate is None else 1e9 / rate for rate in rates), longest
 
 
 def require_exact(name: str, what: str, value: float, unit: str, remedy: str) -> None:

@@ -17,7 +17,8 @@ A kind with ``speed: {relative_to: X}`` uses the profile of X, and X's figures f
 efficiency, overhead) where it has none itself. ``timed_as: X`` with a plain ``speed`` uses the profile only.
 
 A link or network may have ``collective_efficiency: 0.6``: the measured share of its bandwidth that a ring all-reduce
-reaches (``pipeplan machine`` writes it); the default is 1.
+reaches (``pipeplan machine`` writes it); the default is 1. The gathers and sums of single layers at levels 2 and 3 of
+ZeRO have ``unit_overhead: 1.5ms`` each, and ``unit_efficiency: 0.5`` of that bandwidth; the defaults are 0 and 1.
 """
 
 from dataclasses import dataclass
@@ -157,10 +158,12 @@ class LinkEntry(Strict):
     bandwidth: Bandwidth | None = None
     latency: Nanoseconds = 0
     collective_efficiency: Annotated[Number, Field(gt=0)] = 1.0
+    unit_overhead: Nanoseconds = 0
+    unit_efficiency: Annotated[Number, Field(gt=0)] = 1.0
 
     def link(self) -> Link:
         """Return the link that this entry describes."""
-        return Link(self.bandwidth, self.latency, self.collective_efficiency)
+        return Link(**{name: getattr(self, name) for name in LinkEntry.model_fields})
 
 
 class DevicesEntry(Strict):
@@ -279,11 +282,12 @@ def _node_data(node: Node, count: int) -> dict[str, Any]:
 
 def _link_data(link: Link) -> Row:
     bandwidth = None if link.bandwidth is None else written_bandwidth(link.bandwidth)
-    efficiency = None if link.collective_efficiency == 1.0 else link.collective_efficiency
     return Row(
         lean(
             bandwidth=bandwidth,
             latency=written_time(link.latency) if link.latency else None,
-            collective_efficiency=efficiency,
+            collective_efficiency=None if link.collective_efficiency == 1.0 else link.collective_efficiency,
+            unit_overhead=written_time(link.unit_overhead) if link.unit_overhead else None,
+            unit_efficiency=None if link.unit_efficiency == 1.0 else link.unit_efficiency,
         )
     )
