@@ -6,19 +6,21 @@
     flat         ┊ share of 0 ┊ share of 1 ┊             view, so that a reduction is one collective without copies
 
 With ZeRO-1 (Rajbhandari et al., ZeRO, 2020, section 5.1) a replica keeps optimiser state only for its share: each share
-of the gradients is summed at its owner and updated there, and each owner broadcasts its parameters. (Gloo's own
-reduce-scatter and all-gather move as many bytes, but copy everything first.) At levels 2 and 3 gradients are summed
-within the passes (`pipeplan_executor.stages.fully_sharded`).
+of the gradients is summed at its owner and updated there, and each owner broadcasts its parameters. On gloo the sums
+are messages (`pipeplan_executor.optim.messages`), since its own reductions move twice as many bytes. At levels 2 and 3
+gradients are summed within the passes (`pipeplan_executor.stages.fully_sharded`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pipeplan_executor.optim.messages import Sum, messages
 from pipeplan_executor.stages.fully_sharded import local
 
 ALIGNMENT = 16
@@ -123,7 +125,7 @@ class Flat:
         self.named = tuple(named)
         self.copied = copy_group is not None
         self._summed = False
-        self._works: list[dist.Work] = []
+        self._works: list[dist.Work | Sum] = []
         parameters = [parameter for _, parameter in named]
         self.edges = [0]
         for parameter in parameters:
@@ -191,9 +193,14 @@ class Flat:
             self._works.append(dist.all_reduce(self.gradients[start:end], group=group, async_op=True))
             return
         share = len(self.gradients) // self._shares
-        for owner in range(start // share, -(-end // share)):
-            part = self.gradients[max(start, owner * share) : min(end, (owner + 1) * share)]
-            self._works.append(dist.reduce(part, group=group, group_dst=owner, async_op=True))
+        edges = [min(max(owner * share, start), end) for owner in range(self._shares + 1)]
+        parts = [self.gradients[a:b] for a, b in pairwise(edges)]
+        if dist.get_backend(group) == "gloo":
+            self._works.append(messages(group).sum(parts))
+            return
+        for owner, part in enumerate(parts):
+            if len(part):
+                self._works.append(dist.reduce(part, group=group, group_dst=owner, async_op=True))
 
     def reduce(self) -> None:
         """Sum the gradients over the replicas: all gradients, or (ZeRO-1) this replica's share."""
@@ -333,6 +340,6 @@ def _padded(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
-def _finish(works: Sequence[dist.Work]) -> None:
+def _finish(works: Iterable[dist.Work | Sum]) -> None:
     for work in works:
         work.wait()
