@@ -59,7 +59,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "optim": {"runtime", "stages", "sharding"},
         "checkpoint": {"stages", "sharding", "runtime", "optim"},
         "train": {"processes", "stages", "sharding", "runtime", "optim", "checkpoint"},
-        "calibrate": {"processes", "runtime", "train"},
+        "calibrate": {"processes", "stages", "runtime", "train"},
         "cli": {"processes", "train", "calibrate"},
     },
 }

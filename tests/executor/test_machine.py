@@ -4,7 +4,14 @@ import pytest
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.errors import PipeplanError
-from pipeplan_executor.calibrate.machine import KIND, SIZES, collective_efficiency, describe_machine, fit_link
+from pipeplan_executor.calibrate.machine import (
+    KIND,
+    SIZES,
+    collective_efficiency,
+    describe_machine,
+    fit_link,
+    with_units,
+)
 
 
 def test_a_straight_line_is_found_again() -> None:
@@ -31,6 +38,18 @@ def test_the_share_makes_the_ring_formula_true(members: int) -> None:
     assert collective_efficiency(link, members, sums) == 0.6
 
 
+@pytest.mark.parametrize("members", [2, 4])
+def test_a_layer_gathers_as_fast_as_measured(members: int) -> None:
+    """Rounds at 30 % of the all-reduce's half of the link, their latencies and a millisecond."""
+    link, rounds = Link(10**9, 30_000, 0.5), members - 1
+    units = {size: rounds * (30_000 + size / members / 0.15) + 10**6 for size in (2**14, 2**18, 2**20, 2**22)}
+    found = with_units(link, members, units)
+    assert found.unit_efficiency == 0.3
+    assert found.unit_overhead == pytest.approx(10**6, abs=5)
+    slow = with_units(link, members, dict.fromkeys(units, 1.0))
+    assert (slow.unit_efficiency, slow.unit_overhead) == (1.0, 0)
+
+
 def test_this_machine_is_described() -> None:
     """Two workers with memory, a runtime that fits into it, and a link that was measured, collectives included."""
     cluster = describe_machine(2)
@@ -42,6 +61,8 @@ def test_this_machine_is_described() -> None:
     assert 10**6 < link.bandwidth < 10**12
     assert link.latency < 10**9
     assert 0.01 <= link.collective_efficiency < 100
+    assert 0.01 <= link.unit_efficiency <= 1
+    assert link.unit_overhead < 10**9
 
 
 def test_no_worker_is_refused() -> None:

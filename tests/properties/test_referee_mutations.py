@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeplan.core.cluster import Link
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.pricing import Prices
 from pipeplan.search.branch_and_bound import Node, Step
@@ -39,6 +40,13 @@ ASKED = 250
 def whole(document: dict[str, Any]) -> None:
     """Nothing is sharded, as in most questions."""
     document["job"]["zero"] = [0]
+
+
+def fully_sharded(document: dict[str, Any]) -> None:
+    """Two replicas share out all, over links that are slower for single layers."""
+    document["job"] = {"batch": 4, "zero": [3], "replicas": [2]}
+    for node in document["cluster"]["nodes"]:
+        node["link"] |= {"bandwidth": 10**9, "unit_efficiency": 0.5}
 
 
 def noticed(suits: Any, change: Any = lambda document: None) -> str:
@@ -167,6 +175,12 @@ def test_gathers_that_nobody_waits_for_are_noticed(monkeypatch: pytest.MonkeyPat
     """Fully sharded stages whose forwards take as long as whole ones."""
     monkeypatch.setattr(import_module("pipeplan.costs.pricing"), "forward_pass", lambda times, *_: times)
     assert "the step takes" in noticed(lambda document: max(document["job"].get("zero", [0])) == 3)
+
+
+def test_gathers_without_overhead_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gathers and sums of layers priced like parts of an all-reduce."""
+    monkeypatch.setattr(Link, "in_units", property(lambda own: own))
+    assert "the step takes" in noticed(lambda document: not document["model"].get("ties"), fully_sharded)
 
 
 def test_a_level_that_is_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,7 @@ REAL: dict[str, Callable[[Any], object]] = {
     "speed": lambda v: DeviceKind("d", speed=v),
     "efficiency": lambda v: DeviceKind("d", efficiency=v),
     "collective_efficiency": lambda v: Link(collective_efficiency=v),
+    "unit_efficiency": lambda v: Link(unit_efficiency=v),
     "time_limit": lambda v: solve(fat_head(), equal_devices(2), 8, time_limit=v),
     "gap": lambda v: solve(fat_head(), equal_devices(2), 8, gap=v),
     "compare time": lambda v: compare(fat_head(), equal_devices(2), Job(8), time_limit=v),

@@ -9,7 +9,10 @@ import pytest
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job
+from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
 from pipeplan.costs.network import rings, shared, transfer
+from pipeplan.costs.pricing import price
 from pipeplan.io.cluster_file import cluster_from_data, read_cluster, write_cluster
 
 FAST = Link(2 * 10**9, 1_000, collective_efficiency=0.5)
@@ -55,3 +58,19 @@ def test_a_file_keeps_the_share(tmp_path: Path) -> None:
     write_cluster(cluster, tmp_path / "c.yaml")
     assert read_cluster(tmp_path / "c.yaml") == cluster
     assert (tmp_path / "c.yaml").read_text().count("collective_efficiency") == 2
+
+
+def test_units_have_an_overhead_and_a_share_of_the_share(tmp_path: Path) -> None:
+    """A layer of 4 MB on two replicas: one round of 2 MB at a quarter of 1 GB/s, its latency, and 5 us more."""
+    link = Link(10**9, 1_000, 0.5, unit_overhead=5_000, unit_efficiency=0.5)
+    layers = (Layer("a", 4 * 10**6), Layer("b", 0, ("a",)))
+    cost = LayerCost(10, 20, 10, 10, saved=1, output=1)
+    model = Model("m", layers, (Profile("k", 1, (cost, cost), Provenance("imported", "by hand")),))
+    cluster = replace(CLUSTER, nodes=(Node(("k", "k"), link),), network=None)
+    chain = price(model, cluster, [cluster.devices], 1, Job(2, zero=(3,), overlap_reduction=False))
+    unit = 8 * 10**6 + 1_000 + 5_000
+    assert (chain.forward - 10).tolist() == [[unit, 0]]
+    assert (chain.backward - 20).tolist() == [[2 * unit, 0]]
+    assert price(model, cluster, [cluster.devices[:1]], 1, Job(2, zero=(3,))).forward.tolist() == [[10, 10]]
+    write_cluster(cluster, tmp_path / "c.yaml")
+    assert read_cluster(tmp_path / "c.yaml") == cluster
