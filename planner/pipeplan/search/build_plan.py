@@ -20,6 +20,7 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
     chain = candidate.chain
     pipeline = evaluated.pipeline
     long_run = job.objective is Objective.PERIOD
+    replicated = max(candidate.replicas) > 1  # else all levels of ZeRO are alike
     spans = list(enumerate(pairwise(evaluated.boundaries)))
     return Plan(
         model=model.name,
@@ -35,7 +36,7 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
         step_time=evaluated.timeline.makespan if long_run else evaluated.value,
         bound=bound,
         pipeline=pipeline,
-        zero=chain.zero,
+        zero=chain.zero if replicated else min(job.zero, default=0),
         period=evaluated.value if long_run else None,
     )
 

@@ -87,7 +87,7 @@ def without_plan(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wal
 
 
 def plan_label(plan: "Plan") -> str:
-    """Label of a plan: ``'3-1, 8 micro-batches of 32, 1f1b-so'``, with the number of devices of every stage.
+    """Label of a plan: ``'3-1, 8 micro-batches of 32, ZeRO-1, 1f1b-so'``, with the number of devices of every stage.
 
     Equal stages are written as ``4 stages of 2``.
     """
@@ -96,7 +96,8 @@ def plan_label(plan: "Plan") -> str:
     again = sum(len(stage.recompute) for stage in plan.stages)
     recomputed = f", {counted(again, 'layer')} recomputed" if again else ""
     many = counted(plan.micro_batches, "micro-batch")
-    return f"{shape}, {many} of {plan.micro_batch}, {plan.schedule.family}{recomputed}"
+    level = f", ZeRO-{plan.zero}" if plan.zero else ""
+    return f"{shape}, {many} of {plan.micro_batch}{level}, {plan.schedule.family}{recomputed}"
 
 
 def _figures(row: "Baseline") -> Figures:

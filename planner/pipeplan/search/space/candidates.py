@@ -65,7 +65,7 @@ class Candidate:
     def label(self) -> str:
         """Description for users: ``'4 stages of 2-1-1-1 replicas, 8 micro-batches of 2, ZeRO-1, 1f1b-sno'``."""
         many = counted(self.micro_batches, "micro-batch")
-        level = f", ZeRO-{self.chain.zero}" if self.chain.zero else ""
+        level = f", ZeRO-{self.chain.zero}" if self.chain.zero and max(self.replicas) > 1 else ""
         stages = f"{counted(self.depth, 'stage')}{self._widths}"
         return f"{stages}, {many} of {self.chain.micro_batch}{level}, {self._order}"
 
