@@ -43,7 +43,9 @@ LEANEST = "1f1b-sno"
 MANY = 4_000
 """With more device groups than this, heuristics run after the search instead of before it,"""
 LONG = 2**15
-"""and with more devices x samples than this."""
+"""with more devices x samples than this,"""
+DEEP = 1_000
+"""and with more devices x layers than this."""
 
 
 class Space:
@@ -215,9 +217,11 @@ class Space:
 
     @cached_property
     def large(self) -> bool:
-        """True if plans of heuristics take long to simulate, or device groups are many."""
-        many = not self.small and self._more_than(MANY)
-        return len(self.cluster.devices) * self.job.batch > LONG or many
+        """True if plans of heuristics take long to make or to simulate, or device groups are many."""
+        devices = len(self.cluster.devices)
+        if devices * self.job.batch > LONG or devices * len(self.model.layers) > DEEP:
+            return True
+        return not self.small and self._more_than(MANY)
 
     def _more_than(self, most: int) -> bool:
         modes = all_modes(self.cluster, self.job, len(self.model.layers), self.job.batch // self.sizes[0])
