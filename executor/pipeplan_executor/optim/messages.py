@@ -13,7 +13,6 @@ A thread does that while the backward runs on. All ranks of a group ask for thei
 from collections.abc import Sequence
 from queue import SimpleQueue
 from threading import Event, Thread
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -73,11 +72,12 @@ def _run(asked: "SimpleQueue[Sum]", group: dist.ProcessGroup) -> None:
         asked.get().run(group)
 
 
-_MADE: WeakKeyDictionary[dist.ProcessGroup, Messages] = WeakKeyDictionary()
+_MADE: dict[dist.ProcessGroup, Messages] = {}
+"""One thread per group, as long as the process: groups are created once, too."""
 
 
 def messages(group: dist.ProcessGroup) -> Messages:
-    """Return the thread of a group."""
+    """Return what sums for a group."""
     if group not in _MADE:
         _MADE[group] = Messages(group)
     return _MADE[group]
