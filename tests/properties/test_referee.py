@@ -96,7 +96,7 @@ def test_a_question_in_dispute_is_made_small() -> None:
 @pytest.mark.parametrize("part", range(4))
 def test_answers_hold(part: int) -> None:
     """Time, memory, place in the space, bound and optimum are as the referee counts them."""
-    assert disputes(range(50 * part, 50 * part + 50)) == []
+    assert disputes(range(40 * part, 40 * part + 40)) == []
 
 
 @pytest.mark.slow
