@@ -19,7 +19,7 @@ from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan
 from pipeplan.search.heuristics import Baseline, baselines
-from pipeplan.search.infeasible import may_hold_plans
+from pipeplan.search.infeasible import promising
 from pipeplan.search.intra_layer import divide
 from pipeplan.search.local_search import Improver
 from pipeplan.search.proposals import Proposals
@@ -138,25 +138,25 @@ def solve(
         )
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, on_progress)
     spaces = Spaces(model, cluster, job)
-    promising = [space for space in spaces if may_hold_plans(space)]
-    if not promising:
+    hopeful = promising(spaces)
+    if not hopeful:
         raise InfeasibleError(why_infeasible(spaces, limits.time))
 
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
     searching = replace(limits, time=clock.left - compared)
-    improver = Improver(spaces, seed, beside=workers > 1) if any(map(searches_locally, promising)) else None
+    improver = Improver(spaces, seed, beside=workers > 1) if any(map(searches_locally, hopeful)) else None
     search = PlanSearch(
         searching, on_progress, cluster=cluster, backend=backend, outside=spaces.outside, improver=improver
     )
     rows: Mapping[str, Baseline] = {}
     try:
         with interruptible():
-            for space in promising:
+            for space in hopeful:
                 for node in root_nodes(space):
                     search.push(node)
                 for late in any_orders(space):
                     search.defer(late)
-        large = any(space.large for space in promising)
+        large = any(space.large for space in hopeful)
         if large:  # there, plans of heuristics come late and improve little
             search.run(reserve=search.limits.time * FOR_HEURISTICS)
         after = large and search.incumbent is not None

@@ -185,7 +185,8 @@ def test_gathers_without_overhead_are_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_level_that_is_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only level 0 is searched, whether others are named or not."""
-    monkeypatch.setattr(import_module("pipeplan.solve"), "may_hold_plans", lambda space: not space.job.level)
+    solve = import_module("pipeplan.solve")
+    monkeypatch.setattr(solve, "promising", lambda spaces: [space for space in spaces if not space.job.level])
     assert noticed(lambda document: 0 in document["job"].get("zero", [0]) != [0])
     assert noticed(lambda document: "zero" not in document["job"])
 

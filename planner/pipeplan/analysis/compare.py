@@ -11,7 +11,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.options import LONGEST, require_question
 from pipeplan.core.searched import Searched
-from pipeplan.core.wording import counted
+from pipeplan.core.wording import counted, zero_suffix
 from pipeplan.costs.sources import Costs
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.heuristics import ranked
@@ -141,7 +141,7 @@ def _rows(family: str, result: Result, bound: int) -> list[Row]:
 
     plan = result.plan
     label = f"{counted(len(plan.stages), 'stage')}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
-    label += f", ZeRO-{plan.zero}" if plan.zero else ""
+    label += zero_suffix(plan.zero)
     rows = [Row(SOLVER, family, result.value, result.timeline.peaks, excess(result.value), label)]
     for baseline in ranked(result.baselines.values()):
         value = baseline.bound if baseline.value is None else baseline.value

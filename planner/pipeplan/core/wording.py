@@ -30,6 +30,11 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}{'es' if thing.endswith('ch') else 's'}"
 
 
+def zero_suffix(level: int) -> str:
+    """Return ``', ZeRO-1'``; an empty text at level 0."""
+    return f", ZeRO-{level}" if level else ""
+
+
 def wrapped(text: str) -> list[str]:
     """Wrap a sentence to lines of `WIDTH` columns."""
     return wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

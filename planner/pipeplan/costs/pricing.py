@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from math import lcm
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Overlap, StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective, Recompute
-from pipeplan.core.model import Layer, LayerCost, Model
+from pipeplan.core.model import Model
 from pipeplan.costs import collectives
 from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
@@ -19,8 +19,7 @@ from pipeplan.costs.layers import layer_costs, optimizer_bytes
 from pipeplan.costs.network import least_together, rings, transfer
 from pipeplan.costs.scale import require_exact, slowest_links, total
 from pipeplan.costs.sharded import backward_pass, forward_pass
-
-TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")
+from pipeplan.costs.table import Table
 
 
 def price(
@@ -50,7 +49,7 @@ class Prices:
         self.model, self.cluster, self.job = model, cluster, job
         self._tables: dict[tuple[str, int], Table] = {}
 
-    def table(self, kind: DeviceKind, micro_batch: int) -> "Table":
+    def table(self, kind: DeviceKind, micro_batch: int) -> Table:
         """Return every layer's cost on a kind of device at a micro-batch size."""
         key = kind.name, micro_batch
         if key not in self._tables:
@@ -67,7 +66,7 @@ class Prices:
             self._tables[key] = table
         return self._tables[key]
 
-    def _require_exact(self, table: "Table", kind: DeviceKind, micro_batch: int) -> None:
+    def _require_exact(self, table: Table, kind: DeviceKind, micro_batch: int) -> None:
         """Refuse costs whose sums over a step would exceed the range of exact integers."""
         count, name = self.job.batch // micro_batch, f"{self.model.name} on {kind.name}"
         stages = min(len(self.cluster.devices), len(self.model.layers))
@@ -111,7 +110,7 @@ class Prices:
         return _array([state[layer.parameters] for layer in self.model.layers])
 
     def shared(
-        self, groups: StageDevices, tables: "Sequence[Table]", rings: Sequence[Collective]
+        self, groups: StageDevices, tables: Sequence[Table], rings: Sequence[Collective]
     ) -> tuple[SharedWeights, ...]:
         """Return the costs of the model's ties on the stages."""
         shares = _array([self.shares(ring.replicas) for ring in rings])
@@ -240,11 +239,11 @@ class Prices:
         """Nanoseconds of a gather that do not depend on bytes."""
         return ring.one_way.base if self._gathers and self.job.level == 1 else 0
 
-    def update(self, table: "Table", ring: Collective) -> Array:
+    def update(self, table: Table, ring: Collective) -> Array:
         """Nanoseconds of each layer's optimiser step on one of the ring's replicas, without `gather`; shape (n,)."""
         return -(-table.update // self.shares(ring.replicas))
 
-    def least_update(self, table: "Table", among: Sequence[Collective]) -> Array:
+    def least_update(self, table: Table, among: Sequence[Collective]) -> Array:
         """The least that `update` and `gather` take together, over some rings; shape (n,)."""
         least: Array = np.minimum.reduce([self.update(table, r) + self.gather(r, self.parameters) for r in among])
         return least
@@ -334,40 +333,6 @@ class Prices:
         )
 
 
-class Table:
-    """Costs on one kind of device at one micro-batch size: arrays of shape (n,), and the bytes over each cut.
-
-    ``again``: every layer is recomputed in its backward.
-    """
-
-    def __init__(self, model: Model, costs: tuple[LayerCost, ...], again: bool) -> None:
-        self.forward, self.backward, self.input_gradient, self.weight_gradient, self.update = (
-            _array([getattr(cost, name) for cost in costs]) for name in TIMES
-        )
-        self.saved, self.output, self.workspace = (
-            _array([getattr(cost, name) for cost in costs]) for name in ("saved", "output", "workspace")
-        )
-        self.forward_workspace = self.workspace
-        self.boundary = crossing_bytes(model.layers, costs)
-        if again:
-            self.backward, self.input_gradient = self.backward + self.forward, self.input_gradient + self.forward
-            self.workspace, self.saved = self.workspace + self.saved, self.output
-
-
-def crossing_bytes(layers: tuple[Layer, ...], costs: tuple[LayerCost, ...]) -> Array:
-    """Return the bytes over each cut: the outputs of layers before it that some layer after it reads, each once."""
-    index = {layer.name: i for i, layer in enumerate(layers)}
-    last_reader = list(range(len(layers)))
-    for i, layer in enumerate(layers):
-        for source in layer.inputs:
-            last_reader[index[source]] = i
-    change = [0] * (len(layers) + 1)  # difference of the bytes over cut i and cut i − 1
-    for i, reader in enumerate(last_reader):
-        change[i] += costs[i].output if reader > i else 0
-        change[reader] -= costs[i].output if reader > i else 0
-    return _array(list(accumulate(change))[: len(layers) - 1])
-
-
 def _links(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> set[Link]:
     """Return the links between the replicas that exchange some micro-batch."""
     period = lcm(len(source), len(target))
@@ -397,6 +362,5 @@ def device_limit(kind: DeviceKind, job: Job) -> int:
     return min(limits, default=UNLIMITED)
 
 
-def _array(values: list[int] | list[list[int]], shape: tuple[int, ...] | None = None) -> Array:
-    array = np.array(values, dtype=np.int64)
-    return array if shape is None else array.reshape(shape)
+def _array(values: list[int]) -> Array:
+    return np.array(values, dtype=np.int64)

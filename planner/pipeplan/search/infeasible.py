@@ -73,9 +73,13 @@ def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
     return int(best[-1, n])
 
 
-def may_hold_plans(space: Space) -> bool:
-    """Return False if it is easily seen that a space has no plan that fits."""
-    return not (space.impossible or total_memory_shortfall(space) or held_memory_shortfall(space))
+def promising(spaces: Iterable[Space]) -> list[Space]:
+    """Return the spaces of which it is not easily seen that no plan fits."""
+    return [
+        space
+        for space in spaces
+        if not (space.impossible or total_memory_shortfall(space) or held_memory_shortfall(space))
+    ]
 
 
 def total_memory_shortfall(space: Space) -> str | None:

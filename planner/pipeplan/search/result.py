@@ -10,7 +10,7 @@ from pipeplan.core.schedule import Kind
 from pipeplan.core.searched import Searched
 from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes, format_time
-from pipeplan.core.wording import counted
+from pipeplan.core.wording import counted, zero_suffix
 from pipeplan.costs.sources import Costs
 from pipeplan.search.heuristics import LATE, Baseline, ranked
 from pipeplan.search.robust import summary as words
@@ -95,7 +95,7 @@ def in_words(result: Result) -> str:
     many = counted(plan.micro_batches, "micro-batch")
     lines = [
         f"{plan.model} on {plan.cluster}: {counted(len(plan.stages), 'stage')}, {many} of {plan.micro_batch}, "
-        f"schedule {plan.schedule.family}{_splits(plan)}{f', ZeRO-{plan.zero}' if plan.zero else ''}",
+        f"schedule {plan.schedule.family}{_splits(plan)}{zero_suffix(plan.zero)}",
         f"{meaning} {format_time(result.value)}{_step(result)}, proven bound {format_time(result.bound)}, "
         f"gap {result.gap:.2%} "
         f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",

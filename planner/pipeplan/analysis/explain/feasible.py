@@ -17,7 +17,7 @@ from pipeplan.costs.layers import available_micro_batches, layer_costs, optimize
 from pipeplan.search import root_nodes
 from pipeplan.search.branch_and_bound import PlanSearch
 from pipeplan.search.build_plan import build_plan
-from pipeplan.search.infeasible import may_hold_plans, total_memory_shortfall
+from pipeplan.search.infeasible import promising, total_memory_shortfall
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.report import Limits, Stop
@@ -93,12 +93,12 @@ def fit(
         If the search was interrupted; a partial search decides nothing.
     """
     spaces = Spaces(model, cluster, job)
-    promising = [space for space in spaces if may_hold_plans(space)]
-    if not promising:
+    hopeful = promising(spaces)
+    if not hopeful:
         return Fit(None, proved=True)
     limits = Limits(time_limit, ANY, workers, seed)
     search = PlanSearch(limits, cluster=cluster, backend=backend, outside=spaces.outside)
-    for space in promising:
+    for space in hopeful:
         for node in root_nodes(space):
             search.push(node)
     search.run()

@@ -14,7 +14,7 @@ from pipeplan.analysis.sweep.experiment import Search
 from pipeplan.analysis.sweep.record import Figures, Outcome, Record
 from pipeplan.core.errors import InfeasibleError, PipeplanError
 from pipeplan.core.version import __version__
-from pipeplan.core.wording import counted
+from pipeplan.core.wording import counted, zero_suffix
 
 if TYPE_CHECKING:
     from pipeplan.core.plan import Plan
@@ -96,8 +96,8 @@ def plan_label(plan: "Plan") -> str:
     again = sum(len(stage.recompute) for stage in plan.stages)
     recomputed = f", {counted(again, 'layer')} recomputed" if again else ""
     many = counted(plan.micro_batches, "micro-batch")
-    level = f", ZeRO-{plan.zero}" if plan.zero else ""
-    return f"{shape}, {many} of {plan.micro_batch}{level}, {plan.schedule.family}{recomputed}"
+    size = f"{plan.micro_batch}{zero_suffix(plan.zero)}"
+    return f"{shape}, {many} of {size}, {plan.schedule.family}{recomputed}"
 
 
 def _figures(row: "Baseline") -> Figures:

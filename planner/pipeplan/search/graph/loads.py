@@ -22,7 +22,8 @@ from pipeplan.core.cluster import Cluster, Link, Overlap
 from pipeplan.core.job import Recompute
 from pipeplan.costs.chain import UNLIMITED, Array
 from pipeplan.costs.collectives import all_reduce
-from pipeplan.costs.pricing import Table, usable_memory
+from pipeplan.costs.pricing import usable_memory
+from pipeplan.costs.table import Table
 from pipeplan.schedules import Family
 from pipeplan.search.space.candidates import in_flight
 from pipeplan.search.space.device_groups import Mode as Width

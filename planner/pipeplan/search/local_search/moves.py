@@ -58,7 +58,7 @@ class Moves:
     """Moves within a space. A neighbour may be outside the space, or may not fit: see `Space.outside`."""
 
     def __init__(self, space: Space, random: Random) -> None:
-        self._space, self._random = space, random
+        self.space, self._random = space, random
 
     def small(self, plan: EvaluatedPlan) -> tuple[Candidate, Boundaries] | None:
         """One to three small moves from a plan; None if they lead nowhere.
@@ -90,7 +90,7 @@ class Moves:
         """Other device groups, or another micro-batch size."""
         random = self._random
         if placement.modes is None or random.random() < 0.1:
-            return placement, random.choice(self._space.sizes)
+            return placement, random.choice(self.space.sizes)
         modes = list(placement.modes)
         for _ in range(random.choice(NUMBERS)):
             self._regroup(modes, placement.tile is None)
@@ -142,7 +142,7 @@ class Moves:
 
     def _unused(self, modes: list[Mode]) -> list[int]:
         """Number of devices of each class that no stage has."""
-        classes = self._space.classes
+        classes = self.space.classes
         used = [sum(mode.replicas for mode in modes if mode.device_class == c) for c in range(len(classes))]
         return [len(each.devices) - own for each, own in zip(classes, used, strict=True)]
 

@@ -46,7 +46,6 @@ class _Climb:
     plan: EvaluatedPlan
     best: EvaluatedPlan
     placement: Placement
-    space: Space
     moves: Moves
     idle: int = 0
     number: int = 0
@@ -67,7 +66,6 @@ class LocalSearch:
 
     def __init__(self, spaces: Spaces, seed: int = 0) -> None:
         random = Random(seed)
-        self._spaces = spaces
         self._moves = {space.job.level: Moves(space, random) for space in spaces}
         self._climbs: dict[Key, _Climb] = {}
         self._regrouped: set[tuple[Placement, int, int]] = set()
@@ -81,14 +79,14 @@ class LocalSearch:
     def add(self, plan: EvaluatedPlan) -> None:
         """Climb from this plan too, unless one on the same groups, with the same micro-batches, is as good."""
         chain = plan.candidate.chain
-        space = self._spaces[chain.zero]
-        placement = Placement.of(space, chain.groups)
+        moves = self._moves[chain.zero]
+        placement = Placement.of(moves.space, chain.groups)
         groups = tuple(tuple(device.index for device in group) for group in chain.groups)
         key = groups, chain.micro_batch, chain.zero
         known = self._climbs.get(key)
         if known is None or plan.value < known.best.value:
             self._regrouped.add((placement, chain.micro_batch, chain.zero))
-            self._climbs[key] = climb = _Climb(plan, plan, placement, space, self._moves[chain.zero])
+            self._climbs[key] = climb = _Climb(plan, plan, placement, moves)
             climb.restart()
 
     def improve(self, tries: int = SLICE) -> EvaluatedPlan | None:
@@ -114,7 +112,7 @@ class LocalSearch:
         place = climb.number % MEMORY
         climb.number += 1
         most = max(climb.plan.value, climb.past[place])
-        plan = self._evaluated(climb.space, climb.placement, *neighbour, most, climb.best.value)
+        plan = self._evaluated(climb.moves.space, climb.placement, *neighbour, most, climb.best.value)
         if plan is not None and plan.value <= most:
             climb.plan = plan
             if plan.value < climb.best.value:
@@ -123,7 +121,7 @@ class LocalSearch:
 
     def _regroup(self, climb: _Climb, best: int) -> None:
         """Begin a climb on other groups, if a balanced partition of them is promising."""
-        space = climb.space
+        space = climb.moves.space
         placement, size = climb.moves.regrouped(climb.placement, climb.best.candidate.chain.micro_batch)
         if placement.modes is None or (placement, size, space.job.level) in self._regrouped:
             return

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from pipeplan.core.cluster import StageDevices
+from pipeplan.core.wording import zero_suffix
 from pipeplan.search.branch_and_bound import ACCURACY, Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.aggregate_problem import Layout, allocation_problem
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
@@ -165,8 +166,7 @@ class AggregateNode(Node):
         if self.last:
             return None
         others = "" if self.alternating else ", not 1F1B"
-        level = f", ZeRO-{self.space.job.level}" if self.space.job.level else ""
-        return f"micro-batch {self.size}, {self.layout.in_words()}{others}{level}"
+        return f"micro-batch {self.size}, {self.layout.in_words()}{others}{zero_suffix(self.space.job.level)}"
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Solve for a better plan, simulate it, and open the nodes below.

@@ -13,7 +13,7 @@ from pipeplan.core.job import Objective
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import with_reductions
-from pipeplan.core.wording import counted
+from pipeplan.core.wording import counted, zero_suffix
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.schedules import Family
@@ -65,7 +65,7 @@ class Candidate:
     def label(self) -> str:
         """Description for users: ``'4 stages of 2-1-1-1 replicas, 8 micro-batches of 2, ZeRO-1, 1f1b-sno'``."""
         many = counted(self.micro_batches, "micro-batch")
-        level = f", ZeRO-{self.chain.zero}" if self.chain.zero and max(self.replicas) > 1 else ""
+        level = zero_suffix(self.chain.zero) if max(self.replicas) > 1 else ""
         stages = f"{counted(self.depth, 'stage')}{self._widths}"
         return f"{stages}, {many} of {self.chain.micro_batch}{level}, {self._order}"
 

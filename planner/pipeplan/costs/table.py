@@ -1,0 +1,44 @@
+"""`Table`: layer costs on one kind of device as arrays."""
+
+from itertools import accumulate
+
+import numpy as np
+
+from pipeplan.core.model import Layer, LayerCost, Model
+from pipeplan.costs.chain import Array
+
+TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update")
+
+
+class Table:
+    """Costs on one kind of device at one micro-batch size: arrays of shape (n,), and the bytes over each cut.
+
+    ``again``: every layer is recomputed in its backward.
+    """
+
+    def __init__(self, model: Model, costs: tuple[LayerCost, ...], again: bool) -> None:
+        self.forward, self.backward, self.input_gradient, self.weight_gradient, self.update = (
+            np.array([getattr(cost, name) for cost in costs], np.int64) for name in TIMES
+        )
+        self.saved, self.output, self.workspace = (
+            np.array([getattr(cost, name) for cost in costs], np.int64) for name in ("saved", "output", "workspace")
+        )
+        self.forward_workspace = self.workspace
+        self.boundary = crossing_bytes(model.layers, costs)
+        if again:
+            self.backward, self.input_gradient = self.backward + self.forward, self.input_gradient + self.forward
+            self.workspace, self.saved = self.workspace + self.saved, self.output
+
+
+def crossing_bytes(layers: tuple[Layer, ...], costs: tuple[LayerCost, ...]) -> Array:
+    """Return the bytes over each cut: the outputs of layers before it that some layer after it reads, each once."""
+    index = {layer.name: i for i, layer in enumerate(layers)}
+    last_reader = list(range(len(layers)))
+    for i, layer in enumerate(layers):
+        for source in layer.inputs:
+            last_reader[index[source]] = i
+    change = [0] * (len(layers) + 1)  # difference of the bytes over cut i and cut i − 1
+    for i, reader in enumerate(last_reader):
+        change[i] += costs[i].output if reader > i else 0
+        change[reader] -= costs[i].output if reader > i else 0
+    return np.array(list(accumulate(change))[: len(layers) - 1], np.int64)
