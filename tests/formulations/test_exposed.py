@@ -11,7 +11,7 @@ from helpers.buckets import least_left
 from helpers.partitions import exposed
 from pipeplan_formulations.common.exposed import Exposed
 from pipeplan_formulations.common.mip import SOLVERS
-from pipeplan_formulations.common.mip.exposed import exposed_reduction
+from pipeplan_formulations.common.mip.exposed import exposed_collectives
 from pipeplan_formulations.common.mip.model import Expression, LinearModel
 from pipeplan_formulations.common.report import Limits, Status
 
@@ -78,7 +78,7 @@ def test_linear_rows_equal_the_definition(solver, layers, base, unit, seed):
     reduce, hides = zip(*layers, strict=True)
     time = model.time(0, 2 * (sum(reduce) + base))
     model.minimize(time)
-    model.at_least(Expression({time: 1}) - exposed_reduction(model, inside, reduce, hides, base, unit))
+    model.at_least(Expression({time: 1}) - exposed_collectives(model, inside, reduce, hides, base, unit))
     answer = SOLVERS[solver].solve(model, Limits(time=30))
     expected = exposed(reduce[a:b], hides[a:b], base)
     assert answer.status is Status.OPTIMAL

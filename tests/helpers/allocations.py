@@ -161,9 +161,9 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
     period = [max(lcm(x, w * p.unit) for w in p.widths) for x in r]
     if p.objective == "bottleneck":
         samples, waits = p.samples or many, p.overlap == "none"
-        sums = [reduction(p, place) for place in stages]
+        collectives = [reduction(p, place) for place in stages]
         sent = [x + y if waits else 0 for x, y in zip(send, into, strict=True)]
-        rows = zip(share, forward, backward, sent, sums, strict=True)
+        rows = zip(share, forward, backward, sent, collectives, strict=True)
         loads = [ceil(Fraction(m * (f + b + x) + once, samples)) for m, f, b, x, once in rows]
         links = [ceil(many / x) * max(a, b) // samples for a, b, x in zip(send, back, period, strict=True)]
         return loads, loads if waits else links
@@ -198,11 +198,23 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
 
 
 def reduction(problem: ChainAllocation, place: Place) -> int:
-    """Reduction time R of a stage, what its last backward hides left out, layer by layer."""
+    """R of a stage: its sums, and the gathers of the first stage, or in a long run of every stage."""
+    counts = place.start == 0 or problem.objective == "period"
+    return sums(problem, place) + (gathers(problem, place) if counts else 0)
+
+
+def sums(problem: ChainAllocation, place: Place) -> int:
+    """What a stage's last backward does not hide of its sums, layer by layer."""
     w, layers = problem.widths.index(place.width), slice(place.start, place.end)
     parts, hides = problem.reduce[place.kind, w, layers].tolist(), problem.hides[place.kind, layers].tolist()
-    gathers = int(problem.gather_base[place.kind, w]) if any(parts) else 0
-    return exposed(parts, hides, int(problem.reduce_base[place.kind, w])) + gathers
+    return exposed(parts, hides, int(problem.reduce_base[place.kind, w]))
+
+
+def gathers(problem: ChainAllocation, place: Place) -> int:
+    """What a stage's first forward does not hide of its gathers, layer by layer."""
+    w, layers = problem.widths.index(place.width), slice(place.start, place.end)
+    parts, hides = problem.gather[place.kind, w, layers].tolist(), problem.gather_hides[place.kind, layers].tolist()
+    return exposed(parts, hides, int(problem.gather_base[place.kind, w]))
 
 
 def own_endings(problem: ChainAllocation, stages: Allocation) -> int:
@@ -263,7 +275,6 @@ def chain_allocations(draw, layers=6, devices=4, objectives=("step", "step", "st
         reduce=rng.integers(0, top + 1, (kinds, len(widths), n)) * draw(st.integers(0, 1)),
         resident=rng.integers(0, 8, (kinds, len(widths), n)),
         reduce_base=rng.integers(0, top + 1, (kinds, len(widths))),
-        gather_base=rng.integers(0, top + 1, (kinds, len(widths))) * (rng.random() < 0.3),
         saved=rng.integers(0, 10, n),
         output=rng.integers(0, 6, n),
         workspace=rng.integers(0, 6, n),
@@ -291,6 +302,11 @@ def chain_allocations(draw, layers=6, devices=4, objectives=("step", "step", "st
         hides = rng.integers(0, problem.backward + 1) * rng.integers(0, 2, (kinds, n))
         parts = rng.integers(0, 2 * top + 1, problem.reduce.shape) * rng.integers(0, 2, problem.reduce.shape)
         problem = replace(problem, hides=hides, reduce=parts)
+    if draw(st.sampled_from([True, False, False])):
+        gather = rng.integers(0, 2 * top + 1, problem.reduce.shape) * rng.integers(0, 2, problem.reduce.shape)
+        base = rng.integers(0, top + 1, (kinds, len(widths)))
+        hides = rng.integers(0, problem.forward + 1) * rng.integers(0, 2)
+        problem = replace(problem, gather=gather, gather_base=base, gather_hides=hides)
     if problem.objective == "bottleneck" and draw(st.booleans()):
         problem = replace(problem, samples=problem.micro_batches * draw(st.integers(2, 4)))
     memory_kind = draw(st.sampled_from(["free", "tight", "tight", "tight", "scarce"]))

@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import lcm
 from random import Random
 
-from helpers.random_schedules import stage_by_stage
+from helpers.random_schedules import stage_by_stage, with_gathers
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.schedule import Schedule
@@ -64,9 +64,10 @@ def random_pipeline(random: Random, replicas: Sequence[int]) -> Pipeline:
         period = lcm(len(source), len(target))
         return tuple(transfer(source[m % len(source)], target[m % len(target)]) for m in range(period))
 
+    every = tuple(_stage(random, least, most) for _ in replicas)
     tied = sorted(random.sample(range(len(replicas)), min(len(replicas), random.choice((0, 0, 2, 3)))))
-    return Pipeline(
-        stages=tuple(_stage(random, least, most) for _ in replicas),
+    pipeline = Pipeline(
+        stages=every,
         placement=placement,
         transfers=tuple(ways(a, b) for a, b in pairwise(placement)),
         returns=tuple(ways(b, a) for a, b in pairwise(placement)),
@@ -75,6 +76,7 @@ def random_pipeline(random: Random, replicas: Sequence[int]) -> Pipeline:
         limits=(UNLIMITED,) * devices,
         tied=(tuple(tied),) if len(tied) > 1 else (),
     )
+    return with_gathers(random, pipeline, most)
 
 
 def _stage(random: Random, least: int, most: int) -> Stage:

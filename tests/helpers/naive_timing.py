@@ -18,7 +18,7 @@ from pipeplan.core.timeline import Timeline
 
 Moment = tuple[Item, str]
 Arcs = dict[Moment, dict[Moment, int]]
-F, B, DX, DW, R, U = Kind  # forward, backward, input and weight gradient, reduction, update
+F, B, DX, DW, R, U, G = Kind  # forward, backward, input and weight gradient, reduction, update, gather
 
 
 def duration(action: Action, schedule: Schedule, pipeline: Pipeline) -> int:
@@ -87,7 +87,17 @@ def lists_and_needs(schedule: Schedule, pipeline: Pipeline) -> Arcs:
         order = [(device, action) for action in listed]
         forwards = [a for a in order if a[1].kind is F]
         others = [a for a in order if a[1].kind is not F]
+        gathers = [
+            (device, Action(G, s))
+            for s, devices in enumerate(pipeline.placement)
+            if device in devices and pipeline.stages[s].gather
+        ]
+        for a in gathers:
+            after((a, "end"), (a, "start"), pipeline.stages[a[1].stage].gather)
         for lane in (forwards, others) if schedule.two_lanes else (order,):
+            for first in lane[:1]:
+                for a in gathers:
+                    after((first, "start"), (a, "end"))
             for earlier, later in pairwise(lane):
                 after((later, "start"), released[earlier])
         if schedule.two_lanes:

@@ -114,7 +114,10 @@ def reduction(problem: ChainPartition, boundaries: Boundaries, s: int) -> int:
     parts, hides = ([int(table[s, i]) for i in layers] for table in (problem.reduce, problem.hides))
     tied = sum(tie.reduce[s] for tie in problem.ties if has_copy(tie, layers))
     tied += sum(tie.home[s] for tie in problem.ties if is_home(tie, layers))
-    gathers = int(problem.gather_base[s]) if any(parts) else 0
+    gathers = 0
+    if s == 0 or problem.objective == "period":
+        first, beside = ([int(table[s, i]) for i in layers] for table in (problem.gather, problem.gather_hides))
+        gathers = exposed(first, beside, int(problem.gather_base[s]))
     return exposed(parts, hides, int(problem.reduce_base[s])) + gathers + tied
 
 
@@ -293,9 +296,13 @@ def extras(draw, problem: ChainPartition, rng: np.random.Generator, largest: int
         found["reduce"] = rng.integers(0, 3 * largest, (depth, n)) * rng.integers(0, 2, (depth, n))
         if draw(st.booleans()):
             found["reduce_base"] = rng.integers(0, 3 * largest, depth)
-            found["gather_base"] = rng.integers(0, 3 * largest, depth) * (rng.random() < 0.3)
         if draw(st.sampled_from([True, True, False])):
             found["hides"] = rng.integers(0, 3 * largest, (depth, n)) * rng.integers(0, 2, (depth, n))
+    if draw(st.sampled_from([True, False, False])):
+        found["gather"] = rng.integers(0, 3 * largest, (depth, n)) * rng.integers(0, 2, (depth, n))
+        found["gather_base"] = rng.integers(0, 3 * largest, depth)
+        if draw(st.sampled_from([True, True, False])):
+            found["gather_hides"] = rng.integers(0, 3 * largest, (depth, n)) * rng.integers(0, 2, (depth, n))
     found["alternating"] = draw(st.booleans())
     if problem.objective == "bottleneck" and draw(st.booleans()):
         found["samples"] = many * draw(st.integers(1, 4))

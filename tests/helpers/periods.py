@@ -6,14 +6,22 @@ from math import ceil
 
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Kind, Schedule
+from pipeplan.simulate import makespan
 from pipeplan.simulate.program import Program, build_program
 from pipeplan.simulate.run import run
 from pipeplan.simulate.structure import NOTHING
 
 
 def ends_of_steps(schedule: Schedule, pipeline: Pipeline, steps: int) -> list[tuple[int, ...]]:
-    """For each of many steps, when each device that does something ends it. Steps only follow one another in lists."""
+    """For each of many steps, when each device that does something ends it. Steps only follow one another in lists.
+
+    A device ends a step when it has gathered its parameters for the next one.
+    """
     one = build_program(schedule, pipeline, share=True)
+    longer = one.durations.copy()
+    for device in set(one.homes):  # its last action is an update, for which nothing else waits
+        longer[max(i for i, home in enumerate(one.homes) if home == device)] += one.begins[device]
+    one = replace(one, durations=longer, begins=(0,) * pipeline.devices)
     many, place = _repeated(one, steps)
     trace = run(many)
     devices = sorted(set(one.homes))
@@ -63,7 +71,7 @@ def _repeated(one: Program, steps: int):
     return replace(one, needs=needs, lanes=lanes, collectives=collectives, place=[], **rows), place
 
 
-def period_of(ends: list[tuple[int, ...]]) -> int | None:
-    """The same, rounded up as `pipeplan.simulate.period` does it, and at most the first step."""
-    found = average(ends)
-    return None if found is None else min(ceil(found), max(ends[0]))
+def period_of(schedule: Schedule, pipeline: Pipeline, steps: int) -> int | None:
+    """The average of many steps, rounded up as `pipeplan.simulate.period` does it, and at most a step."""
+    found = average(ends_of_steps(schedule, pipeline, steps))
+    return None if found is None else min(ceil(found), makespan(schedule, pipeline))

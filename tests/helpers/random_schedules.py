@@ -20,7 +20,7 @@ Placement = tuple[tuple[int, ...], ...]
 Ways = tuple[tuple[Transfer, ...], ...]
 Item = tuple[int, Action]
 """An action and the device that runs it, as every replica of a stage reduces and updates."""
-F, B, DX, DW, R, U = Kind  # forward, backward, input and weight gradient, reduction, update
+F, B, DX, DW, R, U, _ = Kind  # forward, backward, input and weight gradient, reduction, update
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,13 @@ def random_case(seed: int, *, least_time: int = 0, least_latency: int = 0, share
     tied = random_ties(random, placement)
     schedule = random_schedule(random, placement, devices, tied=tied)
     pipeline = random_pipeline(random, placement, devices, least_time, shared_resources, least_latency)
-    return Case(schedule, replace(pipeline, tied=tied))
+    return Case(schedule, with_gathers(random, replace(pipeline, tied=tied), 9))
+
+
+def with_gathers(random: Random, pipeline: Pipeline, most: int) -> Pipeline:
+    """The pipeline, sometimes with stages that wait for parameters at the begin of a step."""
+    longest = random.choice([0, 0, most, 3 * most])
+    return replace(pipeline, stages=tuple(replace(s, gather=random.randint(0, longest)) for s in pipeline.stages))
 
 
 def with_unlike_slices(case: Case, seed: int) -> Case:

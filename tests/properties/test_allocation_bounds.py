@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from helpers.allocations import chain_allocations, every_allocation, reduction
+from helpers.allocations import chain_allocations, every_allocation, gathers, sums
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.schedule import Schedule
@@ -89,7 +89,8 @@ def _stage(problem: ChainAllocation, stages: Allocation, s: int) -> Stage:
         forward=int(problem.forward[place.kind, span].sum()),
         backward=int(problem.backward[place.kind, span].sum() + sum(problem.forward[place.kind, i] for i in again)),
         update=int(problem.update[place.kind, w, span].sum()),
-        reduce=reduction(problem, place),
+        reduce=sums(problem, place),
+        gather=gathers(problem, place),
     )
 
 
@@ -124,12 +125,13 @@ def test_no_schedule_ends_before_the_second_stage(
     problem = played(problem)
     assume(problem.layers > 1 and problem.cuts[0])
     heavy = 20 * (1 + (np.arange(problem.layers) > 0))
-    backward = np.where(heavy > 20, problem.backward + 20, problem.backward % 2)
+    forward, backward = (np.where(heavy > 20, times + 20, times % 2) for times in (problem.forward, problem.backward))
     problem = replace(
         problem,
-        forward=np.where(heavy > 20, problem.forward + 20, problem.forward % 2),
+        forward=forward,
         backward=backward,
         hides=np.minimum(problem.hides, backward),
+        gather_hides=np.minimum(problem.gather_hides, forward),
         update=problem.update + ending * (np.arange(problem.layers) == 1),
         send=problem.send % 3,
         send_back=problem.send_back % 3,

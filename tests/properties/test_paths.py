@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.pipelines import line
-from helpers.random_schedules import Placement, Ways, random_pipeline, random_placement, random_schedule, stage_by_stage
+from helpers.random_schedules import (
+    Placement,
+    Ways,
+    random_pipeline,
+    random_placement,
+    random_schedule,
+    stage_by_stage,
+    with_gathers,
+)
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
@@ -111,13 +119,17 @@ def check(random: Random, schedule: Schedule, placement: Placement, devices: int
     assert path.length(here) <= timeline.makespan
     assert path.length(here) == timeline.makespan or not alike
     cut = None if splits(timeline) else path_cut(timeline, here, schedule)
-    assert cut is None or cut == find_path_cut(schedule, here)
+    assert cut is None or cut == find_path_cut(schedule, with_gathers(random, here, 9))
     for _ in range(4):
         other = priced(random, placement, devices, latencies, shared=True, alike=random.random() < 0.5)
         there = replace(other, overlap=here.overlap)
         relaxed, shared = (simulate(schedule, there, share=share).makespan for share in (False, True))
         assert path.length(there) <= relaxed <= shared
         assert cut is None or length(cut, there) == path.length(there)
+        gathering = with_gathers(random, there, 9)  # the first stage's gathers count as parts of its reduction
+        if cut is not None:
+            first = cut.reduce[0] * gathering.begins[0]
+            assert first + length(cut, there) <= simulate(schedule, gathering).makespan
 
 
 def splits(timeline: Timeline) -> bool:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.alternating import random_alternating
-from helpers.periods import ends_of_steps, period_of
+from helpers.periods import period_of
 from helpers.random_schedules import random_case
 from pipeplan.simulate import makespan, period
 from pipeplan.simulate.recurrence import least_period
@@ -21,7 +21,7 @@ STEPS = 40
 def test_the_period_is_the_average_of_many_steps(seed: int) -> None:
     """For any lists, several stages on a device, two lanes, replicas that meet or do not, and shared links."""
     case = random_case(seed)
-    assert period(case.schedule, case.pipeline) == period_of(ends_of_steps(case.schedule, case.pipeline, STEPS))
+    assert period(case.schedule, case.pipeline) == period_of(case.schedule, case.pipeline, STEPS)
 
 
 @given(st.integers(0, 2**32))
@@ -36,7 +36,7 @@ def test_without_lists_it_is_the_same(seed: int) -> None:
         value,
         least_period(*question),
     }
-    assert period_without_lists(*question) == value == period_of(ends_of_steps(case.schedule, case.pipeline, STEPS))
+    assert period_without_lists(*question) == value == period_of(case.schedule, case.pipeline, STEPS)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3))

@@ -25,7 +25,7 @@ from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import FurthestEnd
 from pipeplan_formulations.allocation.suffix_bounds.passes import Pass
-from pipeplan_formulations.common.exposed import Exposed
+from pipeplan_formulations.common.exposed import Collectives, Exposed
 from pipeplan_formulations.partition import listing
 from pipeplan_formulations.partition.spans import NEVER
 from referee.bridge import ask
@@ -47,6 +47,13 @@ def fully_sharded(document: dict[str, Any]) -> None:
     document["job"] = {"batch": 4, "zero": [3], "replicas": [2]}
     for node in document["cluster"]["nodes"]:
         node["link"] |= {"bandwidth": 10**9, "unit_efficiency": 0.5}
+
+
+def share_of_the_optimizer(document: dict[str, Any]) -> None:
+    """Two replicas of each stage share out the optimiser's state, over links that are slow to gather."""
+    document["job"] = {"batch": 2, "zero": [1], "replicas": [2], "micro_batches": [2], "extrapolate": True}
+    for node in document["cluster"]["nodes"]:
+        node["link"] |= {"bandwidth": 10**8}
 
 
 def noticed(suits: Any, change: Any = lambda document: None) -> str:
@@ -181,6 +188,19 @@ def test_gathers_without_overhead_are_noticed(monkeypatch: pytest.MonkeyPatch) -
     """Gathers and sums of layers priced like parts of an all-reduce."""
     monkeypatch.setattr(Link, "in_units", property(lambda own: own))
     assert "the step takes" in noticed(lambda document: not document["model"].get("ties"), fully_sharded)
+
+
+def test_gathers_that_every_forward_hides_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages that begin a step before their first layer's parameters are there."""
+    monkeypatch.setattr(Prices, "gather", lambda own, ring, sizes: 0 * sizes)
+    assert "the step takes" in noticed(lambda document: True, share_of_the_optimizer)
+
+
+def test_bounds_with_the_gathers_of_later_stages_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those pass while the first tensors are on their way."""
+    init = Collectives.__init__
+    monkeypatch.setattr(Collectives, "__init__", lambda own, *parts, everywhere: init(own, *parts, everywhere=True))
+    assert "above the optimum" in noticed(lambda document: len(document["model"]["layers"]) > 1, share_of_the_optimizer)
 
 
 def test_a_level_that_is_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

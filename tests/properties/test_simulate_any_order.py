@@ -20,7 +20,7 @@ from pipeplan.core.validate import validate_memory, validate_schedule
 from pipeplan.schedules import FAMILIES
 from pipeplan.simulate import longest_path, makespan, simulate
 
-F, B, DX, DW, R, U = Kind  # forward, backward, input and weight gradient, reduction, update
+F, B, DX, DW, R, U, G = Kind  # forward, backward, input and weight gradient, reduction, update, gather
 seeds = st.integers(0, 2**32)
 
 
@@ -98,7 +98,7 @@ def test_lanes_hold_one_action_at_a_time_in_list_order(seed: int) -> None:
     assert [span.start for span in spans] == sorted(span.start for span in spans)
     for device, order in enumerate(case.schedule.orders):
         for lane in (0, 1):
-            own = [span for span in spans if (span.device, span.lane) == (device, lane)]
+            own = [span for span in spans if (span.device, span.lane) == (device, lane) and span.action.kind is not G]
             listed = [a for a in order if not case.schedule.two_lanes or (a.kind is F) == (lane == 0)]
             assert [span.action for span in own] == (listed if lane == 0 or case.schedule.two_lanes else [])
             assert all(a.end <= b.start for a, b in pairwise(own))
@@ -127,7 +127,7 @@ def living(case: Case, timeline: Timeline, device: int, instant: int) -> int:
         total += stage.resident if device in case.pipeline.placement[s] else 0
     for a, span in when.items():
         stage = case.pipeline.stages[a.stage]
-        total += stage.workspace if span.start <= instant < span.end else 0
+        total += stage.workspace if span.start <= instant < span.end and a.kind is not G else 0
         if a.kind is F and span.start <= instant:
             later = stage.held if stage.held_after_input_gradient is None else stage.held_after_input_gradient
             joined, inputs, weights = (when.get(a._replace(kind=kind)) for kind in (B, DX, DW))

@@ -37,6 +37,7 @@ def stages(prices: Prices, groups: Groups, size: int, held: Shares) -> list[Stag
                 weight_gradient=0,
                 update=part(own, [cost.update for cost in table]),
                 reduce=0,
+                gather=0,
                 resident=sum(part(own, figures) for figures in columns),
                 held=part(own, [cost.saved for cost in table]) + (crossing[s - 1] if s else 0),
                 workspace=workspace,

@@ -7,7 +7,7 @@ from math import lcm
 
 from .costs import Costs, Groups, layer_costs, state_bytes
 from .documents import Device, Question
-from .rings import occupancy, ring, still_to_sum, sum_of_copies
+from .rings import occupancy, ring, still_to_sum, sum_of_copies, wait_for_gathers
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Stage:
     weight_gradient: int
     update: int
     reduce: int
+    gather: int
     resident: int
     held: int
     workspace: int
@@ -124,15 +125,6 @@ class Prices:
         for tied, bytes_ in question.ties:
             if _copied(tied, own):
                 update += -(-(table[tied[0]].update * bytes_ // question.parameters[tied[0]]) // share)
-        if share > 1 and question.job["objective"] != "bottleneck":  # each replica sends what it has updated
-            whole_ring = ring(question, groups, (s,))
-            half = replace(whole_ring, halves=1)
-            sent = [half.moves(question.parameters[i]) for i in own]
-            sent += [half.moves(bytes_) for tied, bytes_ in question.ties if _copied(tied, own)]
-            if question.level == 1:
-                update += sum(sent) + (half.latency if any(sent) else 0)
-            elif question.level == 2:  # layer by layer
-                update += sum(whole_ring.unit(question.parameters[i]) for i in own)
         received = self.received(groups[s - 1][0].kind, size, layers, s) if s else 0
         whole = question.job["recompute"] == "full"  # then the backward's own waits are all
         waits = dict.fromkeys(own, 0) if whole else self.forward_waits(groups, size, s, own)
@@ -145,6 +137,7 @@ class Prices:
             weight_gradient=sum(table[i].weight_gradient for i in own),
             update=update,
             reduce=reduce,
+            gather=self.gather(groups, size, s, own),
             resident=self.resident(groups, layers, s),
             held=received + sum(table[i].output if i in again else table[i].saved for i in own),
             workspace=self.workspace(table, own, again, len(groups[s])),
@@ -153,11 +146,29 @@ class Prices:
             limit=question.limit(kind),
         )
 
+    def gather(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> int:
+        """Nanoseconds for which the first forwards wait for what other replicas have updated; copies come first."""
+        question, kind = self.question, groups[s][0].kind
+        if question.level not in (1, 2) or len(groups[s]) == 1 or question.job["objective"] == "bottleneck":
+            return 0
+        if question.level == 2:
+            return sum(self._waits(groups, size, s, own).values())
+        half, table = replace(ring(question, groups, (s,)), halves=1), self.table(kind, size)
+        copies = [half.moves(bytes_) for tied, bytes_ in question.ties if _copied(tied, own)]
+        _, beside = self._collectives(groups, size, s, own)
+        hidden = [table[i].forward if beside else 0 for i in own]
+        waits = wait_for_gathers([half.moves(question.parameters[i]) for i in own], hidden, half.latency)
+        return sum(time + half.latency for time in copies if time) + waits
+
     def forward_waits(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> dict[int, int]:
-        """Nanoseconds that each layer's forward takes longer because weights are gathered."""
-        waits = dict.fromkeys(own, 0)
+        """Nanoseconds that each layer's forward takes longer because weights are gathered in every pass."""
         if self.question.level < 3 or len(groups[s]) == 1:
-            return waits
+            return dict.fromkeys(own, 0)
+        return self._waits(groups, size, s, own)
+
+    def _waits(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> dict[int, int]:
+        """Nanoseconds that each layer's forward takes longer if weights are gathered one layer ahead."""
+        waits = dict.fromkeys(own, 0)
         gathers, beside = self._collectives(groups, size, s, own)
         table, units = self.table(groups[s][0].kind, size), sorted(gathers)
         for i, behind in zip(units, [*units[1:], None], strict=False):

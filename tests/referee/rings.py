@@ -32,6 +32,24 @@ def still_to_sum(moves: list[int], hidden: list[int], latency: int) -> int:
     return max(best or 0, 0)
 
 
+def wait_for_gathers(moves: list[int], beside: list[int], latency: int) -> int:
+    """How much later a forward ends that waits for each layer's parameters, for the best way to cut the layers."""
+    count, best = len(moves), None
+    for cuts in range(2 ** max(count - 1, 0)):  # bit i: a bucket ends between layers i and i + 1
+        there = late = first = 0
+        for last in range(count):
+            if last < count - 1 and not cuts >> last & 1:
+                continue
+            bucket = sum(moves[first : last + 1])
+            there += bucket + latency if bucket else 0
+            needed = next((i for i in range(first, last + 1) if moves[i]), last)
+            ran = sum(beside[:needed])  # what the forward has done before it needs the bucket, if it never waits
+            late = max(late, there - ran) if bucket else late
+            first = last + 1
+        best = late if best is None else min(best, late)
+    return best or 0
+
+
 @dataclass(frozen=True)
 class Ring:
     """An all-reduce: 2 (r − 1) rounds of ⌈size / r⌉ bytes over its slowest link; a half of it has r − 1."""

@@ -48,7 +48,7 @@ def simulate(
     tied: Sequence[set[int]] = (),
     turns: int = 1,
 ) -> Step:
-    """Run the lists, ``turns`` times one after another on each device.
+    """Run the lists, ``turns`` times one after another on each device; what a stage gathers comes before its list.
 
     Parameters
     ----------
@@ -57,7 +57,17 @@ def simulate(
     ways : sequence of sequence of (Way, Way)
         For each boundary and remainder of a micro-batch's number, there and back.
     """
-    every = [(k, device, action) for device, order in enumerate(lists) for k in range(turns) for action in order]
+    hosted = {device: s for s, own in enumerate(homes) for device in own}
+    gathers = [
+        [("G", s, 0) for s in [hosted.get(device)] if s is not None and stages[s].gather and order]
+        for device, order in enumerate(lists)
+    ]
+    every = [
+        (k, device, action)
+        for device, order in enumerate(lists)
+        for k in range(turns)
+        for action in (*gathers[device], *order)
+    ]
     step = Step([(device, action) for _, device, action in every], [k for k, _, _ in every])
     plan = _Plan(step, homes, stages, ways, lanes, tied)
     events: list[tuple[int, int, int]] = []  # time, what, action
@@ -174,10 +184,10 @@ class _Plan:
         final: dict[tuple[int, int, int], int] = {}  # device, stage and turn: the last backward in its list
         uses: dict[str, set[Way]] = defaultdict(set)
         for i, (device, (kind, s, m)) in enumerate(step.actions):
-            lane, k = int(lanes == 2 and kind != "F"), turns[i]
+            lane, k = int(lanes == 2 and kind not in "FG"), turns[i]
             if (device, lane) in last:
                 self._wait(i, self.behind, last[device, lane])
-            if lanes == 2 and kind == "F" and (device, 1) in last:
+            if lanes == 2 and kind in "FG" and (device, 1) in last:
                 self._wait(i, self.after, last[device, 1])
             last[device, lane] = i
             if kind == "F" and s > 0:
@@ -221,8 +231,8 @@ class _Plan:
 
 
 def _duration(stage: Stage, kind: str, lanes: int) -> int:
-    if kind in "RU":
-        return stage.reduce if kind == "R" else stage.update
+    if kind in "RUG":
+        return {"R": stage.reduce, "U": stage.update, "G": stage.gather}[kind]
     if lanes == 2:  # the lanes share the arithmetic units as F to B
         return stage.forward + stage.backward
     return {"F": stage.forward, "B": stage.backward, "I": stage.input_gradient, "W": stage.weight_gradient}[kind]
@@ -235,6 +245,8 @@ def peaks(step: Step, homes: Sequence[Sequence[int]], stages: Sequence[Stage], d
         for device in own:
             base[device] += stage.runtime + stage.resident
     for i, (device, (kind, s, _)) in enumerate(step.actions):
+        if kind == "G":
+            continue
         stage = stages[s]
         workspace = stage.forward_workspace if kind == "F" else stage.workspace
         comes = workspace + (stage.held if kind == "F" else 0)

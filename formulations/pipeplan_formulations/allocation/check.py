@@ -14,6 +14,8 @@ def check(problem: AllocationTables) -> None:
         raise ValueError(f"{problem.micro_batches} micro-batches, {problem.unit} devices a unit: both are at least 1")
     if (problem.hides > problem.backward).any():
         raise ValueError("a layer's backward hides sums for longer than it takes: hides exceeds backward")
+    if (problem.gather_hides > problem.forward).any():
+        raise ValueError("a layer's forward hides gathers for longer than it takes: gather_hides exceeds forward")
     if int(problem.node.min()) < 1:
         raise ValueError(f"a node has at least one unit, not {int(problem.node.min())}")
     for name, choices in {

@@ -25,9 +25,10 @@ def with_second_ending(problem: ChainAllocation) -> ChainAllocation:
     if problem.layers < 2 or problem.objective != "step" or not problem.cuts[0] or not _light(problem):
         return problem
     # By kind and width: how much the second stage's ending outlasts the rest of the chain with E_0.
-    second = int(_ending(problem, 1).min())
+    second = int(_ending(problem, 1).min())  # without gathers, which come at its begin
     back = int(problem.send_back[..., 0].max() + problem.latency.max())
-    delta = np.maximum(second - back - _heaviest_backward(problem)[:, None] - _ending(problem, 0), 0)
+    own = _ending(problem, 0) + problem.gather[..., 0] + np.where(problem.gather[..., 0] > 0, problem.gather_base, 0)
+    delta = np.maximum(second - back - _heaviest_backward(problem)[:, None] - own, 0)
     return replace(problem, second_ending=delta)
 
 
@@ -47,9 +48,7 @@ def _heaviest_backward(problem: ChainAllocation) -> Array:
 
 
 def _ending(problem: ChainAllocation, layer: int) -> Array:
-    """E of a stage of one layer, by kind and width."""
+    """E of a stage of one layer without gathers, by kind and width."""
     reduce = problem.reduce[..., layer]
-    ending: Array = (
-        problem.update[..., layer] + reduce + np.where(reduce > 0, problem.reduce_base + problem.gather_base, 0)
-    )
+    ending: Array = problem.update[..., layer] + reduce + np.where(reduce > 0, problem.reduce_base, 0)
     return ending

@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.terms import Overlap
-from pipeplan_formulations.common.exposed import Exposed, Indices
+from pipeplan_formulations.common.exposed import Collectives, Exposed, Indices
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables
 from pipeplan_formulations.common.mode import Mode
 from pipeplan_formulations.common.objective import Objective
@@ -30,7 +30,7 @@ class AllocationTables(LayerTables):
 
     Attributes
     ----------
-    update, reduce, resident, reduce_base, gather_base : array of int
+    update, reduce, gather, resident, reduce_base, gather_base : array of int
         As in `LayerTables`, by kind and width: they differ by width if state is sharded over replicas.
     second_ending : array of int
         What the second stage's ending adds to that of a first stage of layer 0 alone, by kind and width (`endings`).
@@ -65,8 +65,8 @@ class AllocationTables(LayerTables):
 
     # Axes: C kinds, W widths, n layers, c = n − 1 cuts, 2 for inside and outside a node.
     SHAPES: ClassVar = {
-        **dict.fromkeys(("forward", "backward", "hides"), ("Cn",)),
-        **dict.fromkeys(("update", "reduce", "resident"), ("CWn",)),
+        **dict.fromkeys(("forward", "backward", "hides", "gather_hides"), ("Cn",)),
+        **dict.fromkeys(("update", "reduce", "gather", "resident"), ("CWn",)),
         **dict.fromkeys(("saved", "output", "workspace", "recomputable"), ("n",)),
         **dict.fromkeys(("limit", "units", "node"), ("C",)),
         **dict.fromkeys(("send", "send_back"), ("CC2c",)),
@@ -199,9 +199,11 @@ class AllocationTables(LayerTables):
         )
 
     @cached_property
-    def exposed(self) -> Exposed:
+    def collectives(self) -> Collectives:
         """R of any span, by kind and index of the width."""
-        return Exposed(self.reduce, self.hides[:, None], self.reduce_base, self.gather_base)
+        sums = Exposed(self.reduce, self.hides[:, None], self.reduce_base)
+        gathers = Exposed(self.gather, self.gather_hides[:, None], self.gather_base) if self.gather.any() else None
+        return Collectives(sums, gathers, everywhere=self.objective == "period")
 
     @cached_property
     def received_at(self) -> Array:
@@ -246,7 +248,7 @@ class AllocationTables(LayerTables):
 
     def reductions(self, kind: int, w: Indices, starts: Indices, ends: Indices) -> Array:
         """R of stages on layers start … end − 1; ``w`` is the index of the width. Shapes broadcast."""
-        return self.exposed((kind, w), starts, ends)
+        return self.collectives((kind, w), starts, ends)
 
     def endings(self, kind: int, w: Indices, starts: Indices, ends: Indices) -> Array:
         """E of stages, their gradient reduction and update; see `reductions`."""
@@ -268,7 +270,7 @@ class AllocationTables(LayerTables):
     def largest(self) -> int:
         """An upper bound on the objective of every allocation, and on every intermediate sum."""
         work = int((2 * self.forward + self.backward).max(axis=0).sum(dtype=object))
-        ends = int((self.update + self.reduce).max(axis=(0, 1)).sum(dtype=object))
+        ends = int((self.update + self.reduce + self.gather).max(axis=(0, 1)).sum(dtype=object))
         ends += sum(int(once.max()) for once in (self.reduce_base, self.gather_base, self.second_ending))
         sends = 2 * int((self.send + self.send_back).max(axis=(0, 1, 2)).sum(dtype=object)) if self.layers > 1 else 0
         latency = 2 * self.layers * int(self.latency.max())

@@ -1,4 +1,4 @@
-r"""Exposed reduction: what a stage still has to sum of its gradients when its last backward has ended.
+r"""Exposed collectives: what a stage still has to sum of its gradients when its last backward has ended.
 
 A last backward runs through the layers of a stage from the last to the first. The gradients of a layer can be summed as
 soon as it has gone through that layer, one layer after the other on one ring::
@@ -20,7 +20,11 @@ The base is the part of a sum's time that does not depend on bytes. It counts on
 layers a … l need at least one. So E is a lower bound on what is exposed, and exact for one layer. If nothing is hidden
 it is P + base. docs/bounds.md has the properties of E, with proofs.
 
-A gather behind the update may have a base too. Nothing hides it, so it is added where P(a, b) > 0.
+Replicas that update a share of the parameters each gather them at the begin of the next step, layer by layer, while the
+first forward runs. That is the same picture with time reversed: from left to right the layers 0 … 3, from right to left
+their gathers. So a first forward cannot begin before E(a, b), with p the gather of a layer and h its forward.
+`Collectives` adds this to the exposed sums. On other stages than the first, it has passed while tensors were on the
+way, or counts in no bound. In a long run (``period``) it counts on each stage.
 """
 
 import numpy as np
@@ -44,12 +48,11 @@ class Exposed:
     ----------
     reduce, hides : array of int, shape (..., n)
         p and h of each layer.
-    base, gather_base : array of int, shape (...)
+    base : array of int, shape (...)
     """
 
-    def __init__(self, reduce: Array, hides: Array, base: Array, gather_base: Array | int = 0) -> None:
+    def __init__(self, reduce: Array, hides: Array, base: Array) -> None:
         self._base, self._summed = base, sums_before(reduce)
-        self._gather_base = np.broadcast_to(gather_base, base.shape)
         self._hides = bool(hides.any())
         if not self._hides:
             return
@@ -70,14 +73,37 @@ class Exposed:
         self._most = np.stack(levels, axis=-2)
 
     def __call__(self, row: tuple[Indices, ...], a: Indices, b: Indices) -> Array:
-        """E of layers a … b − 1 on the row with these indices, and the base of a gather; shapes broadcast."""
-        behind = self._gather_base[row]
+        """E of layers a … b − 1 on the row with these indices; shapes broadcast."""
         if not self._hides:
             summed: Array = self._summed[(*row, b)] - self._summed[(*row, a)]
-            return summed + np.where(summed > 0, self._base[row] + behind, 0)
+            return summed + np.where(summed > 0, self._base[row], 0)
         first = self._first[(*row, a)]
         reduces = first < b
         first = np.where(reduces, first, 0)
         k = self._power[np.where(reduces, b - first, 1)]
         most = np.maximum(self._most[(*row, k, first)], self._most[(*row, k, b - 2**k)])
-        return np.where(reduces, np.maximum(self._base[row] + most - self._ahead[(*row, a)], 0) + behind, 0)
+        return np.where(reduces, np.maximum(self._base[row] + most - self._ahead[(*row, a)], 0), 0)
+
+
+class Collectives:
+    """R of any spans, on rows of devices: what their sums leave exposed, and what their gathers do.
+
+    Parameters
+    ----------
+    sums : Exposed
+    gathers : Exposed or None
+        None if nothing is gathered.
+    everywhere : bool
+        Gathers count on every stage, not on the first one only.
+    """
+
+    def __init__(self, sums: Exposed, gathers: Exposed | None, everywhere: bool) -> None:
+        self._sums, self._gathers, self._everywhere = sums, gathers, everywhere
+
+    def __call__(self, row: tuple[Indices, ...], a: Indices, b: Indices) -> Array:
+        """R of layers a … b − 1 on the row with these indices; shapes broadcast."""
+        found = self._sums(row, a, b)
+        if self._gathers is None:
+            return found
+        gathers = self._gathers(row, a, b)
+        return found + (gathers if self._everywhere else np.where(np.equal(a, 0), gathers, 0))

@@ -43,11 +43,12 @@ class LayerTables:
         Time that the layer's gradients add to the all-reduce among the replicas of its stage.
     reduce_base : array of int, one number per row
         Time of that all-reduce that does not depend on bytes; it counts for stages with a layer of ``reduce`` > 0.
-    gather_base : array of int, one number per row
-        Such a time of a gather behind the update; it counts for the same stages, and no backward hides it.
     hides : array of int
         h: part of the layer's last backward beside which gradients of layers behind it on the stage may be summed
         (`exposed`). If it is 0 everywhere, the all-reduce begins when the last backward has ended.
+    gather, gather_base, gather_hides : array of int
+        The same of parameters that are gathered at the begin of a step: the first forward of a layer hides gathers of
+        layers behind it on the stage.
     resident : array of int
         P: bytes that stay for the whole step: parameters, gradients, optimizer state.
     saved, output : array of int
@@ -70,8 +71,10 @@ class LayerTables:
     update: Array = LEFT_OUT
     reduce: Array = LEFT_OUT
     reduce_base: Array = LEFT_OUT
-    gather_base: Array = LEFT_OUT
     hides: Array = LEFT_OUT
+    gather: Array = LEFT_OUT
+    gather_base: Array = LEFT_OUT
+    gather_hides: Array = LEFT_OUT
     resident: Array = LEFT_OUT
     saved: Array = LEFT_OUT
     output: Array = LEFT_OUT

@@ -44,8 +44,8 @@ def largest(problem: PartitionTables) -> int:
     """
     again = np.where(problem.bytes.useful, problem.forward, 0)
     tables = [problem.forward, problem.backward + again, problem.update]
-    tables += [problem.reduce] if problem.weight is None else [problem.reduce, problem.weight]
-    # Every stage may pay the bases of its reduction and its gather, and its part of each tie.
+    tables += [problem.reduce, problem.gather, *([] if problem.weight is None else [problem.weight])]
+    # Every stage may pay the bases of its sums and of its gathers, and its part of each tie.
     tied = sum(sum(tie.update) + sum(tie.reduce) + sum(tie.home) for tie in problem.ties)
     once = problem.stages * int((problem.reduce_base + problem.gather_base).max()) + tied
     work = sum(int(table.max(axis=0).sum(dtype=object)) for table in tables)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeplan_formulations.common.layer_tables import Array
-from pipeplan_formulations.common.mip.exposed import exposed_reduction
+from pipeplan_formulations.common.mip.exposed import exposed_collectives
 from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.common.scaling import Scale
 from pipeplan_formulations.partition.instance import ChainPartition
@@ -85,29 +85,37 @@ def _link_times(model: PartitionModel, problem: ChainPartition, scale: Scale, na
 def _reduction(
     model: PartitionModel, problem: ChainPartition, scale: Scale, s: int, on: Membership, tie_flags: TieFlags
 ) -> Expression:
-    """R_s: what is exposed of the layers' reduction, the base of a gather, and the parts of ties that are split.
-
-    If nothing is hidden, the first is the sum over the layers, and the base if one of them reduces.
-    """
-    total, base = Expression({}), int(problem.gather_base[s])
-    if problem.hides[s].any():
-        inside = [on(s, layer) for layer in range(problem.layers)]
-        reduce, hides = problem.reduce[s].tolist(), problem.hides[s].tolist()
-        total = exposed_reduction(model, inside, reduce, hides, int(problem.reduce_base[s]), scale.unit)
-    elif problem.reduce.any():
-        rounded = scale.down(problem.reduce[s])
-        total = model.over_stage(s, np.insert(np.cumsum(rounded), 0, 0))
-        base += int(problem.reduce_base[s])
-    base, some = scale.down(base), problem.reduce[s] > 0
-    if base and some.all():
-        total += base
-    elif base and some.any():
-        total += base * model.largest([on(s, int(i)) for i in np.flatnonzero(some)])
+    """R_s: what is exposed of the layers' sums and gathers, and the parts of ties that are split."""
+    total = _exposed(model, s, on, problem.reduce[s], problem.hides[s], int(problem.reduce_base[s]), scale)
+    if s == 0 or problem.objective == "period":
+        base = int(problem.gather_base[s])
+        total += _exposed(model, s, on, problem.gather[s], problem.gather_hides[s], base, scale)
     for tie in problem.ties:
         copy, home = scale.down(tie.reduce[s]), scale.down(tie.home[s])
         total += copy * tie_flags.has_copy(tie, s) if copy else 0
         total += home * tie_flags.is_home(tie, s) if home else 0
     return model.define(total)
+
+
+def _exposed(
+    model: PartitionModel, s: int, on: Membership, times: Array, hides: Array, base: int, scale: Scale
+) -> Expression:
+    """What is exposed of collectives that take ``times`` for each layer, and ``base``.
+
+    If nothing is hidden, it is the sum over the layers, and the base if one of them has a time.
+    """
+    some = times > 0
+    if not some.any():
+        return Expression({})
+    if hides.any():
+        inside = [on(s, layer) for layer in range(len(times))]
+        return exposed_collectives(model, inside, times.tolist(), hides.tolist(), base, scale.unit)
+    total, base = model.over_stage(s, np.insert(np.cumsum(scale.down(times)), 0, 0)), scale.down(base)
+    if base and some.all():
+        total += base
+    elif base:
+        total += base * model.largest([on(s, int(i)) for i in np.flatnonzero(some)])
+    return total
 
 
 def _bottleneck(

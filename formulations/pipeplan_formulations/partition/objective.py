@@ -160,7 +160,7 @@ def stage_per_sample(problem: Terms, count: int, time: Nanoseconds, once: Nanose
 
 def reductions(problem: PartitionTables, s: Array, a: Array, b: Array) -> Array:
     """R_s of the stages s on layers a … b − 1; arrays that broadcast."""
-    result = problem.exposed((s,), a, b)
+    result = problem.collectives((s,), a, b)
     for tie in problem.ties:
         result = result + np.array(tie.reduce)[s] * tie.has_copy(a, b) + np.array(tie.home)[s] * tie.is_home(a, b)
     return result

@@ -143,7 +143,7 @@ def _ending(problem: ChainPartition, s: int, begins: Array, ends: Array, closed:
     """E_s of the open spans, 0 in closed ones; the number 0 if it is 0 everywhere."""
     update = problem.prefix["update"][s]
     ending = update[ends] - update[begins]
-    if problem.reduce.any() or problem.ties:
+    if problem.reduce.any() or problem.gather.any() or problem.ties:
         stage = np.array(s)
         ending = ending + reductions(problem, stage, begins, ends) + copies_update(problem, stage, begins, ends)
     ending = np.where(closed, 0, ending)

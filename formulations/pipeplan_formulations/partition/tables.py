@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan_formulations.common.exposed import Exposed
+from pipeplan_formulations.common.exposed import Collectives, Exposed
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables, sums_before
 from pipeplan_formulations.common.objective import Objective
 from pipeplan_formulations.common.recomputation import shared_recomputation
@@ -66,7 +66,8 @@ class PartitionTables(LayerTables):
 
     # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
     SHAPES: ClassVar = {
-        **dict.fromkeys(("forward", "backward", "weight", "update", "reduce", "hides", "where"), ("Sn",)),
+        **dict.fromkeys(("forward", "backward", "weight", "update", "where"), ("Sn",)),
+        **dict.fromkeys(("reduce", "hides", "gather", "gather_hides"), ("Sn",)),
         **dict.fromkeys(("send", "send_back", "link"), ("Lc",)),
         "recomputable": ("n",),
         "cuts": ("c",),
@@ -128,9 +129,11 @@ class PartitionTables(LayerTables):
         return {name: sums_before(table) for name, table in tables.items()}
 
     @cached_property
-    def exposed(self) -> Exposed:
+    def collectives(self) -> Collectives:
         """R_s without ties, of any span of stage s."""
-        return Exposed(self.reduce, self.hides, self.reduce_base, self.gather_base)
+        sums = Exposed(self.reduce, self.hides, self.reduce_base)
+        gathers = Exposed(self.gather, self.gather_hides, self.gather_base) if self.gather.any() else None
+        return Collectives(sums, gathers, everywhere=self.objective == "period")
 
     @cached_property
     def through(self) -> tuple[Counts, ...]:

@@ -35,6 +35,7 @@ _FIELDS: Mapping[Kind, str] = {
     Kind.WEIGHT_GRADIENT: "weight_gradient",
     Kind.REDUCE: "reduce",
     Kind.UPDATE: "update",
+    Kind.GATHER: "gather",
 }
 
 
@@ -42,12 +43,15 @@ _FIELDS: Mapping[Kind, str] = {
 class Bucket:
     """Gradients of some neighbouring layers of a stage, summed in one collective while the last backward still runs.
 
+    Or their parameters, gathered in one collective while the first forward runs: the same with time reversed.
+
     Attributes
     ----------
     layers : int
-        Number of layers. A stage's first bucket has its last layers. 0 is the sum of weights that stages share.
+        Number of layers. A stage's first bucket has its last layers. 0 are weights that stages share.
     ready : int
-        Nanoseconds before the end of the last backward at which the gradients are complete.
+        Nanoseconds before the end of the last backward at which the gradients are complete, or behind the begin of the
+        first forward at which the parameters are needed.
     time : int
         Nanoseconds that the collective takes.
     """
@@ -58,7 +62,10 @@ class Bucket:
 
 
 def exposed(buckets: Sequence[Bucket]) -> int:
-    """Return the nanoseconds from the end of the last backward to the end of the last sum."""
+    """Return the nanoseconds from the end of the last backward to the end of the last sum.
+
+    So long before the begin of the first forward must gathers begin, which come in the opposite order.
+    """
     end: int | None = None
     for bucket in buckets:
         end = (-bucket.ready if end is None else max(end, -bucket.ready)) + bucket.time
@@ -90,10 +97,13 @@ class Stage:
         Bytes allocated only while an action of this stage runs.
     forward_workspace : int or None
         The same for a forward, where a backward needs more because it recomputes layers; None if both are equal.
+    gather : int
+        Time for which the first forwards of a step wait at its begin, while replicas send each other the parameters
+        that each of them has updated. With ``gather_buckets`` it is the part of it that those forwards do not hide.
     buckets : tuple of Bucket
         In the order in which they are summed. Without any, all gradients are summed behind the last backward.
-    gather : int
-        The part of ``update`` in which replicas send each other the parameters that each of them has updated.
+    gather_buckets : tuple of Bucket
+        In the opposite order of that in which they are gathered. Without any, all is gathered before the first forward.
     """
 
     forward: Times
@@ -107,8 +117,9 @@ class Stage:
     held_after_input_gradient: int | None = None
     workspace: int = 0
     forward_workspace: int | None = None
-    buckets: tuple[Bucket, ...] = ()
     gather: int = 0
+    buckets: tuple[Bucket, ...] = ()
+    gather_buckets: tuple[Bucket, ...] = ()
 
     @property
     def slices(self) -> int:
@@ -145,8 +156,9 @@ class Stage:
             weight_gradient=times(Kind.WEIGHT_GRADIENT),
             reduce=duration(Kind.REDUCE, 0),
             update=duration(Kind.UPDATE, 0),
-            gather=0,
+            gather=duration(Kind.GATHER, 0),
             buckets=(),
+            gather_buckets=(),
         )
 
     @property
@@ -212,6 +224,16 @@ class Pipeline:
     def replicas(self) -> tuple[int, ...]:
         """Number of replicas of each stage."""
         return tuple(len(devices) for devices in self.placement)
+
+    @property
+    def begins(self) -> tuple[int, ...]:
+        """For each stage the nanoseconds of a step before which none of its actions begins."""
+        return tuple(stage.gather for stage in self.stages)
+
+    def without_gathers(self) -> "Pipeline":
+        """Return the pipeline with all parameters in place when a step begins."""
+        stages = tuple(replace(stage, gather=0, gather_buckets=()) for stage in self.stages)
+        return replace(self, stages=stages) if any(self.begins) else self
 
     @cached_property
     def periods(self) -> tuple[int, ...]:

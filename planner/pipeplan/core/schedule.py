@@ -20,7 +20,10 @@ from pipeplan_formulations.common.dependencies import OF_MICRO_BATCHES, Part
 
 
 class Kind(StrEnum):
-    """Kind of an action: forward, backward (joined or split), reduction, update."""
+    """Kind of an action: forward, backward (joined or split), reduction, update, gather.
+
+    A gather of parameters precedes a device's list; it is not in it.
+    """
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -28,13 +31,14 @@ class Kind(StrEnum):
     WEIGHT_GRADIENT = "W"
     REDUCE = "R"
     UPDATE = "U"
+    GATHER = "G"
 
     __hash__ = str.__hash__  # an Enum has its own, slower and at odds with str.__eq__
 
     @property
     def per_micro_batch(self) -> bool:
-        """False for the reduction and the update, which run once per step."""
-        return self not in (Kind.REDUCE, Kind.UPDATE)
+        """False for the reduction, the update and the gather, which run once per step."""
+        return self not in (Kind.REDUCE, Kind.UPDATE, Kind.GATHER)
 
     @property
     def part(self) -> Part:

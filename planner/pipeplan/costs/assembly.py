@@ -70,7 +70,7 @@ def _transfers(
     return tuple(transfer(cluster, source[m % len(source)], target[m % len(target)], size) for m in range(period))
 
 
-TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "gather", "reduce")
+TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "reduce")
 SUMMED = (*TIMES, "resident", "saved")
 LARGEST = ("workspace", "forward_workspace")
 
@@ -109,12 +109,11 @@ def _stage(
         Numbers of layers of its buckets; None for the best ones.
     """
     s, a, b = span
-    forward, backward, input_gradient, weight_gradient, update, gather, reduce, resident, saved = totals
+    forward, backward, input_gradient, weight_gradient, update, reduce, resident, saved = totals
     workspace, forward_workspace = most
     copies = chain.copies(a, b)
     reduce, buckets = _reduction(chain, span, sums, reduce + int(chain.reduce_base[s]) if reduce else 0, sizes)
-    gather += sum(int(shared.gather[s]) for shared in copies)
-    base = int(chain.gather_base[s]) if gather else 0
+    gather, gather_buckets = _gather(chain, span, sum(int(shared.gather[s]) for shared in copies))
     received = int(chain.boundary[s - 1, a - 1]) if a else 0
     # Recomputed layers: added time, bytes not stored, bytes rebuilt while the backward runs.
     repeated = sum(int(chain.forward[s, i]) for i in again)
@@ -125,15 +124,31 @@ def _stage(
         backward=backward + repeated,
         input_gradient=input_gradient + repeated,
         weight_gradient=weight_gradient,
-        update=update + sum(int(shared.update[s]) for shared in copies) + base,
-        gather=gather + base,
+        update=update + sum(int(shared.update[s]) for shared in copies),
+        gather=gather,
         reduce=reduce,
         resident=resident + sum(int(shared.resident[s]) for shared in copies),
         held=saved + received - freed,
         workspace=max(workspace, *rebuilt, 0),
         forward_workspace=forward_workspace,
         buckets=buckets,
+        gather_buckets=gather_buckets,
     )
+
+
+def _gather(chain: Chain, span: tuple[int, int, int], copies: int) -> tuple[int, tuple[Bucket, ...]]:
+    """Return for how long a stage's first forwards wait for parameters, in nanoseconds, and the buckets of gathers.
+
+    ``copies``: nanoseconds of the gathers of weights that other stages have too. They come before all others.
+    """
+    s, a, b = span
+    times, hides, base = chain.gather[s, a:b].tolist(), chain.gather_hides[s, a:b].tolist(), int(chain.gather_base[s])
+    if not any(times) or not any(hides):
+        return sum(times) + base * any(times) + copies, ()
+    buckets = best_buckets(tuple(times), tuple(hides), base)
+    if copies:
+        buckets = (*buckets, Bucket(0, 0, copies))
+    return exposed(buckets), buckets
 
 
 def _reduction(

@@ -37,7 +37,7 @@ class SharedWeights:
     optimizer, update : array, shape (S,)
         Bytes of optimiser state and nanoseconds of the optimiser step of a copy on each stage's device.
     gather : array, shape (S,)
-        The part of ``update`` in which replicas send each other what they have updated.
+        Nanoseconds in which the replicas of a copy send each other what they have updated, at the begin of a step.
     reduced : array, shape (S,)
         Nanoseconds that these weights contribute to the all-reduce of the first layer's own stage.
     together : array, shape (S,)
@@ -71,9 +71,10 @@ class SharedWeights:
         found: Array = np.maximum(together - self.reduced, 0)
         return found
 
-    def as_tie(self) -> Tie:
-        """Convert to a tie of the partition problem."""
-        rows = (self.resident, self.update, self.together, self.home(self.together))
+    def as_tie(self, gathers: bool) -> Tie:
+        """Convert to a tie of the partition problem. ``gathers``: updates include the gather."""
+        update = self.update + self.gather if gathers else self.update
+        rows = (self.resident, update, self.together, self.home(self.together))
         return Tie(self.layers, *(tuple(row.tolist()) for row in rows))
 
     def select(self, rows: list[int]) -> "SharedWeights":
@@ -111,8 +112,6 @@ class Chain(LayerTables):
         Static bytes: the sum of these three.
     forward_workspace : array
         The part of ``workspace`` that the layer's forward needs (see `pipeplan.core.pipeline.Stage`).
-    gather : array
-        The part of ``update`` in which replicas send each other what they have updated.
     boundary : array
         Bytes over each cut on each link, in either direction, as the kind of device before the link has them.
     send, latency : array
@@ -135,7 +134,7 @@ class Chain(LayerTables):
     # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
     SHAPES: ClassVar = {
         **dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient", "update"), ("Sn",)),
-        **dict.fromkeys(("reduce", "gather", "hides"), ("Sn",)),
+        **dict.fromkeys(("reduce", "hides", "gather", "gather_hides"), ("Sn",)),
         **dict.fromkeys(("weights", "gradients", "optimizer", "resident"), ("Sn",)),
         **dict.fromkeys(("saved", "output", "workspace", "forward_workspace"), ("Sn",)),
         **dict.fromkeys(("parameters", "recomputable"), ("n",)),
@@ -154,7 +153,6 @@ class Chain(LayerTables):
     gradients: Array = LEFT_OUT
     optimizer: Array = LEFT_OUT
     forward_workspace: Array = LEFT_OUT
-    gather: Array = LEFT_OUT
     boundary: Array = LEFT_OUT
     busiest: tuple[tuple[int, tuple[int, ...]], ...]
     runtime: Array = LEFT_OUT

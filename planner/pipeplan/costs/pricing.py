@@ -125,13 +125,14 @@ class Prices:
             sizes = _array([whole, whole - size])
             reduced = [int(a - b) for a, b in (self.summing(ring).times(sizes) for ring in rings)]
             gather = np.concatenate([self.gather(ring, sizes[:1] - sizes[1:]) for ring in rings])
+            base = _array([self.gather_base(ring) for ring in rings])
             found.append(
                 SharedWeights(
                     layers=layers,
                     parameters=size,
                     optimizer=-(-state // shares),
-                    update=-(-updates // shares) + gather,
-                    gather=gather,
+                    update=-(-updates // shares),
+                    gather=gather + base,
                     reduced=np.maximum(_array(reduced), 0),
                     together=least_together(
                         self.cluster, groups, size, ends=(0, len(index) - 1) == (first, layers[-1])
@@ -206,7 +207,7 @@ class Prices:
 
     @property
     def _gathers(self) -> bool:
-        """True if replicas gather parameters in the update; the bottleneck has none, so there the sum counts both."""
+        """True if replicas gather parameters in the next step; the bottleneck has none: there the sum counts both."""
         return self.job.level > 0 and self.job.objective is not Objective.BOTTLENECK
 
     @staticmethod
@@ -217,7 +218,7 @@ class Prices:
         return unit.times(sizes) + np.where(sizes > 0, unit.base + overhead, 0)
 
     def summing(self, ring: Collective) -> Collective:
-        """The part of an all-reduce that sums gradients; the rest of it may come with the update, see `gather`."""
+        """The part of an all-reduce that sums gradients; the rest may come at the begin of a step, see `gather`."""
         return ring.one_way if self._gathers else ring
 
     def reduce(self, ring: Collective) -> Array:
@@ -231,22 +232,33 @@ class Prices:
 
     def gather(self, ring: Collective, sizes: Array) -> Array:
         """Nanoseconds in which replicas send each other so many updated bytes, without `gather_base`."""
-        if self.job.level == SHARDED:
-            return self._each(ring, sizes)
         return ring.one_way.times(sizes) if self._gathers and self.job.level == 1 else np.zeros_like(sizes)
+
+    def first_gathers(self, kind: DeviceKind, micro_batch: int, ring: Collective) -> tuple[Array, Array]:
+        """Nanoseconds of each layer's gather at the begin of a step, and of what hides other gathers: each (n,).
+
+        At level 2 the first forward gathers one unit ahead. What is exposed of that is hidden by nothing else.
+        """
+        forward, nothing = self.table(kind, micro_batch).forward, np.zeros_like(self.parameters)
+        beside = self._beside and kind.hides_collectives
+        if self.job.level != SHARDED:
+            gather = self.gather(ring, self.parameters)
+            return gather, forward if beside and gather.any() else nothing
+        units = np.flatnonzero(self.parameters)
+        return forward_pass(forward, self._each(ring, self.parameters), units, beside) - forward, nothing
 
     def gather_base(self, ring: Collective) -> int:
         """Nanoseconds of a gather that do not depend on bytes."""
         return ring.one_way.base if self._gathers and self.job.level == 1 else 0
 
-    def update(self, table: Table, ring: Collective) -> Array:
-        """Nanoseconds of each layer's optimiser step on one of the ring's replicas, without `gather`; shape (n,)."""
-        return -(-table.update // self.shares(ring.replicas))
+    def update(self, table: Table, replicas: int) -> Array:
+        """Nanoseconds of each layer's optimiser step on one of so many replicas; shape (n,)."""
+        return -(-table.update // self.shares(replicas))
 
-    def least_update(self, table: Table, among: Sequence[Collective]) -> Array:
-        """The least that `update` and `gather` take together, over some rings; shape (n,)."""
-        least: Array = np.minimum.reduce([self.update(table, r) + self.gather(r, self.parameters) for r in among])
-        return least
+    def least_gathers(self, kind: DeviceKind, micro_batch: int, among: Sequence[Collective]) -> tuple[Array, Array]:
+        """The least of `first_gathers` over some rings."""
+        gathers, hides = zip(*(self.first_gathers(kind, micro_batch, ring) for ring in among), strict=True)
+        return np.minimum.reduce(gathers), np.maximum.reduce(hides)
 
     def least_reduce(self, among: Sequence[Collective]) -> Array:
         """The least time in which some rings sum each layer's gradients, without `least_base`; shape (n,)."""
@@ -287,7 +299,7 @@ class Prices:
             for own, sizes in zip(links, boundary, strict=True)
         ]
         around = rings(self.cluster, groups)
-        gather = np.stack([self.gather(ring, self.parameters) for ring in around])
+        gathers = [self.first_gathers(group[0].kind, micro_batch, r) for group, r in zip(groups, around, strict=True)]
         passes = [self.passes(group[0].kind, micro_batch, ring) for group, ring in zip(groups, around, strict=True)]
         workspace = np.stack(
             [self.with_buffers(table.workspace, ring.replicas) for table, ring in zip(tables, around, strict=True)]
@@ -305,8 +317,9 @@ class Prices:
             backward=np.stack([backward for _, backward in passes]),
             input_gradient=rows("input_gradient"),
             weight_gradient=rows("weight_gradient"),
-            update=np.stack([self.update(table, ring) for table, ring in zip(tables, around, strict=True)]) + gather,
-            gather=gather,
+            update=np.stack([self.update(table, ring.replicas) for table, ring in zip(tables, around, strict=True)]),
+            gather=np.stack([gather for gather, _ in gathers]),
+            gather_hides=np.stack([hides for _, hides in gathers]),
             gather_base=_array([self.gather_base(ring) for ring in around]),
             parameters=self.parameters,
             weights=np.stack([self.weights(ring.replicas) for ring in around]),

@@ -20,9 +20,12 @@ from pipeplan.io.schema import Count, Items, Strict, Whole, check, listing
 from pipeplan.io.text import json_text, parse_data, read_text
 from pipeplan.simulate.claims import validate_claims
 
-FORMAT = "pipeplan-plan/3"
-OLDER = ("pipeplan-plan/2",)
-"""Formats that are read as well. Version 2 has no buckets: gradients are summed behind the last backward."""
+FORMAT = "pipeplan-plan/4"
+OLDER = ("pipeplan-plan/3", "pipeplan-plan/2")
+"""Formats that are read as well.
+
+In version 3 updates include gathers. Version 2 has no buckets: gradients are summed behind the last backward.
+"""
 
 
 class MemoryEntry(Strict):
@@ -80,14 +83,15 @@ class StageEntry(Strict):
     input_gradient: Whole = 0
     weight_gradient: Whole = 0
     update: Whole = 0
-    gather: Whole = 0
     reduce: Whole = 0
+    gather: Whole = 0
     resident: Whole = 0
     held: Whole = 0
     held_after_input_gradient: Whole | None = None
     workspace: Whole = 0
     forward_workspace: Whole | None = None
     buckets: Items[BucketEntry] = ()
+    gather_buckets: Items[BucketEntry] = ()
 
 
 class TransferEntry(Strict):
@@ -115,7 +119,7 @@ class PipelineEntry(Strict):
 class PlanFile(Strict):
     """Schema of a plan file."""
 
-    format: Literal["pipeplan-plan/3", "pipeplan-plan/2"]
+    format: Literal["pipeplan-plan/4", "pipeplan-plan/3", "pipeplan-plan/2"]
     model: str
     fingerprint: str
     cluster: str
@@ -221,7 +225,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         ranks=file.ranks,
         step_time=file.step_time,
         bound=file.bound,
-        pipeline=_pipeline(file.pipeline),
+        pipeline=_pipeline(file.pipeline, gathers=file.format == FORMAT),
         zero=file.zero or int(file.zero1),
         period=file.period,
     )
@@ -280,15 +284,21 @@ def _stage(entry: PlanStageEntry) -> PlanStage:
     return PlanStage(memory=MemoryParts(**_fields(entry.memory)), shares=shares, **_fields(entry, "memory", "shares"))
 
 
-def _pipeline(entry: PipelineEntry) -> Pipeline:
+def _pipeline(entry: PipelineEntry, gathers: bool) -> Pipeline:
     return Pipeline(
-        stages=tuple(
-            Stage(buckets=tuple(Bucket(**_fields(each)) for each in stage.buckets), **_fields(stage, "buckets"))
-            for stage in entry.stages
-        ),
+        stages=tuple(_times(stage, gathers) for stage in entry.stages),
         transfers=tuple(tuple(Transfer(**_fields(transfer)) for transfer in row) for row in entry.transfers),
         returns=tuple(tuple(Transfer(**_fields(transfer)) for transfer in row) for row in entry.returns),
         **_fields(entry, "stages", "transfers", "returns"),
+    )
+
+
+def _times(entry: StageEntry, gathers: bool) -> Stage:
+    return Stage(
+        gather=entry.gather if gathers else 0,
+        buckets=tuple(Bucket(**_fields(each)) for each in entry.buckets),
+        gather_buckets=tuple(Bucket(**_fields(each)) for each in entry.gather_buckets),
+        **_fields(entry, "gather", "buckets", "gather_buckets"),
     )
 
 

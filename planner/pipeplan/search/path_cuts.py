@@ -17,6 +17,9 @@ is ready, so a path may change replicas there:
 Transfers between different pairs of replicas may differ. A path counts the shortest transfer of its boundary, which
 keeps it a bound. Where ``surplus`` gives the additional time of each pair, the path counts this, too.
 
+Paths are those of a step in which all parameters are in place, so they begin with a forward of stage 0. What that waits
+for gathers is part of the partition problem's R_0.
+
 Index: (6) → `path_cut`, `find_path_cut`; counts of a path → `read_path`.
 """
 
@@ -115,6 +118,7 @@ def find_path_cut(
     PlanError
         As in `path_cut` and `pipeplan.simulate.simulate`.
     """
+    pipeline = pipeline.without_gathers()
     return as_cut(longest_path(schedule, pipeline, share=False, to=to), pipeline, schedule, surplus)
 
 

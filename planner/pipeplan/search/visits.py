@@ -90,6 +90,7 @@ def find_visited_path(
 
     ``surplus`` and ``to``: see `path_cuts.find_path_cut`.
     """
+    pipeline = pipeline.without_gathers()
     critical = longest_path(schedule, pipeline, share=False, to=to)
     cut = as_cut(critical, pipeline, schedule, surplus)
     shares = [sum(action.kind is Kind.FORWARD for action in order) for order in schedule.orders]

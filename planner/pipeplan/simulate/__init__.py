@@ -15,7 +15,8 @@ A device runs its list in order, one action at a time. The other dependencies of
 
 Micro-batch m of a stage with r replicas runs on replica m mod r, and each pair of replicas has a transfer of its own. R
 is a collective: it begins on all replicas of a stage when the last of them has reached it, and takes equally long on
-each. Stages that hold copies of the same weights (`Pipeline.tied`) begin theirs together.
+each. Stages that hold copies of the same weights (`Pipeline.tied`) begin theirs together. Where the replicas of a stage
+gather parameters, their lists begin when that has ended.
 
 A link resource that several transfers share serves them in order of readiness. A transfer that needs two resources (the
 network cards of two nodes) uses both at the same time.
@@ -34,7 +35,7 @@ from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.timeline import Span, Timeline, TransferSpan
 from pipeplan.simulate.long_run import earliest_starts, long_run
 from pipeplan.simulate.program import Program, build_program
-from pipeplan.simulate.results import critical_path, deadlock, memory_lines, spans, transfer_spans
+from pipeplan.simulate.results import critical_path, deadlock, gathers, memory_lines, spans, transfer_spans
 from pipeplan.simulate.run import Trace, run
 from pipeplan.simulate.structure import NOTHING
 
@@ -65,10 +66,10 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
     senders = [i for i, channel in enumerate(program.channel_of) if channel != NOTHING]
     ran = tuple(sorted(spans(program, trace, range(len(program.actions))), key=lambda span: span.start))
     return Timeline(
-        spans=ran,
+        spans=(*gathers(pipeline), *ran),
         transfers=tuple(sorted(transfer_spans(program, trace, senders), key=lambda span: span.start)),
         memory=memory_lines(ran, pipeline),
-        critical=critical_path(program, trace, range(pipeline.devices)),
+        critical=critical_path(program, trace, pipeline, range(pipeline.devices)),
     )
 
 
@@ -98,12 +99,10 @@ def period(schedule: Schedule, pipeline: Pipeline) -> int:
     alone = all(channel.alone for channel in program.channels)
     first = pipeline.placement[0]
     together = len(first) == 1 or any(action.kind is Kind.REDUCE and action.stage == 0 for action in program.actions)
+    starts = earliest_starts(pipeline)
     if not alone and not together:  # replicas of stage 0 may use links in different steps
         return max(_run(program).signals[: len(program.actions)])
-    earliest = [0] * pipeline.devices
-    for time, devices in reversed(list(zip(earliest_starts(pipeline), pipeline.placement, strict=True))):
-        for device in devices:
-            earliest[device] = time
+    earliest = [min((starts[s] for s in own), default=0) for own in pipeline.stages_on]
     lanes = (program.lanes[2 * device : 2 * device + 2] for device in range(pipeline.devices))
     last = [max((lane[-1] for lane in own if lane), default=NOTHING) for own in lanes]
 
@@ -111,7 +110,7 @@ def period(schedule: Schedule, pipeline: Pipeline) -> int:
         signals = _run(program, begin).signals
         return [0 if i == NOTHING else signals[i] for i in last]
 
-    return long_run(advance, first, earliest)
+    return long_run(advance, first, earliest, program.begins)
 
 
 def longest_path(
@@ -127,7 +126,7 @@ def longest_path(
         As in `simulate`.
     """
     devices = range(pipeline.devices) if to is None else pipeline.placement[to]
-    return critical_path(*_simulated(schedule, pipeline, share), devices)
+    return critical_path(*_simulated(schedule, pipeline, share), pipeline, devices)
 
 
 def _simulated(schedule: Schedule, pipeline: Pipeline, share: bool) -> tuple[Program, Trace]:

@@ -12,13 +12,13 @@
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, WHOLLY_SHARDED
-from pipeplan.core.pipeline import Transfer, exposed
-from pipeplan.core.plan import Plan
+from pipeplan.core.pipeline import Bucket, Transfer, exposed
+from pipeplan.core.plan import Plan, PlanStage
 from pipeplan.core.schedule import Kind
 from pipeplan.core.validate.memory import validate_memory
 from pipeplan.core.validate.plan import stage_claims
@@ -40,9 +40,7 @@ def validate_claims(plan: Plan) -> None:
     what = f"the plan for {plan.model!r}"
     refuse(what, [*_names(plan), *_places(plan), *_transfers(plan)])
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
-    refuse(
-        what, [*_lists(plan), *_buckets(plan), *_gathers(plan), *_memory(plan), *stage_claims(plan), *_step_time(plan)]
-    )
+    refuse(what, [*_lists(plan), *_buckets(plan), *_memory(plan), *stage_claims(plan), *_step_time(plan)])
     validate_memory(plan.schedule, plan.pipeline)
 
 
@@ -154,32 +152,32 @@ def _lists(plan: Plan) -> Iterator[str]:
 
 
 def _buckets(plan: Plan) -> Iterator[str]:
-    """Yield contradictions between a stage's buckets, its layers and its reduction."""
+    """Yield contradictions between a stage's buckets, its layers, its reduction and its gather."""
     for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
-        buckets = priced.buckets
-        if not buckets:
-            continue
-        layers, own = sum(bucket.layers for bucket in buckets), [bucket for bucket in buckets if bucket.layers]
-        if own and layers != len(stage.layers):
-            yield f"the buckets of stage {number} have {layers} layers; it has {len(stage.layers)}"
-        if any(a.ready < b.ready for a, b in pairwise(buckets)):
-            yield f"a bucket of stage {number} is ready before the one that is summed before it"
-        if buckets[0].ready > max(priced.total(Kind.BACKWARD), priced.total(Kind.WEIGHT_GRADIENT)):
-            yield f"a bucket of stage {number} is ready before the last backward begins"
-        if exposed(buckets) != priced.reduce:
-            yield (
-                f"the sums of stage {number} end {exposed(buckets)} ns behind its last backward by its buckets, and "
-                f"{priced.reduce} ns by its reduction"
-            )
-
-
-def _gathers(plan: Plan) -> Iterator[str]:
-    """Yield updates that contain more of a gather than they can."""
-    for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
-        if priced.gather > priced.update:
-            yield f"stage {number} gathers for {priced.gather} ns of an update of {priced.update} ns"
+        last_backward = max(priced.total(Kind.BACKWARD), priced.total(Kind.WEIGHT_GRADIENT))
+        what = f"sums of stage {number}", "summed", "behind its last backward", "reduction"
+        yield from _exposed(*what, stage, priced.buckets, last_backward, priced.reduce)
         if priced.gather and (stage.replicas == 1 or not plan.zero):
             yield f"stage {number} gathers, although its replicas share out nothing"
+        what = f"gathers of stage {number}", "needed", "before its first forward", "gather"
+        yield from _exposed(*what, stage, priced.gather_buckets, priced.total(Kind.FORWARD), priced.gather)
+
+
+def _exposed(
+    what: str, done: str, where: str, name: str, stage: PlanStage, buckets: Sequence[Bucket], most: int, time: int
+) -> Iterator[str]:
+    """Yield contradictions of some buckets beside a pass of ``most`` nanoseconds that leave ``time`` of it exposed."""
+    if not buckets:
+        return
+    layers = sum(bucket.layers for bucket in buckets)
+    if layers and layers != len(stage.layers):
+        yield f"the {what} have buckets of {layers} layers; it has {len(stage.layers)}"
+    if any(a.ready < b.ready for a, b in pairwise(buckets)):
+        yield f"the {what} have a bucket that is {done} out of turn"
+    if buckets[0].ready > most:
+        yield f"the {what} have a bucket that is {done} {buckets[0].ready} ns from the end of a pass of {most} ns"
+    if exposed(buckets) != time:
+        yield f"the {what} take {exposed(buckets)} ns {where} by its buckets, and {time} ns by its {name}"
 
 
 def _memory(plan: Plan) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline
-from pipeplan.core.schedule import Action, Schedule
+from pipeplan.core.schedule import Action, Kind, Schedule
 
 
 def check_actions(schedule: Schedule, pipeline: Pipeline) -> None:
@@ -17,6 +17,8 @@ def check_actions(schedule: Schedule, pipeline: Pipeline) -> None:
     for device, order in enumerate(schedule.orders):
         for action in order:
             stage = action.stage
+            if action.kind is Kind.GATHER:
+                raise PlanError(f"{action} on device {device}: a gather precedes the list; drop it")
             if stage >= stages:
                 raise PlanError(f"{action} on device {device}: the pipeline has stages 0 to {stages - 1} only")
             homes = pipeline.placement[stage]

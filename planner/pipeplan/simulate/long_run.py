@@ -1,6 +1,7 @@
 """The period of a schedule: the average time from step to step in a long run.
 
-Each device begins its list again when it has come to its end. Nothing else connects the steps::
+Each device begins its list again when it has come to its end, and has gathered its parameters. Nothing else connects
+the steps::
 
     stage 0   F F F F B   B   B   B R U F F F F B ...       the next forward of stage 0 follows its own update,
     stage 1     F   F B   F B   F B     R R R U F ...       while stage 1 still sums its gradients
@@ -26,10 +27,10 @@ MOST_STEPS = 16
 """Most steps that are simulated."""
 
 Advance = Callable[[Sequence[int]], Sequence[int]]
-"""Run one step: when each device ends it, given when each may begin it. Stage 0 begins at 0."""
+"""Run one step: when each device ends it, given when each may begin its list. Stage 0 begins at 0."""
 
 
-def long_run(advance: Advance, first: Sequence[int], earliest: Sequence[int]) -> int:
+def long_run(advance: Advance, first: Sequence[int], earliest: Sequence[int], gathers: Sequence[int]) -> int:
     """Return the nanoseconds from step to step in a long run, rounded up; never more than a step.
 
     Parameters
@@ -39,17 +40,26 @@ def long_run(advance: Advance, first: Sequence[int], earliest: Sequence[int]) ->
         Devices of stage 0.
     earliest : sequence of int
         For each device, a time before which no action of it begins in a step.
+    gathers : sequence of int
+        For each device, the nanoseconds from the end of its list to the begin of the next one.
     """
-    late, begun = (0,) * len(earliest), 0
+
+    def begins(ends: Sequence[int], turn: int) -> tuple[int, ...]:
+        """x, given when each device ends its list, and when stage 0 begins the next one."""
+        found = (end + gather - turn for end, gather in zip(ends, gathers, strict=True))
+        return tuple(time if time > least else 0 for time, least in zip(found, earliest, strict=True))
+
+    begin = min(gathers[device] for device in first)
+    late, begun = begins([0] * len(earliest), begin), 0
     seen: dict[tuple[int, ...], tuple[int, int]] = {}  # x, and the number of its step and when that begins
     step = 0
     for number in range(MOST_STEPS):
         seen[late] = number, begun
         ends = advance(late)
-        step = step or max(ends)
-        turn = min(ends[device] for device in first)
+        step = step or begin + max(ends)
+        turn = min(ends[device] + gathers[device] for device in first)
         begun += turn
-        late = tuple(end - turn if end - turn > least else 0 for end, least in zip(ends, earliest, strict=True))
+        late = begins(ends, turn)
         if late in seen:
             before, then = seen[late]
             return min(step, -(-(begun - then) // (number + 1 - before)))

@@ -37,11 +37,14 @@ class Program(Structure):
     channels : tuple of Channel
         Numbered as in ``channel_of``.
     overlap : Overlap
+    begins : tuple of int
+        Nanoseconds before which no action of each device begins: until its parameters are gathered.
     """
 
     durations: list[int]
     channels: tuple[Channel, ...]
     overlap: Overlap
+    begins: tuple[int, ...]
 
 
 def build_program(schedule: Schedule, pipeline: Pipeline, share: bool) -> Program:
@@ -59,6 +62,7 @@ def build_program(schedule: Schedule, pipeline: Pipeline, share: bool) -> Progra
         durations=_durations(structure, pipeline.stages),
         channels=_channels(pipeline, share, structure.crosses),
         overlap=pipeline.overlap,
+        begins=tuple(max((pipeline.begins[s] for s in own), default=0) for own in pipeline.stages_on),
     )
 
 

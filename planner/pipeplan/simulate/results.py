@@ -1,11 +1,11 @@
 """Results of a simulation: spans, transfers, the critical path, memory, and the description of a deadlock."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage
-from pipeplan.core.schedule import Kind
+from pipeplan.core.schedule import Action, Kind
 from pipeplan.core.timeline import Span, Step, TransferSpan
 from pipeplan.simulate.program import Program
 from pipeplan.simulate.run import UNKNOWN, Trace
@@ -21,6 +21,12 @@ def spans(program: Program, trace: Trace, numbers: Iterable[int]) -> list[Span]:
     return [Span(homes[i], 0, actions[i], starts[i], ends[i]) for i in numbers]
 
 
+def gathers(pipeline: Pipeline) -> Iterator[Span]:
+    """Yield the times in which devices wait for parameters at the begin of the step."""
+    for number, (time, devices) in enumerate(zip(pipeline.begins, pipeline.placement, strict=True)):
+        yield from (Span(device, 0, Action(Kind.GATHER, number), 0, time) for device in devices if time)
+
+
 def transfer_spans(program: Program, trace: Trace, numbers: Iterable[int]) -> list[TransferSpan]:
     """Return the times of the tensors that these actions sent."""
     n, found = len(program.actions), []
@@ -31,8 +37,10 @@ def transfer_spans(program: Program, trace: Trace, numbers: Iterable[int]) -> li
     return found
 
 
-def critical_path(program: Program, trace: Trace, devices: Iterable[int]) -> tuple[Span | TransferSpan, ...]:
-    """Return a longest chain of actions and transfers, in which each begins when its predecessor has ended.
+def critical_path(
+    program: Program, trace: Trace, pipeline: Pipeline, devices: Iterable[int]
+) -> tuple[Span | TransferSpan, ...]:
+    """Return a longest chain of gathers, actions and transfers, in which each begins when its predecessor has ended.
 
     It ends on one of these devices.
     """
@@ -62,7 +70,11 @@ def critical_path(program: Program, trace: Trace, devices: Iterable[int]) -> tup
             path.append(n + i)
     ran = iter(spans(program, trace, [i for i in path if i < n]))
     travelled = iter(transfer_spans(program, trace, [i - n for i in path if i >= n]))
-    return tuple(reversed([next(ran) if i < n else next(travelled) for i in path]))
+    chain = [next(ran) if i < n else next(travelled) for i in path]
+    first = program.homes[path[-1]]  # a path begins with an action
+    waits = (span for span in gathers(pipeline) if (span.device, span.end) == (first, trace.starts[path[-1]]))
+    chain += [span for span in [next(waits, None)] if span is not None]
+    return tuple(reversed(chain))
 
 
 def _cause(program: Program, trace: Trace, i: int, before: Sequence[int]) -> int:

@@ -50,14 +50,14 @@ class Trace:
 def run(program: Program, begin: Sequence[int] | None = None) -> Trace:
     """Run until no lane can move. Ties at a resource go to the lower device, then to list order.
 
-    ``begin`` has a time for each device from which on it is free; 0 by default.
+    ``begin`` has a time for each device from which on it is free; by default the program's.
     """
     n = len(program.actions)
     starts, left, gone = [UNKNOWN] * n, [UNKNOWN] * n, [UNKNOWN] * n
     signals = [UNKNOWN] * (2 * n)
     predecessor: dict[int, int] = {}
     reached = [0] * len(program.lanes)
-    free = [0] * len(program.lanes) if begin is None else [time for time in begin for _ in range(2)]
+    free = [time for time in (program.begins if begin is None else begin) for _ in range(2)]
     count = 1 + max((resource for channel in program.channels for resource in channel.resources), default=-1)
     resource_free, last_on_resource = [0] * count, [NOTHING] * count
     waiting: dict[int, int] = {}  # signal -> the lane that waits for it

@@ -109,8 +109,8 @@ def test_what_a_split_tie_costs() -> None:
     whole = 8 * MIB
     assert first.resident == 2 * (2 * whole + 2 * whole // 2)  # two layers; Adam's state is shared out
     assert last.resident == 2 * (2 * whole + 2 * whole)  # a layer and a copy
-    half = LINK.occupancy(whole // 2)  # of a layer's two rounds: the sum of a share, and the gather behind the update
-    assert (first.update, last.update) == (2 * 400 + first.gather, 800 + 800)
+    half = LINK.occupancy(whole // 2)  # of a layer's two rounds: the sum of a share, and the gather of the next step
+    assert (first.update, last.update) == (2 * 400, 800 + 800)
     assert (first.gather, last.gather) == (2 * half + LINK.latency, 0)
     third = -(-whole // 3)
     together = 4 * LINK.occupancy(third) + 4 * LINK.latency

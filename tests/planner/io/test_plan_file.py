@@ -42,7 +42,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     plan().save(tmp_path / "plan.json")
     assert Plan.load(str(tmp_path / "plan.json")) == plan()
     data = json.loads((tmp_path / "plan.json").read_text())
-    assert data["format"] == "pipeplan-plan/3"
+    assert data["format"] == "pipeplan-plan/4"
     assert data["schedule"]["orders"][0] == "0F0 0F1 0B0 0B1 0U"
 
 
@@ -51,6 +51,14 @@ def test_a_plan_of_version_2_has_no_buckets(tmp_path: Path) -> None:
     data = broken(format="pipeplan-plan/2")
     for stage in data["pipeline"]["stages"]:
         del stage["buckets"]
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    assert Plan.load(tmp_path / "plan.json") == plan()
+
+
+def test_a_plan_of_version_3_gathers_in_its_updates(tmp_path: Path) -> None:
+    """A file in which gathers are parts of updates takes as long as it was planned to."""
+    data = broken(format="pipeplan-plan/3")
+    data["pipeline"]["stages"][0]["gather"] = 1
     (tmp_path / "plan.json").write_text(json.dumps(data))
     assert Plan.load(tmp_path / "plan.json") == plan()
 

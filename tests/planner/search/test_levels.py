@@ -41,13 +41,14 @@ def test_each_level_keeps_less() -> None:
 
 
 def test_what_each_level_waits_for() -> None:
-    """A sum, or a gather, of a layer takes three rounds of 8 bytes; a backward takes 128 ns, an update 8 ns."""
+    """A sum, or a gather, of a layer takes three rounds of 8 bytes; a pass hides others, an update takes 8 ns."""
     work, sum_ = 4 * (MANY + 2 * MANY), 3 * 8
     assert answer(0)[0] == work + 2 * sum_ + 4 * 8  # the first layer's all-reduce is exposed
-    assert answer(1)[0] == work + sum_ + 4 * (2 + sum_)  # its sum is, and every gather
-    assert answer(2)[0] == work + sum_ + 4 * (2 + sum_)
+    assert answer(1)[0] == work + sum_ + sum_ + 4 * 2  # its gather is, and its sum
+    assert answer(2)[0] == work + sum_ + sum_ + 4 * 2
     assert answer(3)[0] == work + 2 * sum_ + sum_ + 4 * 2  # the first gather of either pass, and the last sum
     behind = {"overlap_reduction": False}
+    assert answer(1, **behind)[0] == work + 4 * sum_ + 4 * (2 + sum_)
     assert answer(2, **behind)[0] == work + 4 * sum_ + 4 * (2 + sum_)
     assert answer(3, **behind)[0] == work + 3 * 4 * sum_ + 4 * 2
 
@@ -106,10 +107,11 @@ def test_shared_weights_are_refused_from_level_2_on() -> None:
 
 
 def test_nobody_is_faster_with_fully_sharded_data_parallelism() -> None:
-    """Llama 3 8B on 64 H100, whatever its level: no plan of several stages reaches it, which is proved."""
+    """Llama 3 8B on 64 H100: level 1 on all of them hides its gathers better, and no plan of several stages does."""
     found = solve(load_model("llama3-8b"), load_cluster("64-h100"), 128, optimizer="adam", time_limit=30)
-    assert found.value == found.bound
-    assert found.value == found.baselines["fully-sharded"].value
+    assert found.gap < 0.001  # the bound counts the base of one bucket
+    assert (found.plan.zero, len(found.plan.stages)) == (1, 1)
+    assert found.value < found.baselines["fully-sharded"].value
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Linear model of the allocation problem with a fixed number of stages: rows of `depth_frame`, and rows for T."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeplan_formulations.allocation.instance import ChainAllocation
@@ -15,7 +16,8 @@ from pipeplan_formulations.allocation.terms import (
     stage_load,
     two_phase_delay,
 )
-from pipeplan_formulations.common.mip.exposed import exposed_reduction
+from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.common.mip.exposed import exposed_collectives
 from pipeplan_formulations.common.mip.model import Expression, LinearModel, sum_of
 from pipeplan_formulations.common.scaling import Scale
 
@@ -137,23 +139,29 @@ class _Objective(Frame):
         return total + self._reduction(s, kind, width)
 
     def _reduction(self, s: int, kind: int, width: int) -> Expression:
-        """R of stage s if it is of this mode, else 0, and the base of a gather.
-
-        If nothing is hidden, R is the sum over the layers, and the base if one of them has gradients to reduce.
-        """
+        """R of stage s if it is of this mode, else 0: what is exposed of its sums and gathers."""
         problem, w, on = self.problem, self.problem.widths.index(width), self.on[s][kind, width]
-        once, parts = int(problem.gather_base[kind, w]), Expression({})
-        if problem.hides[kind].any():
-            reduce, hides = problem.reduce[kind, w].tolist(), problem.hides[kind].tolist()
-            base, unit = int(problem.reduce_base[kind, w]), self.scale.unit
-            parts = unit * exposed_reduction(self.rows, on, reduce, hides, base, unit)
-        else:
-            parts = sum_of(int(problem.reduce[kind, w, i]) * on[i] for i in range(problem.layers))
-            once += int(problem.reduce_base[kind, w])
-        if not once:
+        found = self._exposed(on, problem.reduce[kind, w], problem.hides[kind], int(problem.reduce_base[kind, w]))
+        if s == 0 or problem.objective == "period":
+            base = int(problem.gather_base[kind, w])
+            found = found + self._exposed(on, problem.gather[kind, w], problem.gather_hides[kind], base)
+        return found
+
+    def _exposed(self, on: Sequence[Expression], times: Array, hides: Array, base: int) -> Expression:
+        """What is exposed of collectives that take ``times`` for each layer, and ``base``.
+
+        If nothing is hidden, it is the sum over the layers, and the base if one of them has a time.
+        """
+        if not times.any():
+            return Expression({})
+        if hides.any():
+            unit = self.scale.unit
+            return unit * exposed_collectives(self.rows, on, times.tolist(), hides.tolist(), base, unit)
+        parts = sum_of(int(time) * x for time, x in zip(times, on, strict=True))
+        if not base:
             return parts
         some = self.switch()
-        for i in range(problem.layers):
-            if problem.reduce[kind, w, i]:
-                self.at_least(some - on[i])
-        return parts + once * some
+        for time, x in zip(times, on, strict=True):
+            if time:
+                self.at_least(some - x)
+        return parts + base * some

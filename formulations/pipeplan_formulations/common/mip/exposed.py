@@ -1,12 +1,12 @@
-"""Rows for the exposed reduction E of a stage whose layers a model chooses (`common.exposed` has the formula)."""
+"""Rows for the exposed time E of a stage's collectives, if a model chooses its layers: see `common.exposed`."""
 
 from collections.abc import Sequence
 
 from pipeplan_formulations.common.mip.model import Expression, LinearModel
 
 
-def exposed_reduction(
-    model: LinearModel, inside: Sequence[Expression], reduce: Sequence[int], hides: Sequence[int], base: int, unit: int
+def exposed_collectives(
+    model: LinearModel, inside: Sequence[Expression], times: Sequence[int], hides: Sequence[int], base: int, unit: int
 ) -> Expression:
     """Add a time that is at least E of a stage, and E when minimised, in units of ``unit`` rounded down.
 
@@ -18,11 +18,11 @@ def exposed_reduction(
     ----------
     inside : sequence of Expression
         x of each layer.
-    reduce, hides : sequence of int
+    times, hides : sequence of int
         p and h of each layer.
     """
     later = Expression({})
-    for x, p, h in zip(reversed(inside), reversed(reduce), reversed(hides), strict=True):
+    for x, p, h in zip(reversed(inside), reversed(times), reversed(hides), strict=True):
         parts = [(base + p) // unit * x] if p else []
         if later.terms and (p or h):
             parts.append(later + (p - h) // unit * x)

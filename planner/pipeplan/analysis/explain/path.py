@@ -29,6 +29,7 @@ WORDS = {
     Kind.WEIGHT_GRADIENT: "weight gradient",
     Kind.REDUCE: "reduction",
     Kind.UPDATE: "update",
+    Kind.GATHER: "gather",
 }
 
 
@@ -121,7 +122,7 @@ def _phases(path: Sequence[Span | TransferSpan], times: Sequence[int]) -> list[P
     first, last = there[0], there[-1]
 
     def phase(i: int, item: Span | TransferSpan) -> Phase:
-        if isinstance(item, Span) and not item.action.kind.per_micro_batch:
+        if isinstance(item, Span) and item.action.kind in (Kind.REDUCE, Kind.UPDATE):
             return "end"
         return "fill" if i < first else "steady" if i <= last else "drain"
 

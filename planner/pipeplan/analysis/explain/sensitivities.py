@@ -146,7 +146,7 @@ def _on_path(setting: Setting, sensitivity: Sensitivity) -> int:
     def own(item: Span | TransferSpan) -> bool:
         if isinstance(item, TransferSpan):
             return not set(sensitivity.link_resources).isdisjoint(setting.transfer(item).resources)
-        reduces = item.action.kind is Kind.REDUCE
+        reduces = item.action.kind in (Kind.REDUCE, Kind.GATHER)
         return item.action.stage in sensitivity.stages and reduces == (sensitivity.kind == "reduction")
 
     return sum(time for item, _, time in timed(setting) if own(item))
@@ -176,17 +176,19 @@ def _sped_up(pipeline: Pipeline, faster: Sequence[Sensitivity]) -> Pipeline:
 
     def stage(s: int, old: Stage) -> Stage:
         factor = dict.fromkeys(Kind, FASTER if s in working else GRAIN)
-        factor[Kind.REDUCE] = FASTER if s in reducing else GRAIN
+        factor[Kind.REDUCE] = factor[Kind.GATHER] = FASTER if s in reducing else GRAIN
         new = old.with_durations(lambda kind, part: old.duration(kind, part) * factor[kind])
-        gather = old.gather * factor[Kind.REDUCE]
-        new = replace(new, update=(old.update - old.gather) * factor[Kind.UPDATE] + gather)
-        if not old.buckets:
-            return new
-        buckets = [
-            Bucket(each.layers, each.ready * factor[Kind.BACKWARD], each.time * factor[Kind.REDUCE])
-            for each in old.buckets
-        ]
-        return replace(new, reduce=exposed(buckets))
+
+        def left(buckets: Sequence[Bucket], beside: int, otherwise: int) -> int:
+            """What is exposed of collectives beside a pass that takes ``beside`` times as long."""
+            times = [Bucket(each.layers, each.ready * beside, each.time * factor[Kind.REDUCE]) for each in buckets]
+            return exposed(times) if times else otherwise
+
+        return replace(
+            new,
+            reduce=left(old.buckets, factor[Kind.BACKWARD], new.reduce),
+            gather=left(old.gather_buckets, factor[Kind.FORWARD], new.gather),
+        )
 
     def scaled(old: Transfer) -> Transfer:
         factor = FASTER if links & set(old.resources) else GRAIN

@@ -37,6 +37,7 @@ STYLES = {
     Kind.WEIGHT_GRADIENT: Style("weight gradient", "#b8641a", "#ffffff", "bad"),
     Kind.REDUCE: Style("reduce", "#8467b8", "#ffffff", "detailed_memory_dump"),
     Kind.UPDATE: Style("update", "#2f9e77", "#ffffff", "good"),
+    Kind.GATHER: Style("gather", "#b7a3dd", "#1d2329", "light_memory_dump"),
 }
 
 TRANSFER = Style("transfer", "#9aa3ad", "#1d2329", "grey")

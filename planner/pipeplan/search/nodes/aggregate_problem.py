@@ -152,6 +152,9 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     tables = [prices.table(each.kind, size) for each in classes]
     replicas = [width * layout.unit for width in layout.widths]
     rings = [[_rings(space, each, layout, r) for r in replicas] for each in classes]
+    gathers = [
+        [prices.least_gathers(each.kind, size, own) for own in row] for each, row in zip(classes, rings, strict=True)
+    ]
     hops = _SendTables(space, layout, [table.boundary for table in tables])
     phases = not alternating and space.phased
 
@@ -163,11 +166,11 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     problem = ChainAllocation(
         forward=rows("forward"),
         backward=rows("backward"),
-        update=np.stack(
-            [[prices.least_update(table, own) for own in row] for table, row in zip(tables, rings, strict=True)]
-        ),
+        update=np.stack([[prices.update(table, r) for r in replicas] for table in tables]),
         reduce=np.stack([[prices.least_reduce(own) for own in row] for row in rings]),
         reduce_base=np.array([[min(map(prices.reduce_base, own)) for own in row] for row in rings], np.int64),
+        gather=np.stack([[gather for gather, _ in row] for row in gathers]),
+        gather_hides=np.stack([np.maximum.reduce([hides for _, hides in row]) for row in gathers]),
         gather_base=np.array([[min(map(prices.gather_base, own)) for own in row] for row in rings], np.int64),
         hides=np.stack([prices.hides(each.kind, size) for each in classes]),
         resident=np.stack([[prices.resident(r) for r in replicas] for _ in classes]),

@@ -29,7 +29,7 @@ from pipeplan.search.space.candidates import in_flight
 from pipeplan.search.space.device_groups import DeviceClass, Modes, all_modes, placements
 from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.search.space.space import Space
-from pipeplan_formulations.common.exposed import Exposed
+from pipeplan_formulations.common.exposed import Collectives, Exposed
 from pipeplan_formulations.common.layer_tables import sums_before
 from pipeplan_formulations.common.objective import Objective
 from pipeplan_formulations.common.recomputation import shared_recomputation
@@ -141,14 +141,23 @@ class ShapeTables:
         )
         self._resident = sums([prices.resident(r) for r in widths])
         rings = [[_rings(space, each, r) for r in widths] for each in classes]
-        self._update = np.stack(
-            [sums([prices.least_update(table, own) for own in row]) for table, row in zip(tables, rings, strict=True)]
-        )
-        self._reductions = Exposed(
-            np.stack([[prices.least_reduce(own) for own in row] for row in rings]),
-            np.stack([prices.hides(each.kind, size) for each in classes])[:, None],
-            np.array([[min(map(prices.reduce_base, own)) for own in row] for row in rings], np.int64),
-            np.array([[min(map(prices.gather_base, own)) for own in row] for row in rings], np.int64),
+        self._update = np.stack([sums([prices.update(table, r) for r in widths]) for table in tables])
+        gathers = [
+            [prices.least_gathers(each.kind, size, own) for own in row]
+            for each, row in zip(classes, rings, strict=True)
+        ]
+        self._reductions = Collectives(
+            Exposed(
+                np.stack([[prices.least_reduce(own) for own in row] for row in rings]),
+                np.stack([prices.hides(each.kind, size) for each in classes])[:, None],
+                np.array([[min(map(prices.reduce_base, own)) for own in row] for row in rings], np.int64),
+            ),
+            Exposed(
+                np.stack([[gather for gather, _ in row] for row in gathers]),
+                np.stack([np.maximum.reduce([hides for _, hides in row]) for row in gathers])[:, None],
+                np.array([[min(map(prices.gather_base, own)) for own in row] for row in rings], np.int64),
+            ),
+            everywhere=job.objective.value == "period",
         )
         self._limit = np.array([usable_memory(each.kind, job) for each in classes], np.int64)
         self._options = [

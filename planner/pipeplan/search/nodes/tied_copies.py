@@ -58,8 +58,7 @@ def _with_copy(space: Space, problem: ChainAllocation, first: int, second: int, 
     for w, width in enumerate(problem.widths):
         replicas = (width + problem.widths[0]) * problem.unit
         together = min(all_reduce(replicas, link).lower_bound(size) for link in links if link is not None)
-        once = problem.reduce_base[:, w] + problem.gather_base[:, w]  # which a stage without a reduction does not pay
-        extra = np.maximum(together - once, 0)
+        extra = np.maximum(together - problem.reduce_base[:, w], 0)  # a stage without a reduction pays no base
         reduce[:, w, second] += extra
         reduce[:, w, first] = np.maximum(reduce[:, w, first], extra)
     return replace(problem, update=update, reduce=reduce, resident=resident)

@@ -5,6 +5,8 @@ The instance holds one data-parallel replica of the pipeline. It is a relaxation
     pipeline          in the instance                         only in the simulator
     stages            times, bytes and endings of one         updates of several stages on one device run one after
                       replica's stages                        the other; reductions wait for those of tied stages
+    gathers           that of the first stage, as if behind   those of other stages
+                      its ending
     link resources    those that a tensor of the replica may  tensors of other replicas on them; tensors without bytes
                       wait for (`search.scheduling.routes`)   wait, too
     two lanes         two lanes, with the times of two lanes
@@ -119,7 +121,7 @@ def problem_of(
         split=splits,
         lag=onward.lag,
         lag_back=back.lag,
-        ending=tuple(map(pipeline.ending, range(len(stages)))),
+        ending=(pipeline.begins[0] + pipeline.ending(0), *map(pipeline.ending, range(1, len(stages)))),
         taken=tuple(stage.held for stage in stages),
         freed=tuple(freed),
         freed_by_weight=tuple(stage.held - now for stage, now in zip(stages, freed, strict=True)),

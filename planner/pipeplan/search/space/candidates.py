@@ -214,7 +214,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         resources=candidate.resources,
         cuts=candidate.cuts,
         where=candidate.where,
-        ties=tuple(shared.as_tie() for shared in chain.shared),
+        ties=tuple(shared.as_tie(gathers=candidate.objective is Objective.PERIOD) for shared in chain.shared),
         overlap=chain.overlap.value,
         objective=candidate.objective.value,
     )

@@ -41,7 +41,7 @@ class _Lockstep:
         program = self.program
         zero: Ints = np.zeros(self.times.durations.shape[1], np.int64)
         lane_of = {i: lane for lane, own in enumerate(program.lanes) for i in own}
-        free = [zero] * len(program.lanes)
+        free = [zero + time for time in program.begins for _ in range(2)]
         blocks = program.overlap is Overlap.NONE
         for place, group in enumerate(order):
             if place % OFTEN == 0:

@@ -64,12 +64,12 @@ def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], 
         least = least_step_time(pipeline, micro_batches, in_flight)
         if least > most or not recurrence.shared:
             return least
-    return max(_shared_ends(recurrence))
+    return max(_shared_ends(recurrence, pipeline.begins))
 
 
 def least_step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
     """Return a lower bound on `step_time`, in which no transfer waits for another pair of replicas."""
-    return max(_least_ends(pipeline, micro_batches, in_flight))
+    return max(_least_ends(pipeline, micro_batches, in_flight, pipeline.begins))
 
 
 def period(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], most: float = inf) -> int:
@@ -84,15 +84,15 @@ def period(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], mos
         advance = partial(_shared_ends, recurrence)
     else:
         advance = partial(_least_ends, pipeline, micro_batches, in_flight)
-    return long_run(advance, (0,), earliest_starts(pipeline))
+    return long_run(advance, (0,), earliest_starts(pipeline), pipeline.begins)
 
 
 def least_period(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
     """Return a lower bound on `period`: a step of stage 0, in which no transfer waits for others, and of each alone."""
-    found = [_least_ends(pipeline, micro_batches, in_flight)[0]]
+    found = [pipeline.begins[0] + _least_ends(pipeline, micro_batches, in_flight)[0]]
     for s, (stage, replicas) in enumerate(zip(pipeline.stages, pipeline.replicas, strict=True)):
         work = -(-micro_batches // replicas) * stage.total(Kind.FORWARD, Kind.BACKWARD)
-        found.append(work + pipeline.ending(s))
+        found.append(stage.gather + work + pipeline.ending(s))
     return max(found)
 
 
