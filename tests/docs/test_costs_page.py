@@ -101,7 +101,7 @@ def plan_figures(example: int) -> dict[str, int]:
     plan = answer(example).plan
     found = {"step time": plan.step_time}
     for s, (priced, stage) in enumerate(zip(plan.pipeline.stages, plan.stages, strict=True)):
-        for field in ("forward", "backward", "update", "reduce", "resident", "held"):
+        for field in ("forward", "backward", "update", "reduce", "gather", "resident", "held"):
             found[f"stage {s} {field}"] = getattr(priced, field)
         for field in ("weights", "gradients", "optimizer", "activations", "workspace", "runtime"):
             found[f"stage {s} {field}"] = getattr(stage.memory, field)

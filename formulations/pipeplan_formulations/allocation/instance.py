@@ -73,7 +73,7 @@ Equations and functions, by module:
 (5) alternating lists      `terms.drain_delay`, `terms.micro_batches_behind`; bounded: `LargestBackward.allows`
 (6) two phases             `terms.two_phase_delay`; bounded: `LargestBackward.allows_phases`
 (7) own ending             `terms.ahead_step`, `terms.stage_load`; within a target: `Pass.in_time`
-reductions R               `tables.AllocationTables.reductions`; as rows: `mip.exposed.exposed_reduction`
+reductions R               `tables.AllocationTables.reductions`; as rows: `mip.exposed.exposed_collectives`
 bottleneck                 `terms.stage_load`, `tables.AllocationTables.link_shares` (L_w)
 ĝ                          `tables.AllocationTables.least_back`
 all of one allocation      `ChainAllocation.evaluate`; as a linear model: `mip.depth_model`

@@ -94,7 +94,7 @@ X_s                    `memory.SpanRecomputation`, `ChainPartition.recompute`
 (2)                    `terms.load`
 (3)                    `objective.stage_per_sample`, `objective.link_per_sample`; programme `minmax.solve_minmax`
 (4), p_t and q_t       `terms.ahead`, `terms.behind`; R_s: `objective.reductions`, as rows
-                       `mip.exposed.exposed_reduction`
+                       `mip.exposed.exposed_collectives`
 (5), (8), (12)         `terms.delays`
 (6)                    `parts.PathCut.length`
 (9)                    `objective.delays_of_resources`
