@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeplan.core.cluster import Cluster
 from pipeplan.core.perturbation import Robust
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.robust.contenders import distinct, orders_with_slack, related_plans
-from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate.perturbed.factors import BLOCK
 from pipeplan.simulate.perturbed.sample import step_times
@@ -138,7 +138,7 @@ def choose(
     Parameters
     ----------
     best : EvaluatedPlan
-        The plan with the fastest nominal step. Those of its level of ZeRO are compared with it.
+        The plan with the fastest nominal step.
     tried : iterable of EvaluatedPlan
         All other plans that the search found.
     bound : int
@@ -152,7 +152,6 @@ def choose(
         If the sampling of the first plan was interrupted.
     """
     runs: Runs = []
-    space = spaces[best.candidate.chain.zero]
     # Sample the nominal best; its mean or quantile limits the nominal steps of the others.
     limit, more = float(best.value), 0
     clock = clock or Clock(Limits(time=math.inf))
@@ -162,10 +161,10 @@ def choose(
         limit = max(limit, objective(runs[0][1], question).value)
         known = distinct([best, *tried])
         with_slack = (
-            other for plan in known[:MOST_REORDERED] for other in orders_with_slack(space, plan, question.spread)
+            other for plan in known[:MOST_REORDERED] for other in orders_with_slack(spaces, plan, question.spread)
         )
-        every = distinct([*known, *_in_time(related_plans(space, known, limit), clock), *_in_time(with_slack, clock)])
-        others = [plan for plan in every if plan is not best and plan.value <= limit and space.outside(plan) is None]
+        every = distinct([*known, *_in_time(related_plans(spaces, known, limit), clock), *_in_time(with_slack, clock)])
+        others = [plan for plan in every if plan is not best and plan.value <= limit and spaces.outside(plan) is None]
         more = max(len(others) - (most - 1), 0)
         race([best, *others[: most - 1]], question, samples, seed, runs, clock)
     except KeyboardInterrupt:  # plans sampled so far count
@@ -195,7 +194,7 @@ def choose(
         ),
         limit=limit,
         more=more,
-        mean_bound=bound if no_shared_links(space) else None,
+        mean_bound=bound if no_shared_links(spaces.cluster) else None,
     )
 
 
@@ -269,12 +268,12 @@ def _finalists(runs: Runs, question: Robust) -> list[int]:
     return list(dict.fromkeys([0, *[place for place in ranked if may_win(place)][:MOST_FINALISTS]]))
 
 
-def no_shared_links(space: Space) -> bool:
-    """Return True if no plan of the space has transfers that share a link.
+def no_shared_links(cluster: Cluster) -> bool:
+    """Return True if no plan on the cluster has transfers that share a link.
 
     Within a node every pair of devices has a link of its own. With two devices, no others share their cards.
     """
-    return len(space.cluster.nodes) == 1 or len(space.cluster.devices) <= 2
+    return len(cluster.nodes) == 1 or len(cluster.devices) <= 2
 
 
 def _in_time(plans: Iterable[EvaluatedPlan], clock: Clock) -> Iterator[EvaluatedPlan]:

@@ -33,6 +33,7 @@ from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.in_flight import FREE
 from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.schedule.constructive import constructive
 
 Answer = TypeVar("Answer")
@@ -58,7 +59,7 @@ def distinct(plans: Iterable[EvaluatedPlan]) -> list[EvaluatedPlan]:
     return sorted(found.values(), key=lambda evaluated: evaluated.value)
 
 
-def related_plans(space: Space, plans: list[EvaluatedPlan], limit: float = inf) -> Iterator[EvaluatedPlan]:
+def related_plans(spaces: Spaces, plans: list[EvaluatedPlan], limit: float = inf) -> Iterator[EvaluatedPlan]:
     """Yield the best partitions of these plans under the other schedules and micro-batch sizes that they fit.
 
     A search for one best plan skips plans whose bounds are not better. Among them may be one that waits less where
@@ -78,6 +79,7 @@ def related_plans(space: Space, plans: list[EvaluatedPlan], limit: float = inf) 
         seen.add(partition)
         if len(seen) > MOST_PARTITIONS:
             return
+        space = spaces.of(evaluated.candidate)
         for candidate in _variants(space, evaluated):
             if candidate.problem.evaluate(boundaries) > limit:
                 continue
@@ -114,10 +116,10 @@ def _identity(evaluated: EvaluatedPlan) -> object:
 def _partition(evaluated: EvaluatedPlan) -> object:
     chain = evaluated.candidate.chain
     groups = tuple(tuple(device.index for device in group) for group in chain.groups)
-    return groups, chain.micro_batch, evaluated.boundaries
+    return groups, chain.micro_batch, chain.zero, evaluated.boundaries
 
 
-def orders_with_slack(space: Space, plan: EvaluatedPlan, spread: float) -> Iterator[EvaluatedPlan]:
+def orders_with_slack(spaces: Spaces, plan: EvaluatedPlan, spread: float) -> Iterator[EvaluatedPlan]:
     """Yield the plan's partition under other orders that fit; nothing unless any order may be chosen.
 
     Parameters
@@ -126,6 +128,7 @@ def orders_with_slack(space: Space, plan: EvaluatedPlan, spread: float) -> Itera
         Relative spread of the times.
     """
     candidate, pipeline = plan.candidate, plan.pipeline
+    space = spaces.of(candidate)
     if not space.any_order or candidate.family.two_lanes or len(set(candidate.replicas)) > 1:
         return
     if 3 * candidate.micro_batches * candidate.depth > MOST_REORDERED_ACTIONS:

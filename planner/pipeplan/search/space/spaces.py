@@ -75,13 +75,13 @@ class Spaces:
 
     def outside(self, evaluated: EvaluatedPlan) -> str | None:
         """Message why a plan lies outside all spaces or does not fit; None if it is a valid answer."""
-        return self._of(evaluated.candidate).outside(evaluated)
+        return self.of(evaluated.candidate).outside(evaluated)
 
     def unasked(self, candidate: Candidate, boundaries: Boundaries) -> str | None:
         """Message why a plan lies outside all spaces, without regard to memory; None if it lies in one."""
-        return self._of(candidate).unasked(candidate, boundaries)
+        return self.of(candidate).unasked(candidate, boundaries)
 
-    def _of(self, candidate: Candidate) -> Space:
+    def of(self, candidate: Candidate) -> Space:
         """The space of a candidate's level; without one, a space that says so."""
         return self._spaces.get(candidate.chain.zero, self.lowest)
 

@@ -52,6 +52,13 @@ def test_small_micro_batches_even_out_what_varies() -> None:
     assert by_hand(1, 16, 0.3) < by_hand(4, 4, 0.3)
 
 
+def test_plans_of_several_levels_are_compared() -> None:
+    """The fastest nominal step is one of whole copies; sharded ones stand beside it."""
+    result = solve(model_of([10_000] * 6), equal_devices(3, None, Link(10**9, 0)), 12, optimizer="adam", robust="20%")
+    assert result.robust is not None
+    assert len({row.evaluated.candidate.chain.zero for row in result.robust.compared}) > 1
+
+
 def test_the_robust_choice_is_right_by_a_separate_large_sample() -> None:
     """The chosen plan has the least mean of all compared in 20,000 other steps, within three standard errors."""
     result = solve(model_of([10_000] * 6), equal_devices(3), batch=12, depths=(3,), replicas=(1,), robust="20%")
