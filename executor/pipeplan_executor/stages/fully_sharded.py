@@ -30,6 +30,7 @@ from pipeplan.core.wording import some
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.profile.ties import Held, named_tensors, shared_parameters
 from pipeplan_executor.sharding.shards import ParameterShard
+from pipeplan_executor.stages.messages import sum_at_owners
 from pipeplan_executor.stages.shapes import Flow
 
 if TYPE_CHECKING:
@@ -152,9 +153,9 @@ class Exchange(_Collective):
     ) -> None:
         """Fill the output with the sum of this replica's shares of all inputs."""
         del op, async_op
-        received = torch.empty_like(input_tensor)
-        dist.all_to_all_single(received, input_tensor, group=group)
-        torch.sum(received.view(group.size(), -1), 0, out=output_tensor)
+        parts, own = [*input_tensor.view(-1).chunk(group.size())], output_tensor.view(-1)
+        parts[group.rank()] = own.copy_(parts[group.rank()])
+        sum_at_owners(parts, group)
 
 
 class FullySharded:

@@ -92,6 +92,8 @@ class Stage:
         The same for a forward, where a backward needs more because it recomputes layers; None if both are equal.
     buckets : tuple of Bucket
         In the order in which they are summed. Without any, all gradients are summed behind the last backward.
+    gather_buckets : tuple of Bucket
+        Parameters that replicas gather together under ZeRO-1, in the reverse of the order in which they are gathered.
     gather : int
         The part of ``update`` in which replicas send each other the parameters that each of them has updated.
     """
@@ -108,6 +110,7 @@ class Stage:
     workspace: int = 0
     forward_workspace: int | None = None
     buckets: tuple[Bucket, ...] = ()
+    gather_buckets: tuple[Bucket, ...] = ()
     gather: int = 0
 
     @property
@@ -147,6 +150,7 @@ class Stage:
             update=duration(Kind.UPDATE, 0),
             gather=0,
             buckets=(),
+            gather_buckets=(),
         )
 
     @property
