@@ -130,10 +130,11 @@ def sum_at_owners(parts: Sequence[Tensor], group: dist.ProcessGroup) -> None:
     """
     rank, longest = group.rank(), max(map(len, parts))
     others = [i for i in range(len(parts)) if i != rank]
+    buffers = [torch.empty_like(parts[rank][:AT_ONCE]) for _ in others]
     for start in range(0, longest, AT_ONCE):
         now = [part[start : start + AT_ONCE] for part in parts]
         own = now[rank]
-        received = [torch.empty_like(own) for _ in others] if len(own) else []
+        received = [buffer[: len(own)] for buffer in buffers] if len(own) else []
         works = [group.send([now[i]], i, TAG) for i in others if len(now[i])]
         works += [group.recv([buffer], i, TAG) for i, buffer in zip(others, received, strict=False)]
         for work in works:
