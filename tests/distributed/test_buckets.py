@@ -16,7 +16,11 @@ EXACT = 1e-10
 def jobs(world: int, folder: Path) -> dict[str, Job]:
     """Jobs of these tests on this number of ranks."""
     found = {"buckets": (training_workers.bucketed, ())} if world in BUCKETED else {}
-    return found | ({"buckets' events": (training_workers.events_of_a_step, ())} if world == 2 else {})
+    watched = {
+        "buckets' events": (training_workers.events_of_a_step, ()),
+        "read alone": (training_workers.read_alone, ()),
+    }
+    return found | (watched if world == 2 else {})
 
 
 @pytest.mark.parametrize(("world", "name"), [(world, name) for world, cases in BUCKETED.items() for name in cases])
@@ -49,3 +53,13 @@ def test_buckets_leave_before_the_last_backward_ends(ranks: Callable[[int], dict
     for rank, events in enumerate(ranks(2)["buckets' events"]):
         earlier = ["backward", "end"] * (1 - rank)
         assert events == [*earlier, "backward", *leaves, "end", "reduce", "leave 0"]
+
+
+def test_parameters_are_gathered_behind_the_step(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """Steps end before gathers begin, which are of the runs of layers that any bucket separates, in forward order.
+
+    The parameters that one rank then reads, without the other one, are whole.
+    """
+    awaited, error = ranks(2)["read alone"]
+    assert awaited == [[0, 2, 3, 4]] * 2
+    assert error < EXACT

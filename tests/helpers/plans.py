@@ -76,15 +76,24 @@ def plan_for(
     )
 
 
-def with_buckets(plan: Plan, layers: int) -> Plan:
-    """The plan with buckets of this number of layers (0: none) on every replicated stage, not the best ones."""
+def with_buckets(plan: Plan, layers: int, gathered: int = 0) -> Plan:
+    """The plan with buckets of so many layers (0: none) on every replicated stage, not the best ones.
 
-    def changed(priced: Stage, stage: PlanStage) -> Stage:
-        if not layers or stage.replicas == 1:
-            return priced
+    ``layers`` are those whose gradients are summed together, ``gathered`` those whose parameters are gathered together.
+    """
+
+    def of(stage: PlanStage, size: int) -> tuple[Bucket, ...]:
         count = len(stage.layers)
-        buckets = tuple(Bucket(min(layers, count - i), 0, 1) for i in range(0, count, layers))
-        return replace(priced, buckets=buckets, reduce=exposed(buckets))
+        return tuple(Bucket(min(size, count - i), 0, 1) for i in range(0, count, size)) if size else ()
 
-    stages = tuple(map(changed, plan.pipeline.stages, plan.stages))
+    def changed(number: int, priced: Stage, stage: PlanStage) -> Stage:
+        if stage.replicas == 1:
+            return priced
+        buckets, gathers = of(stage, layers), of(stage, gathered)
+        if gathers and any(number in group for group in plan.pipeline.tied):
+            gathers += (Bucket(0, 0, 1),)
+        reduce = exposed(buckets) if buckets else priced.reduce
+        return replace(priced, buckets=buckets, reduce=reduce, gather_buckets=gathers)
+
+    stages = tuple(map(changed, range(len(plan.stages)), plan.pipeline.stages, plan.stages))
     return replace(plan, pipeline=replace(plan.pipeline, stages=stages))

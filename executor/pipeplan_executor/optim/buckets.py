@@ -12,13 +12,12 @@ begin their sums in one order, even if gradients are complete in different order
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 
 from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.frontend.split_backward.queue import Work, run_delayed, targets
-from pipeplan_executor.optim.reduction import Flat
+from pipeplan_executor.optim.reduction import Flat, begins, first_layers
 
 
 class Buckets:
@@ -44,10 +43,9 @@ class Buckets:
     ) -> None:
         self.last = last
         self._parts = parts
-        count = len(layers)
-        firsts = [count - behind for behind in accumulate(sizes)]
-        of_layer = [next(i for i, first in enumerate(firsts) if first <= layer) for layer in range(count)]
-        home = {id(p): of_layer[i] for i in reversed(range(count)) for p in layers[i].parameters()}
+        firsts = begins(sizes, len(layers))
+        of_layer = [next(i for i, first in enumerate(firsts) if first <= layer) for layer in range(len(layers))]
+        home = {parameter: of_layer[layer] for parameter, layer in first_layers(layers).items()}
         self._home = {id(p): home[id(p)] for part in parts for _, p in part.named}
         self._starts = [
             [

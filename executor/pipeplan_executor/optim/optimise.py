@@ -17,13 +17,18 @@ from pipeplan_executor.optim.buckets import Buckets
 from pipeplan_executor.optim.reduction import (
     NONE_SHARDED,
     Copied,
+    Flat,
     Named,
     Piece,
     Reduced,
+    Segment,
     ShardedNames,
+    begins,
+    first_layers,
     flattened,
     sharded,
 )
+from pipeplan_executor.stages.stage_module import StageModule
 
 ELEMENTWISE = (
     optim.SGD,
@@ -111,6 +116,9 @@ class StageOptimizer:
         Builds the learning-rate schedule, which advances with every update.
     sharded_names : ShardedNames
         Names of the sharded parameters under tensor parallelism.
+    together : sequence of sequence of int
+        Under ZeRO-1: numbers of layers whose gradients are summed together, and those whose parameters are gathered
+        together, from the stage's last layers on.
 
     Attributes
     ----------
@@ -137,12 +145,20 @@ class StageOptimizer:
         copied: Sequence[Copied] = (),
         schedule: SchedulerFactory | None = None,
         sharded_names: ShardedNames = NONE_SHARDED,
+        together: Sequence[Sequence[int]] = (),
     ) -> None:
         self.parts: tuple[Reduced, ...]
+        self._module = module if isinstance(module, StageModule) else None
+        self._gathers: list[tuple[Flat, Segment]] = []
         if zero > 1 and group is not None:
             self.parts = sharded(module)
         else:
-            self.parts = flattened(module, group, zero == 1, copied, sharded_names)
+            layers = [module] if self._module is None else [*self._module.layers]
+            cuts = sorted({first for sizes in together for first in begins(sizes, len(layers))})
+            own = flattened(module, group, zero == 1, copied, sharded_names, first_layers(layers), cuts)
+            self.parts = own
+            self._gathers = [(part, segment) for part in own for segment in part.segments]
+            self._gathers.sort(key=lambda each: (not each[0].copied, each[1].layer))  # as the next forward needs them
         named = [each for part in self.parts for each in part.named]
         self.optimizer = build(named) if named else None
         self.pieces: tuple[Piece, ...] = tuple(piece for part in self.parts for piece in part.pieces())
@@ -173,14 +189,26 @@ class StageOptimizer:
             part.reduce()
 
     def update(self) -> None:
-        """U: run the optimiser and its schedule, then zero the gradients."""
+        """U: run the optimiser and its schedule, begin to gather the parameters, zero the gradients."""
+        self.wait()  # a replica without micro-batches has not
         if self.optimizer is not None:
             self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
+        self._gather()
         for part in self.parts:
-            part.exchange()
             part.clear()
+
+    def wait(self) -> None:
+        """Wait until all parameters of the last update are there."""
+        if self._module is not None:
+            self._module.wait()
+
+    def _gather(self) -> None:
+        """Begin to give every replica all parameters; the module waits for them where it reads them."""
+        for part, segment in self._gathers:
+            assert self._module is not None
+            self._module.arriving.setdefault(segment.layer, []).append(part.gather(segment))
 
     def skip(self) -> None:
         """Zero the gradients without an update."""

@@ -2,26 +2,32 @@
 
 ::
 
-    parameters   weight ─────────┬ bias ┬ padding        gradients have the same layout; each parameter's ``grad`` is a
-    flat         ┊ share of 0 ┊ share of 1 ┊             view, so that a reduction is one collective without copies
+    layers       0, 1                          2                 gradients have the same layout; each parameter's
+    parameters   weight ┬ bias ┬ weight ┬ pad ┬ weight ┬ bias    ``grad`` is a view, so that a reduction is one
+    segments     ┊ share of 0 ─┊ of 1 ────────┊ of 0 ──┊ of 1    collective without copies
 
-With ZeRO-1 (Rajbhandari et al., ZeRO, 2020, section 5.1) a replica keeps optimiser state only for its share: each share
-of the gradients is summed at its owner and updated there, and each owner broadcasts its parameters. On gloo the sums
-are messages (`pipeplan_executor.optim.messages`), since its own reductions move twice as many bytes. At levels 2 and 3
+With ZeRO-1 (Rajbhandari et al., ZeRO, 2020, section 5.1) a replica keeps optimiser state only for its share, an equal
+part of every *segment*. The layers whose gradients are summed together have whole segments, and so have those whose
+parameters are gathered together. Thus all replicas send and receive as many bytes in each sum and each gather. Each
+share of the gradients is summed at its owner and updated there. Behind the update the owners begin to send it to all,
+in the order in which the next forward reads parameters; nobody waits for it before that. On gloo all of these are
+messages (`pipeplan_executor.stages.messages`), since its own reductions move twice as many bytes. At levels 2 and 3
 gradients are summed within the passes (`pipeplan_executor.stages.fully_sharded`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Protocol
+from itertools import accumulate
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pipeplan_executor.optim.messages import Sum, messages
 from pipeplan_executor.stages.fully_sharded import local
+from pipeplan_executor.stages.messages import messages
+from pipeplan_executor.stages.stage_module import Pending
 
 ALIGNMENT = 16
 """Every parameter begins at a multiple of this number of elements, for efficient kernels."""
@@ -54,14 +60,30 @@ Named = tuple[str, nn.Parameter]
 """A name and its parameter."""
 
 
+class Segment(NamedTuple):
+    """Numbers that replicas share out equally.
+
+    Attributes
+    ----------
+    layer : int
+        First layer of the stage that reads one of them.
+    start, end : int
+        Their range in a flat buffer.
+    """
+
+    layer: int
+    start: int
+    end: int
+
+
 class Reduced(Protocol):
     """Parameters of one number format, whose gradients are summed over replicas, and used and zeroed together."""
 
     named: tuple[Named, ...]
 
     @property
-    def sums(self) -> Tensor:
-        """Gradients of which this replica has the whole sum after a reduction, flat."""
+    def sums(self) -> Sequence[Tensor]:
+        """Gradients of which this replica has the whole sum after a reduction, in flat pieces."""
 
     @property
     def counts(self) -> bool:
@@ -75,9 +97,6 @@ class Reduced(Protocol):
 
     def reduce(self) -> None:
         """Sum the gradients over the replicas, if that is not done yet."""
-
-    def exchange(self) -> None:
-        """Give every replica all parameters that it keeps, after an update."""
 
     def clear(self) -> None:
         """Zero the gradients."""
@@ -99,6 +118,10 @@ class Flat:
         and each replica has the whole sum.
     counted_elsewhere : bool
         Another process has the same parameters and counts them in sums over all processes.
+    layers : sequence of int, optional
+        First layer that reads each parameter, ascending; by default 0.
+    cuts : sequence of int
+        Layers at which a segment begins, ascending; none for one segment.
 
     Attributes
     ----------
@@ -107,6 +130,8 @@ class Flat:
         Number in ``gradients`` at which each parameter begins, then the end of the last one.
     copied : bool
         Other stages have copies of the parameters.
+    segments : tuple of Segment
+        What replicas share out, in the order of the layers; empty if each updates everything.
     """
 
     def __init__(
@@ -116,6 +141,8 @@ class Flat:
         zero1: bool,
         copy_group: dist.ProcessGroup | None = None,
         counted_elsewhere: bool = False,
+        layers: Sequence[int] | None = None,
+        cuts: Sequence[int] = (),
     ) -> None:
         self._group = group
         self._copy_group = copy_group
@@ -125,12 +152,21 @@ class Flat:
         self.named = tuple(named)
         self.copied = copy_group is not None
         self._summed = False
-        self._works: list[dist.Work | Sum] = []
+        self._works: list[Pending] = []
         parameters = [parameter for _, parameter in named]
-        self.edges = [0]
-        for parameter in parameters:
-            self.edges.append(self.edges[-1] + _padded(parameter.numel(), ALIGNMENT))
-        size = _padded(self.edges[-1], ALIGNMENT * self._shares)
+        self.edges: list[int] = []
+        every: list[Segment] = []
+        size, last = 0, -1
+        for parameter, layer in zip(parameters, layers or [0] * len(parameters), strict=True):
+            if bisect_right(cuts, layer) != last:
+                size, last = _padded(size, ALIGNMENT * self._shares), bisect_right(cuts, layer)
+                every.append(Segment(layer, size, size))
+            self.edges.append(size)
+            size += _padded(parameter.numel(), ALIGNMENT)
+            every[-1] = every[-1]._replace(end=_padded(size, ALIGNMENT * self._shares))
+        self.edges.append(size)
+        self.segments = tuple(every) if self._shares > 1 else ()
+        size = every[-1].end
         self.gradients = parameters[0].new_zeros(size)
         self._left = self.edges[-1]
         for parameter, start in zip(parameters, self.edges, strict=False):
@@ -145,24 +181,25 @@ class Flat:
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the pieces of parameters that this replica's optimiser updates."""
-        part = len(self.gradients) // self._shares
-        low, high = part * self._share, part * (self._share + 1)
         for (name, parameter), edge in zip(self.named, self.edges, strict=False):
             if self._values is None:
                 yield Piece(name, parameter, parameter, 0, parameter.numel())
                 continue
-            a, b = max(edge, low), min(edge + parameter.numel(), high)
+            own = next(segment for segment in self.segments if edge < segment.end)
+            part = (own.end - own.start) // self._shares
+            low = own.start + part * self._share
+            a, b = max(edge, low), min(edge + parameter.numel(), low + part)
             if a < b:
                 piece = nn.Parameter(self._values[a:b])
                 piece.grad = self.gradients[a:b]
                 yield Piece(name, parameter, piece, a - edge, b - edge)
 
     @property
-    def sums(self) -> Tensor:
-        """Gradients of which this replica has the whole sum after a reduction, flat."""
+    def sums(self) -> Sequence[Tensor]:
+        """Gradients of which this replica has the whole sum after a reduction, in flat pieces."""
         if self._values is None or self._copy_group is not None:
-            return self.gradients
-        return self.gradients.chunk(self._shares)[self._share]
+            return [self.gradients]
+        return [self._parts(self.gradients, segment)[self._share] for segment in self.segments]
 
     @property
     def counts(self) -> bool:
@@ -175,16 +212,20 @@ class Flat:
         summed_by = self._copy_group or self._group
         if self._summed and summed_by is not None:
             if self._values is not None and self._copy_group is None:
-                for number, part in enumerate(self.gradients.chunk(self._shares)):
-                    if number != self._share:
-                        part.zero_()
+                for segment in self.segments:
+                    for number, part in enumerate(self._parts(self.gradients, segment)):
+                        if number != self._share:
+                            part.zero_()
             elif dist.get_rank(summed_by) > 0:
                 self.clear()
         self._summed = False
         self._works, self._left = [], self.edges[-1]  # padding is not summed: that of copies differs
 
     def leave(self, start: int) -> None:
-        """Begin to sum the gradients from number ``start`` on, except those whose sum has begun."""
+        """Begin to sum the gradients from number ``start`` on, except those whose sum has begun.
+
+        ``start`` begins a parameter, and a segment if replicas share out the sums.
+        """
         end, self._left = self._left, min(start, self._left)
         group = self._copy_group or self._group
         if start >= end or group is None:
@@ -192,15 +233,17 @@ class Flat:
         if self._copy_group is not None or self._values is None:
             self._works.append(dist.all_reduce(self.gradients[start:end], group=group, async_op=True))
             return
-        share = len(self.gradients) // self._shares
-        edges = [min(max(owner * share, start), end) for owner in range(self._shares + 1)]
-        parts = [self.gradients[a:b] for a, b in pairwise(edges)]
+        for segment in self.segments:
+            if start <= segment.start < end:
+                self._works.append(self._begin_sum(group, segment))
+
+    def _begin_sum(self, group: dist.ProcessGroup, segment: Segment) -> Pending:
+        parts = self._parts(self.gradients, segment)
         if dist.get_backend(group) == "gloo":
-            self._works.append(messages(group).sum(parts))
-            return
-        for owner, part in enumerate(parts):
-            if len(part):
-                self._works.append(dist.reduce(part, group=group, group_dst=owner, async_op=True))
+            return messages(group).sum(parts)
+        whole = self.gradients[segment.start : segment.end]
+        begun: Pending = dist.reduce_scatter_tensor(parts[self._share], whole, group=group, async_op=True)
+        return begun
 
     def reduce(self) -> None:
         """Sum the gradients over the replicas: all gradients, or (ZeRO-1) this replica's share."""
@@ -208,11 +251,20 @@ class Flat:
         _finish(self._works)
         self._summed = True
 
-    def exchange(self) -> None:
-        """Give every replica all parameters, after an update."""
-        if self._values is not None:
-            parts = self._values.chunk(self._shares)
-            _finish([dist.broadcast(p, group=self._group, group_src=i, async_op=True) for i, p in enumerate(parts)])
+    def gather(self, segment: Segment) -> Pending:
+        """Begin to give every replica the parameters of a segment, each share by its owner, after an update."""
+        assert self._values is not None
+        assert self._group is not None
+        parts = self._parts(self._values, segment)
+        if dist.get_backend(self._group) == "gloo":
+            return messages(self._group).gather(parts)
+        whole = self._values[segment.start : segment.end]
+        begun: Pending = dist.all_gather_into_tensor(whole, parts[self._share], group=self._group, async_op=True)
+        return begun
+
+    def _parts(self, buffer: Tensor, segment: Segment) -> Sequence[Tensor]:
+        """Return the share of each replica in a segment of a flat buffer."""
+        return [*buffer[segment.start : segment.end].chunk(self._shares)]
 
     def clear(self) -> None:
         """Zero the gradients."""
@@ -231,7 +283,7 @@ class Sharded:
     Attributes
     ----------
     named : tuple of (str, torch.nn.Parameter)
-    sums : Tensor
+    sums : list of Tensor
         Sums of this replica's gradients, flat.
     counts : bool
         True: no other process has the same numbers.
@@ -244,9 +296,10 @@ class Sharded:
 
         self.named = tuple(named)
         values = [local(parameter).view(-1) for _, parameter in named]
-        self.sums = values[0].new_zeros(sum(map(len, values)))
+        sums = values[0].new_zeros(sum(map(len, values)))
+        self.sums = [sums]
         self._pieces = []
-        for (name, parameter), own, gradient in zip(named, values, self.sums.split([*map(len, values)]), strict=True):
+        for (name, parameter), own, gradient in zip(named, values, sums.split([*map(len, values)]), strict=True):
             parameter.grad = DTensor.from_local(
                 gradient.view(local(parameter).shape),
                 parameter.device_mesh,
@@ -270,12 +323,10 @@ class Sharded:
     def reduce(self) -> None:
         """Nothing to do: the backwards have summed the gradients."""
 
-    def exchange(self) -> None:
-        """Nothing to do: the next forward gathers the parameters."""
-
     def clear(self) -> None:
         """Zero the gradients."""
-        self.sums.zero_()
+        for sums in self.sums:
+            sums.zero_()
 
 
 Copied = tuple[Sequence[Named], dist.ProcessGroup]
@@ -308,18 +359,40 @@ def flattened(
     zero1: bool,
     copied: Sequence[Copied] = (),
     sharded_names: ShardedNames = NONE_SHARDED,
+    layers: Mapping[int, int] | None = None,
+    cuts: Sequence[int] = (),
 ) -> tuple[Flat, ...]:
     """Return the trainable parameters of a stage, one `Flat` per number format; copied ones first.
 
-    Sharded parameters are separate from whole ones, in the same order on every tensor-parallel rank.
+    Sharded parameters are separate from whole ones, in the same order on every tensor-parallel rank. ``layers`` are
+    those of `first_layers`; under ZeRO-1 replicas share out the layers from each of ``cuts`` to the next one.
     """
+    layers = layers or {}
     apart = {id(parameter) for named, _ in copied for _, parameter in named}
     rest = [(name, parameter) for name, parameter in module.named_parameters() if id(parameter) not in apart]
     return tuple(
-        Flat(own, group, zero1, copy_group, counted_elsewhere=not (sharded_names.first or is_sharded))
+        Flat(
+            own,
+            group,
+            zero1,
+            copy_group,
+            not (sharded_names.first or is_sharded),
+            [layers.get(id(parameter), 0) for _, parameter in own],
+            () if copy_group is not None else cuts,
+        )
         for named, copy_group in (*copied, (rest, None))
         for is_sharded, own in _by_kind(named, sharded_names.names)
     )
+
+
+def begins(sizes: Sequence[int], layers: int) -> list[int]:
+    """Return the first layer of each bucket of a stage with so many layers; its first bucket has the last layers."""
+    return [layers - behind for behind in accumulate(sizes)]
+
+
+def first_layers(layers: Sequence[nn.Module]) -> dict[int, int]:
+    """Return the number of the first layer that has a parameter, by the parameter's ``id``."""
+    return {id(p): number for number in reversed(range(len(layers))) for p in layers[number].parameters()}
 
 
 def sharded(module: nn.Module) -> tuple[Sharded, ...]:
@@ -340,6 +413,6 @@ def _padded(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
-def _finish(works: Iterable[dist.Work | Sum]) -> None:
+def _finish(works: Iterable[Pending]) -> None:
     for work in works:
         work.wait()

@@ -50,12 +50,23 @@ def stage_optimizers(
             _copied(fitted.copies, copy_groups, number, module),
             schedule,
             ShardedNames(shards.keys(), group.tensor_rank == 0),
+            _together(fitted.plan, number),
         )
         for number, module in modules.items()
     }
     for number, optimizer in optimizers.items():
         optimizer.buckets = _buckets(fitted.plan, number, group.rank, modules[number], optimizer)
     return optimizers
+
+
+def _together(plan: Plan, stage: int) -> list[list[int]]:
+    """Return the numbers of layers of a stage that are summed together, and of those that are gathered together.
+
+    Weights that other stages copy have buckets of their own, without layers.
+    """
+    priced = plan.pipeline.stages[stage]
+    every = priced.buckets, priced.gather_buckets
+    return [[bucket.layers for bucket in buckets if bucket.layers] for buckets in every]
 
 
 def _buckets(plan: Plan, stage: int, rank: int, module: StageModule, optimizer: StageOptimizer) -> Buckets | None:

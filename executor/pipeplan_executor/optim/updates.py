@@ -36,7 +36,8 @@ def total_norm(parts: Sequence[Reduced], device: torch.device) -> Tensor:
     square = torch.zeros((), dtype=torch.float64, device=device)
     for part in parts:
         if part.counts:
-            square += torch.linalg.vector_norm(part.sums, dtype=_accumulated(part.sums.dtype)).double().square()
+            for sums in part.sums:
+                square += torch.linalg.vector_norm(sums, dtype=_accumulated(sums.dtype)).double().square()
     dist.all_reduce(square)
     return square.sqrt()
 
@@ -45,7 +46,8 @@ def clip(parts: Sequence[Reduced], limit: float, norm: Tensor) -> None:
     """Scale the gradients so that their norm is at most ``limit``."""
     factor = (limit / (norm + TINY)).clamp(max=1.0)
     for part in parts:
-        part.sums.mul_(factor.to(part.sums.dtype))
+        for sums in part.sums:
+            sums.mul_(factor.to(sums.dtype))
 
 
 def _accumulated(dtype: torch.dtype) -> torch.dtype:
@@ -133,7 +135,7 @@ class Updates:
         Every rank calls this after all its reductions. Gradients that overflowed are cleared.
         """
         parts = [part for optimizer in self.optimizers.values() for part in optimizer.parts]
-        if self.scale is not None and not self.scale.unscale([part.sums for part in parts]):
+        if self.scale is not None and not self.scale.unscale([sums for part in parts for sums in part.sums]):
             for optimizer in self.optimizers.values():
                 optimizer.skip()
             self.norm = None

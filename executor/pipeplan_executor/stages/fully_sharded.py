@@ -30,6 +30,7 @@ from pipeplan.core.wording import some
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.profile.ties import Held, named_tensors, shared_parameters
 from pipeplan_executor.sharding.shards import ParameterShard
+from pipeplan_executor.stages.messages import gather_from_owners, sum_at_owners
 from pipeplan_executor.stages.shapes import Flow
 
 if TYPE_CHECKING:
@@ -126,21 +127,19 @@ class _Collective:
         return torch.empty(*size, dtype=dtype, device=device)
 
 
-class Broadcasts(_Collective):
-    """A gather in which each replica broadcasts its share: gloo's own copies everything twice."""
+class Gather(_Collective):
+    """A gather by messages: gloo's own copies everything twice."""
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> None:
         """Fill the output, of which the input is this replica's part."""
         del input_tensor, async_op
-        shares = output_tensor.chunk(group.size())
-        for work in [dist.broadcast(s, group=group, group_src=i, async_op=True) for i, s in enumerate(shares)]:
-            work.wait()
+        gather_from_owners(output_tensor.view(-1).chunk(group.size()), group)
 
 
-class Exchange(_Collective):
-    """A sum in which each replica receives its own share from all others: gloo's own moves twice as many bytes."""
+class Sum(_Collective):
+    """A sum of each share at its owner by messages: gloo's own moves twice as many bytes."""
 
     def __call__(
         self,
@@ -152,9 +151,9 @@ class Exchange(_Collective):
     ) -> None:
         """Fill the output with the sum of this replica's shares of all inputs."""
         del op, async_op
-        received = torch.empty_like(input_tensor)
-        dist.all_to_all_single(received, input_tensor, group=group)
-        torch.sum(received.view(group.size(), -1), 0, out=output_tensor)
+        parts, own = [*input_tensor.view(-1).chunk(group.size())], output_tensor.view(-1)
+        parts[group.rank()] = own.copy_(parts[group.rank()])
+        sum_at_owners(parts, group)
 
 
 class FullySharded:
@@ -184,8 +183,8 @@ class FullySharded:
             own[0].set_gradient_divide_factor(1.0)  # losses are weighted: gradients are sums
             own[0].set_force_sum_reduction_for_comms(True)
             if dist.get_backend(self._group) == "gloo":
-                own[0].set_custom_all_gather(Broadcasts())
-                own[0].set_custom_reduce_scatter(Exchange())
+                own[0].set_custom_all_gather(Gather())
+                own[0].set_custom_reduce_scatter(Sum())
 
     def finish(self, stage: nn.Module) -> None:
         """Let a stage's sharded layers work together."""

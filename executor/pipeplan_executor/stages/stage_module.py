@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -13,6 +13,13 @@ from pipeplan_executor.stages.shapes import Flow, Tensors, as_tuple
 
 if TYPE_CHECKING:
     from pipeplan_executor.sharding.layers import ShardedLayers
+
+
+class Pending(Protocol):
+    """A collective that has begun."""
+
+    def wait(self) -> object:
+        """Wait until it has ended here."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,11 @@ class StageModule(nn.Module):
 
     Parameters and buffers have their names in the unsplit model, here and in ``state_dict``.
 
+    ::
+
+        arriving   {0: [weights of layer 0], 2: [weights of layers 2 and 3]}     sent by other replicas meanwhile
+        forward    wait for 0 │ layer 0 │ layer 1 │ wait for 2 │ layer 2 │ layer 3
+
     Parameters
     ----------
     layers : mapping of str to torch.nn.Module
@@ -56,6 +68,13 @@ class StageModule(nn.Module):
         For each layer, the names of its parameters and buffers in the unsplit model, by their names in the layer.
     sharded_layers : ShardedLayers, optional
         Calls the layers if several processes share the stage.
+
+    Attributes
+    ----------
+    layers : torch.nn.ModuleList
+    arriving : dict of int to list of Pending
+        Parameters that other replicas are sending, by number of the layer that needs them first. Its forward waits for
+        them, and so does whoever asks for parameters or the state.
     """
 
     def __init__(
@@ -69,6 +88,7 @@ class StageModule(nn.Module):
         self.layers = nn.ModuleList(layers.values())
         self._unsplit = {f"layers.{i}.{local}": full for i, each in enumerate(names) for local, full in each.items()}
         self.sharded_layers = sharded_layers
+        self.arriving: dict[int, list[Pending]] = {}
         self._calls = tuple(
             (
                 name,
@@ -79,9 +99,21 @@ class StageModule(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensors:
         """Call all layers in order."""
-        for name, call in self._calls:
+        for number, (name, call) in enumerate(self._calls):
+            if self.arriving:
+                self._arrive(number)
             tensors = as_tuple(call(*tensors), name)
         return tensors if self.sharded_layers is None else self.sharded_layers.gathered(tensors)
+
+    def wait(self) -> None:
+        """Wait until all parameters are there."""
+        for number in sorted(self.arriving):
+            self._arrive(number)
+
+    def _arrive(self, number: int) -> None:
+        for each in self.arriving.get(number, ()):
+            each.wait()
+        self.arriving.pop(number, None)  # behind the waiting, since an error stays one
 
     def backward(self) -> AbstractContextManager[None]:
         """Context for a backward through the layers, and for its delayed weight gradients."""
@@ -91,6 +123,7 @@ class StageModule(nn.Module):
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield parameters with their names in the unsplit model."""
+        self.wait()
         for local, parameter in super().named_parameters("", recurse, remove_duplicate):
             yield self._full(local, prefix), parameter
 
@@ -104,11 +137,13 @@ class StageModule(nn.Module):
 
     def state_dict(self, *_: Any, **options: Any) -> dict[str, Any]:
         """Return the state with its names in the unsplit model."""
+        self.wait()
         state = super().state_dict(**options)
         return {self._unsplit[local]: value for local, value in state.items() if local in self._unsplit}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load a state with names of the unsplit model; entries of other stages are ignored."""
+        self.wait()
         own = {local: state_dict[full] for local, full in self._unsplit.items() if full in state_dict}
         extra = {local: value for local, value in super().state_dict().items() if local not in self._unsplit}
         return super().load_state_dict({**own, **extra}, strict=strict, assign=assign)

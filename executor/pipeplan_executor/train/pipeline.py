@@ -241,7 +241,8 @@ class Pipeline:
         """Run the step of `step`; return the weighted losses of micro-batches whose last stage is here.
 
         No rank waits for the others at its end, as in the steps of ``--objective period``. `shared_loss` tells all
-        ranks the mean loss, now or many steps later.
+        ranks the mean loss, now or many steps later. Under ZeRO-1 replicas send each other the updated parameters
+        meanwhile: see `wait`.
         """
         self._updates = update
         self.updates.begin()
@@ -301,6 +302,15 @@ class Pipeline:
         total = torch.tensor([sum(losses.values())], dtype=torch.float64, device=self.device)
         dist.all_reduce(total, group=self.tensor_group.column)
         return float(total)
+
+    def wait(self) -> None:
+        """Wait until all parameters of the last update are here, under ZeRO-1 from other replicas.
+
+        Any rank may call this alone. The next step and all methods of this class wait by themselves, so it is needed
+        only by code that keeps parameters or their values from before the step.
+        """
+        for module in self.modules.values():
+            module.wait()
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of the local stages."""

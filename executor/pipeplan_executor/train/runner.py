@@ -190,6 +190,7 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
                 )
             if options.saving is not None:
                 options.saving.after(pipeline, number + 1, total)
+    pipeline.wait()
     seen.peak = peak()
 
 

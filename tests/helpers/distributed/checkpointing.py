@@ -19,7 +19,7 @@ from helpers.distributed.models import (
     tiny_tied,
     tiny_unet,
 )
-from helpers.plans import plan_for
+from helpers.plans import plan_for, with_buckets
 from pipeplan.core.errors import InputError
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
@@ -58,7 +58,7 @@ class Layout:
         schedule = self._schedule(dist.get_world_size() // self.tensor_parallel)
         cuts = [round(i * len(names) / schedule.stages) for i in range(schedule.stages + 1)]
         plan = plan_for(module, names, cuts, schedule, 2, optimizer, held=held)
-        return replace(plan, zero=self.zero)
+        return replace(with_buckets(plan, 2, 3) if self.zero == 1 else plan, zero=self.zero)
 
     def _schedule(self, world: int) -> Schedule:
         if self.family in PLACED:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from math import isfinite
+from threading import Event
 from typing import Any
 from unittest.mock import patch
 
@@ -31,6 +32,7 @@ from pipeplan.frontend.capture import capture_layers
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.optim.reduction import Flat
+from pipeplan_executor.stages import messages
 from pipeplan_executor.stages.fully_sharded import local
 from pipeplan_executor.stages.seeds import seeded
 from pipeplan_executor.stages.source import draw
@@ -60,6 +62,9 @@ class Case:
     schedule: str = "1f1b-sno"
     bucket: int = 0
     """Number of layers in each bucket of gradients; 0 for none."""
+    gathered: int = 0
+    """Number of layers whose parameters are gathered together under ZeRO-1; 0 for all."""
+    steps: int = STEPS
 
 
 @dataclass(frozen=True)
@@ -115,10 +120,14 @@ def cases(world: int) -> dict[str, Case]:
     every = {
         "own optimiser": Case(tiny_decoder, line, USERS),
         "own optimiser, replicas": Case(tiny_decoder, halves, USERS, accumulated=(1,)),
-        "own optimiser, ZeRO-1": Case(tiny_decoder, alike, USERS, zero=1, accumulated=(0, 2)),
+        "own optimiser, ZeRO-1": Case(
+            tiny_decoder, alike, USERS, zero=1, accumulated=(0, 2, 5), bucket=2, gathered=3, steps=10
+        ),
         "clipped, not scheduled": Case(tiny_decoder, halves, {"optimizer": sgd, "clip": 0.01}, zero=1),
         "tied": Case(tiny_tied, line, USERS),
-        "tied, replicas, ZeRO-1": Case(tiny_tied, (1, world - 1), USERS, zero=1, accumulated=(1,)),
+        "tied, replicas, ZeRO-1": Case(
+            tiny_tied, (1, world - 1), USERS, zero=1, accumulated=(1,), bucket=3, gathered=2, steps=10
+        ),
         "planned, scheduled": Case(
             tiny_tied, halves[::-1], {"scheduler": falling, "learning_rate": 0.05}, optimizer="momentum"
         ),
@@ -169,11 +178,13 @@ BUCKETED = {
     2: {
         "joined, clipped": Case(tiny_decoder, (2,), USERS, accumulated=(1,), bucket=2),
         "split": Case(tiny_decoder, (2,), USERS, split=True, bucket=1),
-        "ZeRO-1, recomputed": Case(tiny_decoder, (2,), USERS, zero=1, recompute=True, accumulated=(0, 2), bucket=1),
+        "ZeRO-1, recomputed": Case(
+            tiny_decoder, (2,), USERS, zero=1, recompute=True, accumulated=(0, 2), bucket=1, gathered=2
+        ),
         "ZeRO-1, split": Case(dropped, (2,), {"optimizer": sgd}, zero=1, split=True, recompute=True, bucket=2),
         "unequal turns": Case(dropped, (2,), {"optimizer": sgd}, micro_batches=3, bucket=1),
         "one micro-batch": Case(tiny_decoder, (2,), {"optimizer": sgd}, zero=1, micro_batches=2, bucket=1),
-        "one idle replica": Case(tiny_decoder, (2,), USERS, zero=1, micro_batches=1, bucket=2),
+        "one idle replica": Case(tiny_decoder, (2,), USERS, zero=1, micro_batches=1, bucket=2, gathered=1),
         "unused": Case(idling, (2,), {"optimizer": sgd}, bucket=1),
         "tied on one stage": Case(tiny_tied, (2,), USERS, bucket=1),
         "tied on one stage, split": Case(tiny_tied, (2,), {"optimizer": sgd}, split=True, bucket=1),
@@ -184,9 +195,9 @@ BUCKETED = {
         "two stages, split, ZeRO-1": Case(tiny_decoder, (2, 2), USERS, zero=1, split=True, bucket=2),
         "two stages, unequal turns": Case(tiny_decoder, (2, 2), USERS, recompute=True, micro_batches=3, bucket=1),
         "tied over stages": Case(tiny_tied, (2, 2), USERS, bucket=1),
-        "tied over stages, ZeRO-1, split": Case(tiny_tied, (1, 3), USERS, zero=1, split=True, bucket=2),
+        "tied over stages, ZeRO-1, split": Case(tiny_tied, (1, 3), USERS, zero=1, split=True, bucket=2, gathered=1),
         "tensor-parallel": Case(tiny_shared, (2,), USERS, recompute=True, bucket=1),
-        "tensor-parallel, split, ZeRO-1": Case(dropped_apart, (2,), USERS, zero=1, split=True, bucket=1),
+        "tensor-parallel, split, ZeRO-1": Case(dropped_apart, (2,), USERS, zero=1, split=True, bucket=1, gathered=2),
     },
 }
 """Cases with buckets, by number of processes; the last ones of four have two processes per rank."""
@@ -238,6 +249,36 @@ def events_of_a_step() -> list[list[str]]:
     return everyone
 
 
+def read_alone() -> tuple[list[list[int]], float]:
+    """First layers of the parameters that each rank awaited behind a step, and the worst error of those read alone.
+
+    No gather begins until the first step has ended on both ranks. Only rank 0 reads parameters behind the last one, and
+    compares them with those of replicas that share out nothing.
+    """
+    case = Case(tiny_decoder, (2,), {"optimizer": sgd}, zero=1, bucket=2, gathered=3)
+    plan = replace(_plan(case), zero=1)
+    may_begin, gather = Event(), messages.gather_from_owners
+
+    def waiting(*arguments: Any) -> None:
+        may_begin.wait()
+        gather(*arguments)
+
+    states, awaited = [], []
+    for level in (1, 0):
+        pipeline = Pipeline(replace(plan, zero=level), case.build, seed=SEED, dtype=torch.float64, **case.options)
+        with patch.object(messages, "gather_from_owners", waiting):
+            for number in range(2):
+                pipeline.step(*draw(pipeline.workload, plan.batch, SEED, torch.float64, number))
+                awaited = awaited or [*pipeline.modules[0].arriving]
+                dist.barrier()
+                may_begin.set()
+        states.append(pipeline.state_dict() if dist.get_rank() == 0 else {})
+    everyone: list[list[int]] = [[]] * dist.get_world_size()
+    dist.all_gather_object(everyone, awaited)
+    alone, alike = states
+    return everyone, max((float((alone[name] - value).abs().max()) for name, value in alike.items()), default=0.0)
+
+
 Found = dict[str, tuple[Seen, Seen, float]]
 """For each case the records of the pipeline and of plain training, and the difference of their weights."""
 
@@ -281,7 +322,7 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     whole = materialised(pipeline.fitted, seed=SEED, dtype=dtype)
     plain = Plain(whole, workload, case.options, capture_layers(whole, draw(workload, 2, SEED, dtype)[0]).layers)
     ours, theirs = Seen(), Seen()
-    for number in range(STEPS):
+    for number in range(case.steps):
         inputs, targets = draw(workload, plan.batch, SEED, dtype, number)
         update = number not in case.accumulated
         weight = 1.0 if update else 0.5
@@ -314,7 +355,7 @@ def _plan(case: Case) -> Plan:
         recompute=sequence.names if case.recompute else (),
         held=sequence.parameters,
     )
-    return with_buckets(plan, case.bucket)
+    return with_buckets(plan, case.bucket, case.gathered)
 
 
 def _rate(pipeline: Pipeline) -> float:

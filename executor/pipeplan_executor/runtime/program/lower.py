@@ -71,7 +71,7 @@ def lower(
     schedule : Schedule
     small : callable
     zero1 : bool
-        Each replica of a stage updates a share and the replicas exchange them: an update is then a collective.
+        Each replica of a stage updates a share, and begins to send it to the others: an update is then a collective.
     tied : sequence of sequence of int
         Groups of stages that hold copies of the same weights: their reductions are one collective.
 
