@@ -20,7 +20,7 @@ from pipeplan.core.pipeline import Pipeline, Stage, exposed
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.shared_weights import with_reductions
-from pipeplan.core.timeline import Timeline
+from pipeplan.core.timeline import Span, Timeline
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.pricing import price
 from pipeplan.io.cluster_file import read_cluster, write_cluster
@@ -75,12 +75,13 @@ def real(pipeline: Pipeline, factors: list[float], way: float, sums: float, gap:
     def stage(old: Stage, factor: float) -> Stage:
         times = ("forward", "backward", "input_gradient", "weight_gradient", "update")
         slower = {name: round(getattr(old, name) * factor) + gap for name in times}
-        slower["update"] += round(old.gather * sums) - round(old.gather * factor)
-        buckets = tuple(
-            replace(each, ready=round(each.ready * factor), time=round(each.time * sums)) for each in old.buckets
+        buckets, gathers = (
+            tuple(replace(each, ready=round(each.ready * factor), time=round(each.time * sums)) for each in row)
+            for row in (old.buckets, old.gather_buckets)
         )  # their latency too, which is little
         reduce = exposed(buckets) if buckets else round(old.reduce * sums)
-        return replace(old, **slower, reduce=reduce + gap, buckets=buckets)
+        gather = exposed(gathers) if gathers else round(old.gather * sums)
+        return replace(old, **slower, reduce=reduce + gap, gather=gather, buckets=buckets, gather_buckets=gathers)
 
     def slower(row: tuple) -> tuple:
         return tuple(
@@ -97,8 +98,18 @@ def real(pipeline: Pipeline, factors: list[float], way: float, sums: float, gap:
 
 
 def as_recorded(timeline: Timeline, gap: int) -> Timeline:
-    """Recorded time line of a simulated one: actions begin after their gaps."""
-    return replace(timeline, spans=tuple(span._replace(start=span.start + gap) for span in timeline.spans))
+    """Recorded time line of a simulated one: actions begin after their gaps, and first forwards wait for gathers."""
+    gathers = {span.device: span.end for span in timeline.spans if span.action.kind is Kind.GATHER}
+    arrivals = {(flight.target, flight.micro_batch): flight.arrival for flight in reversed(timeline.transfers)}
+
+    def recorded(span: Span) -> Span:
+        kind, stage, micro_batch, _ = span.action
+        if kind is Kind.FORWARD and span.start == gathers.get(span.device):
+            span = span._replace(start=arrivals[stage, micro_batch] if stage else 0)
+        return span._replace(start=span.start + gap)
+
+    own = (span for span in timeline.spans if span.action.kind is not Kind.GATHER)
+    return replace(timeline, spans=tuple(map(recorded, own)))
 
 
 @st.composite
@@ -204,7 +215,8 @@ def test_copies_of_shared_weights_and_shares_of_updates_are_recovered(width: int
     schedule = with_reductions(FAMILIES["1f1b-sno"].write((width, width), 4), [(0, 1)])
     plan = plan_of(model, cluster, [1], homes, schedule, zero1)
     timeline = simulate(schedule, real(plan.pipeline, [1.5, 1.5], 2.0, 1.8, 30_000))
-    seen = observed([as_recorded(timeline, 30_000)], [timeline.makespan], tied=plan.pipeline.tied)
+    recorded = [as_recorded(timeline, 30_000)]
+    seen = observed(recorded, [timeline.makespan], tied=plan.pipeline.tied, gathers=zero1)
     found = calibrated(plan, model, cluster, seen)
     assert found.after.step_time == pytest.approx(timeline.makespan, rel=0.001)
     assert found.stretch == pytest.approx(1, rel=0.02)

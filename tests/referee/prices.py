@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from math import lcm
 
-from .costs import Costs, Groups, layer_costs, state_bytes
+from .costs import ITEM, Costs, Groups, layer_costs, state_bytes
 from .documents import Device, Question
 from .rings import occupancy, ring, still_to_sum, sum_of_copies, wait_for_gathers
 
@@ -237,7 +237,9 @@ class Prices:
                 behind = next((other for other in sizes[i + 1 :] if other), 0) if size else 0
                 more = before if level == 3 else 0
                 computing += size + behind + (size + more if level == 3 else 0)
-                summing = 3 * size - (-size // replicas) + more
+                part = -(-size // replicas)
+                at_once = min(part, 2**20 * ITEM[self.question.dtype])
+                summing = 2 * size + part + (replicas - 1) * at_once + more
             found.append(max(computing, summing) + (0 if full else saved))
         return max(found)
 

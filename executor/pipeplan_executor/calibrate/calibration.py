@@ -114,8 +114,11 @@ def repriced(plan: Plan, model: Model, cluster: Cluster) -> Pipeline:
         [i for i in range(a, b) if model.names[i] in stage.recompute]
         for stage, (a, b) in zip(plan.stages, pairwise(plan.boundaries), strict=True)
     ]
-    buckets = [[bucket.layers for bucket in stage.buckets if bucket.layers] for stage in plan.pipeline.stages]
-    apart = assemble(chain, cluster, plan.boundaries, again, buckets)
+    buckets, gather_buckets = (
+        [[bucket.layers for bucket in row if bucket.layers] for row in rows]
+        for rows in zip(*((stage.buckets, stage.gather_buckets) for stage in plan.pipeline.stages), strict=True)
+    )
+    apart = assemble(chain, cluster, plan.boundaries, again, buckets, gather_buckets)
     runtime = tuple(cluster.devices[device].kind.runtime for device in plan.ranks)
     return replace(apart, placement=plan.pipeline.placement, runtime=runtime, limits=plan.pipeline.limits)
 

@@ -135,9 +135,8 @@ def _scale(model: Model, kind: DeviceKind, plan: Plan, pipeline: Pipeline, seen:
     if (s, Kind.UPDATE) in seen.actions:
         beside = seen.around // max(len(pipeline.stages_on[rank]) for rank in ranks)
         gaps = gap * (1 + ((s, Kind.REDUCE) in seen.actions))  # the reduction's gap is not the links' time
-        stage = pipeline.stages[s]
-        took = max(seen.actions[s, Kind.UPDATE] - stage.gather, 0) + gaps + beside
-        priced = stage.update - stage.gather  # of a share of the numbers under ZeRO-1, and of copies of shared weights
+        took = seen.actions[s, Kind.UPDATE] + gaps + beside
+        priced = pipeline.stages[s].update  # of a share of the numbers under ZeRO-1, and of copies of shared weights
         measured[Kind.UPDATE] = round(predicted[Kind.UPDATE] * took / priced) if priced else took
     return Scale(measured, predicted)
 

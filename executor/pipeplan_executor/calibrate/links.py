@@ -103,7 +103,7 @@ def _reduction_times(
         stages = next((group for group in pipeline.tied if s in group), (s,))
         ranks = {rank for each in stages for rank in pipeline.placement[each]}
         where = _link_place(cluster, (plan.ranks[rank] for rank in ranks))
-        rounds = (1 if stage.gather and len(stages) == 1 else 2) * (len(ranks) - 1)
+        rounds = (1 if plan.zero and len(stages) == 1 else 2) * (len(ranks) - 1)
         link = cluster.network if where is None else cluster.nodes[where].link
         predicted, rounds = sum(bucket.time for bucket in buckets), rounds * len(buckets)
         if took is not None and link is not None and predicted > rounds * link.latency:

@@ -9,7 +9,7 @@
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median
@@ -78,6 +78,7 @@ def observed(
     step_times: Sequence[int],
     peaks: Sequence[int] = (),
     tied: Sequence[Sequence[int]] = (),
+    gathers: bool = False,
 ) -> Observed:
     """Extract the times of actions, gaps and transfers from measured steps of one plan.
 
@@ -89,6 +90,8 @@ def observed(
         Step times of the same steps, in nanoseconds.
     tied : sequence of sequence of int
         Groups of stages whose reductions are one collective.
+    gathers : bool
+        The first forwards of a step wait for parameters, so they do not count where a replica has others.
 
     Raises
     ------
@@ -110,7 +113,7 @@ def observed(
     return Observed(
         steps=len(rows),
         step_time=round(median(step_times)),
-        actions=_actions(rows, tied),
+        actions=_actions(rows, tied, _waiting(orders) if gathers else frozenset()),
         gaps=gaps,
         transfers=transfers,
         around=max(round(idle) - gaps[first], 0),
@@ -125,7 +128,20 @@ def _orders(spans: Iterable[Span]) -> dict[int, list[Action]]:
     return found
 
 
-def _actions(rows: Sequence[Times], tied: Sequence[Sequence[int]]) -> dict[tuple[int, Kind], int]:
+def _waiting(orders: Mapping[int, Sequence[Action]]) -> frozenset[tuple[int, Action]]:
+    """The first forward of each stage on each rank, where others follow it."""
+    found = set()
+    for rank, order in orders.items():
+        forwards = [action for action in order if action.kind is Kind.FORWARD]
+        for stage in {action.stage for action in forwards}:
+            own = [action for action in forwards if action.stage == stage]
+            found |= {(rank, action) for action in own[:1] if len(own) > 1}
+    return frozenset(found)
+
+
+def _actions(
+    rows: Sequence[Times], tied: Sequence[Sequence[int]], left_out: Collection[tuple[int, Action]]
+) -> dict[tuple[int, Kind], int]:
     group = {stage: number for number, stages in enumerate(tied) for stage in stages}
     # times of each action over steps
     samples: dict[tuple[int, Action], list[int]] = defaultdict(list)
@@ -140,7 +156,9 @@ def _actions(rows: Sequence[Times], tied: Sequence[Sequence[int]]) -> dict[tuple
             samples[rank, action].append(end - (joined[group.get(action.stage, action)] if together else start))
     # medians over steps, then means over micro-batches and replicas
     means: dict[tuple[int, Kind], list[float]] = defaultdict(list)
-    for (_, action), times in samples.items():
+    for (rank, action), times in samples.items():
+        if (rank, action) in left_out:
+            continue
         means[action.stage, action.kind].append(median(times))
     return {key: max(round(fmean(times)), 0) for key, times in means.items()}
 

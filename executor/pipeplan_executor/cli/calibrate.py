@@ -56,7 +56,7 @@ def run(options: Namespace) -> int:
     report = run_plan(options, plan, device="cpu")
     if not is_first():
         return finished()
-    seen = observed(report.timelines, report.step_times, report.peaks, plan.pipeline.tied)
+    seen = observed(report.timelines, report.step_times, report.peaks, plan.pipeline.tied, gathers=plan.zero > 0)
     found = calibrated(plan, model, cluster, seen)
     if options.output:
         write_model(found.model, Path(options.output))

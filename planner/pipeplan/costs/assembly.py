@@ -20,6 +20,7 @@ def assemble(
     boundaries: Boundaries,
     recompute: Sequence[Sequence[int]] | None = None,
     buckets: Sequence[Sequence[int]] | None = None,
+    gather_buckets: Sequence[Sequence[int]] | None = None,
 ) -> Pipeline:
     """Build the pipeline of a partition of the chain.
 
@@ -27,7 +28,7 @@ def assemble(
     ----------
     recompute : sequence of sequence of int, optional
         For each stage the layers that are recomputed in the backward; none by default.
-    buckets : sequence of sequence of int, optional
+    buckets, gather_buckets : sequence of sequence of int, optional
         For each stage the numbers of layers of its buckets, its last layers first; by default the best ones.
     """
     spans = [(s, a, b) for s, (a, b) in enumerate(pairwise(boundaries))]
@@ -37,8 +38,9 @@ def assemble(
     first = list(accumulate((len(group) for group in groups), initial=0))
     held = [range(a, b) for _, a, b in spans]
     sums = [together(cluster, groups, stages_holding(w.layers, held), w.parameters) for w in chain.shared]
+    sizes = [tuple(None if each is None else each[s] for each in (buckets, gather_buckets)) for s, _, _ in spans]
     stages = (
-        _stage(chain, spans[s], again[s], sums, total, most, buckets[s] if buckets is not None else None)
+        _stage(chain, spans[s], again[s], sums, total, most, sizes[s])
         for s, (total, most) in enumerate(zip(*_of_spans(chain, boundaries), strict=True))
     )
     return Pipeline(
@@ -91,7 +93,7 @@ def _stage(
     sums: Sequence[int],
     totals: list[int],
     most: list[int],
-    sizes: Sequence[int] | None,
+    sizes: tuple[Sequence[int] | None, ...],
 ) -> Stage:
     """Return the stage of layers a … b − 1.
 
@@ -105,15 +107,15 @@ def _stage(
         Nanoseconds of each shared weight's gradient sum.
     totals, most : list of int
         The stage's row of each list of `_of_spans`.
-    sizes : sequence of int or None
-        Numbers of layers of its buckets; None for the best ones.
+    sizes : (sequence of int or None, sequence of int or None)
+        Numbers of layers of its buckets of sums, and of gathers; None for the best ones.
     """
     s, a, b = span
     forward, backward, input_gradient, weight_gradient, update, reduce, resident, saved = totals
     workspace, forward_workspace = most
     copies = chain.copies(a, b)
-    reduce, buckets = _reduction(chain, span, sums, reduce + int(chain.reduce_base[s]) if reduce else 0, sizes)
-    gather, gather_buckets = _gather(chain, span, sum(int(shared.gather[s]) for shared in copies))
+    reduce, buckets = _reduction(chain, span, sums, reduce + int(chain.reduce_base[s]) if reduce else 0, sizes[0])
+    gather, gather_buckets = _gather(chain, span, sum(int(shared.gather[s]) for shared in copies), sizes[1])
     received = int(chain.boundary[s - 1, a - 1]) if a else 0
     # Recomputed layers: added time, bytes not stored, bytes rebuilt while the backward runs.
     repeated = sum(int(chain.forward[s, i]) for i in again)
@@ -136,7 +138,9 @@ def _stage(
     )
 
 
-def _gather(chain: Chain, span: tuple[int, int, int], copies: int) -> tuple[int, tuple[Bucket, ...]]:
+def _gather(
+    chain: Chain, span: tuple[int, int, int], copies: int, sizes: Sequence[int] | None
+) -> tuple[int, tuple[Bucket, ...]]:
     """Return for how long a stage's first forwards wait for parameters, in nanoseconds, and the buckets of gathers.
 
     ``copies``: nanoseconds of the gathers of weights that other stages have too. They come before all others.
@@ -145,7 +149,8 @@ def _gather(chain: Chain, span: tuple[int, int, int], copies: int) -> tuple[int,
     times, hides, base = chain.gather[s, a:b].tolist(), chain.gather_hides[s, a:b].tolist(), int(chain.gather_base[s])
     if not any(times) or not any(hides):
         return sum(times) + base * any(times) + copies, ()
-    buckets = best_buckets(tuple(times), tuple(hides), base)
+    own = tuple(times), tuple(hides), base
+    buckets = best_buckets(*own) if sizes is None else given_buckets(*own, sizes)
     if copies:
         buckets = (*buckets, Bucket(0, 0, copies))
     return exposed(buckets), buckets

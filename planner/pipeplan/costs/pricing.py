@@ -15,11 +15,14 @@ from pipeplan.core.model import Model
 from pipeplan.costs import collectives
 from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
-from pipeplan.costs.layers import layer_costs, optimizer_bytes
+from pipeplan.costs.layers import item_size, layer_costs, optimizer_bytes
 from pipeplan.costs.network import least_together, rings, transfer
 from pipeplan.costs.scale import require_exact, slowest_links, total
 from pipeplan.costs.sharded import backward_pass, forward_pass
 from pipeplan.costs.table import Table
+
+AT_ONCE = 2**20
+"""Most numbers of a share that a replica sends at once as gradients are summed at levels 2 and 3 of ZeRO."""
 
 
 def price(
@@ -189,7 +192,8 @@ class Prices:
         """Bytes that one of so many replicas needs beside what it holds while a layer computes; shape (n,).
 
         ``workspace`` is what the layer itself needs. The larger of two moments counts: a backward with its unit's
-        parameters and its neighbours', or the sum of its gradients, whole and in shares.
+        parameters and its neighbours', or the sum of its gradients, whole, as the own share, and in the parts that the
+        others send at once.
         """
         if self.job.level < SHARDED or replicas == 1:
             return workspace
@@ -198,7 +202,9 @@ class Prices:
         before[units[1:]], behind[units[:-1]] = own[units[:-1]], own[units[1:]]
         gathered = self.job.level == WHOLLY_SHARDED
         computing = workspace + own + behind + (own + before) * gathered
-        found: Array = np.maximum(computing, 3 * own - (-own // replicas) + before * gathered)
+        share = -(-own // replicas)
+        parts = (replicas - 1) * np.minimum(share, AT_ONCE * item_size(self.model.dtype))
+        found: Array = np.maximum(computing, 2 * own + share + parts + before * gathered)
         return found
 
     def shares(self, replicas: int) -> int:

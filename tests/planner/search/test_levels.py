@@ -36,8 +36,8 @@ def test_each_level_keeps_less() -> None:
     """128 bytes of parameters, as many of gradients, and 256 of state; from level 2 on collectives need buffers."""
     assert answer(0)[1] == 128 + 128 + 256
     assert answer(1)[1] == 128 + 128 + 64
-    assert answer(2)[1] == 128 + 32 + 32 + 64 + 3 * 32 + 8  # whole weights and a share; a layer's sum
-    assert answer(3)[1] == 32 + 32 + 64 + 4 * 32 + 8
+    assert answer(2)[1] == 128 + 32 + 32 + 64 + 3 * 32  # whole weights and a share; a layer's sum
+    assert answer(3)[1] == 32 + 32 + 64 + 4 * 32
 
 
 def test_what_each_level_waits_for() -> None:
