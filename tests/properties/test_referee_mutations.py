@@ -37,11 +37,6 @@ ASKED = 250
 """Questions among which one has to bring it to light."""
 
 
-def whole(document: dict[str, Any]) -> None:
-    """Nothing is sharded, as in most questions."""
-    document["job"]["zero"] = [0]
-
-
 def fully_sharded(document: dict[str, Any]) -> None:
     """Two replicas share out all, over links that are slower for single layers."""
     document["job"] = {"batch": 4, "zero": [3], "replicas": [2]}
@@ -62,8 +57,18 @@ def noticed(suits: Any, change: Any = lambda document: None) -> str:
 
 
 def aggregated(document: dict[str, Any]) -> bool:
-    """Several nodes, devices in any order, the time of a step: where layouts are priced."""
-    return len(document["cluster"]["nodes"]) > 1 and "order" not in document["job"]
+    """Several nodes, devices in any order, families only: where layouts are priced."""
+    job = document["job"]
+    return len(document["cluster"]["nodes"]) > 1 and "order" not in job and "any" not in job.get("schedules", ())
+
+
+def spacious(document: dict[str, Any]) -> None:
+    """No memory limit, nothing sharded and no gap: every question has a plan, and the best one is asked for."""
+    document["job"] = {**document["job"], "zero": [0], "recompute": "none"}
+    document["job"].pop("memory", None)
+    document["solve"] |= {"gap": 0.0, "time_limit": 60.0}
+    for kind in document["cluster"]["devices"].values():
+        kind.pop("memory", None)
 
 
 def replicated(document: dict[str, Any]) -> None:
@@ -103,7 +108,7 @@ def test_a_programme_that_promises_too_much_is_noticed(monkeypatch: pytest.Monke
     monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they know no layouts
     bound = FurthestEnd.lower_bound
     monkeypatch.setattr(FurthestEnd, "lower_bound", lambda *own: min(bound(*own) * 11 // 10, own[2]))
-    assert "above the optimum" in noticed(aggregated)
+    assert "above the optimum" in noticed(aggregated, spacious)
 
 
 def test_an_ending_that_is_a_tenth_too_long_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +118,7 @@ def test_an_ending_that_is_a_tenth_too_long_is_noticed(monkeypatch: pytest.Monke
     monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they know no layouts
     in_time = Pass.in_time
     monkeypatch.setattr(Pass, "in_time", lambda own, mode, a, b, term, into: in_time(own, mode, a, b, term * 1.1, into))
-    assert "above the optimum" in noticed(aggregated, whole)
+    assert "above the optimum" in noticed(aggregated, spacious)
 
 
 def test_a_bound_of_shapes_that_promises_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
