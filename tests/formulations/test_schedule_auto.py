@@ -12,7 +12,7 @@ from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, cycl
 from pipeplan_formulations.schedule.auto import FEW
 from pipeplan_formulations.schedule.line import line
 
-SHORT = Limits(time=3.0)
+SHORT = Limits(time=3.0, workers=1)
 
 
 @given(st.integers(0, 10**6))
