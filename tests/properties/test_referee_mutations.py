@@ -33,7 +33,7 @@ from referee.questions import question
 from referee.verdict import judge
 
 space = import_module("pipeplan.search.space.space")
-ASKED = 250
+ASKED = 500
 """Questions among which one has to bring it to light."""
 
 
@@ -42,6 +42,15 @@ def fully_sharded(document: dict[str, Any]) -> None:
     document["job"] = {"batch": 4, "zero": [3], "replicas": [2]}
     for node in document["cluster"]["nodes"]:
         node["link"] |= {"bandwidth": 10**9, "unit_efficiency": 0.5}
+
+
+def spacious(document: dict[str, Any]) -> None:
+    """No memory limit, nothing sharded and no gap: every question has a plan, and the best one is asked for."""
+    document["job"] = {**document["job"], "zero": [0], "recompute": "none"}
+    document["job"].pop("memory", None)
+    document["solve"] |= {"gap": 0.0, "time_limit": 60.0}
+    for kind in document["cluster"]["devices"].values():
+        kind.pop("memory", None)
 
 
 def noticed(suits: Any, change: Any = lambda document: None) -> str:
@@ -57,18 +66,10 @@ def noticed(suits: Any, change: Any = lambda document: None) -> str:
 
 
 def aggregated(document: dict[str, Any]) -> bool:
-    """Several nodes, devices in any order, families only: where layouts are priced."""
+    """Several nodes, devices in any order, the time of a step of families: where layouts are priced."""
     job = document["job"]
-    return len(document["cluster"]["nodes"]) > 1 and "order" not in job and "any" not in job.get("schedules", ())
-
-
-def spacious(document: dict[str, Any]) -> None:
-    """No memory limit, nothing sharded and no gap: every question has a plan, and the best one is asked for."""
-    document["job"] = {**document["job"], "zero": [0], "recompute": "none"}
-    document["job"].pop("memory", None)
-    document["solve"] |= {"gap": 0.0, "time_limit": 60.0}
-    for kind in document["cluster"]["devices"].values():
-        kind.pop("memory", None)
+    others = {"order", "objective", "intra_layer"} & job.keys() or "any" in job.get("schedules", ())
+    return len(document["cluster"]["nodes"]) > 1 and not others
 
 
 def replicated(document: dict[str, Any]) -> None:
