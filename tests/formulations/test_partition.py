@@ -252,7 +252,7 @@ def test_many_labels_on_unequal_devices(seed, overlap):
     programme = exact.solve(problem, Limits())
     assert programme.status is Status.OPTIMAL
     start = replace(programme, status=Status.FEASIBLE, bound=problem.lower_bound())
-    alone = BACKENDS["cpsat"].solve(problem, Limits(), start=start)
+    alone = BACKENDS["cpsat"].solve(problem, Limits(workers=1), start=start)
     assert (alone.status, alone.objective) == (Status.OPTIMAL, programme.objective)
 
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.pipeline_schedules import random_ways
-from pipeplan_formulations.common.report import Limits, Status, Stop
-from pipeplan_formulations.schedule import cpsat, cyclic, evaluate, exact, solve
+from pipeplan_formulations.common.report import Limits, Report, Status, Stop
+from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, cyclic, evaluate, exact, solve
 from pipeplan_formulations.schedule.auto import FEW
 from pipeplan_formulations.schedule.line import line
 
-SHORT = Limits(time=3.0)
+SHORT = Limits(time=3.0, workers=1)
 
 
 @given(st.integers(0, 10**6))
@@ -24,11 +24,21 @@ def test_small_steps_are_proved(seed):
     assert (report.status, report.objective) == (oracle.status, oracle.objective)
 
 
-def test_many_micro_batches_ask_both():
+Told = list[tuple[int | None, int]]
+
+
+@pytest.fixture(scope="module")
+def long_step() -> tuple[PipelineSchedule, Report[Orders], Told]:
+    """A step for both back ends, its report, and the progress on the way."""
+    problem, told = line(4, 80, 2, 0.3), []
+    report = solve(problem, SHORT, on_progress=lambda value, bound: told.append((value, bound)))
+    return problem, report, told
+
+
+def test_many_micro_batches_ask_both(long_step):
     """Patterns come first and CP-SAT starts from their orders; the report has the better bound of both."""
-    problem = line(4, 80, 2, 0.3)
+    problem, report, _ = long_step
     assert problem.micro_batches * problem.stages > FEW
-    report = solve(problem, SHORT)
     assert report.backend == "cyclic, cpsat"
     assert report.solution is not None and evaluate(problem, report.solution) == report.objective
     assert report.bound >= cyclic.step_bound(problem)
@@ -54,10 +64,9 @@ def test_the_hint_survives(micro_batches):
     assert other.solution != best.solution
 
 
-def test_progress_of_both_is_one_line():
+def test_progress_of_both_is_one_line(long_step):
     """Incumbents fall and bounds rise through both; the last ones are the report's."""
-    told: list[tuple[int | None, int]] = []
-    report = solve(line(4, 80, 2, 0.3), SHORT, on_progress=lambda value, bound: told.append((value, bound)))
+    _, report, told = long_step
     values, bounds = [value for value, _ in told if value is not None], [bound for _, bound in told]
     assert values == sorted(values, reverse=True)
     assert bounds == sorted(bounds)

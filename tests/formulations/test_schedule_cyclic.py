@@ -83,7 +83,7 @@ def test_least_memory_of_eight_devices_in_a_v(period, halves):
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_patterns_are_schedules(seed, unit):
     """A least period has a pattern without faults, above its bounds; unrolled orders respect its period and memory."""
     problem = random_schedule(seed)
@@ -103,7 +103,7 @@ def test_patterns_are_schedules(seed, unit):
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_bounds_stay_below_the_optimum(seed):
     """No step is shorter than its bound, or than the mean time of as many micro-batches in an endless schedule."""
     problem = random_schedule(seed)
@@ -172,14 +172,14 @@ def test_strides_say_more_than_areas():
     """With memory for three micro-batches on four devices forwards and backwards conflict; area bounds miss that."""
     problem = line(4, 400, 3)
     assert by_strides(problem, 9, Limits(time=20.0)) > 1.03 * step_bound(problem)
-    report = solve(problem, Limits(time=3.0))
+    report = solve(problem, Limits(time=3.0, workers=1))
     assert report.objective is not None
     assert max(step_bound(problem), stride_bound(problem, Limits(time=0.5))) <= report.objective
     assert stride_bound(line(4, 400, 8), QUICK) == 0  # here work says more
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_rules_make_schedules(seed):
     """Each of the orders by rules is feasible and better than those before."""
     problem = replace(random_schedule(seed), micro_batches=9)
@@ -200,7 +200,7 @@ def test_rules_of_a_long_step_come_best_first():
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_endless_bounds_know_no_number(seed):
     """The period bound does not depend on the number of micro-batches, and patterns found without it respect it."""
     problem = random_schedule(seed)
@@ -395,7 +395,7 @@ def test_a_second_micro_batch_helps():
     one, two = (least_period(problem, unit, Limits(time=20.0)).pattern for unit in (1, 2))
     assert one is not None and two is not None
     assert two.period < 2 * one.period
-    orders = unrolled(replace(problem, micro_batches=202), Limits(time=3.0))
+    orders = unrolled(replace(problem, micro_batches=202), Limits(time=3.0, workers=1))
     assert orders is not None
     value = evaluate(replace(problem, micro_batches=202), orders)
     assert value is not None and value <= 101 * two.period + two.latency(problem)
@@ -404,7 +404,7 @@ def test_a_second_micro_batch_helps():
 def test_patterns_come_best_first():
     """Of the patterns of several units the first has the least period per micro-batch, and none has faults."""
     problem = line(3, 8, 2)
-    limits = Limits(time=2.0)
+    limits = Limits(time=2.0, workers=1)
     found = patterns(problem, limits, Clock(limits))
     assert found and not any(pattern.faults(problem) for pattern in found)
     means = [pattern.period / pattern.unit for pattern in found]

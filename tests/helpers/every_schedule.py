@@ -16,10 +16,11 @@ It shares nothing with the simulator or the formulations. Rules, for stage s and
              link ▒▒▒▒▒▒··▶    and is there a latency after both have ended
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from math import lcm
 
 from helpers.buckets import Layers, least_left
 
@@ -49,6 +50,10 @@ class TinyPipeline:
         """Replicas of each stage, one by default."""
         return self.replicas or (1,) * len(self.forward)
 
+    def sums(self) -> Sequence[int]:
+        """Time of each stage's reduction, or what the best buckets leave of it."""
+        return self.reduce or [least_left(layers, self.base) for layers in self.layers] or [0] * len(self.forward)
+
 
 Order = tuple[tuple[str, int], ...]
 
@@ -74,18 +79,30 @@ def fastest(pipeline: TinyPipeline, micro_batches: int, in_flight: tuple[int, ..
 
     With ``in_flight`` only over those in which each device runs at most that many forwards before its first backward.
     """
-    widths = pipeline.widths()
+    widths, reduce = pipeline.widths(), pipeline.sums()
+    # m and m + turns run on the same replicas and are equal: a stage that has them alone may start them in order
+    turns = lcm(*widths)
+    in_order = widths.index(turns) if turns in widths else None
     choices = []
     for s, width in enumerate(widths):
         for replica in range(width):
             mine = range(replica, micro_batches, width)
             every = [tuple((kind, mine[m]) for kind, m in order) for order in orders(len(mine))]
-            choices.append([o for o in every if in_flight is None or forwards_first(o) <= in_flight[s]])
-    if set(widths) == {1}:  # micro-batches are equal, so the first device may start them in order
-        in_order = list(range(micro_batches))
-        choices[0] = [o for o in choices[0] if [m for kind, m in o if kind == "F"] == in_order]
-    times = (step_time(pipeline, combination) for combination in product(*choices))
+            choices.append(
+                [
+                    o
+                    for o in every
+                    if (in_flight is None or forwards_first(o) <= in_flight[s])
+                    and (s != in_order or begins(o) == [*mine])
+                ]
+            )
+    times = (step_time(pipeline, combination, reduce) for combination in product(*choices))
     return min(time for time in times if time is not None)
+
+
+def begins(order: Order) -> list[int]:
+    """Micro-batches in the order of their forwards."""
+    return [m for kind, m in order if kind == "F"]
 
 
 def forwards_first(order: Order) -> int:
@@ -93,10 +110,10 @@ def forwards_first(order: Order) -> int:
     return next((i for i, (kind, _) in enumerate(order) if kind == "B"), 0)
 
 
-def step_time(p: TinyPipeline, combination: tuple[Order, ...]) -> int | None:
+def step_time(p: TinyPipeline, combination: tuple[Order, ...], reduce: Sequence[int]) -> int | None:
     """Step time with every action as early as its order allows; None if the orders deadlock.
 
-    ``combination``: one order per device, stage by stage, replica by replica.
+    ``combination``: one order per device, stage by stage, replica by replica. ``reduce``: `TinyPipeline.sums`.
     """
     widths = p.widths()
     homes = [(s, replica) for s, width in enumerate(widths) for replica in range(width)]
@@ -137,7 +154,7 @@ def step_time(p: TinyPipeline, combination: tuple[Order, ...]) -> int | None:
                     there[kind, target, m] = arrival + p.latency[link]
     if any(position[d] < len(order) for d, order in enumerate(combination)):
         return None
-    ends, reduce = [], p.reduce or [least_left(layers, p.base) for layers in p.layers] or [0] * len(widths)
+    ends = []
     for s in range(last + 1):
         done = max(time for time, (stage, _) in zip(device, homes, strict=True) if stage == s)
         ends.append(done + reduce[s] + p.update[s])

@@ -7,6 +7,7 @@ from itertools import combinations, pairwise, product
 import numpy as np
 
 from helpers.partitions import every_partition, memory_of, random_tie, reduction
+from helpers.pipeline_schedules import in_no_less
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.joint import Choice, JointPipeline
 from pipeplan_formulations.joint.box import Box
@@ -102,7 +103,9 @@ def every_instance(problem: JointPipeline) -> Iterator[PipelineSchedule]:
 def brute_force(problem: JointPipeline) -> int | None:
     """The least step time; None if nothing fits."""
     best = None
-    for instance in every_instance(problem):
+    for instance in sorted(every_instance(problem), key=in_no_less):
+        if best is not None and in_no_less(instance) >= best:
+            break
         report = exact.solve(instance, Limits(time=600))
         if report.objective is not None and (best is None or report.objective < best):
             best = report.objective

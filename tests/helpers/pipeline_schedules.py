@@ -90,3 +90,15 @@ def every_order(problem: PipelineSchedule) -> int | None:
         lists.append(list(permutations(problem.transfers())))
     values = (evaluate(problem, orders) for orders in product(*lists))
     return min((value for value in values if value is not None), default=None)
+
+
+def in_no_less(problem: PipelineSchedule) -> int:
+    """A time that no orders beat, on single lanes: the way to a stage, its work and its ending, or the way back."""
+    stages, m = range(problem.stages), problem.micro_batches
+    found = 0
+    for s in stages:
+        way = sum(problem.forward[:s]) + sum(problem.lag[:s])
+        both = way + m * (problem.forward[s] + problem.backward[s])
+        back = sum(problem.backward[:s]) + sum(problem.lag_back[:s]) + problem.weight[0] + problem.ending[0]
+        found = max(found, both + m * problem.weight[s] + problem.ending[s], both + back if s else 0)
+    return found

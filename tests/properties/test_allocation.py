@@ -15,7 +15,7 @@ from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
 @given(chain_allocations(objectives=OBJECTIVES))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_dynamic_programme_and_search_equal_brute_force(problem: ChainAllocation) -> None:
     """Objective, bound and status are those of all allocations tried one by one, infeasible instances included."""
     best = brute_force(problem)
@@ -30,7 +30,7 @@ def test_the_dynamic_programme_and_search_equal_brute_force(problem: ChainAlloca
 
 
 @given(chain_allocations(objectives=OBJECTIVES))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_memory_and_value_equal_an_independent_evaluation(problem: ChainAllocation) -> None:
     """The formulation and an independent evaluation agree on every allocation: fit, recomputation, value."""
     for stages in list(every_allocation(problem))[:40]:
@@ -45,7 +45,7 @@ def test_memory_and_value_equal_an_independent_evaluation(problem: ChainAllocati
 
 
 @given(chain_allocations(objectives=OBJECTIVES))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_frontier_bounds_every_number_of_units(problem: ChainAllocation) -> None:
     """No allocation beats the frontier's entry for the units that it uses, and an entry is impossible if none fits."""
     bounds = allocation.frontier(problem, Limits(time=30))
@@ -66,7 +66,7 @@ def test_the_frontier_bounds_every_number_of_units(problem: ChainAllocation) -> 
 
 
 @given(chain_allocations(objectives=OBJECTIVES))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_time_still_gives_a_bound(problem: ChainAllocation) -> None:
     """With no time at all the bound never exceeds the optimum, and an incumbent, if any, is a real one."""
     best = brute_force(problem)
@@ -80,7 +80,7 @@ def test_no_time_still_gives_a_bound(problem: ChainAllocation) -> None:
 
 
 @given(chain_allocations(objectives=OBJECTIVES), st.integers(-3, 3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_cutoff_saves_work_and_loses_nothing_below_it(problem: ChainAllocation, offset: int) -> None:
     """An optimum below the cutoff is found and proved; otherwise the bound reaches the cutoff, not the optimum."""
     optimum = brute_force(problem)

@@ -95,7 +95,7 @@ def _stage(problem: ChainAllocation, stages: Allocation, s: int) -> Stage:
 
 
 @given(chain_allocations(), st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, shared: bool) -> None:
     """Every family, with the problem's k and warm-up, on separate links or shared cards; also in a long run."""
     problem = played(problem)
@@ -106,7 +106,7 @@ def test_no_schedule_ends_before_the_value(problem: ChainAllocation, seed: int, 
 
 
 @given(chain_allocations(), st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_gpipe_does_not_end_before_the_value_of_sno(problem: ChainAllocation, seed: int, shared: bool) -> None:
     """On stages of any widths GPipe takes at least the value of SNO, with no more recomputation."""
     problem = played(replace(problem, in_flight_rule="sno", alternating=True, phases=False))
@@ -117,7 +117,7 @@ def test_gpipe_does_not_end_before_the_value_of_sno(problem: ChainAllocation, se
 
 
 @given(chain_allocations(), st.integers(0, 2**32 - 1), st.integers(1, 500), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_schedule_ends_before_the_second_stage(
     problem: ChainAllocation, seed: int, ending: int, shared: bool
 ) -> None:

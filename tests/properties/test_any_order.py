@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.instances import model_of
+from helpers.pipeline_schedules import in_no_less
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job
@@ -89,15 +90,19 @@ def pipelines(question: Question) -> Iterator[tuple[Pipeline, int]]:
 
 
 def best_order(question: Question) -> int | None:
-    """The least step time over all these, each with its best order; None if nothing fits."""
-    best, asked = None, {}
-    for pipeline, count in pipelines(question):
-        problem = schedule_problem(pipeline, count)
-        if problem not in asked:
-            asked[problem] = exact.solve(problem, Limits(time=600)).solution
-            if asked[problem] is not None:
-                value = makespan(as_schedule(asked[problem], pipeline, count), pipeline)
-                best = value if best is None else min(best, value)
+    """The least step time over all these, each with its best order; None if nothing fits.
+
+    Pipelines that no order makes better than the best so far are left out.
+    """
+    best = None
+    every = {schedule_problem(pipeline, count): (pipeline, count) for pipeline, count in pipelines(question)}
+    for problem in sorted(every, key=in_no_less):
+        if best is not None and in_no_less(problem) >= best:
+            break
+        found = exact.solve(problem, Limits(time=600)).solution
+        if found is not None:
+            value = makespan(as_schedule(found, *every[problem]), every[problem][0])
+            best = value if best is None else min(best, value)
     return best
 
 

@@ -47,7 +47,7 @@ def partitions(chain: Chain) -> list[Boundaries]:
     return [(0, *edges, chain.layers) for edges in inner]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(chains(), st.integers(1, 8))
 def test_boundaries_are_well_formed(chain: Chain, micro_batches: int) -> None:
     """A balancer returns S + 1 plain integers that rise from 0 to n, or says why it does not."""
@@ -90,7 +90,7 @@ def test_pipedream_is_the_best_of_all_filled_partitions(chain: Chain) -> None:
     assert value(chosen) == min(map(value, filled))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(chains(most_layers=16, most_stages=6), st.integers(1, 8))
 def test_nothing_beats_chain_minmax(chain: Chain, micro_batches: int) -> None:
     """No balancer has a smaller largest stage load: the plain problem is solved."""
@@ -103,7 +103,7 @@ def test_nothing_beats_chain_minmax(chain: Chain, micro_batches: int) -> None:
         assert max(stage_loads(chain, boundaries)) >= best, name
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(chains(), st.integers(1, 8))
 def test_bapipe_keeps_its_promises(chain: Chain, micro_batches: int) -> None:
     """Its stages fit under 1F1B, and none of its cuts takes longer to send than the target of the devices it uses."""

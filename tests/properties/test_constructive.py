@@ -71,7 +71,7 @@ def one_forward_one_backward(problem: PipelineSchedule) -> Orders:
 
 
 @given(seeds)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_schedules_are_complete_and_fit(seed: int) -> None:
     """The orders are feasible, with the reported makespan; None exactly if one micro-batch does not fit."""
     problem = wide_schedule(seed)
@@ -86,7 +86,7 @@ def test_schedules_are_complete_and_fit(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_never_worse_than_one_forward_one_backward(seed: int) -> None:
     """With one stage per device the makespan is at most that of 1F1B with all in flight that fit, at any time limit."""
     problem = wide_schedule(seed)
@@ -158,7 +158,7 @@ def test_network_times_as_the_evaluator(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_lanes_and_resources_are_timed_as_they_are(seed: int) -> None:
     """With two lanes and shared link resources every rule is feasible too, and the reported makespan is correct."""
     problem = random_ways(seed)

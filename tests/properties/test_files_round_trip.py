@@ -217,14 +217,14 @@ def _there_and_back(value, write, read, name):
         assert path.read_bytes() == once
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(clusters())
 def test_a_cluster_comes_back(cluster: Cluster) -> None:
     """A written cluster is read as the same cluster, and written again as the same bytes."""
     _there_and_back(cluster, write_cluster, read_cluster, "cluster.yaml")
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(models())
 def test_a_model_comes_back(model: Model) -> None:
     """A written model is read as the same model, and written again as the same bytes."""
@@ -238,7 +238,7 @@ def test_a_job_comes_back(job: Job) -> None:
     _there_and_back(job, write_job, read_job, "job.yaml")
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(plans())
 def test_a_plan_comes_back(plan: Plan) -> None:
     """A written plan is read as the same plan, and written again as the same bytes."""
@@ -263,7 +263,7 @@ def test_quantities_come_back(value: int) -> None:
         assert text == value or parse_bandwidth(text) == value
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(models())
 def test_folding_spreads_to_the_same_layers(model: Model) -> None:
     """Groups spread out to exactly the layers that were folded."""

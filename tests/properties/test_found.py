@@ -74,7 +74,7 @@ def _never_worse(seed: int) -> None:
             assert found.bound <= found.value <= value, schedule.family
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seeds)
 def test_what_is_found_is_never_worse_than_a_family(seed: int) -> None:
     """On up to 16 devices: the schedule is valid, not slower than a fitting family, not below the bound."""

@@ -15,7 +15,7 @@ LIMITS = Limits(time=60, workers=1)
 
 
 @given(fractional_partitions())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=180, deadline=None)
 def test_the_exact_method_equals_brute_force(problem: FractionalPartition) -> None:
     """Values, bounds and infeasibility agree; if guesses of R stall, the bound still holds and the gap is reported."""
     best, report = optimum(problem), solve(problem, LIMITS)
@@ -37,7 +37,7 @@ def test_the_exact_method_equals_brute_force(problem: FractionalPartition) -> No
 
 
 @given(fractional_partitions(layers=3, cuts=2))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_integer_solvers_equal_brute_force(problem: FractionalPartition) -> None:
     """With path cuts values agree too: for CBC to its accuracy, for CP-SAT's bound to the size of its parts."""
     _check_integer_solvers(problem)

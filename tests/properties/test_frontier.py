@@ -75,7 +75,7 @@ def pairs_of(found: Frontier) -> list[tuple[float, int]]:
 
 
 @given(questions())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_memory_frontier_is_that_of_all_plans(question: Question) -> None:
     """Every point that no plan beats is there and no other one; each plan is valid, and needs the memory it says."""
     model, cluster, job = question
@@ -121,7 +121,7 @@ def test_with_every_choice_open_the_memory_frontier_is_that_of_every_limit(quest
 
 
 @given(questions(kinds=2), st.sampled_from(["devices", "price"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_frontier_over_devices_is_that_of_all_parts(question: Question, over: str) -> None:
     """For every number of each kind the best of all plans; of these, those that none beats."""
     model, cluster, job = question
@@ -146,7 +146,7 @@ def test_the_frontier_over_devices_is_that_of_all_parts(question: Question, over
 
 
 @given(questions(kinds=2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_fewest_devices_are_the_fewest_that_any_plan_runs_on(question: Question) -> None:
     """No part with fewer devices has a plan; the one returned is the fastest on so many, and valid."""
     model, cluster, job = question

@@ -16,7 +16,7 @@ TIME = Limits(time=60)
 
 
 @given(chain_allocations(objectives=OBJECTIVES))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_no_allocation_is_below_the_bound(problem: ChainAllocation) -> None:
     """The bound is at most the least objective, whatever the cutoff."""
     problem = replace(problem, first=(), last=())

@@ -50,7 +50,7 @@ def check(report: Report[graph.Stages], problem: GraphPartition, best: int | Non
 
 
 @given(graph_partitions())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_dynamic_programme_and_cpsat_equal_exhaustive_search(problem: GraphPartition) -> None:
     """The dynamic programme over downsets and CP-SAT both find and prove the optimum; the free bound is below it."""
     best = exhaustive(problem)
@@ -62,14 +62,14 @@ def test_dynamic_programme_and_cpsat_equal_exhaustive_search(problem: GraphParti
 
 
 @given(graph_partitions())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_cbc_equals_exhaustive_search(problem: GraphPartition) -> None:
     """CBC without a start finds the optimum and proves it up to its accuracy."""
     check(cold(CBC, problem), problem, exhaustive(problem), cbc_gap(problem))
 
 
 @given(graph_partitions())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_the_programme_admits_every_optimum(problem: GraphPartition) -> None:
     """An optimum satisfies all rows and clauses of the model that excludes anything worse, and of that of its modes."""
     known = graph.solve(problem, LIMITS, backend="exact")
@@ -88,7 +88,7 @@ def test_the_programme_admits_every_optimum(problem: GraphPartition) -> None:
 
 
 @given(graph_partitions(), st.integers(0, 3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_first_plans_are_solutions(problem: GraphPartition, seed: int) -> None:
     """Every solution along orders is feasible; without memory limits and depths, equal modes have one."""
     bracket = open_bracket(problem, replace(LIMITS, seed=seed))
@@ -103,7 +103,7 @@ def test_first_plans_are_solutions(problem: GraphPartition, seed: int) -> None:
 
 @pytest.mark.parametrize("close", [climb, search_shapes])
 @given(graph_partitions(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_targets_and_shapes_find_and_prove_the_optimum(close: Close, problem: GraphPartition, started: bool) -> None:
     """With and without a first solution both end at the optimum of exhaustive search; its solution is valid."""
     bracket = open_bracket(problem, LIMITS)
@@ -133,7 +133,7 @@ def with_leaner_variants(problem: GraphPartition, seed: int) -> GraphPartition:
 
 
 @given(graph_partitions(groups=5), st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_variants_in_fractions_end_at_the_optimum(problem: GraphPartition, seed: int, known: bool) -> None:
     """Without a solution and from the best one on, the bound is the optimum of exhaustive search, and a plan has it."""
     problem = with_leaner_variants(problem, seed)
@@ -166,7 +166,7 @@ def test_relaxations_of_shapes_are_bounds(problem: GraphPartition, seed: int) ->
 
 
 @given(graph_partitions(), st.integers(0, 2**32 - 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_narrowed_shapes_keep_the_optimum(problem: GraphPartition, seed: int) -> None:
     """However often the places are narrowed, the optimum stays allowed, its crossings and value reach the bounds."""
     known, draw = graph.solve(problem, LIMITS, backend="exact"), np.random.default_rng(seed)
@@ -194,7 +194,7 @@ def test_narrowed_shapes_keep_the_optimum(problem: GraphPartition, seed: int) ->
 
 
 @given(graph_partitions(), st.floats(1.0, 2.0), st.integers(0, 2**32 - 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_relaxation_by_places_is_a_bound(problem: GraphPartition, factor: float, seed: int) -> None:
     """No solution of at most the ceiling is below the bound, whatever the multipliers."""
     best = exhaustive(problem)
@@ -224,7 +224,7 @@ def test_all_backends_equal_exhaustive_search_on_many_instances(problem: GraphPa
 
 
 @given(graph_partitions())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_hint_is_never_made_worse(problem: GraphPartition) -> None:
     """Without time the result is the hint with a bound of at most the optimum."""
     known = graph.solve(problem, LIMITS, backend="exact")
@@ -243,7 +243,7 @@ def cold(solver: MipSolver, problem: GraphPartition) -> Report[graph.Stages]:
 
 
 @given(graph_partitions(groups=16, stages=6))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_dynamic_programme_and_cpsat_agree_on_larger_graphs(problem: GraphPartition) -> None:
     """On instances too large to enumerate, two back ends that share no model prove the same value."""
     one, other = (graph.solve(problem, LIMITS, backend=backend) for backend in ("exact", "cpsat"))

@@ -1,5 +1,6 @@
 """Heuristics on random questions: bounds against simulated values, and peaks without a timeline."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -36,13 +37,20 @@ def judged(space: Spaces, **how: Any) -> dict[str, Baseline]:
     return dict(baselines(space, 1e6, **how))
 
 
+@cache
+def simulated_rows(seed: int) -> dict[str, Baseline]:
+    """The simulated rows of a random question, for both tests; none if it is refused."""
+    asked = space(seed)
+    return {} if asked is None else judged(asked)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bounds_of_heuristics_are_bounds(seed: int) -> None:
     """A heuristic that is only bounded has a plan when it is simulated, which takes at least as long as its bound."""
     asked = space(seed)
     if asked is None:
         return
-    simulated = judged(asked)
+    simulated = simulated_rows(seed)
     bounded = judged(asked, incumbent=lambda: 0, pace=Slow())
     for name, row in simulated.items():
         other = bounded[name]
@@ -61,8 +69,7 @@ def test_bounds_of_heuristics_are_bounds(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_peaks_need_no_timeline(seed: int) -> None:
     """The peaks shown for a heuristic are those of its simulated step."""
-    asked = space(seed)
-    for row in judged(asked).values() if asked is not None else ():
+    for row in simulated_rows(seed).values():
         if row.evaluated is not None:
             assert row.peaks == row.evaluated.timeline.peaks
 

@@ -66,21 +66,21 @@ def check(report, problem, best, gap=0.0) -> None:
     assert objective(problem, report.solution) == best
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(chain_partitions())
 def test_all_backends_equal_brute_force(problem):
     """All backends find and prove brute force's optimum, or that there is none."""
     check_all(problem)
 
 
-@settings(max_examples=600)
+@settings(max_examples=300)
 @given(chain_partitions(cuts=0))
 def test_the_dynamic_programme_equals_brute_force(problem):
     """Without path cuts the dynamic programme alone finds and proves brute force's optimum, or that there is none."""
     check(exact.solve(problem, LIMITS), problem, brute_force(problem))
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.integers(0, 2**32))
 def test_late_endings_equal_brute_force(seed):
     """If prefixes of equal H differ by (4b), the dynamic programme stays exact."""
@@ -88,7 +88,7 @@ def test_late_endings_equal_brute_force(seed):
     check(exact.solve(problem, Limits(time=10)), problem, brute_force(problem))
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(st.integers(0, 2**32))
 def test_rows_include_the_memory_of_recomputation(seed):
     """CP-SAT without a start recomputes at least as much as memory requires, peaks included."""
@@ -104,7 +104,7 @@ def test_all_backends_equal_brute_force_at_length(problem):
     check_all(problem)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(chain_partitions(layers=9, stages=5, cuts=0, roomy=True))
 def test_the_dynamic_programme_on_longer_chains(problem):
     """With several labels per boundary the dynamic programme stays exact."""
@@ -130,7 +130,7 @@ def test_the_problem_equals_its_equations(problem):
             assert problem.memory(boundaries)[s] == memory_of(problem, boundaries, s, again) <= problem.limit[s]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(chain_partitions(layers=6), st.integers(2, 4))
 def test_thinned_lists_bracket_the_optimum(problem, cap):
     """With thinned lists of choices, every backend's bound is at most brute force's optimum.

@@ -25,7 +25,7 @@ def test_the_period_is_the_average_of_many_steps(seed: int) -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_without_lists_it_is_the_same(seed: int) -> None:
     """GPipe and 1F1B by their recurrence; the lower bound is one, and no period exceeds its step."""
     case = random_alternating(seed, 30)

@@ -39,7 +39,7 @@ def ways(problem: ChainAllocation, target: int) -> list[tuple[int, list[tuple[in
 
 
 @given(chain_allocations(), st.floats(0, 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_allocation_within_the_target_is_excluded(problem: ChainAllocation, share: float) -> None:
     """The states of every allocation within a target are reachable, with heads of at least the table's value."""
     problem = replace(problem, first=(), objective="step")

@@ -33,13 +33,8 @@ from referee.questions import question
 from referee.verdict import judge
 
 space = import_module("pipeplan.search.space.space")
-ASKED = 250
+ASKED = 500
 """Questions among which one has to bring it to light."""
-
-
-def whole(document: dict[str, Any]) -> None:
-    """Nothing is sharded, as in most questions."""
-    document["job"]["zero"] = [0]
 
 
 def fully_sharded(document: dict[str, Any]) -> None:
@@ -56,6 +51,15 @@ def share_of_the_optimizer(document: dict[str, Any]) -> None:
         node["link"] |= {"bandwidth": 10**8}
 
 
+def spacious(document: dict[str, Any]) -> None:
+    """No memory limit, nothing sharded and no gap: every question has a plan, and the best one is asked for."""
+    document["job"] = {**document["job"], "zero": [0], "recompute": "none"}
+    document["job"].pop("memory", None)
+    document["solve"] |= {"gap": 0.0, "time_limit": 60.0}
+    for kind in document["cluster"]["devices"].values():
+        kind.pop("memory", None)
+
+
 def noticed(suits: Any, change: Any = lambda document: None) -> str:
     """The disagreements on the first question of a sort that has some; fails if there is none."""
     for number in range(ASKED):
@@ -69,8 +73,10 @@ def noticed(suits: Any, change: Any = lambda document: None) -> str:
 
 
 def aggregated(document: dict[str, Any]) -> bool:
-    """Several nodes, devices in any order, the time of a step: where layouts are priced."""
-    return len(document["cluster"]["nodes"]) > 1 and "order" not in document["job"]
+    """Several nodes, devices in any order, the time of a step of families: where layouts are priced."""
+    job = document["job"]
+    others = {"order", "objective", "intra_layer"} & job.keys() or "any" in job.get("schedules", ())
+    return len(document["cluster"]["nodes"]) > 1 and not others
 
 
 def replicated(document: dict[str, Any]) -> None:
@@ -110,7 +116,7 @@ def test_a_programme_that_promises_too_much_is_noticed(monkeypatch: pytest.Monke
     monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they know no layouts
     bound = FurthestEnd.lower_bound
     monkeypatch.setattr(FurthestEnd, "lower_bound", lambda *own: min(bound(*own) * 11 // 10, own[2]))
-    assert "above the optimum" in noticed(aggregated)
+    assert "above the optimum" in noticed(aggregated, spacious)
 
 
 def test_an_ending_that_is_a_tenth_too_long_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +126,7 @@ def test_an_ending_that_is_a_tenth_too_long_is_noticed(monkeypatch: pytest.Monke
     monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they know no layouts
     in_time = Pass.in_time
     monkeypatch.setattr(Pass, "in_time", lambda own, mode, a, b, term, into: in_time(own, mode, a, b, term * 1.1, into))
-    assert "above the optimum" in noticed(aggregated, whole)
+    assert "above the optimum" in noticed(aggregated, spacious)
 
 
 def test_a_bound_of_shapes_that_promises_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

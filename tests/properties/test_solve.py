@@ -253,14 +253,14 @@ def test_solve_finds_and_proves_the_best_plan_of_five_hundred(question: Question
 
 
 @given(questions())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_tree_of_device_groups_misses_none(question: Question) -> None:
     """Device groups that are bounded together by the allocation programme give the same answer and proof."""
     agrees(question, few=0)
 
 
 @given(questions())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_heuristic_beats_the_answer_and_bounds_are_bounds(question: Question) -> None:
     """Stopped early, the answer is no worse than any heuristic's plan in the space; its bound holds."""
     model, cluster, job = question
@@ -274,7 +274,7 @@ def test_no_heuristic_beats_the_answer_and_bounds_are_bounds(question: Question)
 
 
 @given(questions(tied="ends"))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @pytest.mark.parametrize("few", [space.FEW, 0])
 def test_tied_ends_are_decided_and_proved(few: int, question: Question) -> None:
     """Where first and last layer share weights, together or split, the answer is the best and is proved to be."""
@@ -282,7 +282,7 @@ def test_tied_ends_are_decided_and_proved(few: int, question: Question) -> None:
 
 
 @given(questions(tied="any"))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @pytest.mark.parametrize("few", [space.FEW, 0])
 def test_any_ties_are_bounded(few: int, question: Question) -> None:
     """Whichever two or three layers share weights, no bound exceeds the best plan, and no answer is better than it."""
@@ -304,7 +304,7 @@ def questions_on_nodes(draw: st.DrawFn) -> Question:
 
 
 @given(questions_on_nodes())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @pytest.mark.parametrize("few", [space.FEW, 0])
 def test_bounds_of_nodes_are_bounds(few: int, question: Question) -> None:
     """Whatever lies in which node, no bound exceeds the best plan, and no answer is better than it."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from . import best, bottleneck, costs, divided, orders, simulate, space
 from .best import Plan
-from .costs import STATES, ContradictionError, Groups
+from .costs import ContradictionError, Groups
 from .documents import Document, Question
 from .prices import Prices, Stage
 from .schedules import SUITED, families, write
@@ -81,7 +81,7 @@ def _questions(document: Document) -> dict[int, Question]:
     if job["zero"]:
         return {level: Question(document, level) for level in sorted(set(job["zero"]))}
     found = {0: Question(document, 0)}
-    if job["objective"] != "bottleneck" and STATES[job["optimizer"]]:
+    if job["objective"] != "bottleneck":
         found[1] = Question(document, 1)
     for level in (2, 3):
         whole = Question(document | {"job": {**document["job"], "intra_layer": False}}, level)  # none is divided

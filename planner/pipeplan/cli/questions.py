@@ -39,8 +39,8 @@ def add_questions(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--zero",
         metavar="N,N",
-        help="levels of ZeRO to consider: replicas share out the optimiser's state from 1 on, gradients from 2 on, "
-        "parameters at 3 (default: every level that suits)",
+        help="levels of ZeRO to consider: replicas share out updates and the optimiser's state from 1 on, "
+        "gradients from 2 on, parameters at 3 (default: every level that suits)",
     )
     parser.add_argument(
         "--overlap-reduction",

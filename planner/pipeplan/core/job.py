@@ -86,8 +86,8 @@ class Job:
     recompute : Recompute
     zero : tuple of int
         Levels of ZeRO to consider (Rajbhandari et al., ZeRO, 2020); empty is every level that suits. The replicas of a
-        stage share out, from level 1 on, the optimiser's state; from level 2 on, gradients too; at level 3, parameters
-        too. All stages of a plan have one level; at levels 2 and 3 a plan has one stage.
+        stage share out, from level 1 on, the update and the optimiser's state; from level 2 on, gradients too; at
+        level 3, parameters too. All stages of a plan have one level; at levels 2 and 3 a plan has one stage.
     overlap_reduction : bool
         Sum a stage's gradients in buckets while its last backward still runs, instead of all behind it.
     order : Order

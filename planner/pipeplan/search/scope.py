@@ -225,7 +225,7 @@ class Scope:
             yield from self._reductions()
         if self.replicated:
             yield sentences.SHARDED if self.job.level < SHARDED else sentences.SHARDED_STAGES
-            if not self.job.level and OPTIMIZER_STATE[self.job.optimizer]:
+            if not self.job.level and (self.steps or OPTIMIZER_STATE[self.job.optimizer]):
                 yield sentences.STATE
 
     def _reductions(self) -> Iterator[str]:

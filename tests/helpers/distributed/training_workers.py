@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers.distributed.everywhere import greatest
-from helpers.distributed.models import tiny_decoder, tiny_shared, tiny_tied
+from helpers.distributed.models import blank_model, tiny_decoder, tiny_shared, tiny_tied
 from helpers.distributed.training_models import (
     dropped,
     dropped_apart,
@@ -28,6 +28,7 @@ from helpers.distributed.training_models import (
 from helpers.plans import plan_for, with_buckets
 from helpers.runnable_schedules import halved
 from pipeplan.core.plan import Plan
+from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture import capture_layers
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
@@ -302,13 +303,10 @@ def verified() -> dict[str, float]:
     found = {}
     alike = (dist.get_world_size(),)
     for build, zero in ((dropped, 0), (skipping, 0), (padded, 0), (uneven, 3)):
-        workload = build()
-        sequence = capture_layers(workload.module, draw(workload, 2, SEED)[0], both_modes=False)
+        module, names, held = blank_model(build)
         schedule = FAMILIES["1f1b-sno"].write(alike if zero else (1,) * dist.get_world_size(), 4)
-        cuts = (0, *range(2, 1 + schedule.stages), len(sequence.names))
-        plan = plan_for(
-            workload.module, sequence.names, cuts, schedule, recompute=sequence.names[1::2], held=sequence.parameters
-        )
+        cuts = (0, *range(2, 1 + schedule.stages), len(names))
+        plan = plan_for(module, names, cuts, schedule, recompute=names[1::2], held=held)
         found[build.__name__] = worst_error(replace(plan, zero=zero), build, SEED)
     return found
 
@@ -320,7 +318,7 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     options = {**case.options, "tensor_parallel": group_size}
     pipeline = Pipeline(replace(plan, zero=case.zero), case.build, seed=SEED, dtype=dtype, **options)
     whole = materialised(pipeline.fitted, seed=SEED, dtype=dtype)
-    plain = Plain(whole, workload, case.options, capture_layers(whole, draw(workload, 2, SEED, dtype)[0]).layers)
+    plain = Plain(whole, workload, case.options, _layers(whole, draw(workload, 2, SEED, dtype)[0]))
     ours, theirs = Seen(), Seen()
     for number in range(case.steps):
         inputs, targets = draw(workload, plan.batch, SEED, dtype, number)
@@ -342,18 +340,22 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     return ours, theirs, greatest(max(apart, default=0.0))
 
 
+def _layers(whole: nn.Module, inputs: Batch) -> Sequence[nn.Module]:
+    """Layers of a model, in order."""
+    return list(whole) if isinstance(whole, nn.Sequential) else capture_layers(whole, inputs).layers
+
+
 def _plan(case: Case) -> Plan:
-    workload = case.build()
-    sequence = capture_layers(workload.module, draw(workload, 2, SEED)[0], both_modes=False)
+    module, names, held = blank_model(case.build)
     schedule = FAMILIES[case.schedule].write(case.replicas, case.micro_batches)
     plan = plan_for(
-        workload.module,
-        sequence.names,
-        (0, *range(2, 1 + len(case.replicas)), len(sequence.names)),
+        module,
+        names,
+        (0, *range(2, 1 + len(case.replicas)), len(names)),
         halved(schedule) if case.split else schedule,
         optimizer=case.optimizer,
-        recompute=sequence.names if case.recompute else (),
-        held=sequence.parameters,
+        recompute=names if case.recompute else (),
+        held=held,
     )
     return with_buckets(plan, case.bucket, case.gathered)
 

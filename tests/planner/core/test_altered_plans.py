@@ -139,14 +139,13 @@ def _reordered(actions: list[str]) -> Iterator[list[str]]:
 
 
 def altered(kind: str) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
-    """Every alteration of a plan: the path, what stood there, what stands there now, and the whole."""
-    whole = json.dumps(plan_data(plan(kind)))
-    for number, (path, value, _) in enumerate(leaves(json.loads(whole))):
+    """Every alteration of a plan: the path, what stood there, what stands there now, and the whole until the next."""
+    data = json.loads(json.dumps(plan_data(plan(kind))))
+    for path, value, put in list(leaves(data)):
         for other in [each for each in others(value) if each != value]:
-            data = json.loads(whole)
-            _, _, put = next(entry for n, entry in enumerate(leaves(data)) if n == number)
             put(other)
             yield path, value, other, data
+        put(value)
 
 
 @pytest.mark.parametrize("kind", KINDS)

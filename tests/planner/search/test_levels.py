@@ -117,7 +117,7 @@ def test_nobody_is_faster_with_fully_sharded_data_parallelism() -> None:
 @pytest.mark.parametrize(
     ("options", "levels"),
     [
-        ({}, (0, 2, 3)),
+        ({}, (0, 1, 2, 3)),
         ({"optimizer": "adam"}, (0, 1, 2, 3)),
         ({"optimizer": "adam", "replicas": (1,)}, (0,)),
         ({"optimizer": "adam", "micro_batches": (1,), "extrapolate": True}, (0,)),
@@ -136,7 +136,7 @@ def test_levels_that_are_not_named_are_left_out_where_they_cannot_be_planned() -
     tied = replace(model(), ties=(Tie(("l0", "l3"), 32),))
     assert Spaces(tied, equal_devices(4), Job(4, optimizer="adam")).levels == (0, 1)
     streams = equal_devices(4, overlap="stream")
-    assert Spaces(model(), streams, Job(4, schedules=("fbp-as",))).levels == (0,)
+    assert Spaces(model(), streams, Job(4, schedules=("fbp-as",))).levels == (0, 1)
 
 
 def test_an_explanation_looks_at_every_level() -> None:

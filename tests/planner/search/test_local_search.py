@@ -2,6 +2,7 @@
 
 import sys
 import time
+from functools import cache
 
 import pytest
 
@@ -14,6 +15,7 @@ from pipeplan.search.local_search import LocalSearch
 from pipeplan.search.local_search import improver as improving
 from pipeplan.search.local_search.beside import LocalSearchProcess, Message
 from pipeplan.search.nodes import aggregate_problem
+from pipeplan.search.result import Result
 from pipeplan.search.space import space as spaces
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate import makespan
@@ -109,11 +111,19 @@ def test_the_process_finds_better_plans_and_ends():
     assert process.ended
 
 
+EVERYTHING = Job(batch=8, optimizer="sgd", micro_batches=(8,), recompute="none", memory=10**6)
+
+
+@cache
+def enumerated() -> Result:
+    """The answer where all device groups are enumerated."""
+    return pipeplan.solve(MODEL, CLUSTER, job=EVERYTHING, time_limit=20)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_solve_with_local_search_keeps_its_bound(monkeypatch, workers):
     """Layouts instead of enumerated groups, with and without a process: the same optimum, within the bound."""
-    job = Job(batch=8, optimizer="sgd", micro_batches=(8,), recompute="none", memory=10**6)
-    right = pipeplan.solve(MODEL, CLUSTER, job=job, time_limit=20)
+    right = enumerated()
     for module, name in (
         (spaces, "FEW"),
         (spaces, "PAIRS"),
@@ -123,7 +133,7 @@ def test_solve_with_local_search_keeps_its_bound(monkeypatch, workers):
         monkeypatch.setattr(module, name, 0)
     monkeypatch.setattr(improving, "BESIDE_AFTER", 0.0)
     monkeypatch.setattr(sys.modules["pipeplan.solve"], "baselines", lambda *_, **__: {})
-    found = pipeplan.solve(MODEL, CLUSTER, job=job, time_limit=3, workers=workers)
+    found = pipeplan.solve(MODEL, CLUSTER, job=EVERYTHING, time_limit=3, workers=workers)
     assert found.bound <= right.value
     assert found.bound <= found.value
     assert right.bound <= found.value

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, WHOLLY_SHARDED, Job, Objective
+from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan
@@ -24,7 +24,7 @@ class Spaces:
     level  shares out, besides what lower levels do         left out
     ====== ================================================ ================================================
     0      nothing                                          never
-    1      the optimiser's state                            for optimisers without state, and the bottleneck
+    1      the update, and the optimiser's state            for the bottleneck
     2      gradients                                        where it cannot be planned (`Job`, `Space`)
     3      parameters                                       where it cannot be planned
     ====== ================================================ ================================================
@@ -92,4 +92,4 @@ def _worthwhile(space: Space) -> tuple[int, ...]:
     most = min(len(space.cluster.devices), job.batch // min(space.sizes))
     if most == 1 or set(job.replicas) == {1} or job.objective is Objective.BOTTLENECK:
         return ()
-    return (*[1] * (OPTIMIZER_STATE[job.optimizer] > 0), *range(SHARDED, WHOLLY_SHARDED + 1))
+    return tuple(range(1, WHOLLY_SHARDED + 1))

@@ -48,11 +48,9 @@ def test_a_users_own_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_goes_wrong_there_is_told_here() -> None:
-    """A wrong name, an invalid argument and a killed process end in an error with the reason."""
+    """Bad input, here a wrong name, and a killed process end in an error with the reason."""
     with pytest.raises(InputError, match=r"cannot import 'helpers\.torch_chains:nothing'"):
         profile_workload("helpers.torch_chains:nothing")
-    with pytest.raises(InputError, match="at least 1 repeat"):
-        profile_workload(perceptron_workload, repeats=0)
     with pytest.raises(PipeplanError, match=r"was ended by SIGKILL \(out of memory\?\); nothing was measured"):
         profile_workload(fatal_workload)
 

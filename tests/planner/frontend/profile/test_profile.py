@@ -1,6 +1,8 @@
 """Whole profiles: their contents, and the state of the module afterwards."""
 
+import copy
 import weakref
+from functools import cache
 from typing import ClassVar
 
 import pytest
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 import pipeplan
 from helpers.torch_chains import CHAINS, convolutions, perceptron, transformer
 from pipeplan.core.errors import InputError
+from pipeplan.core.model import Model
 from pipeplan.frontend.capture import Stages
 from pipeplan.frontend.profile import profile
 
@@ -22,11 +25,17 @@ def test_the_package_offers_profile_as_a_function() -> None:
     assert pipeplan.profile is profile
 
 
+@cache
+def profiled(name: str) -> tuple[nn.Sequential, Tensor, Model]:
+    """A chain with its batch and its profile at two sizes, made once."""
+    module, batch = CHAINS[name]()
+    return module, batch, profile(module, batch, micro_batches=(2, 4), name=name, **QUICK)
+
+
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_profile_is_complete(name: str) -> None:
     """Every layer has costs at every size; parameters, outputs and edges are exact; bytes grow with the size."""
-    module, batch = CHAINS[name]()
-    model = profile(module, batch, micro_batches=(2, 4), name=name, **QUICK)
+    module, batch, model = profiled(name)
     assert model.names == tuple(path for path, _ in module.named_children())
     assert [layer.inputs for layer in model.layers] == [(), *((n,) for n in model.names[:-1])]
     expected = [4 * sum(p.numel() for p in layer.parameters()) for layer in module]
@@ -158,9 +167,8 @@ def test_a_model_without_values_never_exists_whole() -> None:
 @pytest.mark.parametrize("name", CHAINS)
 def test_layer_by_layer_gives_the_same_bytes(name: str) -> None:
     """A module without values has the layers, parameters, outputs and total saved bytes of one with values."""
-    module, batch = CHAINS[name]()
-    whole = profile(module, batch, micro_batches=(2,), **QUICK)
-    single = profile(module.to("meta"), batch, micro_batches=(2,), **QUICK)
+    module, batch, whole = profiled(name)
+    single = profile(copy.deepcopy(module).to("meta"), batch, micro_batches=(2,), **QUICK)
     assert single.fingerprint == whole.fingerprint
     a, b = whole.profiles[0].costs, single.profiles[0].costs
     assert [cost.output for cost in a] == [cost.output for cost in b]
