@@ -172,6 +172,28 @@ EMPTY_STAGE = ChainAllocation(
 """A second stage that computes nothing, with room for one micro-batch: it needs no more in flight, whatever e is."""
 
 
+MORE_IN_FLIGHT = ChainAllocation(
+    forward=np.array([[2, 4, 2, 4, 1]]),
+    backward=np.array([[5, 5, 3, 3, 8]]),
+    update=np.array([[[2, 4, 4, 2, 4], [4, 0, 0, 4, 2]]]),
+    reduce_base=np.array([[3, 0]]),
+    resident=np.array([[[4, 3, 6, 5, 4], [7, 5, 0, 7, 0]]]),
+    saved=np.array([2, 1, 0, 3, 0]),
+    output=np.array([0, 4, 2, 4, 2]),
+    workspace=np.array([2, 1, 2, 5, 2]),
+    recomputable=np.array([True, True, True, False, True]),
+    limit=np.array([22]),
+    send=np.array([[[[1, 0, 1, 3], [3, 2, 3, 0]]]]),
+    send_back=np.array([[[[0, 0, 1, 0], [2, 1, 4, 2]]]]),
+    latency=np.array([[[3, 1]]]),
+    received=np.array([2, 3, 2, 3]),
+    units=np.array([3]),
+    node=np.array([1]),
+    micro_batches=5,
+    widths=(1, 3),
+    last=((0, 1),),
+)
+"""The first stage's backward is the largest only with more in flight than its delay needs: it then recomputes."""
 PEAKS = st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(0, 2), st.integers(0, 2))
 """The least and the most of a peak, and the narrowest and the widest of its stages, as shares and places of what is."""
 
@@ -207,6 +229,7 @@ def _bounds_all_in_the_peak(problem: ChainAllocation, share: float, drawn: tuple
 
 @given(chain_allocations(), st.floats(0, 1), PEAKS)
 @example(EMPTY_STAGE, 0.0, (0.0, 0.0, 1, 1))
+@example(MORE_IN_FLIGHT, 0.0, (1.0, 0.5, 0, 0))
 @settings(max_examples=30, deadline=None)
 def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
     problem: ChainAllocation, share: float, drawn: tuple[float, float, int, int]

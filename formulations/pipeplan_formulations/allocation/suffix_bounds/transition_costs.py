@@ -12,7 +12,7 @@ from pipeplan_formulations.allocation.suffix_bounds.largest_backward import Larg
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import PassSettings
 from pipeplan_formulations.allocation.terms import delays, own, stage_load
-from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.common.layer_tables import Array, sums_before
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
@@ -96,14 +96,31 @@ def added(
         extra = np.where(held <= counts.top, extra, IMPOSSIBLE)
     # Close spans that do not fit, exceed the ceiling by (4), or contradict the range of the largest backward.
     is_open = extra < IMPOSSIBLE
-    backward = backward + np.where(is_open, extra, 0)
+    plain, backward = backward, backward + np.where(is_open, extra, 0)
+    if settings.largest is not None and settings.ceiling is not None and side == "here":
+        # Where the least k makes the largest backward too short, more in flight may make it long enough.
+        lower = settings.largest.lower(width)
+        short = np.flatnonzero(is_open & (backward < lower))
+        is_open[short] = False
+        if len(short) and problem.chooses and lower < IMPOSSIBLE:
+            span, rest = (c, w, starts[short], ends[short]), lower - plain[short]
+            top = counts.top if isinstance(held, np.ndarray) else counts.most
+            able, later = (_may_recompute(problem, spans, *span, k) >= rest for k in (top, counts.most))
+            longer = short[able]
+            backward[longer], is_open[longer] = lower, True
+            refused = refused or bool((later & ~able).any())
+            if isinstance(held, np.ndarray):  # the k that (4), with late forwards, requires for it
+                room = settings.ceiling - (many - 1) * lower
+                needed = np.where(forward[longer] > 0, many - room // np.maximum(forward[longer], 1), 0)
+                held[longer] = np.maximum(held[longer], needed if room >= 0 else IMPOSSIBLE)
+                refused = refused or bool(((held[longer] > counts.top) & (held[longer] <= counts.most)).any())
+                is_open[longer] = held[longer] <= counts.top
     if settings.ceiling is not None:
         sends = (problem.link_shares[width], send, into) if settings.by_kind else (1, 0, 0)
         lanes = delays(problem.overlap, many, held, sends[0], forward, backward, sends[1], 0, sends[2])
         is_open &= reduce(np.maximum, lanes) <= settings.ceiling
         if settings.largest is not None:
             is_open &= backward <= settings.largest.upper(width)
-            is_open &= (backward >= settings.largest.lower(width)) | (side != "here")
             if problem.phases:
                 is_open &= settings.largest.allows_phases(settings.ceiling, many, width, forward)
             else:
@@ -119,6 +136,18 @@ def added(
     wait = (many - 1) * into if problem.overlap == "none" else 0
     term = own(problem.overlap, many, forward, backward, send) + wait
     return Added(term, forward + backward, backward, is_open, refused)
+
+
+def _may_recompute(
+    problem: ChainAllocation, spans: Spans, c: int, w: int, starts: Array, ends: Array, in_flight: int
+) -> Array:
+    """The most forward time that stages with up to so many micro-batches in flight may have to recompute.
+
+    That of so many, as it grows with them; if they do not fit, that of all layers that may be recomputed.
+    """
+    every = sums_before(np.where(problem.recomputable, problem.forward[c], 0))
+    extra = spans.extra(c, w, starts, ends, in_flight)
+    return np.where(extra < IMPOSSIBLE, extra, every[ends] - every[starts])
 
 
 def _least_held(
