@@ -36,6 +36,7 @@ HARMLESS = {
     r"pipeline\.stages\[\d+\]\.held_after_input_gradient": "bytes between split backwards, where they are joined",
     r"pipeline\.stages\[\d+\]\.forward_workspace": "workspace of a second lane, where there is one",
     r"pipeline\.stages\[\d+\]\.(update|reduce)": "time off the critical path",
+    r"pipeline\.stages\[[1-9]\d*\]\.gather": "gathers that end before the first tensor is there",
     r"pipeline\.stages\[\d+\]\.(gather_)?buckets(\[\d+\].*)?": "collectives that a pass hides, whatever they take",
     r"schedule\.orders\[\d+\]": "another order that keeps every rule, takes as long and holds no more",
     r"schedule\.two_lanes": "one lane is enough where a device never has two things to do",

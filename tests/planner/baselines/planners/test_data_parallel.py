@@ -22,7 +22,7 @@ def test_buckets_hide_at_least_what_buckets_of_25_mb_do(question: tuple[str, str
     """One stage on all devices: both rows, each with the best micro-batch size, and the answer."""
     model, cluster, batch = question
     behind, beside = ROWS[question]
-    job = Job(batch=batch, depths=(1,), replicas=(8,), optimizer="sgd")
+    job = Job(batch=batch, depths=(1,), replicas=(8,), optimizer="sgd", zero=(0,))
     result = solve(load_model(model), load_cluster(cluster), job=job, time_limit=5)
     rows = result.baselines
     assert rows["data-parallel"].value is not None
