@@ -72,17 +72,15 @@ def show(comparison: "Comparison") -> None:
     from rich.table import Table
 
     from pipeplan.analysis.compare import SOLVER
-    from pipeplan.core.job import Objective
     from pipeplan.core.units import format_bytes, format_time
     from pipeplan.search.result import beyond
 
-    values = {Objective.STEP: "step time", Objective.PERIOD: "period", Objective.BOTTLENECK: "load per sample"}
     title = f"{comparison.model} on {comparison.cluster}: proven bound {format_time(comparison.bound)}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for heading, justify in (
         ("method", "left"),
         ("schedule", "left"),
-        (values[comparison.best.job.objective], "right"),
+        (comparison.best.job.objective.figure, "right"),
         ("over bound", "right"),
         ("peak memory per device", "left"),
         ("plan", "left"),

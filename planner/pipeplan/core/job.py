@@ -28,6 +28,11 @@ class Objective(StrEnum):
         """Whether values come from simulated steps; those of ``BOTTLENECK`` come from a formula."""
         return self is not Objective.BOTTLENECK
 
+    @property
+    def figure(self) -> str:
+        """What its values are, in words: ``'step time'``, ``'period'`` or ``'load per sample'``."""
+        return {Objective.STEP: "step time", Objective.BOTTLENECK: "load per sample"}.get(self, self.value)
+
 
 class Recompute(StrEnum):
     """Layers whose activations are recomputed in the backward: none, those needed for the plan to fit, or all."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pipeplan.analysis.frontier.answers import Answer
+from pipeplan.core.job import Objective
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import Searched
 from pipeplan.core.units import format_bytes, format_time
@@ -83,6 +84,7 @@ class Frontier:
     ----------
     model, cluster : str
     over : {'memory', 'devices', 'price'}
+    objective : Objective
     batch : int
     points : tuple of Point
         Cheapest first, times falling.
@@ -99,6 +101,7 @@ class Frontier:
     model: str
     cluster: str
     over: Over
+    objective: Objective
     batch: int
     points: tuple[Point, ...]
     floors: tuple[Floor, ...]
@@ -109,7 +112,8 @@ class Frontier:
 
     def __str__(self) -> str:
         verdict = "complete and proved" if self.complete else "as far as asked for and proved"
-        title = f"{self.model} on {self.cluster}: step time against {self.over}, {len(self.points)} points, {verdict}"
+        what = f"{self.objective.figure} against {self.over}, {len(self.points)} points, {verdict}"
+        title = f"{self.model} on {self.cluster}: {what}"
         rows = [self._heading(), *map(self._row, self.points)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
@@ -121,6 +125,7 @@ class Frontier:
             "model": self.model,
             "cluster": self.cluster,
             "over": self.over,
+            "objective": self.objective.value,
             "batch": self.batch,
             "complete": self.complete,
             "asked": self.asked,
@@ -149,7 +154,7 @@ class Frontier:
             "memory",
             "devices",
             *(() if self.over == "memory" else ("of",)),
-            "step time",
+            self.objective.figure,
             "bound",
             "gap",
             "stages",

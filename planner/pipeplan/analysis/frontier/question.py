@@ -107,6 +107,7 @@ def frontier(
         model=model.name,
         cluster=cluster.name,
         over=over,
+        objective=job.objective,
         batch=job.batch,
         points=not_dominated(found),
         floors=floors,

@@ -85,7 +85,7 @@ def _axes(frontier: "Frontier", ax: Any, left: float, right: float) -> None:
         _scaled(ax.xaxis, right, BYTES, "memory of the fullest device")
     else:
         _scaled(ax.xaxis, 1, (("", 1),), LABELS[frontier.over], whole=frontier.over == "devices")
-    _scaled(ax.yaxis, frontier.points[0].value, TIMES, "step time")
+    _scaled(ax.yaxis, frontier.points[0].value, TIMES, frontier.objective.figure)
     ax.grid(axis="y", color=FAINT, linewidth=0.6)
     ax.set_axisbelow(True)
     for side in ("top", "right"):
