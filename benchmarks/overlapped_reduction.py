@@ -1,8 +1,9 @@
 """Overlapped reduction on a slow link: predicted and measured steps of one stage on two replicas, beside torch's own.
 
 The loopback device is slowed down to ``GIGABITS`` inside a user and network namespace of its own (`unshare`, `tc`),
-where that is permitted. It counts both directions, so each direction of the link has half of it. Both plans and
-`DistributedDataParallel` run in the same processes, in turn.
+where that is permitted. It counts both directions, so each direction of the link has half of it. All plans and
+`DistributedDataParallel` run in the same processes, in turn. A turn is some steps behind a first one that does not
+count, since gathers of level 1 of ZeRO run on into the next step.
 """
 
 import os
@@ -30,9 +31,9 @@ from pipeplan_executor import Pipeline, describe_machine, launch
 
 GIGABITS, LATENCY_US = 1, 200
 WIDTH, LAYERS, SAMPLES, MICRO_BATCHES = 1024, 6, 512, 2
-RANKS, ROUNDS, WARMUP = 2, 12, 2
+RANKS, ROUNDS, WARMUP, STEPS = 2, 8, 1, 3
 INSIDE = "PIPEPLAN_SLOW_LOOPBACK"
-ENGINES = ("behind", "overlapped", "torch")
+ENGINES = ("behind", "overlapped", "level 1")
 
 
 def main() -> None:
@@ -99,9 +100,10 @@ def table() -> None:
             depths=(1,),
             replicas=(RANKS,),
             recompute="none",
-            overlap_reduction=name == "overlapped",
+            overlap_reduction=name != "behind",
+            zero=(int(name == "level 1"),),
         ).plan
-        for name in ENGINES[:2]
+        for name in ENGINES
     }
     sums = plans["overlapped"].pipeline.stages[0].buckets
     print(f"{LAYERS} layers of {4 * WIDTH * (WIDTH + 1) / 1e6:.1f} MB, {MICRO_BATCHES} micro-batches a replica")
@@ -141,18 +143,25 @@ def measured(plans: dict[str, Plan]) -> dict[str, list[float]]:
         optimizer.step()
         optimizer.zero_grad()
 
-    steps: dict[str, Callable[[], object]] = {name: partial(p.step, inputs, targets) for name, p in pipelines.items()}
-    return in_turn({**steps, "torch": plain})
+    engines: dict[str, Engine] = {name: (partial(p.step, inputs, targets), p.wait) for name, p in pipelines.items()}
+    return in_turn({**engines, "torch": (plain, lambda: None)})
 
 
-def in_turn(steps: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Return the milliseconds of each engine's steps, of the slower rank; engines take turns."""
-    rows: dict[str, list[float]] = {name: [] for name in steps}
-    for number, (name, step) in product(range(WARMUP + ROUNDS), tuple(steps.items())):
+Engine = tuple[Callable[[], object], Callable[[], None]]
+"""One step, and what ends a turn."""
+
+
+def in_turn(engines: dict[str, Engine]) -> dict[str, list[float]]:
+    """Return the milliseconds of each engine's steps, of the slower rank: means of `STEPS`; engines take turns."""
+    rows: dict[str, list[float]] = {name: [] for name in engines}
+    for number, (name, (step, settle)) in product(range(WARMUP + ROUNDS), tuple(engines.items())):
         dist.barrier()
-        began = time.monotonic()
         step()
-        took = torch.tensor([1e3 * (time.monotonic() - began)], dtype=torch.float64)
+        began = time.monotonic()
+        for _ in range(STEPS):
+            step()
+        took = torch.tensor([1e3 * (time.monotonic() - began) / STEPS], dtype=torch.float64)
+        settle()
         dist.all_reduce(took, op=dist.ReduceOp.MAX)
         if number >= WARMUP:
             rows[name].append(took.item())

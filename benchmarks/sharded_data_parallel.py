@@ -4,7 +4,6 @@ Levels 2 and 3 of ZeRO on two replicas over the loopback device of `benchmarks.o
 loops of `fully_shard`, with torch's own collectives.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -15,6 +14,7 @@ from benchmarks.overlapped_reduction import (
     RANKS,
     SAMPLES,
     WIDTH,
+    Engine,
     in_turn,
     perceptron,
     show,
@@ -59,14 +59,14 @@ def measured(plans: dict[str, Plan]) -> dict[str, list[float]]:
     """Milliseconds of the steps of each engine, of the slower rank."""
     torch.set_num_threads(1)
     inputs, targets = perceptron().draw(RANKS * MICRO_BATCHES * SAMPLES, torch.Generator().manual_seed(0))
-    steps: dict[str, Callable[[], object]] = {
-        name: partial(Pipeline(plan, perceptron).step, inputs, targets) for name, plan in plans.items()
-    }
+    pipelines = {name: Pipeline(plan, perceptron) for name, plan in plans.items()}
+    engines: dict[str, Engine] = {name: (partial(p.step, inputs, targets), p.wait) for name, p in pipelines.items()}
     own = [
         (inputs[m * SAMPLES : (m + 1) * SAMPLES], targets[m * SAMPLES : (m + 1) * SAMPLES])
         for m in range(dist.get_rank(), RANKS * MICRO_BATCHES, RANKS)
     ]
-    return in_turn({**steps, **{f"torch {zero}": partial(step, zero, *sharded(zero), own) for zero in LEVELS}})
+    plain = {f"torch {zero}": (partial(step, zero, *sharded(zero), own), lambda: None) for zero in LEVELS}
+    return in_turn({**engines, **plain})
 
 
 def sharded(zero: int) -> tuple[FSDPModule, torch.optim.Optimizer]:

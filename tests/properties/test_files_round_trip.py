@@ -162,7 +162,8 @@ def plans(draw: st.DrawFn) -> Plan:
     replicas = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
     placement, ranks = stage_by_stage(replicas), sum(replicas)
     boundaries = [lcm(a, b) for a, b in pairwise(replicas)]
-    actions = st.builds(Action, st.sampled_from("FBIWRU").map(Kind), st.integers(0, 9), st.integers(0, 99), st.integers(0, 3)).map(
+    listed = st.sampled_from("FBIWRU").map(Kind)
+    actions = st.builds(Action, listed, st.integers(0, 9), st.integers(0, 99), st.integers(0, 3)).map(
         lambda action: action if action.kind.per_micro_batch else Action(action.kind, action.stage)
     )
     transfers = st.builds(Transfer, whole, whole, whole, st.lists(word, max_size=2).map(tuple))
