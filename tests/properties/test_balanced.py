@@ -1,9 +1,10 @@
 """Balanced partitions: they fit, no value is below the optimum, and most are close to it."""
 
+import numpy as np
 from hypothesis import given, settings
 
 from helpers.partitions import brute_force, chain_partitions, fits, objective
-from pipeplan_formulations.partition import balanced
+from pipeplan_formulations.partition import ChainPartition, balanced
 
 
 @settings(max_examples=150)
@@ -16,6 +17,14 @@ def test_a_balanced_partition_fits_and_is_not_below_the_optimum(problem):
     elif boundaries is not None:
         assert fits(problem, boundaries)
         assert objective(problem, boundaries) >= best
+
+
+def test_it_ends_where_nothing_takes_time():
+    nothing = np.zeros((1, 2), np.int64)
+    problem = ChainPartition(
+        forward=nothing, backward=nothing, limit=np.array([9]), in_flight=np.array([1]), micro_batches=1
+    )
+    assert balanced(problem, most=1) == (0, 2)
 
 
 def test_most_balanced_partitions_are_close_to_the_optimum():

@@ -114,11 +114,12 @@ def repriced(plan: Plan, model: Model, cluster: Cluster) -> Pipeline:
         [i for i in range(a, b) if model.names[i] in stage.recompute]
         for stage, (a, b) in zip(plan.stages, pairwise(plan.boundaries), strict=True)
     ]
-    buckets, gather_buckets = (
+    buckets, gathers = (
         [[bucket.layers for bucket in row if bucket.layers] for row in rows]
         for rows in zip(*((stage.buckets, stage.gather_buckets) for stage in plan.pipeline.stages), strict=True)
     )
-    apart = assemble(chain, cluster, plan.boundaries, again, buckets, gather_buckets)
+    stated = [sizes or None for sizes in gathers]  # older plans state none
+    apart = assemble(chain, cluster, plan.boundaries, again, buckets, stated)
     runtime = tuple(cluster.devices[device].kind.runtime for device in plan.ranks)
     return replace(apart, placement=plan.pipeline.placement, runtime=runtime, limits=plan.pipeline.limits)
 

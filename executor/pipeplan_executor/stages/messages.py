@@ -28,8 +28,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-AT_ONCE = 2**20
-"""Numbers of a sum that are sent to a replica at once; so buffers stay small."""
+from pipeplan.costs.pricing import AT_ONCE
+
 TAG = 1
 """Of these messages: the tensors of a pipeline have others."""
 

@@ -110,6 +110,11 @@ class StageModule(nn.Module):
         for number in sorted(self.arriving):
             self._arrive(number)
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return the state for a copy, with all parameters in place."""
+        self.wait()
+        return self.__dict__
+
     def _arrive(self, number: int) -> None:
         for each in self.arriving.get(number, ()):
             each.wait()

@@ -307,7 +307,7 @@ class Pipeline:
         """Wait until all parameters of the last update are here, under ZeRO-1 from other replicas.
 
         Any rank may call this alone. The next step and all methods of this class wait by themselves, so it is needed
-        only by code that keeps parameters or their values from before the step.
+        only by code that keeps parameters from before the step, or reads those of single layers.
         """
         for module in self.modules.values():
             module.wait()

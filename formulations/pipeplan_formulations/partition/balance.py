@@ -29,7 +29,7 @@ def balanced(problem: ChainPartition, most: int | None = None) -> Boundaries | N
     for _ in range(ROUNDS):
         low, high, found = problem.lower_bound(), problem.largest if most is None else most, None
         while high - low > ACCURACY * high:
-            middle = int((max(low, 1) * high) ** 0.5)
+            middle = min(int((max(low, 1) * high) ** 0.5), high - 1)
             reached = _furthest_ends(problem, middle, trip)
             if reached is None:
                 low = max(middle, low + 1)

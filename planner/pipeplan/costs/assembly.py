@@ -20,7 +20,7 @@ def assemble(
     boundaries: Boundaries,
     recompute: Sequence[Sequence[int]] | None = None,
     buckets: Sequence[Sequence[int]] | None = None,
-    gather_buckets: Sequence[Sequence[int]] | None = None,
+    gather_buckets: Sequence[Sequence[int] | None] | None = None,
 ) -> Pipeline:
     """Build the pipeline of a partition of the chain.
 
@@ -29,7 +29,8 @@ def assemble(
     recompute : sequence of sequence of int, optional
         For each stage the layers that are recomputed in the backward; none by default.
     buckets, gather_buckets : sequence of sequence of int, optional
-        For each stage the numbers of layers of its buckets, its last layers first; by default the best ones.
+        For each stage the numbers of layers of its buckets, its last layers first; by default the best ones, also of
+        stages whose entry is None.
     """
     spans = [(s, a, b) for s, (a, b) in enumerate(pairwise(boundaries))]
     again = [set(recompute[s]) if recompute is not None else set() for s, _, _ in spans]
