@@ -7,7 +7,7 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import PlanError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.pipeline import Pipeline, layer_counts
 from pipeplan.core.plan import Plan
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.pricing import price
@@ -114,12 +114,9 @@ def repriced(plan: Plan, model: Model, cluster: Cluster) -> Pipeline:
         [i for i in range(a, b) if model.names[i] in stage.recompute]
         for stage, (a, b) in zip(plan.stages, pairwise(plan.boundaries), strict=True)
     ]
-    buckets, gathers = (
-        [[bucket.layers for bucket in row if bucket.layers] for row in rows]
-        for rows in zip(*((stage.buckets, stage.gather_buckets) for stage in plan.pipeline.stages), strict=True)
-    )
-    stated = [sizes or None for sizes in gathers]  # older plans state none
-    apart = assemble(chain, cluster, plan.boundaries, again, buckets, stated)
+    buckets = [layer_counts(stage.buckets) for stage in plan.pipeline.stages]
+    gathers = [layer_counts(stage.gather_buckets) or None for stage in plan.pipeline.stages]  # older plans state none
+    apart = assemble(chain, cluster, plan.boundaries, again, buckets, gathers)
     runtime = tuple(cluster.devices[device].kind.runtime for device in plan.ranks)
     return replace(apart, placement=plan.pipeline.placement, runtime=runtime, limits=plan.pipeline.limits)
 

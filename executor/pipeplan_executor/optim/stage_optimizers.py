@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch.distributed as dist
 from torch import nn
 
+from pipeplan.core.pipeline import layer_counts
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind
 from pipeplan_executor.optim.buckets import Buckets
@@ -65,8 +66,7 @@ def _together(plan: Plan, stage: int) -> list[list[int]]:
     Weights that other stages copy have buckets of their own, without layers.
     """
     priced = plan.pipeline.stages[stage]
-    every = priced.buckets, priced.gather_buckets
-    return [[bucket.layers for bucket in buckets if bucket.layers] for buckets in every]
+    return [layer_counts(priced.buckets), layer_counts(priced.gather_buckets)]
 
 
 def _buckets(plan: Plan, stage: int, rank: int, module: StageModule, optimizer: StageOptimizer) -> Buckets | None:
@@ -75,7 +75,7 @@ def _buckets(plan: Plan, stage: int, rank: int, module: StageModule, optimizer: 
     Ranks with several stages could begin the sums of two stages over the same ranks in different orders. At levels 2
     and 3 of ZeRO every backward sums its gradients itself.
     """
-    sizes = [bucket.layers for bucket in plan.pipeline.stages[stage].buckets if bucket.layers]
+    sizes = layer_counts(plan.pipeline.stages[stage].buckets)
     orders = plan.schedule.orders
     shared = any(action.stage != stage for home in plan.schedule.homes[stage] for action in orders[home])
     if not sizes or shared or plan.sharded:

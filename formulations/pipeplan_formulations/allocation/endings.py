@@ -27,7 +27,7 @@ def with_second_ending(problem: ChainAllocation) -> ChainAllocation:
     # By kind and width: how much the second stage's ending outlasts the rest of the chain with E_0.
     second = int(_ending(problem, 1).min())  # without gathers, which come at its begin
     back = int(problem.send_back[..., 0].max() + problem.latency.max())
-    own = _ending(problem, 0) + problem.gather[..., 0] + np.where(problem.gather[..., 0] > 0, problem.gather_base, 0)
+    own = _ending(problem, 0) + _alone(problem.gather[..., 0], problem.gather_base)
     delta = np.maximum(second - back - _heaviest_backward(problem)[:, None] - own, 0)
     return replace(problem, second_ending=delta)
 
@@ -49,6 +49,10 @@ def _heaviest_backward(problem: ChainAllocation) -> Array:
 
 def _ending(problem: ChainAllocation, layer: int) -> Array:
     """E of a stage of one layer without gathers, by kind and width."""
-    reduce = problem.reduce[..., layer]
-    ending: Array = problem.update[..., layer] + reduce + np.where(reduce > 0, problem.reduce_base, 0)
+    ending: Array = problem.update[..., layer] + _alone(problem.reduce[..., layer], problem.reduce_base)
     return ending
+
+
+def _alone(times: Array, base: Array) -> Array:
+    """What is exposed of a collective of one layer: all of it."""
+    return times + np.where(times > 0, base, 0)

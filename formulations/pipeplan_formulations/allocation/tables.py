@@ -202,7 +202,7 @@ class AllocationTables(LayerTables):
     def collectives(self) -> Collectives:
         """R of any span, by kind and index of the width."""
         sums = Exposed(self.reduce, self.hides[:, None], self.reduce_base)
-        gathers = Exposed(self.gather, self.gather_hides[:, None], self.gather_base) if self.gather.any() else None
+        gathers = Exposed(self.gather, self.gather_hides[:, None], self.gather_base)
         return Collectives(sums, gathers, everywhere=self.objective == "period")
 
     @cached_property

@@ -49,10 +49,16 @@ class Exposed:
     reduce, hides : array of int, shape (..., n)
         p and h of each layer.
     base : array of int, shape (...)
+
+    Attributes
+    ----------
+    nothing : bool
+        True if E is 0 everywhere.
     """
 
     def __init__(self, reduce: Array, hides: Array, base: Array) -> None:
         self._base, self._summed = base, sums_before(reduce)
+        self.nothing = not reduce.any()
         self._hides = bool(hides.any())
         if not self._hides:
             return
@@ -90,20 +96,18 @@ class Collectives:
 
     Parameters
     ----------
-    sums : Exposed
-    gathers : Exposed or None
-        None if nothing is gathered.
+    sums, gathers : Exposed
     everywhere : bool
         Gathers count on every stage, not on the first one only.
     """
 
-    def __init__(self, sums: Exposed, gathers: Exposed | None, everywhere: bool) -> None:
+    def __init__(self, sums: Exposed, gathers: Exposed, everywhere: bool) -> None:
         self._sums, self._gathers, self._everywhere = sums, gathers, everywhere
 
     def __call__(self, row: tuple[Indices, ...], a: Indices, b: Indices) -> Array:
         """R of layers a … b − 1 on the row with these indices; shapes broadcast."""
         found = self._sums(row, a, b)
-        if self._gathers is None:
+        if self._gathers.nothing:
             return found
         gathers = self._gathers(row, a, b)
         return found + (gathers if self._everywhere else np.where(np.equal(a, 0), gathers, 0))

@@ -132,7 +132,7 @@ class PartitionTables(LayerTables):
     def collectives(self) -> Collectives:
         """R_s without ties, of any span of stage s."""
         sums = Exposed(self.reduce, self.hides, self.reduce_base)
-        gathers = Exposed(self.gather, self.gather_hides, self.gather_base) if self.gather.any() else None
+        gathers = Exposed(self.gather, self.gather_hides, self.gather_base)
         return Collectives(sums, gathers, everywhere=self.objective == "period")
 
     @cached_property

@@ -72,6 +72,11 @@ def exposed(buckets: Sequence[Bucket]) -> int:
     return max(end or 0, 0)
 
 
+def layer_counts(buckets: Sequence[Bucket]) -> list[int]:
+    """Return the number of layers of each bucket, without those of weights that stages share."""
+    return [bucket.layers for bucket in buckets if bucket.layers]
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Times (nanoseconds) and memory (bytes) of one replica of a stage, per micro-batch unless stated otherwise.

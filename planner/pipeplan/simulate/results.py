@@ -1,7 +1,7 @@
 """Results of a simulation: spans, transfers, the critical path, memory, and the description of a deadlock."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage
@@ -73,7 +73,7 @@ def critical_path(
     chain = [next(ran) if i < n else next(travelled) for i in path]
     first = program.homes[path[-1]]  # a path begins with an action
     waits = (span for span in gathers(pipeline) if (span.device, span.end) == (first, trace.starts[path[-1]]))
-    chain += [span for span in [next(waits, None)] if span is not None]
+    chain.extend(islice(waits, 1))
     return tuple(reversed(chain))
 
 
