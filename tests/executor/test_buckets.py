@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 from helpers.stages import stage_of
 from pipeplan.core.errors import PlanError
 from pipeplan_executor.optim.buckets import Buckets
+from pipeplan_executor.optim.flat import Flat
 from pipeplan_executor.optim.optimise import StageOptimizer, planned_optimizer
-from pipeplan_executor.optim.reduction import Flat
 from pipeplan_executor.zoo.decoder import Block
 
 WIDTH = 8

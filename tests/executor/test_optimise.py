@@ -8,8 +8,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from pipeplan.core.errors import InputError
+from pipeplan_executor.optim.flat import Piece
 from pipeplan_executor.optim.optimise import ELEMENTWISE, StageOptimizer, planned_optimizer, restrict_to_pieces
-from pipeplan_executor.optim.reduction import Piece
 from pipeplan_executor.optim.updates import Updates, state_excess
 
 CHOICES = {

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.frontend.split_backward.queue import Work, run_delayed, targets
-from pipeplan_executor.optim.reduction import Flat, begins, first_layers
+from pipeplan_executor.optim.flat import Flat
+from pipeplan_executor.optim.reduction import begins, first_layers
 
 
 class Buckets:

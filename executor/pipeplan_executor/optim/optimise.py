@@ -14,14 +14,11 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pipeplan.core.errors import InputError
 from pipeplan_executor.optim.buckets import Buckets
+from pipeplan_executor.optim.flat import Flat, Named, Piece, Segment
 from pipeplan_executor.optim.reduction import (
     NONE_SHARDED,
     Copied,
-    Flat,
-    Named,
-    Piece,
     Reduced,
-    Segment,
     ShardedNames,
     begins,
     first_layers,

@@ -9,8 +9,9 @@ from pipeplan.core.pipeline import layer_counts
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind
 from pipeplan_executor.optim.buckets import Buckets
+from pipeplan_executor.optim.flat import Flat
 from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory, StageOptimizer
-from pipeplan_executor.optim.reduction import Copied, Flat, ShardedNames
+from pipeplan_executor.optim.reduction import Copied, ShardedNames
 from pipeplan_executor.runtime.process_groups import replica_groups
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.sharding.tensor_parallel_group import TensorParallelGroup

@@ -32,7 +32,7 @@ from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture import capture_layers
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
-from pipeplan_executor.optim.reduction import Flat
+from pipeplan_executor.optim.flat import Flat
 from pipeplan_executor.stages import messages
 from pipeplan_executor.stages.fully_sharded import local
 from pipeplan_executor.stages.seeds import seeded
