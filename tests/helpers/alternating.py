@@ -28,10 +28,13 @@ class Alternating:
 def random_alternating(seed: int, most_micro_batches: int = 200) -> Alternating:
     """One to eight stages of one to four replicas; times from 0 on, slow and fast links, most of them in nodes."""
     random = Random(seed)
-    widths = random.choice(((1,), (1, 1, 2), (1, 2, 3, 4)))
+    widths = random.choice(((1,), (1, 1, 2), (1, 2, 3, 4), (2,), (3,)))
     replicas = tuple(random.choice(widths) for _ in range(random.randint(1, 8)))
     count = random.choice((random.randint(1, 16), random.randint(30, most_micro_batches)))
+    if len(set(replicas)) == 1 and random.random() < 0.7:
+        count += -count % replicas[0]
     pipeline = random_pipeline(random, replicas)
+    pipeline = replace(pipeline, coupled=len(set(replicas)) == 1 and not count % replicas[0])
     family = random.choice(("gpipe", "1f1b-sno", "1f1b-so", "free", "free"))
     if family == "free":
         in_flight = legal_counts(random, replicas, count)

@@ -2,7 +2,8 @@
 
 Moments of an action and its device, together a: ``(a, "start")``, ``(a, "end")``, and of the tensor that it sends
 ``(a, "left")`` (it begins to move), ``(a, "gone")`` (its last byte left), ``(a, "there")`` (it arrived). Replicas that
-reduce together share one more moment, ``((-1, action), "start")``, at which the last of them is ready.
+reduce together share one more moment, ``((-1, action), "start")``, at which the last of them is ready. So do those of a
+coupled stage in each pass.
 """
 
 from fractions import Fraction
@@ -53,7 +54,9 @@ def home(action: Action, pipeline: Pipeline, onward: int = 0) -> int:
 
 
 def meeting(action: Action, pipeline: Pipeline) -> Moment:
-    """Moment at which a reduction begins, named by the first stage that takes part."""
+    """Moment at which a reduction begins, named by the first stage that takes part, or the passes of replicas do."""
+    if action.kind not in (R, U):
+        return (-1, action._replace(micro_batch=action.micro_batch // len(pipeline.placement[action.stage]))), "start"
     group = next((group for group in pipeline.tied if action.stage in group), (action.stage,))
     return (-1, action._replace(stage=min(group))), "start"
 
@@ -63,9 +66,12 @@ def lists_and_needs(schedule: Schedule, pipeline: Pipeline) -> Arcs:
     items = all_items(schedule)
     arcs: Arcs = {}
 
+    def meets(action: Action) -> bool:
+        return action.kind is R or (pipeline.coupled and action.kind not in (U, G))
+
     def after(later: Moment, earlier: Moment, distance: int = 0) -> None:
         (_, action), name = later
-        if action.kind is R and name == "start":
+        if meets(action) and name == "start":
             later = meeting(action, pipeline)
         known = arcs.setdefault(later, {})
         known[earlier] = max(distance, known.get(earlier, 0))
@@ -73,7 +79,7 @@ def lists_and_needs(schedule: Schedule, pipeline: Pipeline) -> Arcs:
     released = {}  # the moment at which an action's lane is free again
     for a in items:
         after((a, "end"), (a, "start"), duration(a[1], schedule, pipeline))
-        if a[1].kind is R:
+        if meets(a[1]):
             arcs[a, "start"] = {meeting(a[1], pipeline): 0}
         transfer = way(a[1], pipeline)
         released[a] = (a, "gone") if transfer and pipeline.overlap is Overlap.NONE else (a, "end")

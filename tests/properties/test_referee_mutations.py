@@ -12,6 +12,7 @@ import pytest
 from pipeplan.core.cluster import Link
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.pricing import Prices
+from pipeplan.costs.sharded import Passes
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes import shapes
@@ -42,6 +43,17 @@ def fully_sharded(document: dict[str, Any]) -> None:
     document["job"] = {"batch": 4, "zero": [3], "replicas": [2]}
     for node in document["cluster"]["nodes"]:
         node["link"] |= {"bandwidth": 10**9, "unit_efficiency": 0.5}
+
+
+def on_unlike_nodes(document: dict[str, Any]) -> None:
+    """Three stages of two replicas on two nodes; the pairs of one boundary cross to the other node where others do not."""
+    cluster, kind = document["cluster"], min(document["cluster"]["devices"])
+    link = {"bandwidth": 4 * 10**9}
+    nodes = [{"devices": [{"kind": kind, "count": 1}] * count, "link": link} for count in (3, 3)]
+    cluster |= {"nodes": nodes, "network": {"bandwidth": 10**8, "latency": 0}}
+    document["job"] = {"batch": 4, "zero": [3], "replicas": [2], "depths": [3], "order": "given"}
+    document["job"] |= {"recompute": "none", "extrapolate": True}
+    document["model"].pop("ties", None)
 
 
 def share_of_the_optimizer(document: dict[str, Any]) -> None:
@@ -186,8 +198,21 @@ def test_kinds_that_hide_although_they_cannot_are_noticed(monkeypatch: pytest.Mo
 
 def test_gathers_that_nobody_waits_for_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fully sharded stages whose forwards take as long as whole ones."""
-    monkeypatch.setattr(import_module("pipeplan.costs.pricing"), "forward_pass", lambda times, *_: times)
+    monkeypatch.setattr(Passes, "_forward_waits", lambda own, *_: 0 * own.gather)
     assert "the step takes" in noticed(lambda document: max(document["job"].get("zero", [0])) == 3)
+
+
+def test_stages_whose_first_gather_is_hidden_by_others_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the stage before computed the layers of this one."""
+    monkeypatch.setattr(Passes, "of", lambda own, a, b: tuple(int(row[a:b].sum()) for row in own.least))
+    assert "the step takes" in noticed(lambda document: not document["model"].get("ties"), fully_sharded)
+
+
+def test_replicas_that_gather_without_each_other_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each begins its passes when its own tensors are there, although another one's are not."""
+    assembly = import_module("pipeplan.costs.assembly")
+    monkeypatch.setattr(assembly, "SHARDED", 4)
+    assert "the step takes" in noticed(lambda document: len(document["model"]["layers"]) > 2, on_unlike_nodes)
 
 
 def test_gathers_without_overhead_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

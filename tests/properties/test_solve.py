@@ -171,12 +171,17 @@ def exhaustive(model: Model, cluster: Cluster, job: Job, every: Shapes = shapes)
 
 
 def exhaustive_at(level: int, model: Model, cluster: Cluster, job: Job, every: Shapes) -> int | None:
-    """The same at one level of ZeRO; from level 2 on, stages stand alone and their replicas take turns equally."""
+    """The same at one level of ZeRO; from level 2 on, all stages have equally many replicas, which take equal turns.
+
+    Layers that share weights are on one stage then.
+    """
     n, best, at_level = len(model.layers), None, replace(job, zero=(level,))
     for size in sorted({profile.micro_batch for profile in model.profiles}):
         count = job.batch // size
         for groups in every(cluster, job, n, count):
-            if level >= SHARDED and (len(groups) > 1 or count % len(groups[0])):
+            widths = {len(group) for group in groups}
+            alike = len(widths) == 1 and not count % len(groups[0]) and not (model.ties and len(groups) > 1)
+            if level >= SHARDED and not alike:
                 continue
             chain = price(model, cluster, groups, size, at_level)
             for schedule, flights in orders(cluster.overlap, chain.replicas, count):
@@ -287,6 +292,26 @@ def test_tied_ends_are_decided_and_proved(few: int, question: Question) -> None:
 def test_any_ties_are_bounded(few: int, question: Question) -> None:
     """Whichever two or three layers share weights, no bound exceeds the best plan, and no answer is better than it."""
     brackets(question, few)
+
+
+@st.composite
+def questions_of_sharded_stages(draw: st.DrawFn) -> Question:
+    """Four devices, pairs of which share stages, gradients or parameters; layer by layer over slow links."""
+    model, cluster, job = draw(questions(tied="none"))
+    names = ("unit",) * 4
+    link = replace(cluster.nodes[0].link, unit_overhead=draw(st.integers(0, 4)))
+    memory = draw(st.sampled_from([None, None, 40, 60, 90]))
+    kinds = {"unit": DeviceKind("unit", memory=memory)}
+    cluster = replace(cluster, kinds=kinds, nodes=(Node(names, link),))
+    return model, cluster, replace(job, replicas=(2,), zero=(draw(st.sampled_from([2, 3])),))
+
+
+@given(questions_of_sharded_stages())
+@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("few", [space.FEW, 0])
+def test_sharded_stages_are_decided_and_proved(few: int, question: Question) -> None:
+    """One stage or two of two replicas each, whatever they wait for: the answer is the best and is proved to be."""
+    agrees(question, few=few)
 
 
 @st.composite

@@ -52,7 +52,9 @@ def evaluate(question: Question, prices: Prices, plan: Plan) -> int:
     first = [sum(plan.replicas[:s]) for s in range(len(stages))]
     homes = [range(a, a + r) for a, r in zip(first, plan.replicas, strict=True)]
     run = lists, homes, stages, ways, question.overlap, plan.family.lanes, tied
-    return simulate.period(*run) if question.job["objective"] == "period" else simulate.simulate(*run).time
+    if question.job["objective"] == "period":
+        return simulate.period(*run)
+    return simulate.simulate(*run, together=question.level > 1).time
 
 
 def complete(

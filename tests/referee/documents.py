@@ -74,9 +74,9 @@ class Question:
         self.job: Document = {**DEFAULTS, **document["job"]}
         self.level = max(self.job["zero"], default=0) if level is None else level
         self.asked = self.job
-        if self.level > 1:  # one stage, whose order of actions does not matter
+        if self.level > 1:  # families only, of equally many replicas; layers that share weights lie on one stage
             names = [name for name in self.job["schedules"] if name != "any"]
-            self.job = self.job | {"depths": [1], "schedules": names}
+            self.job = self.job | {"schedules": names, "equal_replicas": True} | ({"depths": [1]} if ties else {})
         self.batch: int = self.job["batch"]
 
     @property

@@ -94,7 +94,7 @@ class Prices:
         fixed = self.resident(groups, layers, s) + self.question.runtime(kind)
         key = groups[s], size, own, received, fixed, in_flight, lanes
         if key not in self._choices:
-            table, waits = self.table(kind, size), self.forward_waits(groups, size, s, own)
+            table, waits = self.table(kind, size), self.forward_waits(groups, size, s, range(self.question.n))
             sets: Iterator[tuple[int, ...]] = _subsets(own)
             if mode == "none":
                 sets = iter([()])
@@ -127,7 +127,8 @@ class Prices:
                 update += -(-(table[tied[0]].update * bytes_ // question.parameters[tied[0]]) // share)
         received = self.received(groups[s - 1][0].kind, size, layers, s) if s else 0
         whole = question.job["recompute"] == "full"  # then the backward's own waits are all
-        waits = dict.fromkeys(own, 0) if whole else self.forward_waits(groups, size, s, own)
+        every = range(question.n)  # what is computed again waits as if its stage began with the first layer
+        waits = dict.fromkeys(own, 0) if whole else self.forward_waits(groups, size, s, every)
         repeated = sum(table[i].forward + waits[i] for i in again)
         forward, backward = self.passes(groups, size, s, own)
         return Stage(
@@ -155,7 +156,7 @@ class Prices:
             return sum(self._waits(groups, size, s, own).values())
         half, table = replace(ring(question, groups, (s,)), halves=1), self.table(kind, size)
         copies = [half.moves(bytes_) for tied, bytes_ in question.ties if _copied(tied, own)]
-        _, beside = self._collectives(groups, size, s, own)
+        *_, beside = self._collectives(groups, size, s, own)
         hidden = [table[i].forward if beside else 0 for i in own]
         waits = wait_for_gathers([half.moves(question.parameters[i]) for i in own], hidden, half.latency)
         return sum(time + half.latency for time in copies if time) + waits
@@ -169,25 +170,41 @@ class Prices:
     def _waits(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> dict[int, int]:
         """Nanoseconds that each layer's forward takes longer if weights are gathered one layer ahead."""
         waits = dict.fromkeys(own, 0)
-        gathers, beside = self._collectives(groups, size, s, own)
+        gathers, _, beside = self._collectives(groups, size, s, own)
         table, units = self.table(groups[s][0].kind, size), sorted(gathers)
-        for i, behind in zip(units, [*units[1:], None], strict=False):
-            if not beside:
-                waits[i] = gathers[i]
-                continue
-            if i == units[0]:
-                waits[i] = gathers[i]
-            if behind is not None:  # gathered while this unit computes
-                waits[i] += max(gathers[behind] - sum(table[k].forward for k in own if i <= k < behind), 0)
+        for before, i in zip([None, *units], units, strict=False):
+            waits[i] = gathers[i]
+            if beside and before is not None:  # gathered while the unit before computes
+                waits[i] = max(gathers[i] - sum(table[k].forward for k in own if before <= k < i), 0)
         return waits
 
-    def _collectives(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> tuple[dict[int, int], bool]:
-        """Nanoseconds of a gather, or a sum, of each layer with parameters, and whether others compute beside it."""
-        question, kind = self.question, groups[s][0].kind
+    def _units(self, own: Sequence[int]) -> list[set[int]]:
+        """Layers of a stage that are gathered and summed together, as they share weights; others are alone."""
+        units = [{i} for i in own if self.question.parameters[i]]
+        for tied, _ in self.question.ties:
+            shared = set(tied) & set(own)
+            meets = [unit for unit in units if unit & shared]
+            if not shared:
+                continue
+            units = [unit for unit in units if unit not in meets] + [shared.union(*meets)]
+        return units
+
+    def _bytes(self, unit: set[int]) -> int:
+        return sum(self.question.parameters[i] for i in unit)
+
+    def _collectives(
+        self, groups: Groups, size: int, s: int, own: Sequence[int]
+    ) -> tuple[dict[int, int], dict[int, int], bool]:
+        """Nanoseconds of a gather of each unit by its first layer and by its last, and whether others compute beside.
+
+        A sum takes as long as a gather, and comes at the first layer.
+        """
+        question, kind, units = self.question, groups[s][0].kind, self._units(own)
         around = ring(question, groups, (s,))
         able = question.kinds[kind].get("hides_collectives", True) and question.overlap != "none"
-        times = {i: around.unit(question.parameters[i]) for i in own if question.parameters[i]}
-        return times, able and question.job["overlap_reduction"]
+        firsts = {min(unit): around.unit(self._bytes(unit)) for unit in units}
+        lasts = {max(unit): around.unit(self._bytes(unit)) for unit in units}
+        return firsts, lasts, able and question.job["overlap_reduction"]
 
     def passes(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> tuple[int, int]:
         """Nanoseconds of a stage's forward and backward; sharded ones wait for gathers and for sums."""
@@ -197,10 +214,11 @@ class Prices:
         plain = sum(table[i].forward for i in own), sum(table[i].backward for i in own)
         if question.level < 2 or len(groups[s]) == 1:
             return plain
-        sums, beside = self._collectives(groups, size, s, own)
+        sums, again, beside = self._collectives(groups, size, s, own)
         gathers = sums if question.level == 3 else dict.fromkeys(sums, 0)
+        again = again if question.level == 3 else dict.fromkeys(again, 0)
         if not beside:
-            return plain[0] + sum(gathers.values()), plain[1] + sum(gathers.values()) + sum(sums.values())
+            return plain[0] + sum(gathers.values()), plain[1] + sum(again.values()) + sum(sums.values())
         # Forward: a gather leaves when the unit before its own begins.
         units, now, there = sorted(sums), 0, 0
         for i in own:
@@ -210,15 +228,16 @@ class Prices:
                 there = now + gathers[units[ahead + 1]] if ahead + 1 < len(units) else 0
             now += table[i].forward
         forward, now, ends = now, 0, 0
-        # Backward: when a unit begins, the next one's gather leaves, then the sum of the one behind.
+        # Backward: when a unit begins or ends, the next one's gather leaves, then the sum of the one behind.
+        units = sorted(sums | again)
         for i in reversed(own):
-            if i in sums:
+            if i in units:
                 place = units.index(i)
-                now = now + gathers[i] if i == units[-1] else max(now, ends)
-                busy = (gathers[units[place - 1]] if place else 0) + (sums[units[place + 1]] if i != units[-1] else 0)
-                ends = now + busy
+                now = now + again.get(i, 0) if i == units[-1] else max(now, ends)
+                ends = now + (again.get(units[place - 1], 0) if place else 0)
+                ends += sums.get(units[place + 1], 0) if i != units[-1] else 0
             now += table[i].backward + (table[i].forward if repeats else 0)
-        backward = max(now, ends) + (sums[units[0]] if units else 0)
+        backward = max(now, ends) + (sums.get(units[0], 0) if units else 0)
         return forward, backward - (plain_again(table, own) if repeats else 0)
 
     def workspace(self, table: Sequence[Costs], own: Sequence[int], again: Sequence[int], replicas: int) -> int:
@@ -227,19 +246,27 @@ class Prices:
         What a layer saves that is computed again counts while it computes. (Where not all of them are, it is added to
         the larger of both moments.)
         """
-        sizes, level, full = self.question.parameters, self.question.level, self.question.job["recompute"] == "full"
+        level, full = self.question.level, self.question.job["recompute"] == "full"
+        units = self._units(range(self.question.n))  # neighbours on other stages count as well
+        firsts = {min(unit): self._bytes(unit) for unit in units}
+        lasts = {max(unit): self._bytes(unit) for unit in units}
         found = []
         for i in own:
-            size, saved = sizes[i], table[i].saved if i in again else 0
+            saved = table[i].saved if i in again else 0
             computing, summing = table[i].workspace + (saved if full else 0), 0
             if level > 1 and replicas > 1:
-                before = next((other for other in reversed(sizes[:i]) if other), 0) if size else 0
-                behind = next((other for other in sizes[i + 1 :] if other), 0) if size else 0
+                before = max([(k, size) for k, size in lasts.items() if k < i], default=(0, 0))[1] if i in lasts else 0
+                behind = min([(k, size) for k, size in firsts.items() if k > i], default=(0, 0))[1]
+                behind = behind if i in firsts else 0
+                open_ = [self._bytes(unit) for unit in units if min(unit) <= i <= max(unit)]
                 more = before if level == 3 else 0
-                computing += size + behind + (size + more if level == 3 else 0)
-                part = -(-size // replicas)
-                at_once = min(part, 2**20 * ITEM[self.question.dtype])
-                summing = 2 * size + part + (replicas - 1) * at_once + more
+                computing += behind + more + sum(open_) * (2 if level == 3 else 1)
+                if i in firsts:
+                    size = firsts[i]
+                    part = -(-size // replicas)
+                    at_once = min(part, 2**20 * ITEM[self.question.dtype])
+                    summing = 2 * size + part + (replicas - 1) * at_once + more
+                    summing += (sum(open_) - size) * (2 if level == 3 else 1)
             found.append(max(computing, summing) + (0 if full else saved))
         return max(found)
 

@@ -47,6 +47,7 @@ def simulate(
     lanes: int = 1,
     tied: Sequence[set[int]] = (),
     turns: int = 1,
+    together: bool = False,
 ) -> Step:
     """Run the lists, ``turns`` times one after another on each device; what a stage gathers comes before its list.
 
@@ -56,6 +57,8 @@ def simulate(
         For each stage the lists of its replicas.
     ways : sequence of sequence of (Way, Way)
         For each boundary and remainder of a micro-batch's number, there and back.
+    together : bool
+        The replicas of a stage begin each pass together.
     """
     hosted = {device: s for s, own in enumerate(homes) for device in own}
     gathers = [
@@ -69,7 +72,7 @@ def simulate(
         for action in (*gathers[device], *order)
     ]
     step = Step([(device, action) for _, device, action in every], [k for k, _, _ in every])
-    plan = _Plan(step, homes, stages, ways, lanes, tied)
+    plan = _Plan(step, homes, stages, ways, lanes, tied, together)
     events: list[tuple[int, int, int]] = []  # time, what, action
     queue: list[tuple[int, int]] = []  # readiness, action
     resource_free: dict[str, int] = defaultdict(int)
@@ -167,6 +170,7 @@ class _Plan:
         ways: Sequence[Sequence[tuple[Way, Way]]],
         lanes: int,
         tied: Sequence[set[int]],
+        together: bool,
     ) -> None:
         count = len(step.actions)
         self.missing = [0] * count
@@ -214,6 +218,13 @@ class _Plan:
                 for i in (members := [i for s in sorted(group) for i in sums[s, k]]):
                     self.meeting[i] = len(self.groups)
                 self.groups.append(members)
+        meets: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for i, (_, (kind, s, m)) in enumerate(step.actions):
+            if together and kind in "FBIW" and len(homes[s]) > 1:
+                meets[kind, s, m // len(homes[s]), turns[i]].append(i)
+        for members in meets.values():
+            self.meeting |= dict.fromkeys(members, len(self.groups))
+            self.groups.append(members)
         for s, row in enumerate(ways):  # a link that one pair of replicas has for itself needs no queue
             for m, pair in enumerate(row):
                 for back, way in enumerate(pair):

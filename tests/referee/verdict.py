@@ -94,10 +94,10 @@ def contradiction(question: Question) -> str | None:
     """Why a question has no answer, whatever the plan."""
     job, schedules = question.asked, question.asked["schedules"]
     if question.level > 1:
-        if question.ties:
-            return "sharded weights that layers share"
-        if job["objective"] != "step" or job["intra_layer"] or (job["depths"] and 1 not in job["depths"]):
-            return "sharded gradients in anything but a step of one stage"
+        if job["objective"] != "step" or job["intra_layer"]:
+            return "sharded gradients in anything but a step of whole layers"
+        if question.ties and job["depths"] and 1 not in job["depths"]:
+            return "sharded weights that layers on several stages share"
         if not space.family_names(question):
             return "sharded gradients on two lanes"
     try:
@@ -184,7 +184,7 @@ def _recount(verdict: Verdict, question: Question, prices: Prices, answer: Docum
         say(f"ranks {answer['ranks']} are not the stages' devices in order")
     lanes = 2 if answer["two_lanes"] else 1
     run = answer["lists"], homes, stages, ways, question.overlap, lanes, tied
-    step = simulate.simulate(*run)
+    step = simulate.simulate(*run, together=question.level > 1)
     value = simulate.period(*run) if job["objective"] == "period" else step.time
     if step.time != answer["makespan"]:
         say(f"the step takes {step.time}, it says {answer['makespan']}")

@@ -92,7 +92,7 @@ class Job:
     zero : tuple of int
         Levels of ZeRO to consider (Rajbhandari et al., ZeRO, 2020); empty is every level that suits. The replicas of a
         stage share out, from level 1 on, the update and the optimiser's state; from level 2 on, gradients too; at
-        level 3, parameters too. All stages of a plan have one level; at levels 2 and 3 a plan has one stage.
+        level 3, parameters too. All stages of a plan have one level; at levels 2 and 3 they have equally many replicas.
     overlap_reduction : bool
         Sum a stage's gradients in buckets while its last backward still runs, instead of all behind it.
     order : Order
@@ -163,24 +163,18 @@ class Job:
                 f"optimizer {shown(self.optimizer)} is not known; choose from {', '.join(OPTIMIZER_STATE)}"
             )
         if self.level >= SHARDED:
-            self._require_one_stage()
+            self._check_sharded()
         for count in self.micro_batches:
             if self.batch % count:
                 raise InputError(f"{count} micro-batches do not divide the batch of {self.batch} samples")
 
-    def _require_one_stage(self) -> None:
-        """Refuse what excludes plans of one stage, which the levels of ZeRO that share out gradients need."""
+    def _check_sharded(self) -> None:
+        """Refuse what the levels of ZeRO that share out gradients exclude."""
         level = f"level {self.level} of ZeRO (zero)"
-        if self.depths and 1 not in self.depths:
-            raise InputError(
-                f"{level} needs plans of one stage, which depths leave out; ask for level 1, or for depth 1"
-            )
         if self.objective is not Objective.STEP:
             raise InputError(f"{level} is planned for the time of a step; ask for level 1, or for the objective 'step'")
         if self.intra_layer:
-            raise InputError(
-                f"{level} needs plans of one stage, and intra_layer divides layers between stages; drop one"
-            )
+            raise InputError(f"{level} keeps layers whole, and intra_layer divides them between stages; drop one")
 
     @property
     def level(self) -> int:

@@ -209,6 +209,9 @@ class Pipeline:
         Bytes that may be used, one number per device (`pipeplan.costs.chain.UNLIMITED` for no limit).
     tied : tuple of tuple of int
         Disjoint groups of stages that hold copies of the same weights: the reductions of a group are one collective.
+    coupled : bool
+        The replicas of a stage begin the passes of their micro-batches together: the first ones of all, the second
+        ones, and so on, because they gather parameters or sum gradients in each.
     """
 
     stages: tuple[Stage, ...]
@@ -219,6 +222,7 @@ class Pipeline:
     runtime: tuple[int, ...]
     limits: tuple[int, ...]
     tied: tuple[tuple[int, ...], ...] = ()
+    coupled: bool = False
 
     @property
     def devices(self) -> int:

@@ -65,7 +65,8 @@ OVERLAPPED = "overlapped gradient reduction"
 BUCKETS_ON_CARDS = "bucket sums and tensors that share network cards (each is counted alone)"
 HIDDEN_AGAIN = "gradient sums hidden under recomputed forwards"
 SHARDED = "sharded gradients or parameters (ZeRO-2, ZeRO-3, FSDP)"
-SHARDED_STAGES = "sharded gradients or parameters on several stages"
+SHARDED_STAGES = "sharded gradients or parameters on stages that differ in their number of replicas"
+SHARDED_TIES = "sharded gradients or parameters on several stages, as layers share weights"
 STATE = "shared updates and sharded optimiser state (ZeRO-1)"
 UNLIKE_LEVELS = "stages of unlike levels of ZeRO"
 OTHER_COUNTS = "in-flight counts of 1F1B below SNO's, above 1.5 times SO's, or not falling along the pipeline"
@@ -98,6 +99,8 @@ class Searched:
         The job's options.
     zero : tuple of int
         Levels of ZeRO.
+    sharded : str
+        Stages that levels 2 and 3 of ZeRO may have, if these are not all that lower levels have.
     depths, widths : str
         Numbers of stages, and of devices per stage: ``'1 to 4'``.
     partitions, replicas, in_flight, schedules_reach : str
@@ -122,6 +125,7 @@ class Searched:
     replicas: str = ALONE
     unlike: bool = False
     zero: tuple[int, ...] = (0,)
+    sharded: str = ""
     restrictions: tuple[str, ...] = ()
     not_searched: tuple[str, ...] = ()
 
@@ -138,20 +142,29 @@ class Searched:
         parts += [self.in_flight] * (self.in_flight == FALLING)
         parts.append(RECOMPUTED[Recompute(self.recompute)])
         if self.zero != (0,):
-            one = ", on one stage from level 2 on" if self.zero[-1] >= SHARES_GRADIENTS > self.zero[0] else ""
-            parts.append(f"level{'s' * (len(self.zero) > 1)} {listed(self.zero)} of ZeRO{one}")
+            reach = f", {self.sharded} from level 2 on" if self.sharded else ""
+            parts.append(f"level{'s' * (len(self.zero) > 1)} {listed(self.zero)} of ZeRO{reach}")
         if self.restrictions:
             parts.append(f"with {', '.join(self.restrictions)}")
         return "; ".join(parts)
 
-    def at_levels(self, levels: tuple[int, ...]) -> "Searched":
-        """Return the description of the lowest of these levels of ZeRO as one of all of them."""
+    def at_levels(self, levels: tuple[int, ...], tied: bool) -> "Searched":
+        """Return the description of the lowest of these levels of ZeRO as one of all of them.
+
+        ``tied``: layers share weights.
+        """
         rest = [each for each in self.not_searched if each != STATE or 1 not in levels]
+        several, sharded = self.depths != "1", ""
+        unequal = not self.widths.isdigit() and "--equal-replicas" not in self.restrictions
         if levels[-1] >= SHARES_GRADIENTS:
-            rest = [SHARDED_STAGES if each == SHARDED else each for each in rest]
-        if self.depths != "1" and {0, 1} <= set(levels):
+            rest = [each for each in rest if each != SHARDED]
+            if several and tied:
+                sharded, rest = "on one stage", [*rest, SHARDED_TIES]
+            elif several and unequal:
+                sharded, rest = "with equally many replicas of all stages", [*rest, SHARDED_STAGES]
+        if several and {0, 1} <= set(levels):
             rest.append(UNLIKE_LEVELS)
-        return replace(self, zero=levels, not_searched=tuple(rest))
+        return replace(self, zero=levels, sharded=sharded, not_searched=tuple(rest))
 
     def without(self, sentence: str) -> "Searched":
         """Return the same description with one more sentence in ``not_searched``."""

@@ -7,6 +7,7 @@ from math import lcm
 import numpy as np
 
 from pipeplan.core.cluster import Cluster, Device
+from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Bucket, Hop, Pipeline, Stage, Transfer, exposed
 from pipeplan.core.shared_weights import stages_holding, tied_stages
 from pipeplan.costs.buckets import best_buckets, given_buckets
@@ -53,6 +54,7 @@ def assemble(
         runtime=tuple(int(chain.runtime[s]) for s, _, _ in spans for _ in chain.groups[s]),
         limits=tuple(int(chain.limit[s]) for s, _, _ in spans for _ in chain.groups[s]),
         tied=tied_stages((weights.layers for weights in chain.shared), held),
+        coupled=chain.zero >= SHARDED,
     )
 
 
@@ -114,7 +116,9 @@ def _stage(
     s, a, b = span
     forward, backward, input_gradient, weight_gradient, update, reduce, resident, saved = totals
     workspace, forward_workspace = most
-    copies = chain.copies(a, b)
+    copies, passes = chain.copies(a, b), chain.passes[s]
+    if passes is not None:
+        forward, backward = passes.of(a, b)
     reduce, buckets = _reduction(chain, span, sums, reduce + int(chain.reduce_base[s]) if reduce else 0, sizes[0])
     gather, gather_buckets = _gather(chain, span, sum(int(shared.gather[s]) for shared in copies), sizes[1])
     received = int(chain.boundary[s - 1, a - 1]) if a else 0
@@ -147,6 +151,9 @@ def _gather(
     ``copies``: nanoseconds of the gathers of weights that other stages have too. They come before all others.
     """
     s, a, b = span
+    passes = chain.passes[s]
+    if passes is not None:
+        return passes.first_forward(a, b), ()
     times, hides, base = chain.gather[s, a:b].tolist(), chain.gather_hides[s, a:b].tolist(), int(chain.gather_base[s])
     if not any(times) or not any(hides):
         return sum(times) + base * any(times) + copies, ()

@@ -14,6 +14,7 @@ import numpy as np
 
 from pipeplan.core.cluster import Device, Overlap
 from pipeplan.core.pipeline import Hop
+from pipeplan.costs.sharded import Passes
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, LayerTables
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.partition.parts import Tie, has_copy, is_home
@@ -124,6 +125,8 @@ class Chain(LayerTables):
     overlap : Overlap
     zero : int
         Level of ZeRO.
+    passes : tuple of (Passes or None)
+        For each stage its passes if they wait for collectives; ``forward`` and ``backward`` are lower bounds then.
     forward_flops : array, shape (n,)
         Per micro-batch; the forward times of the first device where the model has no FLOPs.
     shared : tuple of SharedWeights
@@ -159,6 +162,7 @@ class Chain(LayerTables):
     overlap: Overlap
     forward_flops: Array
     zero: int = 0
+    passes: tuple[Passes | None, ...]
     shared: tuple[SharedWeights, ...] = ()
     hops: dict[tuple[int, int], Hop] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -225,6 +229,7 @@ class Chain(LayerTables):
             latency=np.array([self.latency[hop].max() for hop in hops], np.int64),
             busiest=tuple(min(self.busiest[hop], key=_share) for hop in hops),
             shared=tuple(weights.select(kept) for weights in self.shared),
+            passes=tuple(self.passes[s] for s in kept),
         )
 
 

@@ -12,13 +12,14 @@ from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Overlap, St
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective, Recompute
 from pipeplan.core.model import Model
+from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan.costs import collectives
 from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
 from pipeplan.costs.layers import item_size, layer_costs, optimizer_bytes
 from pipeplan.costs.network import least_together, rings, transfer
 from pipeplan.costs.scale import require_exact, slowest_links, total
-from pipeplan.costs.sharded import backward_pass, forward_pass
+from pipeplan.costs.sharded import Passes, Units
 from pipeplan.costs.table import Table
 
 AT_ONCE = 2**20
@@ -149,18 +150,21 @@ class Prices:
         """True if the replicas of sharded stages gather and sum while they compute."""
         return self.job.overlap_reduction and self.cluster.overlap is not Overlap.NONE
 
-    def passes(self, kind: DeviceKind, micro_batch: int, ring: Collective) -> tuple[Array, Array]:
-        """Nanoseconds of each layer's forward and backward on one of the ring's replicas, each of shape (n,)."""
-        table, level = self.table(kind, micro_batch), self.job.level
-        if level < SHARDED:
-            return table.forward, table.backward
-        units, beside = np.flatnonzero(self.parameters), self._beside and kind.hides_collectives
-        sums = self._each(ring, self.parameters)
-        gathers = sums if level == WHOLLY_SHARDED else np.zeros_like(sums)
-        return (
-            forward_pass(table.forward, gathers, units, beside),
-            backward_pass(table.backward, gathers, sums, units, beside),
-        )
+    @cached_property
+    def units(self) -> Units:
+        """Bytes of the parameters that are gathered together."""
+        index = {name: i for i, name in enumerate(self.model.names)}
+        ties = ([index[name] for name in tie.layers] for tie in self.model.ties)
+        return Units.of(self.parameters, merge_overlapping(ties))
+
+    def passes(self, kind: DeviceKind, micro_batch: int, ring: Collective) -> Passes | None:
+        """Forwards and backwards on one of the ring's replicas that wait for collectives; None below level 2."""
+        if self.job.level < SHARDED:
+            return None
+        table, units = self.table(kind, micro_batch), self.units
+        gather, again, reduce = (self._each(ring, sizes) for sizes in (units.first, units.last, units.first))
+        beside = self._beside and kind.hides_collectives
+        return Passes(table.forward, table.backward, gather, again, reduce, self.job.level == WHOLLY_SHARDED, beside)
 
     def _share(self, sizes: Array, replicas: int, least: int) -> Array:
         """What one of so many replicas keeps of these bytes, which are shared out from level ``least`` on."""
@@ -193,18 +197,18 @@ class Prices:
 
         ``workspace`` is what the layer itself needs. The larger of two moments counts: a backward with its unit's
         parameters and its neighbours', or the sum of its gradients, whole, as the own share, and in the parts that the
-        others send at once.
+        others send at once. Neighbours count also where they are on another stage.
         """
         if self.job.level < SHARDED or replicas == 1:
             return workspace
-        own, units = self.parameters, np.flatnonzero(self.parameters)
-        before, behind = np.zeros_like(own), np.zeros_like(own)
-        before[units[1:]], behind[units[:-1]] = own[units[:-1]], own[units[1:]]
-        gathered = self.job.level == WHOLLY_SHARDED
-        computing = workspace + own + behind + (own + before) * gathered
-        share = -(-own // replicas)
+        units, gathered = self.units, int(self.job.level == WHOLLY_SHARDED)
+        before, behind = _neighbours(units.last), _neighbours(units.first[::-1])[::-1]
+        computing = workspace + behind + before * gathered + units.reaching * (1 + gathered)
+        own, share = units.first, -(-units.first // replicas)
         parts = (replicas - 1) * np.minimum(share, AT_ONCE * item_size(self.model.dtype))
-        found: Array = np.maximum(computing, 2 * own + share + parts + before * gathered)
+        others = (units.reaching - own) * (1 + gathered)
+        summing = (2 * own + share + parts + before * gathered + others) * (own > 0)
+        found: Array = np.maximum(computing, summing)
         return found
 
     def shares(self, replicas: int) -> int:
@@ -250,8 +254,9 @@ class Prices:
         if self.job.level != SHARDED:
             gather = self.gather(ring, self.parameters)
             return gather, forward if beside and gather.any() else nothing
-        units = np.flatnonzero(self.parameters)
-        return forward_pass(forward, self._each(ring, self.parameters), units, beside) - forward, nothing
+        passes = self.passes(kind, micro_batch, ring)
+        assert passes is not None
+        return passes.waits, nothing
 
     def gather_base(self, ring: Collective) -> int:
         """Nanoseconds of a gather that do not depend on bytes."""
@@ -306,7 +311,11 @@ class Prices:
         ]
         around = rings(self.cluster, groups)
         gathers = [self.first_gathers(group[0].kind, micro_batch, r) for group, r in zip(groups, around, strict=True)]
-        passes = [self.passes(group[0].kind, micro_batch, ring) for group, ring in zip(groups, around, strict=True)]
+        passes = tuple(self.passes(group[0].kind, micro_batch, r) for group, r in zip(groups, around, strict=True))
+        times = [
+            (table.forward, table.backward) if own is None else own.least if len(groups) > 1 else own.whole
+            for table, own in zip(tables, passes, strict=True)
+        ]
         workspace = np.stack(
             [self.with_buffers(table.workspace, ring.replicas) for table, ring in zip(tables, around, strict=True)]
         )
@@ -319,8 +328,8 @@ class Prices:
             names=self.model.names,
             groups=groups,
             micro_batch=micro_batch,
-            forward=np.stack([forward for forward, _ in passes]),
-            backward=np.stack([backward for _, backward in passes]),
+            forward=np.stack([forward for forward, _ in times]),
+            backward=np.stack([backward for _, backward in times]),
             input_gradient=rows("input_gradient"),
             weight_gradient=rows("weight_gradient"),
             update=np.stack([self.update(table, ring.replicas) for table, ring in zip(tables, around, strict=True)]),
@@ -348,8 +357,16 @@ class Prices:
             overlap=self.cluster.overlap,
             forward_flops=_array(work) if len(work) == len(self.model.layers) else rows("forward")[0],
             zero=self.job.level,
+            passes=passes,
             shared=self.shared(groups, tables, around),
         )
+
+
+def _neighbours(sizes: Array) -> Array:
+    """For each entry above 0 the last such entry before it, and 0 for all others; shape (n,)."""
+    found, units = np.zeros_like(sizes), np.flatnonzero(sizes)
+    found[units[1:]] = sizes[units[:-1]]
+    return found
 
 
 def _links(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> set[Link]:

@@ -14,54 +14,138 @@ parameters are gathered while the unit before it computes, its gradients are sum
 
 Where nothing runs beside a collective, every gather and every sum is simply added. Each is waited for at the end of a
 unit, so a program that lets sums run on for longer may be faster.
+
+Layers that share weights are one unit: it is gathered at its first layer in a forward and at its last one in a
+backward, stays gathered in between, and is summed at its first one.
+
+A stage waits for the gather of its own first unit in every pass, and for the sum of its own last one, whatever the
+layers beside it are. So a pass takes longer than the sum of its layers in any table. `Passes` has the time of a span,
+and tables whose sums are at most that, for bounds.
 """
+
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from pipeplan.costs.chain import Array
+from pipeplan_formulations.common.layer_tables import Array
 
 
-def forward_pass(times: Array, gathers: Array, units: Array, beside: bool) -> Array:
-    """Return the nanoseconds of each layer's forward with the gathers that it waits for, shape (n,).
+@dataclass(frozen=True)
+class Units:
+    """Bytes of a model's units, by layer; each array has shape (n,).
 
-    Parameters
+    Attributes
     ----------
-    times, gathers : array of int, shape (n,)
-        Nanoseconds of each layer's forward, and of the gather of its parameters.
-    units : array of int
-        The layers with parameters, ascending.
+    first, last : array of int
+        Of the units whose first layer, or last one, this is.
+    reaching : array of int
+        Of the units with layers up to this one and from it on.
+    """
+
+    first: Array
+    last: Array
+    reaching: Array
+
+    @classmethod
+    def of(cls, parameters: Array, together: tuple[tuple[int, ...], ...]) -> "Units":
+        """Return the units of layers with these bytes of parameters. ``together``: layers that share weights."""
+        first, last, reaching = parameters.copy(), parameters.copy(), parameters.copy()
+        for layers in together:
+            own = list(layers)
+            first[own] = last[own] = reaching[own] = 0
+        for layers in together:
+            total = int(parameters[list(layers)].sum())
+            first[layers[0]] = last[layers[-1]] = total
+            reaching[layers[0] : layers[-1] + 1] += total
+        return cls(first, last, reaching)
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """Forward and backward of sharded layers on one replica; each array has shape (n,).
+
+    Attributes
+    ----------
+    forward, backward : array of int
+        Nanoseconds of each layer without collectives.
+    gather, gather_again, reduce : array of int
+        Nanoseconds to gather the unit whose first layer this is in a forward, or whose last layer in a backward, and to
+        sum the gradients of the unit whose first layer this is.
+    every : bool
+        Parameters are gathered in every pass (level 3), not in the first forward of a step only (level 2).
     beside : bool
         Collectives run beside the computation.
     """
-    if not beside or not len(units):
-        return times + gathers
-    found = times.copy()
-    found[units[0]] += gathers[units[0]]
-    ahead = np.add.reduceat(times, units)[:-1]
-    found[units[:-1]] += np.maximum(gathers[units[1:]] - ahead, 0)
-    return found
 
+    forward: Array
+    backward: Array
+    gather: Array
+    gather_again: Array
+    reduce: Array
+    every: bool
+    beside: bool
 
-def backward_pass(times: Array, gathers: Array, sums: Array, units: Array, beside: bool) -> Array:
-    """Return the nanoseconds of each layer's backward with the gathers and sums that it waits for, shape (n,).
+    def first_forward(self, a: int, b: int) -> int:
+        """Nanoseconds by which gathers delay the first forward of layers a … b − 1, if others gather nothing."""
+        return 0 if self.every else int(self._forward_waits(a, b).sum())
 
-    Parameters
-    ----------
-    times, gathers, sums : array of int, shape (n,)
-        Nanoseconds of each layer's backward, of the gather of its parameters and of the sum of its gradients.
-    units : array of int
-        The layers with parameters, ascending.
-    beside : bool
-        Collectives run beside the computation.
-    """
-    if not beside or not len(units):
-        return times + gathers + sums
-    found = times.copy()
-    computed = np.add.reduceat(times[: units[-1] + 1], [0, *(units[:-1] + 1)])
-    busy = np.zeros(len(units), np.int64)
-    busy[1:] += gathers[units[:-1]]
-    busy[:-1] += sums[units[1:]]
-    found[units] += np.maximum(busy - computed, 0)
-    found[units[-1]] += gathers[units[-1]]
-    found[units[0]] += sums[units[0]]
-    return found
+    def of(self, a: int, b: int) -> tuple[int, int]:
+        """Nanoseconds of the forward and the backward of layers a … b − 1 as one stage."""
+        forward, backward = int(self.forward[a:b].sum()), int(self.backward[a:b].sum())
+        if self.every:
+            forward += int(self._forward_waits(a, b).sum())
+        return forward, backward + int(self._backward_waits(a, b).sum())
+
+    @cached_property
+    def waits(self) -> Array:
+        """Nanoseconds for which a forward of all layers waits for each unit's gather."""
+        return self._forward_waits(0, len(self.forward))
+
+    @cached_property
+    def whole(self) -> tuple[Array, Array]:
+        """Nanoseconds of each layer's forward and backward on a single stage."""
+        return self._forwards, self.backward + self._backward_waits(0, len(self.forward))
+
+    @cached_property
+    def least(self) -> tuple[Array, Array]:
+        """Nanoseconds of each layer's forward and backward, whose sums are at most the times of any stage.
+
+        In a forward only the first unit differs from the one of `whole`: it waits longer. Between others, a unit's
+        backward waits for a gather of the unit before it and a sum of the unit behind. On the last unit of a stage that
+        sum is missing, but its own gather is awaited in full; on the first unit that gather is missing, but its own sum
+        is. So of each such pair of neighbours the smaller number counts.
+        """
+        return self._forwards, self.backward + self._backward_waits(0, len(self.forward), least=True)
+
+    @property
+    def _forwards(self) -> Array:
+        return self.forward + self.waits if self.every else self.forward
+
+    def _forward_waits(self, a: int, b: int) -> Array:
+        gather, units = self.gather[a:b], np.flatnonzero(self.gather[a:b])
+        if not self.beside or not len(units):
+            return gather
+        found = np.zeros_like(gather)
+        found[units[0]] = gather[units[0]]
+        ahead = np.add.reduceat(self.forward[a:b], units)[:-1]
+        found[units[1:]] = np.maximum(gather[units[1:]] - ahead, 0)
+        return found
+
+    def _backward_waits(self, a: int, b: int, least: bool = False) -> Array:
+        gather, reduce = self.gather_again[a:b] * self.every, self.reduce[a:b]
+        units = np.flatnonzero(self.gather_again[a:b] + reduce)
+        if not self.beside or not len(units):
+            return gather + reduce
+        computed = np.add.reduceat(self.backward[a : a + units[-1] + 1], [0, *(units[:-1] + 1)])
+        found, before, behind = np.zeros_like(reduce), gather[units[:-1]], reduce[units[1:]]
+        if self.every:
+            busy = np.zeros(len(units), np.int64)
+            busy[1:] += np.minimum(before, behind) if least else before
+            busy[:-1] += np.minimum(behind, before) if least else behind
+            found[units] = np.maximum(busy - computed, 0)
+            found[units[-1]] += gather[units[-1]]
+        else:
+            found[units[1:]] = np.maximum(behind - computed[:-1], 0)
+        found[units[0]] += reduce[units[0]]
+        return found

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError, PlanError
-from pipeplan.core.job import WHOLLY_SHARDED
+from pipeplan.core.job import SHARDED, WHOLLY_SHARDED
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Action, Schedule
@@ -157,7 +157,8 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "gap": _gap(plan.value, plan.bound),
         "stages": [asdict(stage) | {"shares": _shares(stage)} for stage in plan.stages],
         "schedule": {"family": schedule.family, "two_lanes": schedule.two_lanes, "orders": schedule.as_text()},
-        "pipeline": asdict(plan.pipeline) | {"overlap": plan.pipeline.overlap.value},
+        "pipeline": {name: value for name, value in asdict(plan.pipeline).items() if name in PipelineEntry.model_fields}
+        | {"overlap": plan.pipeline.overlap.value},
     }
 
 
@@ -225,7 +226,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         ranks=file.ranks,
         step_time=file.step_time,
         bound=file.bound,
-        pipeline=_pipeline(file.pipeline, gathers=file.format == FORMAT),
+        pipeline=_pipeline(file.pipeline, gathers=file.format == FORMAT, coupled=file.zero >= SHARDED),
         zero=file.zero or int(file.zero1),
         period=file.period,
     )
@@ -284,8 +285,9 @@ def _stage(entry: PlanStageEntry) -> PlanStage:
     return PlanStage(memory=MemoryParts(**_fields(entry.memory)), shares=shares, **_fields(entry, "memory", "shares"))
 
 
-def _pipeline(entry: PipelineEntry, gathers: bool) -> Pipeline:
+def _pipeline(entry: PipelineEntry, gathers: bool, coupled: bool) -> Pipeline:
     return Pipeline(
+        coupled=coupled,
         stages=tuple(_times(stage, gathers) for stage in entry.stages),
         transfers=tuple(tuple(Transfer(**_fields(transfer)) for transfer in row) for row in entry.transfers),
         returns=tuple(tuple(Transfer(**_fields(transfer)) for transfer in row) for row in entry.returns),

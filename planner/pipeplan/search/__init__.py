@@ -22,14 +22,19 @@ __all__ = ["enumerates_groups", "root_nodes", "searches_locally"]
 
 def enumerates_groups(space: Space) -> bool:
     """Return True if the search enumerates all device groups; else it searches those of `nodes.aggregate_problem`."""
-    return space.small or space.few or space.job.order is Order.GIVEN
+    return _lists_shapes(space) or space.few or space.job.order is Order.GIVEN
+
+
+def _lists_shapes(space: Space) -> bool:
+    """Return True if all pairs of a shape and a partition are listed; sharded stages have few shapes as it is."""
+    return space.small and space.job.level < SHARDED
 
 
 def searches_locally(space: Space) -> bool:
     """Return True if device groups are so many that plans near those found are tried as well."""
     from pipeplan.search.graph import applies
 
-    listed = space.small or space.job.order is Order.GIVEN
+    listed = _lists_shapes(space) or space.job.order is Order.GIVEN
     return space.job.objective.simulated and not listed and not applies(space)
 
 
@@ -40,12 +45,7 @@ def root_nodes(space: Space) -> Iterator[Node]:
     if applies(space):
         yield from graph_nodes(space)
         return
-    if space.job.level >= SHARDED:
-        for size in space.sizes:
-            for groups, bound in space.device_groups(size):
-                yield DeviceGroupsNode(bound, space, groups, size)
-        return
-    if space.small:
+    if _lists_shapes(space):
         for size in space.sizes:
             yield ShapesNode(space.lower_bounds(size).evenly_shared(space.cluster), space, size)
         return

@@ -116,6 +116,9 @@ class Proposals:
         rows = tuple((group[0].index,) for group in space.single_device_groups)
         if not rows:
             raise NotApplicable("the job does not allow one device per stage")
+        unable = space.unable((1,) * len(rows), space.job.batch // size)
+        if unable is not None:
+            raise NotApplicable(unable)
         boundaries = PARTITIONERS[name].balance(self._chain(space, rows, size), space.job.batch // size)
         kept = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
         return (Proposal(tuple(rows[s] for s in kept), size, (0, *(boundaries[s + 1] for s in kept))),)
@@ -132,6 +135,8 @@ class Proposals:
                 found.append(
                     f"{widest} replicas of a stage share {count} micro-batches; smaller micro-batches keep all busy"
                 )
+            elif (unable := space.unable(arrangement.replicas, count)) is not None:
+                found.append(unable)
             else:
                 found.append(Proposal(arrangement.devices, size, arrangement.boundaries))
         return tuple(found)

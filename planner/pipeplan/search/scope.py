@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipeplan.core import searched as sentences
 from pipeplan.core.cluster import Cluster, Overlap
-from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, Job, Objective, Order, Recompute
+from pipeplan.core.job import OPTIMIZER_STATE, Job, Objective, Order, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.searched import Searched
 from pipeplan.core.wording import listed
@@ -47,7 +47,7 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
         unlike=len(space.classes) > 1,
         restrictions=narrowing_options(job),
         not_searched=tuple(scope.not_searched()),
-    ).at_levels(spaces.levels)
+    ).at_levels(spaces.levels, bool(spaces.model.ties))
 
 
 def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:
@@ -224,7 +224,7 @@ class Scope:
         if self.replicated or (self.several and self.model.ties and self.steps):
             yield from self._reductions()
         if self.replicated:
-            yield sentences.SHARDED if self.job.level < SHARDED else sentences.SHARDED_STAGES
+            yield sentences.SHARDED
             if not self.job.level and (self.steps or OPTIMIZER_STATE[self.job.optimizer]):
                 yield sentences.STATE
 

@@ -16,7 +16,8 @@ A device runs its list in order, one action at a time. The other dependencies of
 Micro-batch m of a stage with r replicas runs on replica m mod r, and each pair of replicas has a transfer of its own. R
 is a collective: it begins on all replicas of a stage when the last of them has reached it, and takes equally long on
 each. Stages that hold copies of the same weights (`Pipeline.tied`) begin theirs together. Where the replicas of a stage
-gather parameters, their lists begin when that has ended.
+gather parameters at the begin of a step, their lists begin when that has ended. Where they gather or sum in every pass
+(`Pipeline.coupled`), they begin their first passes together, their second ones, and so on.
 
 A link resource that several transfers share serves them in order of readiness. A transfer that needs two resources (the
 network cards of two nodes) uses both at the same time.

@@ -187,6 +187,8 @@ def _wait(program: Program, trace: Trace, lane: int) -> str:
     signal = next((s for s in program.needs[i] if trace.signals[s] == UNKNOWN), NOTHING)
     if signal == NOTHING:
         signal, what = _missing_in_collective(program, trace, i), "the same reduction"
+        if program.actions[i].kind.per_micro_batch:
+            what = "the same pass of another replica"
     else:
         cause = program.actions[signal % n]
         what = f"the tensor of {cause}" if signal >= n else f"the end of {cause}"
@@ -197,7 +199,7 @@ def _wait(program: Program, trace: Trace, lane: int) -> str:
 
 
 def _missing_in_collective(program: Program, trace: Trace, i: int) -> int:
-    """Return a replica's reduction that is not next in its list, or that waits itself."""
+    """Return a replica's action of the collective that is not next in its list, or that waits itself."""
     standing = {order[at] for order, at in zip(program.lanes, trace.reached, strict=True) if at < len(order)}
     ready = {each for each in standing if all(trace.signals[signal] != UNKNOWN for signal in program.needs[each])}
     return next(each for each in program.collectives[program.collective_of[i]] if each not in ready)

@@ -14,6 +14,7 @@ Structures are cached, because a search simulates the same schedule often.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, cycle, pairwise, product
 from operator import add
@@ -62,7 +63,8 @@ class Structure:
         The channel into which each action sends, or `NOTHING`. Forward boundaries come first, then backward ones, each
         with its pairs of replicas in the order of `Pipeline.transfers`.
     collectives : list of list of int
-        Actions that begin together: the reductions of a stage, one per replica, or of all stages that are tied.
+        Actions that begin together: the reductions of a stage, one per replica, or of all stages that are tied; on a
+        coupled pipeline also the passes of a stage.
     collective_of : list of int
         Index into ``collectives`` of each action, or `NOTHING`.
     """
@@ -80,7 +82,7 @@ class Structure:
     collective_of: list[int]
 
 
-_kept: OrderedDict[tuple[Schedule, Groups, Groups], Structure] = OrderedDict()
+_kept: OrderedDict[tuple[Schedule, Groups, Groups, bool], Structure] = OrderedDict()
 
 
 def find_structure(schedule: Schedule, pipeline: Pipeline) -> Structure:
@@ -91,7 +93,7 @@ def find_structure(schedule: Schedule, pipeline: Pipeline) -> Structure:
     PlanError
         If actions are on wrong devices, missing or doubled.
     """
-    key = (schedule, pipeline.placement, pipeline.tied)
+    key = (schedule, pipeline.placement, pipeline.tied, pipeline.coupled)
     if key in _kept:
         _kept.move_to_end(key)
     else:
@@ -209,7 +211,8 @@ class ActionTable:
         self.weight = [NOTHING] * count
         self.split = [False] * count
         self.first_replica = [0, *accumulate(pipeline.replicas)]
-        self.tied = pipeline.tied
+        self.replicas = pipeline.replicas
+        self.tied, self.coupled = pipeline.tied, pipeline.coupled
         self.reduce = [NOTHING] * self.first_replica[-1]
         self.update = [NOTHING] * self.first_replica[-1]
         self.last_backward = [NOTHING] * self.first_replica[-1]
@@ -228,12 +231,20 @@ class ActionTable:
         return row[stage * self.stride + part : (stage + 1) * self.stride : self.slices]
 
     def collectives(self) -> list[list[int]]:
-        """Return the reductions that run together: of a stage's replicas, or of all replicas of tied stages."""
+        """Return the actions that run together: reductions of a stage's replicas, or of tied stages, and passes."""
         rows = [self.reduce[a:b] for a, b in pairwise(self.first_replica)]
         alone = set(range(len(rows))).difference(*self.tied)
         groups = [*((stage,) for stage in sorted(alone)), *self.tied]
         together = [[i for stage in group for i in rows[stage]] for group in groups]
+        if self.coupled:
+            together += [column[k : k + r] for r, column in self._passes() for k in range(0, len(column), r)]
         return [row for row in together if len(row) > 1 and NOTHING not in row]
+
+    def _passes(self) -> Iterator[tuple[int, list[int]]]:
+        """Yield each stage's number of replicas and its actions of one kind and slice, by micro-batch."""
+        for (stage, r), part in product(enumerate(self.replicas), range(self.slices)):
+            for kind in ("F", "I", "W"):
+                yield r, self.column(kind, stage, part)
 
     def _enter(self, i: int, action: Action, replica: int) -> None:
         kind = action.kind

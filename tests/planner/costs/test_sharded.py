@@ -1,14 +1,18 @@
 """Passes of sharded stages against a play of their units and collectives, event by event."""
 
+from itertools import combinations
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeplan.costs.sharded import backward_pass, forward_pass
+from pipeplan.costs.sharded import Passes, Units
 
-TIMES = st.one_of(st.integers(0, 3), st.integers(0, 40))
-LAYERS = st.lists(st.tuples(TIMES, TIMES, TIMES, st.booleans()), min_size=1, max_size=7)
-"""For each layer: its forward or backward, the gather and the sum, and whether it has parameters."""
+FREQUENT = st.one_of(st.integers(0, 3), st.integers(0, 40))
+COLLECTIVE = st.one_of(st.just(0), st.integers(1, 40))
+LAYERS = st.lists(st.tuples(FREQUENT, FREQUENT, COLLECTIVE), min_size=1, max_size=7)
+"""For each layer: its forward, its backward, and its gather; 0 for a layer without parameters."""
+Layer = tuple[int, int, int]
 
 
 def play(blocks: list[list[int]], gathers: list[int], sums: list[int]) -> int:
@@ -21,46 +25,75 @@ def play(blocks: list[list[int]], gathers: list[int], sums: list[int]) -> int:
     return now + sums[-1]
 
 
-def units_of(layers: list[tuple[int, int, int, bool]]) -> list[list[tuple[int, int, int, bool]]]:
-    """The layers from each one with parameters to the next; those in front of the first are left out."""
-    found: list[list[tuple[int, int, int, bool]]] = []
+def played(layers: list[Layer], of: int, level: int) -> int:
+    """Nanoseconds of a pass, its layers in its own order; ``of``: 0 for forwards, 1 for backwards."""
+    units: list[list[Layer]] = []
+    front = 0
     for layer in layers:
-        if layer[3]:
-            found.append([layer])
-        elif found:
-            found[-1].append(layer)
-    return found
+        if layer[2]:
+            units.append([layer])
+        elif units:
+            units[-1].append(layer)
+        else:
+            front += layer[of]
+    if not units:
+        return front
+    gathers = [unit[0][2] if level == 3 else 0 for unit in units]
+    sums = [3 * unit[0][2] if of else 0 for unit in units]  # sums take three times as long
+    return front + play([[layer[of] for layer in unit] for unit in units], gathers, sums)
+
+
+def passes(layers: list[Layer], level: int, beside: bool = True) -> Passes:
+    """The passes of such layers."""
+    forward, backward, gather = (np.array(row, np.int64) for row in zip(*layers, strict=True))
+    return Passes(forward, backward, gather, gather, 3 * gather, level == 3, beside)
+
+
+@given(LAYERS, st.sampled_from((2, 3)))
+def test_passes_of_every_span_wait_for_their_collectives(layers: list[Layer], level: int) -> None:
+    own = passes(layers, level)
+    for a, b in combinations(range(len(layers) + 1), 2):
+        expected = played(layers[a:b], 0, level), played(layers[a:b][::-1], 1, level)
+        assert own.of(a, b) == expected
+    assert tuple(int(row.sum()) for row in own.whole) == own.of(0, len(layers))
+
+
+@given(LAYERS, st.sampled_from((2, 3)), st.booleans())
+def test_tables_sum_to_at_most_the_time_of_every_span(layers: list[Layer], level: int, beside: bool) -> None:
+    own = passes(layers, level, beside)
+    for a, b in combinations(range(len(layers) + 1), 2):
+        assert all(int(row[a:b].sum()) <= time for row, time in zip(own.least, own.of(a, b), strict=True))
 
 
 @given(LAYERS)
-def test_a_forward_waits_for_one_gather_at_a_time(layers: list[tuple[int, int, int, bool]]) -> None:
-    units = units_of(layers)
-    front = sum(layer[0] for layer in layers) - sum(layer[0] for unit in units for layer in unit)
-    expected = front
-    if units:
-        blocks = [[layer[0] for layer in unit] for unit in units]
-        expected += play(blocks, [unit[0][1] for unit in units], [0] * len(units))
-    times, gathers, _, have = (np.array(row, np.int64) for row in zip(*layers, strict=True))
-    found = forward_pass(times, gathers * have, np.flatnonzero(have), True)
-    assert found.sum() == expected
-    assert (found >= times).all()
+def test_only_the_first_forward_of_a_step_gathers_at_level_2(layers: list[Layer]) -> None:
+    own, computed = passes(layers, 2), sum(layer[0] for layer in layers)
+    assert own.of(0, len(layers))[0] == computed
+    assert own.first_forward(0, len(layers)) == played(layers, 0, 3) - computed
+    assert passes(layers, 3).first_forward(0, len(layers)) == 0
 
 
-@given(LAYERS)
-def test_a_backward_waits_for_a_gather_and_a_sum(layers: list[tuple[int, int, int, bool]]) -> None:
-    units = units_of(layers[::-1])
-    front = sum(layer[0] for layer in layers) - sum(layer[0] for unit in units for layer in unit)
-    expected = front
-    if units:
-        blocks = [[layer[0] for layer in unit] for unit in units]
-        expected += play(blocks, [unit[0][1] for unit in units], [unit[0][2] for unit in units])
-    times, gathers, sums, have = (np.array(row, np.int64) for row in zip(*layers, strict=True))
-    found = backward_pass(times, gathers * have, sums * have, np.flatnonzero(have), True)
-    assert found.sum() == expected
-    assert (found >= times).all()
+def test_tables_of_like_units_count_what_each_waits_for_between_others() -> None:
+    own = passes([(10, 20, 12)] * 4, 3)
+    forward, backward = own.least
+    assert forward.tolist() == [22, 12, 12, 12]  # the first waits in full, each other one for what is not ahead
+    assert backward.tolist() == [20 + 36, 20 + 4, 20 + 4, 20 + 12]  # a gather and what is certain of a sum beside 20
 
 
 def test_where_nothing_runs_beside_a_collective_all_is_added() -> None:
-    times, gathers, sums, units = np.array([5, 1, 7]), np.array([2, 0, 3]), np.array([4, 0, 6]), np.array([0, 2])
-    assert forward_pass(times, gathers, units, False).tolist() == [7, 1, 10]
-    assert backward_pass(times, gathers, sums, units, False).tolist() == [11, 1, 16]
+    own = passes([(5, 9, 2), (1, 2, 0), (7, 8, 3)], 3, beside=False)
+    assert [row.tolist() for row in own.least] == [[7, 1, 10], [17, 2, 20]]
+    assert own.of(1, 3) == (11, 22)
+
+
+def test_layers_that_share_weights_are_one_unit() -> None:
+    units = Units.of(np.array([8, 2, 0, 3, 1]), ((0, 2, 4),))
+    assert units.first.tolist() == [9, 2, 0, 3, 0]
+    assert units.last.tolist() == [0, 2, 0, 3, 9]
+    assert units.reaching.tolist() == [9, 11, 9, 12, 9]
+
+
+def test_units_of_shared_weights_are_gathered_at_one_end_and_summed_at_the_other() -> None:
+    forward, backward = np.array([10, 10, 10]), np.array([20, 20, 20])
+    own = Passes(forward, backward, np.array([12, 4, 0]), np.array([0, 4, 12]), np.array([30, 5, 0]), True, True)
+    assert own.of(0, 3) == (12 + 30, 12 + 60 + 30)  # all but the ends is beside the computation

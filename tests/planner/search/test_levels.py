@@ -1,15 +1,17 @@
 """Levels of ZeRO: what they save, and the best of several under one bound."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from helpers.instances import equal_devices, model_of
 from pipeplan.analysis.explain.feasible import fit, limits_never_bind
-from pipeplan.core.cluster import Link
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InfeasibleError, InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model, Tie
+from pipeplan.core.schedule import Action, Kind
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
@@ -64,7 +66,8 @@ def test_the_best_of_several_levels_has_one_bound() -> None:
     assert not found.baselines["fully-sharded"].outside
     assert one[0].baselines["fully-sharded"].outside
     assert all(bound <= found.value for _, bound in reports)
-    assert "levels 0 to 3 of ZeRO, on one stage from level 2 on" in " ".join(str(found).split())
+    text = " ".join(str(found).split())
+    assert "levels 0 to 3 of ZeRO, with equally many replicas of all stages from level 2 on" in text
 
 
 def test_a_level_that_fits_is_found() -> None:
@@ -86,7 +89,6 @@ def test_replicas_share_micro_batches_equally() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"depths": (2,)}, "one stage"),
         ({"objective": "bottleneck"}, "time of a step"),
         ({"intra_layer": True}, "intra_layer"),
         ({"schedules": ("fbp-as",)}, "one action at a time"),
@@ -99,11 +101,42 @@ def test_what_a_level_excludes_is_named(options: dict, words: str) -> None:
         solve(model(), equal_devices(2), 4, **{"zero": (0, 3), **options})
 
 
-def test_shared_weights_are_refused_from_level_2_on() -> None:
+def test_shared_weights_are_on_one_stage_from_level_2_on() -> None:
+    """They are gathered before the first of their layers, and stay until the last; 32 more bytes come and go so."""
     tied = replace(model(), ties=(Tie(("l0", "l3"), 32),))
-    with pytest.raises(InputError, match=r"level 3 of ZeRO .* share \(l0, l3\)"):
-        solve(tied, equal_devices(2), 4, zero=(0, 3))
-    assert "share" in solve(tied, equal_devices(2), 4).baselines["fully-sharded"].why
+    found = solve(tied, equal_devices(4), 4, zero=(3,), replicas=(2,))
+    assert len(found.plan.stages) == 1
+    with pytest.raises(InputError, match=r"level 3 of ZeRO .* share weights \(l0, l3\)"):
+        solve(tied, equal_devices(2), 4, zero=(0, 3), depths=(2,))
+    assert solve(tied, equal_devices(2), 4).baselines["fully-sharded"].evaluated is not None
+
+
+def test_where_memory_is_short_the_stages_of_a_pipeline_are_sharded() -> None:
+    """Pairs of devices have no room for half of the model at level 1; at level 3 they gather less than all would."""
+    deep = model_of([MANY] * 12, parameters=[100] * 12, update=[8] * 12)
+    cluster, options = equal_devices(4, 1_780, Link(10**8, 0)), {"optimizer": "adam", "recompute": "none"}
+    found = solve(deep, cluster, 8, zero=(0, 1, 3), replicas=(2, 4), **options)
+    assert (found.plan.zero, [stage.replicas for stage in found.plan.stages]) == (3, [2, 2])
+    assert found.value == found.bound < solve(deep, cluster, 8, zero=(3,), replicas=(4,), **options).value
+    with pytest.raises(InfeasibleError):
+        solve(deep, cluster, 8, zero=(0, 1), replicas=(2, 4), **options)
+
+
+def test_replicas_that_gather_in_every_pass_begin_it_together() -> None:
+    """Every second device of stage 0 sends over a slow network, so that all four wait for it."""
+    kinds, fast = {"unit": DeviceKind("unit")}, Link(10**12, 0)
+    nodes = Node(("unit",) * 3, fast), Node(("unit",), fast)
+    cluster = Cluster("two nodes", kinds, nodes, Link(10**9, 0), overlap=Overlap.COPY)
+    whole = model_of([MANY] * 2, parameters=[32] * 2, output=[200, 1], saved=[200, 200])
+    options = {"depths": (2,), "replicas": (2,), "order": "given", "recompute": "none", "schedules": ("gpipe",)}
+    found = solve(whole, cluster, 4, zero=(3,), **options)
+    starts = {span.action: span.start for span in found.timeline.spans}
+    assert all(
+        starts[Action(kind, stage, m)] == starts[Action(kind, stage, m + 1)]
+        for kind, stage, m in product((Kind.FORWARD, Kind.BACKWARD), range(2), (0, 2))
+    )
+    unequal = {flight.end - flight.start for flight in found.timeline.transfers}
+    assert len(unequal) > 1
 
 
 def test_nobody_is_faster_with_fully_sharded_data_parallelism() -> None:
@@ -121,7 +154,7 @@ def test_nobody_is_faster_with_fully_sharded_data_parallelism() -> None:
         ({"optimizer": "adam"}, (0, 1, 2, 3)),
         ({"optimizer": "adam", "replicas": (1,)}, (0,)),
         ({"optimizer": "adam", "micro_batches": (1,), "extrapolate": True}, (0,)),
-        ({"optimizer": "adam", "depths": (2,)}, (0, 1)),
+        ({"optimizer": "adam", "depths": (2,)}, (0, 1, 2, 3)),
         ({"optimizer": "adam", "objective": "period"}, (0, 1)),
         ({"optimizer": "adam", "objective": "bottleneck"}, (0,)),
         ({"optimizer": "adam", "zero": (2, 0)}, (0, 2)),
@@ -134,7 +167,7 @@ def test_every_level_that_suits_is_searched(options: dict, levels: tuple[int, ..
 
 def test_levels_that_are_not_named_are_left_out_where_they_cannot_be_planned() -> None:
     tied = replace(model(), ties=(Tie(("l0", "l3"), 32),))
-    assert Spaces(tied, equal_devices(4), Job(4, optimizer="adam")).levels == (0, 1)
+    assert Spaces(tied, equal_devices(4), Job(4, optimizer="adam", depths=(2,))).levels == (0, 1)
     streams = equal_devices(4, overlap="stream")
     assert Spaces(model(), streams, Job(4, schedules=("fbp-as",))).levels == (0, 1)
 

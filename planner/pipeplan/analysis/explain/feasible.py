@@ -28,7 +28,7 @@ def limits_never_bind(model: Model, cluster: Cluster, job: Job) -> bool:
 
     No stage of any plan needs more: it holds some of the layers, receives at most all outputs, recomputes one layer
     at a time, and runs at most two actions at once. From level 2 of ZeRO on it keeps a share beside all parameters at
-    most, and has buffers of five layers at most.
+    most, and has buffers of five units at most, where layers that share weights are one, and of all such beside them.
     """
     kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
     resident = sum(
@@ -36,7 +36,7 @@ def limits_never_bind(model: Model, cluster: Cluster, job: Job) -> bool:
     )
     if Spaces(model, cluster, job).levels[-1] >= SHARDED:
         own = [layer.parameters for layer in model.layers]
-        resident += sum(own) + 5 * max(own)
+        resident += sum(own) + (7 * sum(own) if model.ties else 5 * max(own))
     counts = {size: job.batch // size for size in _sizes(model, cluster, job)}
     for kind in kinds:
         limit = min(kind.memory or UNLIMITED, job.memory or UNLIMITED)

@@ -20,10 +20,8 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     Raises
     ------
     NotApplicable
-        If there are none, if layers share weights, if the objective is not a step, and as `data_parallel.arrange`.
+        If there are none, if the objective is not a step, and as `data_parallel.arrange`.
     """
-    if model.ties:
-        raise NotApplicable(f"it does not know weights that layers share ({', '.join(model.ties[0].layers)})")
     if job.objective is not Objective.STEP:
         raise NotApplicable("it is planned for the time of a step")
     shares = job.batch // micro_batch

@@ -23,7 +23,7 @@ from pipeplan.costs.collectives import Collective, all_reduce
 from pipeplan.costs.network import shared
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.nodes.tied_copies import with_certain_copies
-from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, distinct_tiles
+from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, distinct_tiles, shares_equally
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, InFlightRule
 from pipeplan_formulations.allocation.endings import with_second_ending
@@ -102,6 +102,8 @@ def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
     unequal = None if job.equal_replicas or len(set(job.replicas)) == 1 else _unequal_layout(job, classes, most, layers)
     whole = unequal is not None and unequal.unit == 1 and unequal.small(layers)  # it contains all packed layouts
     for replicas in _equal(job, classes, most):
+        if not shares_equally(job, replicas, micro_batches):
+            continue
         placements: tuple[int | None, ...] = (None, *distinct_tiles(classes, replicas))
         for tile in placements[1:] if whole else placements:
             layout = _equal_layout(classes, replicas, tile)
@@ -116,7 +118,7 @@ def packed_layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
     most = min(max(len(each.devices) for each in space.classes), micro_batches)
     for replicas in _equal(space.job, space.classes, most):
         layout = _equal_layout(space.classes, replicas, None)
-        if any(layout.units):
+        if any(layout.units) and shares_equally(space.job, replicas, micro_batches):
             yield layout
 
 
@@ -158,14 +160,19 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     hops = _SendTables(space, layout, [table.boundary for table in tables])
     phases = not alternating and space.phased
 
+    passes = [
+        _least_passes(space, each, size, own[0]) if len(replicas) == 1 else (table.forward, table.backward)
+        for each, own, table in zip(classes, rings, tables, strict=True)
+    ]
+
     def rows(name: str) -> Array:
         return np.stack([getattr(table, name) for table in tables])
 
     # Bytes are the least over classes, so that they hold for every class; times keep the class.
     deepest = min(len(space.model.layers), max(job.depths, default=len(space.model.layers)))
     problem = ChainAllocation(
-        forward=rows("forward"),
-        backward=rows("backward"),
+        forward=np.stack([forward for forward, _ in passes]),
+        backward=np.stack([backward for _, backward in passes]),
         update=np.stack([[prices.update(table, r) for r in replicas] for table in tables]),
         reduce=np.stack([[prices.least_reduce(own) for own in row] for row in rings]),
         reduce_base=np.array([[min(map(prices.reduce_base, own)) for own in row] for row in rings], np.int64),
@@ -176,7 +183,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         resident=np.stack([[prices.resident(r) for r in replicas] for _ in classes]),
         saved=rows("saved").min(axis=0),
         output=rows("output").min(axis=0),
-        workspace=rows("workspace").min(axis=0),
+        workspace=prices.with_buffers(rows("workspace").min(axis=0), replicas[0]),
         recomputable=prices.recomputable,
         received=rows("boundary").min(axis=0),
         limit=np.array([usable_memory(each.kind, job) for each in classes], np.int64),
@@ -198,6 +205,15 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         phases=phases,
     )
     return with_second_ending(with_certain_copies(space, problem))
+
+
+def _least_passes(space: Space, each: DeviceClass, size: int, rings: list[Collective]) -> tuple[Array, Array]:
+    """Nanoseconds of each layer's forward and backward on a class of devices, the least over some rings."""
+    table = space.prices.table(each.kind, size)
+    found = [space.prices.passes(each.kind, size, ring) for ring in rings]
+    least = [own.least for own in found if own is not None] or [(table.forward, table.backward)]
+    forward, backward = (np.minimum.reduce(rows) for rows in zip(*least, strict=True))
+    return forward, backward
 
 
 def _in_flight_rule(space: Space) -> InFlightRule:

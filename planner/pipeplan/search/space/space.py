@@ -68,7 +68,7 @@ class Space:
 
     def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
         if job.level >= SHARDED:
-            job = _of_one_stage(model, job)
+            job = _sharded(model, job)
         self.model, self.cluster, self.job = model, cluster, job
         self.prices = Prices(model, cluster, job)
         self.constraints = Constraints(model, cluster, job)
@@ -147,10 +147,11 @@ class Space:
             return f"it has {counted(candidate.depth, 'stage')}, asked for are {_listed(job.depths)}"
         if job.replicas and not set(widths) <= set(job.replicas):
             return f"its stages have {_listed(widths)} devices, asked for are {_listed(job.replicas)}"
+        unable = self.unable(widths, candidate.micro_batches)
+        if unable is not None:
+            return unable
         if job.equal_replicas and len(set(widths)) > 1:
             return f"its stages have {_listed(widths)} devices, asked for are equal numbers"
-        if not all(shares_equally(job, width, candidate.micro_batches) for width in widths):
-            return f"{_listed(widths)} replicas do not share {counted(candidate.micro_batches, 'micro-batch')} equally"
         if max(widths) > candidate.micro_batches:
             return f"{max(widths)} replicas of a stage share {counted(candidate.micro_batches, 'micro-batch')}"
         taken = [device.index for device in candidate.chain.devices]
@@ -169,6 +170,19 @@ class Space:
             return "it cuts the model where that is not allowed"
         if not all(candidate.where[s, a:b].all() for s, (a, b) in enumerate(pairwise(boundaries))):
             return "a layer lies elsewhere than it is pinned"
+        return None
+
+    def unable(self, replicas: tuple[int, ...], micro_batches: int) -> str | None:
+        """Message why stages of these replicas cannot run at the space's level of ZeRO; None if they can."""
+        if self.job.level < SHARDED:
+            return None
+        level = f"level {self.job.level} of ZeRO"
+        if len(set(replicas)) > 1:
+            return f"its stages have {_listed(replicas)} replicas, and at {level} equal numbers"
+        if not shares_equally(self.job, replicas[0], micro_batches):
+            return f"{replicas[0]} replicas do not share {counted(micro_batches, 'micro-batch')} equally"
+        if len(replicas) > 1 and self.model.ties:
+            return f"its stages may share weights of {', '.join(self.model.ties[0].layers)}, which {level} keeps on one"
         return None
 
     def _lists(self, candidate: Candidate) -> bool:
@@ -348,17 +362,24 @@ def _listed(numbers: Iterable[int]) -> str:
     return some([str(number) for number in dict.fromkeys(numbers)], 8)
 
 
-def _of_one_stage(model: Model, job: Job) -> Job:
-    """Return the job for plans of one stage, as the levels of ZeRO that share out gradients need.
+def _sharded(model: Model, job: Job) -> Job:
+    """Return the job for plans of the levels of ZeRO that share out gradients.
+
+    All stages have equally many replicas, since those of a stage begin their passes together. Weights that layers share
+    are gathered together, so they are on one stage.
 
     Raises
     ------
     InputError
-        If the model excludes such plans.
+        If the job excludes such plans.
     """
-    if model.ties:
+    job = replace(job, equal_replicas=True)
+    if not model.ties:
+        return job
+    if job.depths and 1 not in job.depths:
         names = ", ".join(model.ties[0].layers)
         raise InputError(
-            f"level {job.level} of ZeRO (zero) does not know weights that layers share ({names}); ask for level 1"
+            f"level {job.level} of ZeRO (zero) keeps layers that share weights ({names}) on one stage, and depths "
+            "leave out plans of one stage; ask for level 1, or for depth 1"
         )
     return replace(job, depths=(1,))

@@ -63,7 +63,7 @@ def _scaled(times: Sequence[int], factors: NDArray[np.float64]) -> Ints:
 
 
 def _action_factors(program: Program, factors: Factors, devices: Sequence[int]) -> NDArray[np.float64]:
-    """Return one row of factors per action; all replicas of a collective take the row of the first one."""
+    """Return one row of factors per action; all replicas that reduce together take the row of the first one."""
     rows: dict[tuple[int, Kind], list[int]] = defaultdict(list)
     for i, action in enumerate(program.actions):
         rows[program.homes[i], _factor_kind(action.kind)].append(i)
@@ -75,7 +75,8 @@ def _action_factors(program: Program, factors: Factors, devices: Sequence[int]) 
         if kind is not Kind.REDUCE:
             found[own] *= slow[device]
     for together in program.collectives:
-        found[together] = found[together[0]]
+        if program.actions[together[0]].kind is Kind.REDUCE:
+            found[together] = found[together[0]]
     return found
 
 

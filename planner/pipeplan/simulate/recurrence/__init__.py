@@ -22,8 +22,9 @@ tick maps its state (when each replica and each link is free, which gradients ha
 
 Every pair of replicas has a link of its own in the recurrence. Where links share resources, its value is therefore a
 lower bound, that of ``simulate(share=False)``. It is exact if no transfer would have waited (`recurrence.resources`).
-Otherwise an event loop finds the times (`recurrence.events`), still without lists. With links of their own, stages of
-equally many replicas are as many pipelines side by side, of which one is run (`recurrence.lanes`).
+Otherwise an event loop finds the times (`recurrence.events`), still without lists; also where replicas that begin their
+passes together are not alike. With links of their own, stages of equally many replicas are as many pipelines side by
+side, of which one is run (`recurrence.lanes`).
 """
 
 from collections.abc import Sequence
@@ -60,15 +61,16 @@ def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], 
         If the pipeline has another form, or the counts deadlock.
     """
     recurrence = Recurrence(pipeline, micro_batches, in_flight)
-    if most < inf or not recurrence.shared:
+    alone = not recurrence.shared and not recurrence.coupled
+    if most < inf or alone:
         least = least_step_time(pipeline, micro_batches, in_flight)
-        if least > most or not recurrence.shared:
+        if least > most or alone:
             return least
     return max(_shared_ends(recurrence, pipeline.begins))
 
 
 def least_step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
-    """Return a lower bound on `step_time`, in which no transfer waits for another pair of replicas."""
+    """Return a lower bound on `step_time`, in which nothing waits for another pair of replicas."""
     return max(_least_ends(pipeline, micro_batches, in_flight, pipeline.begins))
 
 
@@ -80,7 +82,7 @@ def period(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], mos
         if least > most:
             return least
     advance: Advance
-    if recurrence.shared:
+    if recurrence.shared or recurrence.coupled:
         advance = partial(_shared_ends, recurrence)
     else:
         advance = partial(_least_ends, pipeline, micro_batches, in_flight)
@@ -108,8 +110,8 @@ def _least_ends(
 
 
 def _shared_ends(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
-    """Return the end of each stage's step, which begins at ``begin``, where transfers share resources."""
-    if not competing(recurrence):
+    """Return the end of each stage's step, which begins at ``begin``, where replicas wait for others."""
+    if not recurrence.coupled and not competing(recurrence):
         free, record = run(recurrence, begin, log=True)
         if undisturbed(recurrence, record, max(free)):
             return _with_closing(recurrence.pipeline, _ends(recurrence, free))

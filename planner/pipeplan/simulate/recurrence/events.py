@@ -2,13 +2,15 @@
 
 The rules are the same: replicas run as far as tensors have arrived, and when none can go on, the transfer that was
 ready first takes its resources; ties go to the lower device, then to the earlier action. A replica's next action is a
-forward, unless it holds as many micro-batches as it may.
+forward, unless it holds as many micro-batches as it may. On a coupled pipeline it begins with those of the
+stage's other replicas.
 """
 
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 
 from pipeplan.core.cluster import Overlap
+from pipeplan.core.errors import PlanError
 from pipeplan.core.schedule import Kind
 from pipeplan.simulate.recurrence.ticks import Recurrence, Row
 
@@ -49,8 +51,8 @@ def run_events(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
         for s, (stage, tensor, gradient) in enumerate(zip(pipeline.stages, tensors, gradients, strict=True))
     ]
     replicas = [
-        (j, len(devices), len(range(j, many, len(devices))), device, *own)
-        for devices, own in zip(pipeline.placement, fixed, strict=True)
+        (s, j, len(devices), len(range(j, many, len(devices))), device, *own)
+        for s, (devices, own) in enumerate(zip(pipeline.placement, fixed, strict=True))
         for j, device in enumerate(devices)
     ]
     free = recurrence.of_replicas(begin)
@@ -58,6 +60,9 @@ def run_events(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
     awaited = [UNKNOWN] * len(replicas)  # 2 m for the tensor of micro-batch m, 2 m + 1 for its gradient
     link_free, resource_free = [0] * recurrence.links, [0] * len(number)
     movable = list(range(len(replicas)))
+    # Replicas of a coupled stage that have reached their next action, the time of the last, and when each may begin.
+    reached: list[list[int]] = [[] for _ in homes]
+    latest, together = [0] * len(homes), [UNKNOWN] * len(replicas)
     # Queued transfers: readiness, device and position in one integer; what else is known of them.
     positions = 2 * many + 1
     queue: list[int] = []
@@ -65,7 +70,7 @@ def run_events(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
     while True:
         while movable:
             replica = movable.pop()
-            j, width, share, device, most, onward, back, forward, backward, tensor, gradient = replicas[replica]
+            s, j, width, share, device, most, onward, back, forward, backward, tensor, gradient = replicas[replica]
             now, f, b = free[replica], forwards[replica], backwards[replica]
             while True:
                 # The next action, and its start.
@@ -81,6 +86,17 @@ def run_events(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
                     awaited[replica] = 2 * m + returned
                     break
                 start = arrival if arrival > now else now
+                if pipeline.coupled and together[replica] == UNKNOWN:
+                    reached[s].append(replica)
+                    latest[s] = max(latest[s], start)
+                    if len(reached[s]) < width:
+                        break
+                    for other in reached[s]:
+                        together[other] = latest[s]
+                    movable += [other for other in reached[s] if other != replica]
+                    reached[s], latest[s] = [], 0
+                if pipeline.coupled:
+                    start, together[replica] = together[replica], UNKNOWN
                 now = start + lasts
                 if returned:
                     b += 1
@@ -116,6 +132,8 @@ def run_events(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
                     movable.append(other)
             free[replica], forwards[replica], backwards[replica] = now, f, b
         if not queue:
+            if any(reached):
+                raise PlanError("replicas that begin their passes together would wait for ever; simulate the lists")
             return free
         key = heappop(queue)
         replica, action, end, (channels, arrivals, others) = queued.pop(key)

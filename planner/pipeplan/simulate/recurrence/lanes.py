@@ -18,6 +18,13 @@ from math import gcd
 from pipeplan.core.pipeline import Pipeline
 
 
+def alike(pipeline: Pipeline, micro_batches: int) -> bool:
+    """Return True if every lane has one replica of each stage, and all lanes have the same times."""
+    if len(set(pipeline.replicas)) > 1:
+        return False
+    return sum(1 for _ in lanes(pipeline, micro_batches)) == 1
+
+
 def lanes(pipeline: Pipeline, micro_batches: int) -> Iterator[tuple[Pipeline, int]]:
     """Yield the lanes that differ, with their numbers of micro-batches."""
     divisor, seen = gcd(*pipeline.replicas), set()

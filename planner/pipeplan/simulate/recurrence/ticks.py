@@ -12,6 +12,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline, Transfer
 from pipeplan.core.schedule import Kind
+from pipeplan.simulate.recurrence.lanes import alike
 
 Log = list[int]
 """Of one channel, for each transfer in turn: when it was ready, and when its link was free again."""
@@ -61,10 +62,12 @@ class Recurrence:
         Number of channels, each of which has a link.
     shared : set of str
         Resources that several channels use.
+    coupled : bool
+        Replicas wait for others that may not be ready at the same time (`Pipeline.coupled`).
     """
 
     def __init__(self, pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> None:
-        _check_form(pipeline, in_flight)
+        _check_form(pipeline, micro_batches, in_flight)
         self.pipeline, self.micro_batches = pipeline, micro_batches
         shares = [-(-micro_batches // r) for r in pipeline.replicas]
         self.counts = [min(k, share) for k, share in zip(in_flight, shares, strict=True)]
@@ -80,6 +83,7 @@ class Recurrence:
         self.links = first[-1]
         uses = Counter(chain.from_iterable(transfer.resources for transfer in chain.from_iterable(rows)))
         self.shared = {name for name, count in uses.items() if count > 1}
+        self.coupled = pipeline.coupled and not alike(pipeline, micro_batches)
 
     def channels(self, row: Row) -> Iterator[Channel]:
         """Yield the channels of a boundary in one direction."""
@@ -106,10 +110,12 @@ class Recurrence:
         return tick < self.micro_batches, ended, begun
 
 
-def _check_form(pipeline: Pipeline, in_flight: Sequence[int]) -> None:
+def _check_form(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> None:
     devices = [device for own in pipeline.placement for device in own]
     if len(set(devices)) < len(devices) or any(stage.slices > 1 for stage in pipeline.stages):
         raise PlanError("the recurrence is for one stage on each device and whole micro-batches; simulate the lists")
+    if pipeline.coupled and any(micro_batches % r for r in pipeline.replicas):
+        raise PlanError(f"{micro_batches} micro-batches are not equally many for all replicas that begin them together")
     if len(in_flight) != len(pipeline.stages) or min(in_flight) < 1:
         raise PlanError(f"each of the {len(pipeline.stages)} stages needs a micro-batch in flight, not {in_flight}")
 

@@ -40,7 +40,7 @@ def by_hand(micro_batch: int, micro_batches: int, spread: float) -> float:
 def test_small_micro_batches_even_out_what_varies() -> None:
     """Nominal, few large micro-batches are 1 % faster; where passes vary by 30 %, many small ones are faster on
     average, and a sample drawn without any of our code agrees."""
-    options: dict[str, Any] = {"batch": 16, "depths": (1,), "replicas": (2,)}
+    options: dict[str, Any] = {"batch": 16, "depths": (1,), "replicas": (2,), "zero": (0, 1)}
     plain = solve(two_sizes(), equal_devices(2), **options)
     chosen = solve(two_sizes(), equal_devices(2), robust="30%", **options)
     assert (plain.plan.micro_batch, chosen.plan.micro_batch) == (4, 1)
