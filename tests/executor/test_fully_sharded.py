@@ -88,6 +88,7 @@ def test_tensor_parallel_groups_are_refused() -> None:
 def test_one_replica_runs_anything() -> None:
     """With one replica nothing is sharded, so nothing is refused."""
     check_sharded_plan(sharded(tiny_mlp, halved(FAMILIES["gpipe"].write((1,), 3))))
+    check_sharded_plan(sharded(tiny_mlp, PLACED["zb-v"].write(2, 3, 2)), 2)
 
 
 class Counting(nn.Linear):

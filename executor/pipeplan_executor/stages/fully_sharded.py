@@ -89,14 +89,16 @@ def _check_replicas(plan: Plan, stage: int) -> None:
     split = sorted({kind.name.lower() for row in kinds for kind in row if kind not in JOINED})
     if split:
         raise _refused(plan, f"stage {stage} cannot run {some(split)}: gradients are summed behind joined backwards")
-    begins = "all replicas of a stage must run as many micro-batches in one order, since they gather weights and sum "
-    begins += f"gradients in every pass; those of stage {stage} run "
+    rule = (
+        "all replicas of a stage must run as many micro-batches in one order, since they gather weights and sum "
+        f"gradients in every pass; those of stage {stage} run"
+    )
     counts = [row.count(Kind.FORWARD) for row in kinds]
     if len(set(counts)) > 1:
-        ends = f"Choose a number of micro-batches that {len(ranks)} divides"
-        raise _refused(plan, f"{begins}{', '.join(map(str, counts))}. {ends}")
+        found = ", ".join(map(str, counts))
+        raise _refused(plan, f"{rule} {found}. Choose a number of micro-batches that {len(ranks)} divides")
     if any(row != kinds[0] for row in kinds):
-        raise _refused(plan, f"{begins}forwards and backwards in different orders")
+        raise _refused(plan, f"{rule} forwards and backwards in different orders")
 
 
 def _check_common_passes(plan: Plan) -> None:
