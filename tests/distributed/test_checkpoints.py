@@ -15,7 +15,12 @@ ROUNDING = 1e-11
 """Accepted difference between runs that add the same numbers in another order, in float64."""
 JOBS: dict[int, dict[str, tuple[object, ...]]] = {
     2: {"resumed": ("decoder", "adam"), "resumed dropping": ("dropping", "momentum"), "refused": ()},
-    3: {"moved": ("tied", "adam", True), "alone": ("tied", "adam")},
+    3: {
+        "moved": ("tied", "adam", True),
+        "alone": ("tied", "adam"),
+        "resumed in shards": ("dropping", "adam", True),
+        "moved in shards": ("decoder", "adam", True, True),
+    },
 }
 """Jobs by number of ranks; the first word is the function's name."""
 
@@ -57,6 +62,13 @@ def test_a_resumed_run_is_the_same_bit_by_bit(name: str, found: dict[str, dict])
 def test_a_run_goes_on_under_any_plan_or_none(name: str, count: int, found: dict[str, dict]) -> None:
     """It goes on under another depth, width, placement or sharding, as a plain torch module, and from that again."""
     _all_near(found[name], count)
+
+
+@on(3)
+def test_several_stages_in_shards_are_saved_and_loaded(found: dict[str, dict]) -> None:
+    """They resume bit by bit, and go on whole, under other widths, or as one stage, and the other way round."""
+    assert list(found["resumed in shards"].values()) == [True] * len(checkpointing.SHARDED_STAGES)
+    _all_near(found["moved in shards"], len(checkpointing.SHARDED_STAGES))
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helpers.distributed.models import tiny_mlp, tiny_thrice
+from helpers.distributed.models import tiny_mlp, tiny_thrice, tiny_tied
 from helpers.plans import plan_for
 from helpers.runnable_schedules import halved
 from pipeplan.core.errors import InputError, PlanError
@@ -15,7 +15,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
 from pipeplan.frontend.profile.ties import held_by
 from pipeplan.frontend.workload import Workload
-from pipeplan.schedules import FAMILIES
+from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan_executor.optim.optimise import restrict_to_pieces
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.fully_sharded import check_sharded_plan, sharding_units
@@ -35,13 +35,21 @@ def alike(micro_batches: int = 4) -> Schedule:
     return FAMILIES["gpipe"].write((2,), micro_batches)
 
 
+UNLIKE = Schedule.from_text("unlike", ["0F0 0F2 0B0 0B2 0R 0U", "0F1 0B1 0F3 0B3 0R 0U"])
+"""One stage of two replicas, of which one begins its second forward later."""
+
+
 @pytest.mark.parametrize("zero", [2, 3])
 @pytest.mark.parametrize(
     ("schedule", "said"),
     [
-        (FAMILIES["gpipe"].write((1, 1), 4), "a plan has one stage, and this one has 2"),
         (alike(3), "those of stage 0 run 2, 1. Choose a number of micro-batches that 2 divides"),
-        (halved(alike()), "cannot run input_gradient, weight_gradient"),
+        (FAMILIES["1f1b-sno"].write((2, 3), 4), "those of stage 1 run 2, 1, 1. Choose a number .* that 3 divides"),
+        (halved(alike()), "stage 0 cannot run input_gradient, weight_gradient"),
+        (halved(FAMILIES["1f1b-sno"].write((1, 2), 4)), "stage 1 cannot run input_gradient, weight_gradient"),
+        (UNLIKE, "those of stage 0 run forwards and backwards in different orders"),
+        (PLACED["chimera"].write(2, 4, 2), "a rank has one stage, and rank 0 has stages 0 and 1"),
+        (FAMILIES["1f1b-sno"].write((1, 3, 1), 6), "1f1b-sno on stages of 1, 3, 1 replicas deadlocks. Hold more"),
     ],
 )
 def test_plans_without_common_passes_are_refused(schedule: Schedule, said: str, zero: int) -> None:
@@ -50,6 +58,25 @@ def test_plans_without_common_passes_are_refused(schedule: Schedule, said: str, 
     with pytest.raises(PlanError, match=f"at level {zero} of ZeRO .*{said}.*--zero 1"):
         fit(plan, tiny_mlp)
     fit(replace(plan, zero=1), tiny_mlp)
+
+
+def test_weights_on_several_stages_are_refused() -> None:
+    """A stage with replicas cannot sum the gradients of weights that another stage has too; one without can."""
+    with pytest.raises(PlanError, match=r"at level 3 of ZeRO .* is on stages 0 and 1\. Keep .* with --zero 1"):
+        fit(sharded(tiny_tied, FAMILIES["gpipe"].write((2, 1), 4)), tiny_tied)
+    fit(sharded(tiny_tied, FAMILIES["gpipe"].write((1, 2, 1), 4)), tiny_tied)
+
+
+def test_parameters_of_one_replica_are_not_refused() -> None:
+    """A stage of one replica is not sharded, so it may have parameters without rows."""
+
+    def build() -> Workload:
+        module = nn.Sequential(Number(), nn.Linear(4, 2))
+        return Workload(module, lambda n, _: (torch.zeros(n, 4), torch.zeros(n, 2)), nn.functional.mse_loss)
+
+    fit(sharded(build, FAMILIES["gpipe"].write((1, 2), 4)), build)
+    with pytest.raises(PlanError, match=r"0\.factor is a single number"):
+        fit(sharded(build, FAMILIES["gpipe"].write((2, 1), 4)), build)
 
 
 def test_tensor_parallel_groups_are_refused() -> None:
@@ -61,6 +88,7 @@ def test_tensor_parallel_groups_are_refused() -> None:
 def test_one_replica_runs_anything() -> None:
     """With one replica nothing is sharded, so nothing is refused."""
     check_sharded_plan(sharded(tiny_mlp, halved(FAMILIES["gpipe"].write((1,), 3))))
+    check_sharded_plan(sharded(tiny_mlp, PLACED["zb-v"].write(2, 3, 2)), 2)
 
 
 class Counting(nn.Linear):

@@ -15,6 +15,7 @@ from pipeplan_executor.optim.reduction import Copied, ShardedNames
 from pipeplan_executor.runtime.process_groups import replica_groups
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.sharding.tensor_parallel_group import TensorParallelGroup
+from pipeplan_executor.stages.fully_sharded import sharded_stages
 from pipeplan_executor.stages.split import Fitted
 from pipeplan_executor.stages.stage_module import StageModule
 from pipeplan_executor.stages.ties import Copies
@@ -79,7 +80,7 @@ def _buckets(plan: Plan, stage: int, rank: int, module: StageModule, optimizer: 
     sizes = layer_counts(plan.pipeline.stages[stage].buckets)
     orders = plan.schedule.orders
     shared = any(action.stage != stage for home in plan.schedule.homes[stage] for action in orders[home])
-    if not sizes or shared or plan.sharded:
+    if not sizes or shared or stage in sharded_stages(plan):
         return None
     ends = [action.micro_batch for action in orders[rank] if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT)]
     own = [part for part in optimizer.parts if isinstance(part, Flat) and not part.copied]

@@ -1,4 +1,4 @@
-"""Levels 2 and 3 of ZeRO: the parameters of a stage in shards of its replicas, by torch's `fully_shard`.
+"""Levels 2 and 3 of ZeRO: the parameters of each stage in shards of its replicas, by torch's `fully_shard`.
 
 ::
 
@@ -9,12 +9,15 @@ A layer with parameters is a unit: its weights are gathered together, and its gr
 its owner. Layers that share parameters are one unit, which is gathered from the first one's forward to the last one's,
 and from the last one's backward to the first one's. A replica's share of a parameter is a range of its rows
 (`torch.chunk` along the first axis), so some replicas may have no share of a small one. All passes are collectives:
-replicas must run the same ones in one order.
+replicas must run the same ones in one order. Stages are sharded independently of each other; one of a single replica
+is left whole.
 """
 
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,10 +25,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
-from pipeplan.core.job import WHOLLY_SHARDED
+from pipeplan.core.job import SHARDED, WHOLLY_SHARDED
 from pipeplan.core.plan import Plan
-from pipeplan.core.schedule import Kind
+from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.shared_weights import merge_overlapping
+from pipeplan.core.validate.deadlock import deadlocks
 from pipeplan.core.wording import some
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.profile.ties import Held, named_tensors, shared_parameters
@@ -37,7 +41,12 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
 JOINED = frozenset((Kind.FORWARD, Kind.BACKWARD, Kind.REDUCE, Kind.UPDATE))
-"""Actions of plans whose parameters are sharded."""
+"""Actions of stages whose parameters are sharded."""
+
+
+def sharded_stages(plan: Plan) -> tuple[int, ...]:
+    """Return the stages with sharded gradients or parameters: at levels 2 and 3 those with several replicas."""
+    return tuple(s for s, ranks in enumerate(plan.schedule.homes) if plan.zero >= SHARDED and len(ranks) > 1)
 
 
 def check_sharded_plan(plan: Plan, group_size: int = 1) -> None:
@@ -50,24 +59,69 @@ def check_sharded_plan(plan: Plan, group_size: int = 1) -> None:
     PlanError
         With the level of ZeRO that can be executed.
     """
-    if not plan.sharded:
+    stages = sharded_stages(plan)
+    if not stages:
         return
-    begins, ends = f"at level {plan.zero} of ZeRO ", "; solve again with --zero 1"
-    if len(plan.stages) > 1:
-        raise PlanError(f"{begins}a plan has one stage, and this one has {len(plan.stages)}{ends}")
     if group_size > 1:
-        raise PlanError(f"{begins}a rank is one process, not a tensor-parallel group of {group_size}{ends}")
-    orders = plan.schedule.orders
-    split = sorted({action.kind.name.lower() for order in orders for action in order if action.kind not in JOINED})
+        raise _refused(plan, f"a rank is one process, not a tensor-parallel group of {group_size}")
+    for rank, order in enumerate(plan.schedule.orders):
+        own = sorted({action.stage for action in order})
+        if len(own) > 1:
+            raise _refused(
+                plan,
+                f"a rank has one stage, and rank {rank} has stages {' and '.join(map(str, own))}: at one of them it "
+                "could wait for replicas that wait for it at another",
+            )
+    for stage in stages:
+        _check_replicas(plan, stage)
+    _check_common_passes(plan)
+
+
+def _refused(plan: Plan, reason: str) -> PlanError:
+    """Return an error with the plan's level of ZeRO, and the level that can be executed."""
+    return PlanError(f"at level {plan.zero} of ZeRO {reason}; solve again with --zero 1")
+
+
+def _check_replicas(plan: Plan, stage: int) -> None:
+    """Refuse a stage whose replicas cannot run every pass together."""
+    ranks = plan.schedule.homes[stage]
+    kinds = [[action.kind for action in plan.schedule.orders[rank]] for rank in ranks]
+    split = sorted({kind.name.lower() for row in kinds for kind in row if kind not in JOINED})
     if split:
-        raise PlanError(f"{begins}stage 0 cannot run {some(split)}: gradients are summed behind joined backwards{ends}")
-    kinds = [[action.kind for action in order] for order in orders]
+        raise _refused(plan, f"stage {stage} cannot run {some(split)}: gradients are summed behind joined backwards")
+    rule = (
+        "all replicas of a stage must run as many micro-batches in one order, since they gather weights and sum "
+        f"gradients in every pass; those of stage {stage} run"
+    )
+    counts = [row.count(Kind.FORWARD) for row in kinds]
+    if len(set(counts)) > 1:
+        found = ", ".join(map(str, counts))
+        raise _refused(plan, f"{rule} {found}. Choose a number of micro-batches that {len(ranks)} divides")
     if any(row != kinds[0] for row in kinds):
-        counts = [row.count(Kind.FORWARD) for row in kinds]
-        raise PlanError(
-            f"{begins}all replicas of a stage must run as many micro-batches in one order, since they gather weights "
-            f"and sum gradients in every pass; those of stage 0 run {', '.join(map(str, counts))}. Choose a number of "
-            f"micro-batches that {len(orders)} divides{ends}"
+        raise _refused(plan, f"{rule} forwards and backwards in different orders")
+
+
+def _check_common_passes(plan: Plan) -> None:
+    """Refuse a schedule that deadlocks if replicas begin every pass together.
+
+    ::
+
+        stage 0   rank 0   F0 B0 F1 B1      F1 is made when B0 has arrived
+        stage 1   rank 1   F0    B0
+                  rank 2   F1    B1         F0 begins when F1 has arrived
+
+    A tensor on its way from one micro-batch of a pass to another one crosses the stage in between, in another pass. So
+    replicas deadlock if and only if one device does that runs their micro-batches one after the other.
+    """
+    schedule = plan.schedule
+    rows = ([schedule.orders[rank] for rank in ranks] for ranks in schedule.homes)
+    orders = tuple(tuple(dict.fromkeys(chain.from_iterable(zip(*row, strict=True)))) for row in rows)
+    if any(deadlocks(Schedule(schedule.family, orders), plan.pipeline.tied)):
+        replicas = ", ".join(str(len(ranks)) for ranks in schedule.homes)
+        raise _refused(
+            plan,
+            f"replicas begin every pass together, and then {schedule.family} on stages of {replicas} replicas "
+            "deadlocks. Hold more micro-batches in flight ahead of wider stages",
         )
 
 
@@ -79,30 +133,40 @@ def check_sharded_layers(plan: Plan, model: nn.Module, sequence: LayerSequence, 
     PlanError
         With the names of layers and parameters, and the level of ZeRO that can be executed.
     """
-    if not plan.sharded:
-        return
-    begins, ends = f"at level {plan.zero} of ZeRO ", "; solve again with --zero 1"
-    known = dict(named_tensors(model))
-    for number, names in enumerate(sequence.parameters):
+    stages, edges = sharded_stages(plan), plan.boundaries
+    for stage in stages:
+        _check_parameters(plan, model, sequence, flow, range(edges[stage], edges[stage + 1]))
+    for shared in shared_parameters(model, sequence.parameters):
+        homes = sorted({bisect_right(edges, number) - 1 for number, _ in shared})
+        if len(homes) > 1 and not set(stages).isdisjoint(homes):
+            raise _refused(
+                plan,
+                f"a stage with replicas shares no weights with others, and {shared[0][1]} is on stages "
+                f"{' and '.join(map(str, homes))}. Keep its layers on one stage (job: together)",
+            )
+
+
+def _check_parameters(plan: Plan, model: nn.Module, sequence: LayerSequence, flow: Flow, span: range) -> None:
+    """Refuse parameters of a stage's layers that cannot be sharded."""
+    known, held = dict(named_tensors(model)), sequence.parameters[span.start : span.stop]
+    for number, names in zip(span, held, strict=True):
         for own, full in names.items():
             parameter, layer = known[full], sequence.names[number]
             if not isinstance(parameter, nn.Parameter):
                 continue
             if not parameter.dim():
-                raise PlanError(f"{begins}a parameter needs an axis, and {full} is a single number{ends}")
+                raise _refused(plan, f"a parameter needs an axis, and {full} is a single number")
             if not parameter.is_contiguous():
-                raise PlanError(f"{begins}a parameter's rows must be contiguous, and those of {full} are not{ends}")
+                raise _refused(plan, f"a parameter's rows must be contiguous, and those of {full} are not")
             if own in flow.changed[number]:
-                raise PlanError(
-                    f"{begins}a forward cannot change a parameter, and that of {layer} changes {full}{ends}"
-                )
-    for unit in sharding_units(model, sequence.parameters):
-        every = [known[full] for number in unit for full in sequence.parameters[number].values()]
+                raise _refused(plan, f"a forward cannot change a parameter, and that of {layer} changes {full}")
+    for unit in sharding_units(model, held):
+        every = [known[full] for number in unit for full in held[number].values()]
         formats = {p.dtype for p in every if isinstance(p, nn.Parameter) and p.requires_grad}
         if len(formats) > 1:
-            layers = some([sequence.names[number] for number in unit])
+            layers = some([sequence.names[span[number]] for number in unit])
             told = " and ".join(sorted(str(each).removeprefix("torch.") for each in formats))
-            raise PlanError(f"{begins}parameters of a layer have one number format, and those of {layers} {told}{ends}")
+            raise _refused(plan, f"parameters of a layer have one number format, and those of {layers} {told}")
 
 
 def sharding_units(model: nn.Module, held: Held) -> tuple[tuple[int, ...], ...]:
@@ -194,8 +258,9 @@ class FullySharded:
         whole.set_reshard_after_backward(self._frees)
         whole.set_reduce_scatter_unused_params(True)  # replicas may use different ones
 
+    @staticmethod
     @contextmanager
-    def passing(self) -> Iterator[None]:
+    def passing() -> Iterator[None]:
         """Context of a step, without torch's warning of layers that return views, since nothing writes into these.
 
         Converted weights are not shared between micro-batches (`pipeplan_executor.stages.precision`): they would stay

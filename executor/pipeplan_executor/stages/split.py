@@ -8,7 +8,7 @@
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -78,6 +78,12 @@ class Fitted:
         """Return the numbers of a stage's layers."""
         edges = self.plan.boundaries
         return range(edges[stage], edges[stage + 1])
+
+    def named_parameters(self, stage: int) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters of a stage under all their names in the unsplit model."""
+        known = dict(named_tensors(self.blank))
+        own = {id(known[full]) for number in self.span(stage) for full in self.sequence.parameters[number].values()}
+        yield from ((name, p) for name, p in self.blank.named_parameters(remove_duplicate=False) if id(p) in own)
 
     @property
     def boundaries(self) -> tuple[Boundary, ...]:

@@ -24,7 +24,7 @@ from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.shards import find_shards
 from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
-from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan
+from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan, sharded_stages
 from pipeplan_executor.stages.precision import LossScale, sharing_casts
 from pipeplan_executor.stages.seeds import Moment, preserved_random_state, seed_layers
 from pipeplan_executor.stages.shapes import Tensors
@@ -125,7 +125,8 @@ class Pipeline:
         self.tensor_group = group = find_tensor_parallel_group(wanted.size, self.device)
         rank = group.rank
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
-        self._fully = FullySharded(plan.zero, group.column, self.device) if plan.sharded else None
+        groups, sharded = replica_groups(plan.schedule.homes, group.size), sharded_stages(plan)
+        self._fully = {n: FullySharded(plan.zero, groups[n], self.device) for n in self.numbers if n in sharded}
         self.modules = {
             number: build_stage(
                 fitted,
@@ -136,15 +137,15 @@ class Pipeline:
                 dtype=dtype,
                 shards=self.shards,
                 sharded_layers=self._sharded_layers(),
-                fully=self._fully,
+                fully=self._fully.get(number),
             )
             for number in self.numbers
         }
         # their optimisers, and seeds of the layers that draw random numbers
         build = optimizer or planned_optimizer(plan.optimizer, learning_rate)
         optimizers = stage_optimizers(fitted, self.modules, build, scheduler, group, self.shards)
-        if self._fully is not None:
-            self.shards = self._fully.shards(fitted.blank.named_parameters(remove_duplicate=False))
+        for number, fully in self._fully.items():
+            self.shards |= fully.shards(fitted.named_parameters(number))
         scale = LossScale(self.device) if precision == "fp16" else None
         self.updates = Updates(optimizers, plan.optimizer, self.device, clip, scale)
         self.moment = Moment(seed)
@@ -153,7 +154,6 @@ class Pipeline:
             seed_layers([(place, layer) for place, layer in layers if fitted.flow.draws[place]], self.moment)
         # their forward and backward, and the steps of the plan on this rank
         self._last = len(plan.stages) - 1
-        groups = replica_groups(plan.schedule.homes, group.size)
         self._last_replicas = LastReplicas(plan.schedule, groups.get(self._last))
         self._stages = self._make_stages()
         small = partial(is_small, boundaries=fitted.boundaries)
@@ -164,7 +164,7 @@ class Pipeline:
             self._stages,
             fitted.boundaries,
             steps,
-            lower_forward(plan.schedule, small)[rank],
+            lower_forward(plan.schedule, small, bool(sharded))[rank],
             self._once_per_step,
             self.recorder,
             self.device,
@@ -262,7 +262,7 @@ class Pipeline:
     def _around_step(self) -> Iterator[None]:
         draws = any(self.fitted.flow.draws)
         with (
-            sharing_casts(self.precision, self.device) if self._fully is None else self._fully.passing(),
+            FullySharded.passing() if self._fully else sharing_casts(self.precision, self.device),
             preserved_random_state(self.device) if draws else nullcontext(),
         ):
             yield
@@ -356,9 +356,8 @@ class Pipeline:
 
     def _free(self) -> None:
         """Free the weights that are still gathered at level 2 of ZeRO."""
-        if self._fully is not None:
-            for module in self.modules.values():
-                self._fully.free(module)
+        for number, fully in self._fully.items():
+            fully.free(self.modules[number])
 
     def _once_per_step(self, action: Action) -> None:
         if action.kind is Kind.REDUCE:

@@ -26,6 +26,7 @@ from pipeplan.core.schedule import Schedule
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan_executor.checkpoint import as_plain
+from pipeplan_executor.stages.fully_sharded import local
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.train.pipeline import Pipeline
 
@@ -83,12 +84,14 @@ LAYOUTS = {
         Layout((1, 1), tensor_parallel=2),
     ),
 }
+SHARDED_STAGES = (Layout((2, 1), zero=3), Layout((1, 1, 1)), Layout((1, 2), zero=3), Layout((3,), zero=2))
+"""Layouts on three ranks with several stages in shards, each with neighbours of which one has none, or one stage."""
 
 
-def resumed(folder: str, model: str, optimizer: str) -> dict[str, bool]:
+def resumed(folder: str, model: str, optimizer: str, sharded_stages: bool = False) -> dict[str, bool]:
     """Compare, for every layout, an interrupted run with an unbroken one bit by bit."""
     found = {}
-    for number, layout in enumerate(LAYOUTS[dist.get_world_size()]):
+    for number, layout in enumerate(_layouts(sharded_stages)):
         place = Path(folder) / str(number)
         plan = layout.plan(MODELS[model], optimizer)
         whole = _pipeline(plan, model)
@@ -104,9 +107,11 @@ def resumed(folder: str, model: str, optimizer: str) -> dict[str, bool]:
     return found
 
 
-def moved(folder: str, model: str, optimizer: str, in_a_ring: bool = False) -> dict[str, float]:
+def moved(
+    folder: str, model: str, optimizer: str, in_a_ring: bool = False, sharded_stages: bool = False
+) -> dict[str, float]:
     """Largest difference between a run that changes its layout and one that does not, for pairs of layouts."""
-    layouts = LAYOUTS[dist.get_world_size()]
+    layouts = _layouts(sharded_stages)
     stay = {}
     for number, layout in enumerate(layouts):
         pipeline = _pipeline(layout.plan(MODELS[model], optimizer), model)
@@ -236,6 +241,10 @@ def _said(attempt: Callable[[], object]) -> str:
     return ""
 
 
+def _layouts(sharded_stages: bool) -> tuple[Layout, ...]:
+    return SHARDED_STAGES if sharded_stages else LAYOUTS[dist.get_world_size()]
+
+
 def _pipeline(plan: Plan, model: str, seed: int = 0) -> Pipeline:
     return Pipeline(
         plan,
@@ -261,7 +270,7 @@ def _train(pipeline: Pipeline, steps: int) -> list[float]:
 
 
 def _equal(one: Pipeline, other: Pipeline) -> bool:
-    ours, theirs = one.state_dict(), other.state_dict()
+    ours, theirs = ({name: local(value) for name, value in each.state_dict().items()} for each in (one, other))
     return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 

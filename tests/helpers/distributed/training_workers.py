@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers.distributed.everywhere import greatest
-from helpers.distributed.models import blank_model, tiny_decoder, tiny_shared, tiny_tied
+from helpers.distributed.models import blank_model, tiny_decoder, tiny_shared, tiny_thrice, tiny_tied
 from helpers.distributed.training_models import (
     dropped,
     dropped_apart,
@@ -66,6 +66,8 @@ class Case:
     gathered: int = 0
     """Number of layers whose parameters are gathered together under ZeRO-1; 0 for all."""
     steps: int = STEPS
+    first: int = 2
+    """Number of layers of the first stage, if there are several; those between it and the last one have one layer."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,52 @@ BUCKETED_LOW = {
     "fp16, ZeRO-1": Case(steep, (2,), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero=1, bucket=1),
 }
 """Cases with buckets in mixed precision, on two ranks."""
+
+
+SHARDED_STAGES = {
+    3: {
+        "ZeRO-2, narrower": Case(dropped, (2, 1), {"optimizer": sgd, "clip": 0.1}, zero=2, accumulated=(0,)),
+        "ZeRO-3, wider, recomputed": Case(uneven, (1, 2), USERS, zero=3, recompute=True, micro_batches=6),
+        "ZeRO-3, tied on one stage": Case(tiny_thrice, (2, 1), USERS, zero=3, schedule="gpipe", first=4),
+    },
+    4: {
+        "ZeRO-2": Case(uneven, (2, 2), USERS, zero=2, schedule="gpipe", recompute=True),
+        "ZeRO-3": Case(padded, (2, 2), {"optimizer": sgd, "clip": 0.1}, zero=3, accumulated=(1,)),
+        "ZeRO-3, dropout, one wide": Case(dropped, (3, 1), {"optimizer": sgd}, zero=3, micro_batches=6),
+        "ZeRO-3, without parameters": Case(padded, (1, 2, 1), USERS, zero=3, schedule="1f1b-so"),
+    },
+}
+"""Cases at levels 2 and 3 of ZeRO with several stages, by number of ranks."""
+SHARDED_STAGES_LOW = {
+    "bf16, ZeRO-2": Case(dropped, (1, 3), {"optimizer": decayed, "precision": "bf16"}, zero=2, micro_batches=3),
+    "fp16, ZeRO-3": Case(steep, (2, 2), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero=3),
+}
+"""Such cases in mixed precision, on four ranks."""
+
+
+def sharded_stages() -> "Found":
+    """Results of all cases of several sharded stages of this number of ranks."""
+    found = {name: compare(case, torch.float64) for name, case in SHARDED_STAGES[dist.get_world_size()].items()}
+    low = SHARDED_STAGES_LOW if dist.get_world_size() == 4 else {}
+    return {**found, **{name: compare(case, torch.float32) for name, case in low.items()}}
+
+
+def sharded_outputs() -> tuple[float, float, list[float]]:
+    """Worst error of verification, difference of outputs to level 0, and share of its stage's numbers on each rank.
+
+    Two stages of one and two replicas, at level 3.
+    """
+    case = Case(dropped, (1, 2), recompute=True, micro_batches=8)
+    error = worst_error(replace(_plan(case), zero=3), case.build, SEED)
+    outputs, numbers = [], []
+    for zero in (3, 0):
+        pipeline = Pipeline(replace(_plan(case), zero=zero), case.build, seed=SEED, dtype=torch.float64)
+        outputs.append(pipeline.predict(draw(pipeline.workload, pipeline.plan.batch, SEED, torch.float64)[0]))
+        numbers.append(sum(local(parameter).numel() for parameter in pipeline.parameters()))
+    everyone: list[float] = [0.0] * dist.get_world_size()
+    dist.all_gather_object(everyone, numbers[0] / numbers[1])
+    ours, theirs = outputs
+    return error, greatest(0.0 if ours is None else float((ours - theirs).abs().max())), everyone
 
 
 def bucketed() -> "Found":
@@ -351,7 +399,7 @@ def _plan(case: Case) -> Plan:
     plan = plan_for(
         module,
         names,
-        (0, *range(2, 1 + len(case.replicas)), len(names)),
+        (0, *range(case.first, case.first + len(case.replicas) - 1), len(names)),
         halved(schedule) if case.split else schedule,
         optimizer=case.optimizer,
         recompute=names if case.recompute else (),

@@ -86,7 +86,7 @@ def lower(
     return insert_messages(schedule, owners, small, _reply_places)
 
 
-def lower_forward(schedule: Schedule, small: Small) -> tuple[tuple[Step, ...], ...]:
+def lower_forward(schedule: Schedule, small: Small, sharded: bool = False) -> tuple[tuple[Step, ...], ...]:
     """Return the list of steps of every rank for a pass without backwards, as in evaluation.
 
     ::
@@ -103,10 +103,12 @@ def lower_forward(schedule: Schedule, small: Small) -> tuple[tuple[Step, ...], .
     schedule : Schedule
         Schedule of a training step, free of deadlocks.
     small : callable
+    sharded : bool
+        The replicas of a stage begin each forward together (levels 2 and 3 of ZeRO), so in the same round.
     """
     orders = tuple(tuple(a for a in order if a.kind is Kind.FORWARD) for order in schedule.orders)
     owners = {(a.stage, a.micro_batch): rank for rank, order in enumerate(orders) for a in order}
-    settling = partial(_later_rounds, _rounds(orders))
+    settling = partial(_later_rounds, _rounds(orders, schedule.homes if sharded else ()))
     return insert_messages(Schedule("forward only", orders), owners, small, settling)
 
 
@@ -176,14 +178,19 @@ def _reply_places(
     return [known[first] if first < len(known) else len(own) - 1 for first in firsts]
 
 
-def _rounds(orders: Sequence[Sequence[Action]]) -> Mapping[Action, int]:
-    """Return the round of each action if every rank runs one action per round, when its input exists."""
+def _rounds(orders: Sequence[Sequence[Action]], together: Sequence[tuple[int, ...]] = ()) -> Mapping[Action, int]:
+    """Return the round of each action if every rank runs one action per round, when its input exists.
+
+    ``together``: for each stage the ranks that begin its actions together; none by default.
+    """
     inputs = {reader: maker for maker, reader in find_readers(action for order in orders for action in order).items()}
     found: dict[Action, int] = {}
     position = [0] * len(orders)
     for number in range(sum(map(len, orders))):
         standing = [(rank, order[position[rank]]) for rank, order in enumerate(orders) if position[rank] < len(order)]
         ready = {rank: action for rank, action in standing if action not in inputs or inputs[action] in found}
+        if together:
+            ready = {rank: action for rank, action in ready.items() if ready.keys() >= set(together[action.stage])}
         found.update((action, number) for action in ready.values())
         for rank in ready:
             position[rank] += 1
