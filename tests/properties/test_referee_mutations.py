@@ -46,7 +46,7 @@ def fully_sharded(document: dict[str, Any]) -> None:
 
 
 def on_unlike_nodes(document: dict[str, Any]) -> None:
-    """Three stages of two replicas on two nodes; the pairs of one boundary cross to the other node where others do not."""
+    """Three stages of two replicas on two nodes: at each boundary, one pair of replicas sends over the network."""
     cluster, kind = document["cluster"], min(document["cluster"]["devices"])
     link = {"bandwidth": 4 * 10**9}
     nodes = [{"devices": [{"kind": kind, "count": 1}] * count, "link": link} for count in (3, 3)]

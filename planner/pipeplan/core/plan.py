@@ -114,7 +114,7 @@ class Plan:
     @property
     def sharded(self) -> bool:
         """Whether replicas hold gradients, or parameters too, in shards."""
-        return self.zero >= SHARDED and len(self.ranks) > 1
+        return self.zero >= SHARDED and any(stage.replicas > 1 for stage in self.stages)
 
     @property
     def batch(self) -> int:
