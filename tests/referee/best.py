@@ -53,7 +53,7 @@ def evaluate(question: Question, prices: Prices, plan: Plan) -> int:
     homes = [range(a, a + r) for a, r in zip(first, plan.replicas, strict=True)]
     run = lists, homes, stages, ways, question.overlap, plan.family.lanes, tied
     if question.job["objective"] == "period":
-        return simulate.period(*run)
+        return simulate.period(*run, together=question.level > 1)
     return simulate.simulate(*run, together=question.level > 1).time
 
 

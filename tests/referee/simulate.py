@@ -143,10 +143,10 @@ def simulate(
     return step
 
 
-def period(lists: Sequence[Sequence[Action]], *rest: Any) -> int:
+def period(lists: Sequence[Sequence[Action]], *rest: Any, together: bool = False) -> int:
     """Nanoseconds from step to step in a long run, rounded up, and at most those of a step; called like `simulate`."""
     for turns in (8, 32, 128):
-        step = simulate(lists, *rest, turns=turns)
+        step = simulate(lists, *rest, turns=turns, together=together)
         ends = [[0] * len(lists) for _ in range(turns)]
         for i, end in step.end.items():
             row = ends[step.turns[i]]

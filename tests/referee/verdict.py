@@ -94,8 +94,8 @@ def contradiction(question: Question) -> str | None:
     """Why a question has no answer, whatever the plan."""
     job, schedules = question.asked, question.asked["schedules"]
     if question.level > 1:
-        if job["objective"] != "step" or job["intra_layer"]:
-            return "sharded gradients in anything but a step of whole layers"
+        if job["objective"] == "bottleneck" or job["intra_layer"]:
+            return "sharded gradients in anything but steps of whole layers"
         if question.ties and job["depths"] and 1 not in job["depths"]:
             return "sharded weights that layers on several stages share"
         if not space.family_names(question):
@@ -185,7 +185,7 @@ def _recount(verdict: Verdict, question: Question, prices: Prices, answer: Docum
     lanes = 2 if answer["two_lanes"] else 1
     run = answer["lists"], homes, stages, ways, question.overlap, lanes, tied
     step = simulate.simulate(*run, together=question.level > 1)
-    value = simulate.period(*run) if job["objective"] == "period" else step.time
+    value = simulate.period(*run, together=question.level > 1) if job["objective"] == "period" else step.time
     if step.time != answer["makespan"]:
         say(f"the step takes {step.time}, it says {answer['makespan']}")
     if job["objective"] == "bottleneck":

@@ -171,8 +171,8 @@ class Job:
     def _check_sharded(self) -> None:
         """Refuse what the levels of ZeRO that share out gradients exclude."""
         level = f"level {self.level} of ZeRO (zero)"
-        if self.objective is not Objective.STEP:
-            raise InputError(f"{level} is planned for the time of a step; ask for level 1, or for the objective 'step'")
+        if not self.objective.simulated:
+            raise InputError(f"{level} is planned for the time of steps; ask for level 1, or for the objective 'step'")
         if self.intra_layer:
             raise InputError(f"{level} keeps layers whole, and intra_layer divides them between stages; drop one")
 

@@ -79,7 +79,7 @@ def test_what_is_left_out_is_named() -> None:
         (searched.HIDDEN_AGAIN, {}, {"recompute": "full"}),
         (searched.SHARDED, {"zero": (0,)}, {}),
         (searched.SHARDED, {"zero": (0,)}, {"zero": (0,), "replicas": (1,)}),
-        (searched.SHARDED, {"objective": "period"}, {"zero": (3,)}),
+        (searched.SHARDED, {"objective": "bottleneck"}, {"objective": "period"}),
         (searched.SHARDED_TIES, {"model": TIED}, {"model": TIED, "depths": (1,)}),
         (searched.SHARDED_STAGES, {}, {"zero": (0,)}),
         (searched.SHARDED_STAGES, {}, {"equal_replicas": True}),

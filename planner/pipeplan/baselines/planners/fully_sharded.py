@@ -20,10 +20,10 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     Raises
     ------
     NotApplicable
-        If there are none, if the objective is not a step, and as `data_parallel.arrange`.
+        If there are none, for the bottleneck, and as `data_parallel.arrange`.
     """
-    if job.objective is not Objective.STEP:
-        raise NotApplicable("it is planned for the time of a step")
+    if job.objective is Objective.BOTTLENECK:
+        raise NotApplicable("it is planned for the time of steps")
     shares = job.batch // micro_batch
     found = [each for each in data_parallel.arrange(model, cluster, job, micro_batch) if not shares % each.replicas[0]]
     if not found:

@@ -77,6 +77,7 @@ class Space:
         self.sizes = tuple(job.batch // count for count in job.micro_batches) or sizes
         named = tuple(name for name in job.schedules if name != ANY)
         names = named or default_schedules(cluster, job)
+        _check_lanes([family(name) for name in names if name != FREE], cluster)
         if job.level >= SHARDED:
             names = tuple(name for name in names if name == FREE or not FAMILIES[name].two_lanes)
             if not names:
@@ -94,7 +95,6 @@ class Space:
         self._lower_bounds: dict[int, LowerBounds] = {}
         for count in job.micro_batches:
             self._check_micro_batches(count, kinds)
-        _check_lanes(self.families, cluster)
 
     @property
     def impossible(self) -> str | None:
@@ -348,7 +348,7 @@ def default_schedules(cluster: Cluster, job: Job) -> tuple[str, ...]:
     return (*(each.name for each in suited), *((FREE,) if cluster.overlap is Overlap.COPY else ()))
 
 
-def _check_lanes(families: tuple[Family, ...], cluster: Cluster) -> None:
+def _check_lanes(families: Iterable[Family], cluster: Cluster) -> None:
     """Refuse two lanes on devices that wait while they send: a contradiction, for which bounds do not hold."""
     for each in families:
         if each.two_lanes and cluster.overlap is Overlap.NONE:
