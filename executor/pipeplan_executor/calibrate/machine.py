@@ -70,7 +70,7 @@ def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
         name=KIND,
         memory=free_memory() // processes,
         runtime=measured.bare,
-        hides_collectives=False,  # gloo adds and copies on the same cores
+        speed_beside_collectives=0.0,  # gloo adds and copies on the same cores
         source=f"measured on {platform.node() or 'this machine'}, {count} cores for {processes} processes",
     )
     node = Node((KIND,) * processes, measured.link())

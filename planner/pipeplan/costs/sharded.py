@@ -12,16 +12,18 @@ parameters are gathered while the unit before it computes, its gradients are sum
                              │        │▒▒3▒▒▒▒▒▒│▒▒2▒    │▒▒1▒    │
                              │▒2▒     │     ▒1▒ │   ▒0▒  │        │
 
-Where nothing runs beside a collective, every gather and every sum is simply added. Each is waited for at the end of a
+Where nothing runs beside a collective, every gather and every sum is simply added. Where computation is slower beside
+one, a window is longer by what is lost, and hides only the rest of the collectives. Each is waited for at the end of a
 unit, so a program that lets sums run on for longer may be faster.
 """
 
 import numpy as np
 
 from pipeplan.costs.chain import Array
+from pipeplan.costs.collectives import lost
 
 
-def forward_pass(times: Array, gathers: Array, units: Array, beside: bool) -> Array:
+def forward_pass(times: Array, gathers: Array, units: Array, speed: float) -> Array:
     """Return the nanoseconds of each layer's forward with the gathers that it waits for, shape (n,).
 
     Parameters
@@ -30,19 +32,20 @@ def forward_pass(times: Array, gathers: Array, units: Array, beside: bool) -> Ar
         Nanoseconds of each layer's forward, and of the gather of its parameters.
     units : array of int
         The layers with parameters, ascending.
-    beside : bool
-        Collectives run beside the computation.
+    speed : float
+        Speed of the computation beside collectives, relative to its speed alone; 0 if none run beside it.
     """
-    if not beside or not len(units):
+    if not speed or not len(units):
         return times + gathers
     found = times.copy()
     found[units[0]] += gathers[units[0]]
-    ahead = np.add.reduceat(times, units)[:-1]
-    found[units[:-1]] += np.maximum(gathers[units[1:]] - ahead, 0)
+    ahead, behind = np.add.reduceat(times, units)[:-1], gathers[units[1:]]
+    slower = lost(behind, speed)
+    found[units[:-1]] += slower + np.maximum(behind - slower - ahead, 0)
     return found
 
 
-def backward_pass(times: Array, gathers: Array, sums: Array, units: Array, beside: bool) -> Array:
+def backward_pass(times: Array, gathers: Array, sums: Array, units: Array, speed: float) -> Array:
     """Return the nanoseconds of each layer's backward with the gathers and sums that it waits for, shape (n,).
 
     Parameters
@@ -51,17 +54,18 @@ def backward_pass(times: Array, gathers: Array, sums: Array, units: Array, besid
         Nanoseconds of each layer's backward, of the gather of its parameters and of the sum of its gradients.
     units : array of int
         The layers with parameters, ascending.
-    beside : bool
-        Collectives run beside the computation.
+    speed : float
+        Speed of the computation beside collectives, relative to its speed alone; 0 if none run beside it.
     """
-    if not beside or not len(units):
+    if not speed or not len(units):
         return times + gathers + sums
     found = times.copy()
     computed = np.add.reduceat(times[: units[-1] + 1], [0, *(units[:-1] + 1)])
-    busy = np.zeros(len(units), np.int64)
-    busy[1:] += gathers[units[:-1]]
-    busy[:-1] += sums[units[1:]]
-    found[units] += np.maximum(busy - computed, 0)
+    busy, slower = np.zeros((2, len(units)), np.int64)
+    for own, collective in ((slice(1, None), gathers[units[:-1]]), (slice(-1), sums[units[1:]])):
+        busy[own] += collective
+        slower[own] += lost(collective, speed)
+    found[units] += slower + np.maximum(busy - slower - computed, 0)
     found[units[-1]] += gathers[units[-1]]
     found[units[0]] += sums[units[0]]
     return found

@@ -118,7 +118,7 @@ def _resolve(
 
 
 def _figures(kind: DeviceKind) -> dict[str, Any]:
-    fields = (*TIMING, "memory", "runtime", "price", "on_chip", "hides_collectives", "source")
+    fields = (*TIMING, "memory", "runtime", "price", "on_chip", "speed_beside_collectives", "source")
     return {field: getattr(kind, field) for field in fields}
 
 
