@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pipeplan.core.cluster import Cluster, Link
+from pipeplan.core.pipeline import layer_counts
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.frontend.workload import Workload
@@ -67,13 +68,11 @@ def not_permitted() -> str | None:
     return tried.stderr.strip() or "no user namespace" if tried.returncode else None
 
 
-def slow_cluster(hides_collectives: bool) -> Cluster:
-    """Return this machine with the slow link."""
-    here = describe_machine(RANKS)
-    node = here.nodes[0]
-    kinds = {name: replace(kind, hides_collectives=hides_collectives) for name, kind in here.kinds.items()}
-    link = Link(GIGABITS * 10**9 // 8 // 2, LATENCY_US * 1000)
-    return Cluster("slow loopback", kinds, (type(node)(node.kinds, link),), None, here.overlap)
+def slow_cluster() -> Cluster:
+    """Return this machine with the slow link, over which the speed beside collectives is measured."""
+    here: Cluster = describe_machine(RANKS)
+    link = Link(GIGABITS * 10**9 // 8 // 2, LATENCY_US * 1000, unit_overlap=False)
+    return replace(here, name="slow loopback", nodes=(replace(here.nodes[0], link=link),))
 
 
 def perceptron() -> Workload:
@@ -91,7 +90,7 @@ def table() -> None:
     model = profile_workload(
         "benchmarks.overlapped_reduction:perceptron", micro_batches=(SAMPLES,), name="perceptron", crowd=RANKS
     )
-    cluster = slow_cluster(hides_collectives=True)
+    cluster = slow_cluster()
     plans = {
         name: solve(
             model,
@@ -105,9 +104,12 @@ def table() -> None:
         ).plan
         for name in ENGINES
     }
-    sums = plans["overlapped"].pipeline.stages[0].buckets
+    print(
+        f"beside collectives: {cluster.devices[0].kind.speed_beside_collectives:.0%} of the speed of computation alone"
+    )
+    sums = layer_counts(plans["overlapped"].pipeline.stages[0].buckets)
     print(f"{LAYERS} layers of {4 * WIDTH * (WIDTH + 1) / 1e6:.1f} MB, {MICRO_BATCHES} micro-batches a replica")
-    print(f"buckets of {', '.join(str(bucket.layers) for bucket in sums)} layers")
+    print(f"buckets of {', '.join(map(str, sums))} layers")
     times: dict[str, list[float]] = launch(measured, RANKS, plans, timeout=300, device="cpu")
     show(plans, times, dict.fromkeys(times, "torch"))
 

@@ -43,7 +43,8 @@ def table() -> None:
     model = profile_workload(
         "benchmarks.overlapped_reduction:perceptron", micro_batches=(SAMPLES,), name="perceptron", crowd=RANKS
     )
-    cluster, batch = slow_cluster(hides_collectives=False), RANKS * MICRO_BATCHES * SAMPLES
+    cluster = slow_cluster()
+    batch = RANKS * MICRO_BATCHES * SAMPLES
     plans = {
         f"level {zero}": solve(
             model, cluster, batch, depths=(1,), replicas=(RANKS,), recompute="none", zero=(zero,)

@@ -10,6 +10,7 @@ from pipeplan_executor.calibrate.machine import (
     collective_efficiency,
     describe_machine,
     fit_link,
+    speed_beside,
     with_units,
 )
 
@@ -50,6 +51,12 @@ def test_a_layer_gathers_as_fast_as_measured(members: int) -> None:
     assert (slow.unit_efficiency, slow.unit_overhead) == (1.0, 0)
 
 
+@pytest.mark.parametrize(("both", "speed"), [(1000, 1), (1125, 0.75), (1500, 0), (990, 1), (1600, 0)])
+def test_what_computation_loses_beside_a_sum(both: int, speed: float) -> None:
+    """1,000 ns of computation beside 500 ns of a sum; no less than nothing is lost, and no more than all."""
+    assert speed_beside(1000, 500, both) == speed
+
+
 def test_this_machine_is_described() -> None:
     """Two workers with memory, a runtime that fits into it, and a link that was measured, collectives included."""
     cluster = describe_machine(2)
@@ -63,6 +70,7 @@ def test_this_machine_is_described() -> None:
     assert 0.01 <= link.collective_efficiency < 100
     assert 0.01 <= link.unit_efficiency <= 1
     assert link.unit_overhead < 10**9
+    assert 0 <= kind.speed_beside_collectives <= 1
 
 
 def test_no_worker_is_refused() -> None:

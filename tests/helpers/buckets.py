@@ -8,6 +8,7 @@
 """
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from itertools import pairwise, product
 
 Layers = Sequence[tuple[int, int]]
@@ -36,3 +37,33 @@ def left(layers: Layers, sizes: Sequence[int], base: int) -> int:
 def least_left(layers: Layers, base: int) -> int:
     """What is left with the best buckets."""
     return min(left(layers, sizes, base) for sizes in every_cut(len(layers)))
+
+
+def slowed(layers: Layers, sizes: Sequence[int], base: int, speed: Fraction) -> Fraction:
+    """How much later than the last backward alone it and all sums end, if it runs at this speed beside sums.
+
+    On the clock, bucket by bucket: at first it takes the base, in which nothing is slower.
+    """
+    slow: list[tuple[Fraction, Fraction]] = []  # when bytes move: from, until
+
+    def at(work: Fraction) -> Fraction:
+        """When so much of the last backward is done."""
+        now = Fraction(0)
+        for begin, end in slow:
+            if work <= begin - now:
+                break
+            work -= begin - now
+            if work <= speed * (end - begin):
+                return begin + work / speed
+            work, now = work - speed * (end - begin), end
+        return now + work
+
+    free, behind, whole = Fraction(0), len(layers), sum(h for _, h in layers)
+    for size in sizes:
+        first, behind = behind, behind - size
+        bucket = [i for i in range(behind, first) if layers[i][0]]
+        if bucket:
+            begin = max(free, at(Fraction(whole - sum(h for _, h in layers[: bucket[0]])))) + base
+            free = begin + sum(layers[i][0] for i in bucket)
+            slow.append((begin, free))
+    return max(free, at(Fraction(whole))) - whole

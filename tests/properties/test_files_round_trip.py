@@ -51,6 +51,7 @@ def kinds(draw: st.DrawFn, name: str) -> DeviceKind:
         runtime=draw(whole),
         price=draw(st.none() | fraction),
         on_chip=draw(maybe),
+        speed_beside_collectives=draw(st.floats(0, 1)),
         source=draw(st.just("") | word),
     )
 

@@ -64,7 +64,7 @@ def test_every_sort_of_question_is_drawn() -> None:
     assert {cluster["overlap"] for cluster in clusters} == {False, True, "stream"}
     assert {len(cluster["devices"]) for cluster in clusters} == {1, 2}
     kinds = [kind for cluster in clusters for kind in cluster["devices"].values()]
-    assert {"hides_collectives", "memory", "runtime", "speed", "timed_as"} == set().union(*kinds)
+    assert {"memory", "runtime", "speed", "speed_beside_collectives", "timed_as"} == set().union(*kinds)
     faster = {_faster(cluster) for cluster in clusters if cluster["network"]}
     assert faster == {True, False}
     models = [document["model"] for document in documents]

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -177,6 +178,14 @@ def overlapped(document: dict[str, Any]) -> bool:
     return overlaps and job.get("objective") != "bottleneck" and devices > 1
 
 
+def slowed(speed: float, level: int, document: dict[str, Any]) -> None:
+    """Two replicas of each stage compute at this speed beside collectives over slow links, at a level of ZeRO."""
+    share_of_the_optimizer(document)
+    document["job"]["zero"], document["cluster"]["overlap"] = [level], True
+    for kind in document["cluster"]["devices"].values():
+        kind["speed_beside_collectives"] = speed
+
+
 def test_backwards_that_hide_twice_as_much_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans are then quicker on paper than they are."""
     hides = Prices.hides
@@ -185,15 +194,23 @@ def test_backwards_that_hide_twice_as_much_are_noticed(monkeypatch: pytest.Monke
 
 
 def test_kinds_that_hide_although_they_cannot_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kind of device with hides_collectives: false computes nothing beside a collective."""
+    """A kind of device that computes nothing beside a collective."""
     hides = Prices.hides
-    monkeypatch.setattr(Prices, "hides", lambda own, kind, n: hides(own, replace(kind, hides_collectives=True), n))
+    monkeypatch.setattr(Prices, "hides", lambda own, kind, n: hides(own, replace(kind, speed_beside_collectives=1), n))
+    assert "the step takes" in noticed(lambda document: True, partial(slowed, 0.0, 0))
 
-    def suits(document: dict[str, Any]) -> bool:
-        kinds = document["cluster"]["devices"].values()
-        return overlapped(document) and any(kind.get("hides_collectives") is False for kind in kinds)
 
-    assert "the step takes" in noticed(suits)
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_loss_that_is_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
+    """Sums and gathers that hide as much as they do, beside a pass that is slower for them."""
+    monkeypatch.setattr(Prices, "lost", lambda own, kind, ring: 0 * own.parameters)
+    assert "the step takes" in noticed(lambda document: True, partial(slowed, 0.5, level))
+
+
+def test_passes_that_lose_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fully sharded stages that compute beside a collective as fast as alone."""
+    monkeypatch.setattr(import_module("pipeplan.costs.sharded"), "lost", lambda times, speed: 0 * times)
+    assert "the step takes" in noticed(lambda document: not document["model"].get("ties"), partial(slowed, 0.5, 3))
 
 
 def test_gathers_that_nobody_waits_for_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ class Link:
     efficiency: float = 1.0
     unit_overhead: int = 0
     unit_efficiency: float = 1.0
+    unit_overlap: bool = True
 
 
 @dataclass(frozen=True)
@@ -127,4 +128,5 @@ def _link(entry: Document) -> Link:
         entry.get("collective_efficiency", 1.0),
         entry.get("unit_overhead", 0),
         entry.get("unit_efficiency", 1.0),
+        entry.get("unit_overlap", True),
     )

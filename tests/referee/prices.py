@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import combinations
-from math import lcm
+from math import ceil, lcm
 
 from .costs import ITEM, Costs, Groups, layer_costs, state_bytes
 from .documents import Device, Question
@@ -156,9 +157,9 @@ class Prices:
             return sum(self._waits(groups, size, s, own).values())
         half, table = replace(ring(question, groups, (s,)), halves=1), self.table(kind, size)
         copies = [half.moves(bytes_) for tied, bytes_ in question.ties if _copied(tied, own)]
-        *_, beside = self._collectives(groups, size, s, own)
-        hidden = [table[i].forward if beside else 0 for i in own]
-        waits = wait_for_gathers([half.moves(question.parameters[i]) for i in own], hidden, half.latency)
+        pace = self.pace(kind)
+        hidden = [table[i].forward if pace else 0 for i in own]
+        waits = wait_for_gathers([done(half.moves(question.parameters[i]), pace) for i in own], hidden, half.latency)
         return sum(time + half.latency for time in copies if time) + waits
 
     def forward_waits(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> dict[int, int]:
@@ -170,12 +171,13 @@ class Prices:
     def _waits(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> dict[int, int]:
         """Nanoseconds that each layer's forward takes longer if weights are gathered one layer ahead."""
         waits = dict.fromkeys(own, 0)
-        gathers, _, beside = self._collectives(groups, size, s, own)
+        gathers, _, pace = self._collectives(groups, s, own)
         table, units = self.table(groups[s][0].kind, size), sorted(gathers)
         for before, i in zip([None, *units], units, strict=False):
             waits[i] = gathers[i]
-            if beside and before is not None:  # gathered while the unit before computes
-                waits[i] = max(gathers[i] - sum(table[k].forward for k in own if before <= k < i), 0)
+            if pace and before is not None:  # gathered while the unit before computes
+                alone = sum(table[k].forward for k in own if before <= k < i)
+                waits[i] = max(gathers[i], alone + gathers[i] - done(gathers[i], pace)) - alone
         return waits
 
     def _units(self, own: Sequence[int]) -> list[set[int]]:
@@ -193,18 +195,22 @@ class Prices:
         return sum(self.question.parameters[i] for i in unit)
 
     def _collectives(
-        self, groups: Groups, size: int, s: int, own: Sequence[int]
-    ) -> tuple[dict[int, int], dict[int, int], bool]:
-        """Nanoseconds of a gather of each unit by its first layer and by its last, and whether others compute beside.
+        self, groups: Groups, s: int, own: Sequence[int]
+    ) -> tuple[dict[int, int], dict[int, int], Fraction]:
+        """Nanoseconds of a gather of each unit by its first layer and by its last, and the pace of others beside it.
 
         A sum takes as long as a gather, and comes at the first layer.
         """
-        question, kind, units = self.question, groups[s][0].kind, self._units(own)
-        around = ring(question, groups, (s,))
-        able = question.kinds[kind].get("hides_collectives", True) and question.overlap != "none"
+        units, around = self._units(own), ring(self.question, groups, (s,))
         firsts = {min(unit): around.unit(self._bytes(unit)) for unit in units}
         lasts = {max(unit): around.unit(self._bytes(unit)) for unit in units}
-        return firsts, lasts, able and question.job["overlap_reduction"]
+        return firsts, lasts, self.pace(groups[s][0].kind) if around.link.unit_overlap else Fraction(0)
+
+    def pace(self, kind: str) -> Fraction:
+        """How much of its work alone a kind of device does while a collective runs; 0 if it does not run meanwhile."""
+        if not self.question.job["overlap_reduction"] or self.question.overlap == "none":
+            return Fraction(0)
+        return Fraction(str(self.question.kinds[kind].get("speed_beside_collectives", 1)))
 
     def passes(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> tuple[int, int]:
         """Nanoseconds of a stage's forward and backward; sharded ones wait for gathers and for sums."""
@@ -214,10 +220,10 @@ class Prices:
         plain = sum(table[i].forward for i in own), sum(table[i].backward for i in own)
         if question.level < 2 or len(groups[s]) == 1:
             return plain
-        sums, again, beside = self._collectives(groups, size, s, own)
+        sums, again, pace = self._collectives(groups, s, own)
         gathers = sums if question.level == 3 else dict.fromkeys(sums, 0)
         again = again if question.level == 3 else dict.fromkeys(again, 0)
-        if not beside:
+        if not pace:
             return plain[0] + sum(gathers.values()), plain[1] + sum(again.values()) + sum(sums.values())
         # Forward: a gather leaves when the unit before its own begins.
         units, now, there = sorted(sums), 0, 0
@@ -225,7 +231,8 @@ class Prices:
             if i in sums:
                 ahead = units.index(i)
                 now = max(now, there) if ahead else now + gathers[i]
-                there = now + gathers[units[ahead + 1]] if ahead + 1 < len(units) else 0
+                gather = gathers[units[ahead + 1]] if ahead + 1 < len(units) else 0
+                there, now = now + gather, now + gather - done(gather, pace)
             now += table[i].forward
         forward, now, ends = now, 0, 0
         # Backward: when a unit begins or ends, the next one's gather leaves, then the sum of the one behind.
@@ -234,8 +241,10 @@ class Prices:
             if i in units:
                 place = units.index(i)
                 now = now + again.get(i, 0) if i == units[-1] else max(now, ends)
-                ends = now + (again.get(units[place - 1], 0) if place else 0)
-                ends += sums.get(units[place + 1], 0) if i != units[-1] else 0
+                gather = again.get(units[place - 1], 0) if place else 0
+                behind = 0 if i == units[-1] else sums.get(units[place + 1], 0)
+                ends = now + gather + behind
+                now = ends - done(gather, pace) - done(behind, pace)
             now += table[i].backward + (table[i].forward if repeats else 0)
         backward = max(now, ends) + (sums.get(units[0], 0) if units else 0)
         return forward, backward - (plain_again(table, own) if repeats else 0)
@@ -273,7 +282,8 @@ class Prices:
     def reductions(self, groups: Groups, size: int, layers: Sequence[Sequence[int]]) -> list[int]:
         """Nanoseconds that each stage sums gradients: among its replicas, and with stages that share weights.
 
-        Where sums may begin before the last backward has ended, what is left of them then. Weights that stages share
+        Where sums may begin before the last backward has ended, what is left of them then, and of the work that was
+        not done beside sums and gathers. Weights that stages share
         are summed behind it; what the first of their layers takes of the stage's own sums is left out then, or all of
         it stays and the rest is added: whichever takes longer.
         """
@@ -283,7 +293,13 @@ class Prices:
         rings = [ring(question, groups, (s,)) for s in range(len(groups))]
         if question.level and question.job["objective"] != "bottleneck":
             rings = [replace(each, halves=1) for each in rings]
-        moves = [{i: rings[s].moves(question.parameters[i]) for i in own} for s, own in enumerate(layers)]
+        ends = question.job["objective"] != "bottleneck"
+        paces = [self.pace(group[0].kind) if ends else Fraction(0) for group in groups]
+        whole_moves = [{i: rings[s].moves(question.parameters[i]) for i in own} for s, own in enumerate(layers)]
+        moves = [{i: done(time, paces[s]) for i, time in own.items()} for s, own in enumerate(whole_moves)]
+        late = [sum(own.values()) - sum(moves[s].values()) for s, own in enumerate(whole_moves)]
+        if question.level:  # as much once more, beside the gathers
+            late = [2 * time for time in late]
         hidden = [{i: self.hidden(groups[s][0].kind, size, i) for i in own} for s, own in enumerate(layers)]
 
         def left(s: int, own: dict[int, int]) -> int:
@@ -300,19 +316,18 @@ class Prices:
                 members[0],
                 question.parameters[tied[0]],
             )
-            known = max(rings[home].moves(whole) - rings[home].moves(whole - shared), 0)
+            with_them, without = (done(rings[home].moves(bytes_), paces[home]) for bytes_ in (whole, whole - shared))
+            known = max(with_them - without, 0)
             apart[home][tied[0]] = max(apart[home][tied[0]] - known, 0)
             for s in members:
                 joint[s] += time
                 more[s] += time if s != home else max(time - known, 0)
-        return [max(left(s, moves[s]) + more[s], left(s, apart[s]) + joint[s]) for s in range(len(layers))]
+        return [max(left(s, moves[s]) + more[s], left(s, apart[s]) + joint[s]) + late[s] for s in range(len(layers))]
 
     def hidden(self, kind: str, size: int, layer: int) -> int:
         """Nanoseconds of a layer's last backward beside which gradients of later layers may be summed."""
         job, table = self.question.job, self.table(kind, size)
-        if not self.question.kinds[kind].get("hides_collectives", True):
-            return 0
-        if not job["overlap_reduction"] or job["objective"] == "bottleneck" or self.question.overlap == "none":
+        if not self.pace(kind) or job["objective"] == "bottleneck":
             return 0
         row = table[layer]
         whole = row.backward + (row.forward if job["recompute"] == "full" else 0)
@@ -348,6 +363,14 @@ class Prices:
         else:
             resources = (f"out {source.node}", f"in {target.node}")
         return Way(occupancy(link, size), link.latency, resources)
+
+
+def done(time: int, pace: Fraction) -> int:
+    """Nanoseconds of a pass that are done while a collective of this time runs beside it; all of them if none may be.
+
+    (Then the collective is waited for, and no work is late because of it.)
+    """
+    return ceil(pace * time) if pace else time
 
 
 def plain_again(table: Sequence[Costs], own: Sequence[int]) -> int:

@@ -6,6 +6,7 @@ from .costs import ITEM, STATES
 from .documents import DEFAULTS, Document
 
 SPEEDS = (0.5, 0.8, 1.5, 2.0)
+SLOWER = (0.0, 0.25, 0.5, 0.9)
 EXACT = ("gpipe", "1f1b-sno", "1f1b-so", "1f1b-as", "1f1b")
 SHORT = 0.05
 """Seconds of a search that is meant to be cut off."""
@@ -30,13 +31,15 @@ def question(seed: int, large: bool = False) -> Document:
     if steps and _often(Random(f"period {'large' if large else 'small'} {seed}"), 0.25):
         job["objective"] = "period"
     for kind, entry in cluster["devices"].items():
-        if _often(Random(f"{kind} hides {'large' if large else 'small'} {seed}"), 0.2):
-            entry["hides_collectives"] = False
+        beside = Random(f"{kind} hides {'large' if large else 'small'} {seed}")
+        if _often(beside, 0.2):
+            entry["speed_beside_collectives"] = beside.choice(SLOWER)
     units = Random(f"units {'large' if large else 'small'} {seed}")
     network = [cluster["network"]] if cluster.get("network") is not None else []
     for link in [*(node["link"] for node in cluster["nodes"]), *network]:
         if _often(units, 0.3):
             link |= {"unit_overhead": units.choice((1, 4, 15)), "unit_efficiency": units.choice((0.25, 0.5, 1.5))}
+            link |= {"unit_overlap": units.choice((True, False))}
     return {"model": model, "cluster": cluster, "job": job, "solve": _solve(random, large)}
 
 

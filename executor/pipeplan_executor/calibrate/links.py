@@ -105,7 +105,8 @@ def _reduction_times(
         where = _link_place(cluster, (plan.ranks[rank] for rank in ranks))
         rounds = (1 if plan.zero and len(stages) == 1 else 2) * (len(ranks) - 1)
         link = cluster.network if where is None else cluster.nodes[where].link
-        predicted, rounds = sum(bucket.time for bucket in buckets), rounds * len(buckets)
+        predicted = sum(bucket.time for bucket in buckets)
+        rounds *= sum(1 for bucket in buckets if bucket.layers or len(stages) > 1)  # others are lost computation
         if took is not None and link is not None and predicted > rounds * link.latency:
             whole = _whole(_later(buckets, stage, s, seen), took)
             if whole is not None:

@@ -8,6 +8,10 @@ Then all processes sum large tensors, like replicas. The formula of `costs.colle
 bandwidth; its ratio to the fitted one is the link's efficiency in collectives. Gloo reached about a half on 2 cores,
 since it adds and copies between rounds.
 
+Then they compute while they sum. What that takes longer than the computation alone, divided by the time of the sum
+alone, is the part of its speed that computation loses beside a collective: much where the processes move the bytes
+themselves, little where a slow network leaves the cores free.
+
 At last they run layers whose parameters are in shards (`pipeplan_executor.stages.fully_sharded`), and the same layers
 whole. The difference is what a gather or a sum of one layer takes, fitted by a constant and a rate. On 2 cores that
 was some 1.5 ms, and two to three times the rounds' time: most of it is packing, unpacking and new memory.
@@ -43,6 +47,12 @@ SUMMED = tuple(2**power for power in (22, 24, 26))
 """Bytes that are summed: 4 to 64 MiB, the sizes of a stage's gradients."""
 SUMS = 10
 """Sums of each size; the first two do not count."""
+BESIDE = 2**24
+"""Bytes that are summed beside computation: 16 MiB."""
+FACTOR = 256
+"""Rows and columns of the matrices that are multiplied meanwhile."""
+TURNS = 8
+"""Sums alone, products alone and both together; the first turn does not count."""
 SIDES = (64, 256, 512, 1024)
 """Rows and columns of the layers in shards: 16 KiB to 4 MiB of parameters."""
 LAYERS = 4
@@ -70,7 +80,7 @@ def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
         name=KIND,
         memory=free_memory() // processes,
         runtime=measured.bare,
-        hides_collectives=False,  # gloo adds and copies on the same cores
+        speed_beside_collectives=measured.speed_beside_collectives,
         source=f"measured on {platform.node() or 'this machine'}, {count} cores for {processes} processes",
     )
     node = Node((KIND,) * processes, measured.link())
@@ -85,7 +95,8 @@ def in_words(cluster: Cluster) -> str:
         f"{cluster.name}: {format_bytes(kind.memory or 0)} each, {format_bytes(kind.runtime)} of them taken by the "
         f"runtime\nlink: {(link.bandwidth or 0) / 1e9:.2f} GB/s, {link.collective_efficiency:.0%} of it in an "
         f"all-reduce, latency {format_time(link.latency)}; a layer's gather or sum (ZeRO-2, -3) at "
-        f"{link.unit_efficiency:.0%} of that, and {format_time(link.unit_overhead)} more"
+        f"{link.unit_efficiency:.0%} of that, and {format_time(link.unit_overhead)} more\n"
+        f"computation beside an all-reduce: {kind.speed_beside_collectives:.0%} of its speed alone"
     )
 
 
@@ -109,6 +120,7 @@ class Measured:
     exchanges: dict[int, float]
     sums: dict[int, float]
     units: dict[int, float]
+    speed_beside_collectives: float
     ranks: int
     bare: int
 
@@ -135,8 +147,19 @@ def with_units(link: Link, ranks: int, units: dict[int, float]) -> Link:
     size = max(units)
     efficiency = int(half.times(np.array([size]))[0]) / max(size * 1e9 / bandwidth, 1.0)
     return replace(
-        link, unit_overhead=max(constant - half.base, 0), unit_efficiency=max(round(min(efficiency, 1.0), 2), 0.01)
+        link,
+        unit_overhead=max(constant - half.base, 0),
+        unit_efficiency=max(round(min(efficiency, 1.0), 2), 0.01),
+        unit_overlap=False,  # on CPUs each is waited for
     )
+
+
+def speed_beside(computing: float, summing: float, both: float) -> float:
+    """Return the speed of computation beside a sum, relative to its speed alone: two digits, from 0 to 1.
+
+    ``computing`` takes longer than ``summing``. While the sum runs, computation loses what ``both`` take longer.
+    """
+    return min(max(round(1 - (both - computing) / summing, 2), 0.0), 1.0)
 
 
 def _measure() -> Measured:
@@ -144,7 +167,7 @@ def _measure() -> Measured:
     exchanges = {size: _exchange(size) for size in SIZES}
     dist.barrier()
     sums = {size: _sum(size) for size in SUMMED}
-    return Measured(exchanges, sums, dict(map(_unit, SIDES)), dist.get_world_size(), bare)
+    return Measured(exchanges, sums, dict(map(_unit, SIDES)), _speed_beside_sums(), dist.get_world_size(), bare)
 
 
 def _exchange(size: int) -> float:
@@ -173,6 +196,29 @@ def _sum(size: int) -> float:
         dist.all_reduce(gradients)
         times.append(now() - start)
     return median(times[2:])
+
+
+def _speed_beside_sums() -> float:
+    """Return the speed of computation while all ranks sum `BESIDE` bytes, relative to its speed alone."""
+    gradients, factor = torch.zeros(BESIDE // 4), torch.rand(FACTOR, FACTOR)
+
+    def took(sums: int, products: int) -> int:
+        """Nanoseconds of some sums and products that begin together."""
+        dist.barrier()
+        start = now()
+        works = [dist.all_reduce(gradients, async_op=True) for _ in range(sums)]
+        for _ in range(products):
+            torch.mm(factor, factor)
+        for work in works:
+            work.wait()
+        return now() - start
+
+    # Twice as long as a sum, so that a sum that is slower beside it ends first; the same on all ranks.
+    alone = [median([took(*what) for _ in range(TURNS)][1:]) for what in ((1, 0), (0, TURNS))]
+    products = torch.tensor(2 * TURNS * alone[0] / alone[1])
+    dist.all_reduce(products, op=dist.ReduceOp.MAX)
+    many = int(products) + 1
+    return median([speed_beside(took(0, many), took(1, 0), took(1, many)) for _ in range(TURNS)][1:])
 
 
 def _unit(side: int) -> tuple[int, float]:

@@ -56,8 +56,9 @@ class DeviceKind:
         Per device and hour, in any currency that all kinds of a cluster share.
     on_chip : int or None
         Bytes of on-chip memory (FPGAs).
-    hides_collectives : bool
-        Collectives run beside its computation and take no computing time. False for CPUs, which do both.
+    speed_beside_collectives : float
+        Speed of its computation while a collective runs beside it, relative to its speed alone: 1 loses nothing, and
+        at 0 nothing is computed meanwhile.
     source : str
         Where the figures come from.
     """
@@ -73,13 +74,14 @@ class DeviceKind:
     runtime: int = 0
     price: float | None = None
     on_chip: int | None = None
-    hides_collectives: bool = True
+    speed_beside_collectives: float = 1.0
     source: str = ""
 
     def __post_init__(self) -> None:
         what = f"device kind {self.name!r}: "
         real(self.speed, what + "speed", above=True)
         real(self.efficiency, what + "efficiency", most=1.0, above=True)
+        real(self.speed_beside_collectives, what + "speed_beside_collectives", most=1.0)
         whole(self.overhead, what + "overhead")
         whole(self.runtime, what + "runtime")
         for name, least in (("memory", 0), ("bandwidth", 1), ("on_chip", 0)):
@@ -100,7 +102,8 @@ class Link:
 
     At levels 2 and 3 of ZeRO parameters are gathered and gradients summed layer by layer. The rounds of these reach the
     share ``unit_efficiency`` of the bandwidth that an all-reduce reaches, and each of them takes ``unit_overhead``
-    nanoseconds more, as libraries pack and unpack a layer's parameters, and wait.
+    nanoseconds more, as libraries pack and unpack a layer's parameters, and wait. They run beside the computation if
+    ``unit_overlap`` is true; torch waits for each of them on CPUs.
     """
 
     bandwidth: int | None = None
@@ -108,6 +111,7 @@ class Link:
     collective_efficiency: float = 1.0
     unit_overhead: int = 0
     unit_efficiency: float = 1.0
+    unit_overlap: bool = True
 
     def __post_init__(self) -> None:
         real(self.collective_efficiency, "collective_efficiency", above=True)

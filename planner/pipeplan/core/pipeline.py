@@ -48,7 +48,8 @@ class Bucket:
     Attributes
     ----------
     layers : int
-        Number of layers. A stage's first bucket has its last layers. 0 are weights that stages share.
+        Number of layers. A stage's first bucket has its last layers. 0 are weights that stages share, and computation
+        that is not done while other buckets run beside it.
     ready : int
         Nanoseconds before the end of the last backward at which the gradients are complete, or behind the begin of the
         first forward at which the parameters are needed.
@@ -73,7 +74,7 @@ def exposed(buckets: Sequence[Bucket]) -> int:
 
 
 def layer_counts(buckets: Sequence[Bucket]) -> list[int]:
-    """Return the number of layers of each bucket, without those of weights that stages share."""
+    """Return the number of layers of each bucket that has some."""
     return [bucket.layers for bucket in buckets if bucket.layers]
 
 

@@ -176,6 +176,8 @@ def _reduction(
 
     Notes
     -----
+    What computation beside collectives loses is behind all sums.
+
     Weights that another stage copies are summed by themselves, behind the last backward. The bounds count them as if
     their part of ``alone`` were still hidden, or saved (`SharedWeights.home`); the larger of the two counts here.
     """
@@ -184,8 +186,9 @@ def _reduction(
     copied = sum(time for shared, time in joint if shared.copied(a, b))  # for copies of other stages' weights
     left = [(shared, time) for shared, time in joint if shared.left(a, b)]  # for weights of its own that others copy
     behind = copied + sum(int(shared.home(np.array(time))[s]) for shared, time in left)
+    lost = int(chain.lost[s, a:b].sum())
     if not chain.overlaps or not alone:
-        return alone + behind, ()
+        return alone + behind + lost, ()
     times, hides, base = chain.reduce[s, a:b].tolist(), tuple(chain.hides[s, a:b].tolist()), int(chain.reduce_base[s])
 
     def of(times: list[int]) -> tuple[Bucket, ...]:
@@ -200,6 +203,7 @@ def _reduction(
             times[first] = max(times[first] - int(shared.reduced[s]), 0)
         buckets = of(times)
         total = max(total, exposed(buckets) + copied + sum(time for _, time in left))
+    total += lost
     if buckets and total > exposed(buckets):
         buckets = (*buckets, Bucket(0, 0, total - exposed(buckets)))
     return total, buckets

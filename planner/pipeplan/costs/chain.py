@@ -105,6 +105,9 @@ class Chain(LayerTables):
         Samples of a micro-batch.
     input_gradient, weight_gradient : array
         Parts of ``backward``.
+    lost : array
+        Computation of a step that is not done while the layer's collectives run beside it. ``reduce`` and ``gather``
+        are shorter by that, and it follows the last backward.
     parameters : array
         Bytes of trainable parameters.
     weights, gradients, optimizer : array
@@ -137,7 +140,7 @@ class Chain(LayerTables):
     # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
     SHAPES: ClassVar = {
         **dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient", "update"), ("Sn",)),
-        **dict.fromkeys(("reduce", "hides", "gather", "gather_hides"), ("Sn",)),
+        **dict.fromkeys(("reduce", "hides", "gather", "gather_hides", "lost"), ("Sn",)),
         **dict.fromkeys(("weights", "gradients", "optimizer", "resident"), ("Sn",)),
         **dict.fromkeys(("saved", "output", "workspace", "forward_workspace"), ("Sn",)),
         **dict.fromkeys(("parameters", "recomputable"), ("n",)),
@@ -151,6 +154,7 @@ class Chain(LayerTables):
     micro_batch: int
     input_gradient: Array
     weight_gradient: Array
+    lost: Array = LEFT_OUT
     parameters: Array = LEFT_OUT
     weights: Array = LEFT_OUT
     gradients: Array = LEFT_OUT

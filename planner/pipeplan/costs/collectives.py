@@ -5,6 +5,7 @@ Gradients are priced with `all_reduce`. Another algorithm is a class like `Ring`
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
@@ -101,3 +102,15 @@ all_reduce: Callable[[int, Link], Collective] = Ring
 def alone(collective: Collective, size: int) -> int:
     """Return the nanoseconds in which a collective sums ``size`` bytes and nothing else."""
     return collective.base + int(collective.times(np.array([size], np.int64))[0])
+
+
+def lost(times: NDArray[np.int64], speed: float) -> NDArray[np.int64]:
+    """Return the nanoseconds of computation that is not done because collectives of these times run beside it.
+
+    ``speed``: that of computation beside a collective, relative to its speed alone. At 0 nothing runs beside them, so
+    nothing is lost either.
+    """
+    if not 0 < speed < 1:
+        return np.zeros_like(times)
+    kept, whole = Fraction(str(speed)).as_integer_ratio()
+    return np.array([time * (whole - kept) // whole for time in times.tolist()], np.int64)

@@ -127,7 +127,8 @@ class Prices:
             state = optimizer_bytes(size, self.model.dtype, self.job.optimizer)
             updates = _array([int(table.update[first]) * size // whole for table in tables])
             sizes = _array([whole, whole - size])
-            reduced = [int(a - b) for a, b in (self.summing(ring).times(sizes) for ring in rings)]
+            sums = [(group[0].kind, self.summing(ring)) for group, ring in zip(groups, rings, strict=True)]
+            reduced = [int(a - b) for a, b in (self._hidden(kind, ring.times(sizes)) for kind, ring in sums)]
             gather = np.concatenate([self.gather(ring, sizes[:1] - sizes[1:]) for ring in rings])
             base = _array([self.gather_base(ring) for ring in rings])
             found.append(
@@ -145,10 +146,19 @@ class Prices:
             )
         return tuple(found)
 
-    @property
-    def _beside(self) -> bool:
-        """True if the replicas of sharded stages gather and sum while they compute."""
-        return self.job.overlap_reduction and self.cluster.overlap is not Overlap.NONE
+    def _speed(self, kind: DeviceKind) -> float:
+        """Speed of a kind's computation beside collectives, relative to its speed alone; 0 if none runs beside it."""
+        beside = self.job.overlap_reduction and self.cluster.overlap is not Overlap.NONE
+        return kind.speed_beside_collectives if beside else 0.0
+
+    def _speed_at_ends(self, kind: DeviceKind) -> float:
+        """The same beside the sums and gathers of levels 0 and 1, at the end and the begin of a step."""
+        ends = self.job.objective is not Objective.BOTTLENECK and self.job.level < SHARDED
+        return self._speed(kind) if ends else 0.0
+
+    def _hidden(self, kind: DeviceKind, times: Array) -> Array:
+        """The part of such collectives that is left without what computation beside them loses."""
+        return times - collectives.lost(times, self._speed_at_ends(kind))
 
     @cached_property
     def units(self) -> Units:
@@ -163,8 +173,8 @@ class Prices:
             return None
         table, units = self.table(kind, micro_batch), self.units
         gather, again, reduce = (self._each(ring, sizes) for sizes in (units.first, units.last, units.first))
-        beside = self._beside and kind.hides_collectives
-        return Passes(table.forward, table.backward, gather, again, reduce, self.job.level == WHOLLY_SHARDED, beside)
+        every, speed = self.job.level == WHOLLY_SHARDED, self._speed(kind) * ring.link.unit_overlap
+        return Passes(table.forward, table.backward, gather, again, reduce, every, speed)
 
     def _share(self, sizes: Array, replicas: int, least: int) -> Array:
         """What one of so many replicas keeps of these bytes, which are shared out from level ``least`` on."""
@@ -231,10 +241,19 @@ class Prices:
         """The part of an all-reduce that sums gradients; the rest may come at the begin of a step, see `gather`."""
         return ring.one_way if self._gathers else ring
 
-    def reduce(self, ring: Collective) -> Array:
-        """Nanoseconds in which each layer's gradients are summed after all backwards, without `reduce_base`."""
+    def _sums(self, ring: Collective) -> Array:
+        """Nanoseconds in which each layer's gradients are summed at the end of a step, without `reduce_base`."""
         times = self.summing(ring).times(self.parameters)
         return times if self.job.level < SHARDED else np.zeros_like(times)
+
+    def reduce(self, kind: DeviceKind, ring: Collective) -> Array:
+        """Nanoseconds of the sum of each layer's gradients, without `reduce_base` and `lost`; shape (n,)."""
+        return self._hidden(kind, self._sums(ring))
+
+    def lost(self, kind: DeviceKind, ring: Collective) -> Array:
+        """Nanoseconds of a step that computation loses beside each layer's sum and gather; shape (n,)."""
+        speed, gather = self._speed_at_ends(kind), self.gather(ring, self.parameters)
+        return collectives.lost(self._sums(ring), speed) + collectives.lost(gather, speed)
 
     def reduce_base(self, ring: Collective) -> int:
         """Nanoseconds of such a sum that do not depend on bytes."""
@@ -247,13 +266,14 @@ class Prices:
     def first_gathers(self, kind: DeviceKind, micro_batch: int, ring: Collective) -> tuple[Array, Array]:
         """Nanoseconds of each layer's gather at the begin of a step, and of what hides other gathers: each (n,).
 
-        At level 2 the first forward gathers one unit ahead. What is exposed of that is hidden by nothing else.
+        The former is without `gather_base` and `lost`. At level 2 the first forward gathers one unit ahead. What is
+        exposed of that is hidden by nothing else.
         """
         forward, nothing = self.table(kind, micro_batch).forward, np.zeros_like(self.parameters)
-        beside = self._beside and kind.hides_collectives
+        speed = self._speed(kind)
         if self.job.level != SHARDED:
-            gather = self.gather(ring, self.parameters)
-            return gather, forward if beside and gather.any() else nothing
+            gather = self._hidden(kind, self.gather(ring, self.parameters))
+            return gather, forward if speed and gather.any() else nothing
         passes = self.passes(kind, micro_batch, ring)
         assert passes is not None
         return passes.waits, nothing
@@ -271,20 +291,21 @@ class Prices:
         gathers, hides = zip(*(self.first_gathers(kind, micro_batch, ring) for ring in among), strict=True)
         return np.minimum.reduce(gathers), np.maximum.reduce(hides)
 
-    def least_reduce(self, among: Sequence[Collective]) -> Array:
-        """The least time in which some rings sum each layer's gradients, without `least_base`; shape (n,)."""
-        least: Array = np.minimum.reduce([self.reduce(ring) for ring in among])
+    def least_reduce(self, kind: DeviceKind, among: Sequence[Collective]) -> Array:
+        """The least of `reduce` over some rings; shape (n,)."""
+        least: Array = np.minimum.reduce([self.reduce(kind, ring) for ring in among])
+        return least
+
+    def least_update(self, kind: DeviceKind, micro_batch: int, among: Sequence[Collective]) -> Array:
+        """The least of `update` and `lost` together over some rings; shape (n,)."""
+        table = self.table(kind, micro_batch)
+        least: Array = np.minimum.reduce([self.update(table, ring.replicas) + self.lost(kind, ring) for ring in among])
         return least
 
     def hides(self, kind: DeviceKind, micro_batch: int) -> Array:
         """Nanoseconds of each layer's last backward beside which gradients may be summed; shape (n,)."""
         job, table = self.job, self.table(kind, micro_batch)
-        if (
-            not self._beside
-            or job.objective is Objective.BOTTLENECK
-            or job.level >= SHARDED
-            or not kind.hides_collectives
-        ):
+        if not self._speed_at_ends(kind):
             return np.zeros_like(table.backward)
         if "any" in job.schedules and table.weight_gradient.any():  # of a split backward the weight gradient is last
             return np.minimum(table.backward, table.weight_gradient)
@@ -301,20 +322,22 @@ class Prices:
 
     def chain(self, groups: StageDevices, micro_batch: int) -> Chain:
         """Return the costs of the model's layers on the stages' device groups."""
-        tables = [self.table(group[0].kind, micro_batch) for group in groups]
+        kinds = [group[0].kind for group in groups]
+        tables = [self.table(kind, micro_batch) for kind in kinds]
         per_cut = len(groups) - 1, len(self.model.layers) - 1
         boundary = np.array([table.boundary for table in tables[:-1]], np.int64).reshape(per_cut)  # bytes [link, cut]
         links = [_links(self.cluster, a, b) for a, b in pairwise(groups)]
         send = [  # nanoseconds [link, cut], the least over pairs of replicas
-            np.minimum.reduce([self.occupancy(link, sizes) for link in own])
-            for own, sizes in zip(links, boundary, strict=True)
+            np.minimum.reduce([self.occupancy(link, sizes) for link in each])
+            for each, sizes in zip(links, boundary, strict=True)
         ]
         around = rings(self.cluster, groups)
-        gathers = [self.first_gathers(group[0].kind, micro_batch, r) for group, r in zip(groups, around, strict=True)]
-        passes = tuple(self.passes(group[0].kind, micro_batch, r) for group, r in zip(groups, around, strict=True))
+        own = list(zip(kinds, around, strict=True))
+        gathers = [self.first_gathers(kind, micro_batch, ring) for kind, ring in own]
+        passes = tuple(self.passes(kind, micro_batch, ring) for kind, ring in own)
         times = [
-            (table.forward, table.backward) if own is None else own.least if len(groups) > 1 else own.whole
-            for table, own in zip(tables, passes, strict=True)
+            (table.forward, table.backward) if each is None else each.least if len(groups) > 1 else each.whole
+            for table, each in zip(tables, passes, strict=True)
         ]
         workspace = np.stack(
             [self.with_buffers(table.workspace, ring.replicas) for table, ring in zip(tables, around, strict=True)]
@@ -340,9 +363,10 @@ class Prices:
             weights=np.stack([self.weights(ring.replicas) for ring in around]),
             gradients=np.stack([self.gradients(ring.replicas) for ring in around]),
             optimizer=np.stack([self.state(ring.replicas) for ring in around]),
-            reduce=np.stack([self.reduce(ring) for ring in around]),
+            reduce=np.stack([self.reduce(kind, ring) for kind, ring in own]),
+            lost=np.stack([self.lost(kind, ring) for kind, ring in own]),
             reduce_base=_array([self.reduce_base(ring) for ring in around]),
-            hides=np.stack([self.hides(group[0].kind, micro_batch) for group in groups]),
+            hides=np.stack([self.hides(kind, micro_batch) for kind in kinds]),
             saved=rows("saved"),
             output=rows("output"),
             workspace=workspace,
@@ -352,8 +376,8 @@ class Prices:
             send=np.array(send, np.int64).reshape(per_cut),
             latency=_array([min(link.latency for link in own) for own in links]),
             busiest=tuple(_busiest(self.cluster, a, b) for a, b in pairwise(groups)),
-            limit=_array([device_limit(group[0].kind, self.job) for group in groups]),
-            runtime=_array([group[0].kind.runtime for group in groups]),
+            limit=_array([device_limit(kind, self.job) for kind in kinds]),
+            runtime=_array([kind.runtime for kind in kinds]),
             overlap=self.cluster.overlap,
             forward_flops=_array(work) if len(work) == len(self.model.layers) else rows("forward")[0],
             zero=self.job.level,

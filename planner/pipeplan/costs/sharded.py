@@ -12,7 +12,8 @@ parameters are gathered while the unit before it computes, its gradients are sum
                              │        │▒▒3▒▒▒▒▒▒│▒▒2▒    │▒▒1▒    │
                              │▒2▒     │     ▒1▒ │   ▒0▒  │        │
 
-Where nothing runs beside a collective, every gather and every sum is simply added. Each is waited for at the end of a
+Where nothing runs beside a collective, every gather and every sum is simply added. Where computation is slower beside
+one, a window is longer by what is lost, and hides only the rest of the collectives. Each is waited for at the end of a
 unit, so a program that lets sums run on for longer may be faster.
 
 Layers that share weights are one unit: it is gathered at its first layer in a forward and at its last one in a
@@ -28,6 +29,7 @@ from functools import cached_property
 
 import numpy as np
 
+from pipeplan.costs.collectives import lost
 from pipeplan_formulations.common.layer_tables import Array
 
 
@@ -74,8 +76,8 @@ class Passes:
         sum the gradients of the unit whose first layer this is.
     every : bool
         Parameters are gathered in every pass (level 3), not in the first forward of a step only (level 2).
-    beside : bool
-        Collectives run beside the computation.
+    speed : float
+        Speed of the computation beside collectives, relative to its speed alone; 0 if none run beside it.
     """
 
     forward: Array
@@ -84,7 +86,7 @@ class Passes:
     gather_again: Array
     reduce: Array
     every: bool
-    beside: bool
+    speed: float
 
     def first_forward(self, a: int, b: int) -> int:
         """Nanoseconds by which gathers delay the first forward of layers a … b − 1, if others gather nothing."""
@@ -124,28 +126,38 @@ class Passes:
 
     def _forward_waits(self, a: int, b: int) -> Array:
         gather, units = self.gather[a:b], np.flatnonzero(self.gather[a:b])
-        if not self.beside or not len(units):
+        if not self.speed or not len(units):
             return gather
         found = np.zeros_like(gather)
         found[units[0]] = gather[units[0]]
         ahead = np.add.reduceat(self.forward[a:b], units)[:-1]
-        found[units[1:]] = np.maximum(gather[units[1:]] - ahead, 0)
+        found[units[1:]] = np.maximum(gather[units[1:]] - ahead, self._lost[0][a:b][units[1:]])
         return found
+
+    @cached_property
+    def _lost(self) -> tuple[Array, Array, Array]:
+        """Nanoseconds of computation that is not done beside each gather, each further one and each sum."""
+        gather, again, reduce = (lost(times, self.speed) for times in (self.gather, self.gather_again, self.reduce))
+        return gather, again * self.every, reduce
 
     def _backward_waits(self, a: int, b: int, least: bool = False) -> Array:
         gather, reduce = self.gather_again[a:b] * self.every, self.reduce[a:b]
         units = np.flatnonzero(self.gather_again[a:b] + reduce)
-        if not self.beside or not len(units):
+        if not self.speed or not len(units):
             return gather + reduce
         computed = np.add.reduceat(self.backward[a : a + units[-1] + 1], [0, *(units[:-1] + 1)])
-        found, before, behind = np.zeros_like(reduce), gather[units[:-1]], reduce[units[1:]]
+        _, lost_before, lost_behind = (row[a:b] for row in self._lost)
+        # In two rows: the times of the collectives beside two neighbours, and what is lost beside them.
+        before = np.stack([gather[units[:-1]], lost_before[units[:-1]]])
+        behind = np.stack([reduce[units[1:]], lost_behind[units[1:]]])
+        found = np.zeros_like(reduce)
         if self.every:
-            busy = np.zeros(len(units), np.int64)
-            busy[1:] += np.minimum(before, behind) if least else before
-            busy[:-1] += np.minimum(behind, before) if least else behind
-            found[units] = np.maximum(busy - computed, 0)
+            busy = np.zeros((2, len(units)), np.int64)
+            busy[:, 1:] += np.minimum(before, behind) if least else before
+            busy[:, :-1] += np.minimum(behind, before) if least else behind
+            found[units] = np.maximum(busy[0] - computed, busy[1])
             found[units[-1]] += gather[units[-1]]
         else:
-            found[units[1:]] = np.maximum(behind - computed[:-1], 0)
+            found[units[1:]] = np.maximum(behind[0] - computed[:-1], behind[1])
         found[units[0]] += reduce[units[0]]
         return found

@@ -18,7 +18,8 @@ efficiency, overhead) where it has none itself. ``timed_as: X`` with a plain ``s
 
 A link or network may have ``collective_efficiency: 0.6``: the measured share of its bandwidth that a ring all-reduce
 reaches (``pipeplan machine`` writes it); the default is 1. The gathers and sums of single layers at levels 2 and 3 of
-ZeRO have ``unit_overhead: 1.5ms`` each, and ``unit_efficiency: 0.5`` of that bandwidth; the defaults are 0 and 1.
+ZeRO have ``unit_overhead: 1.5ms`` each, and ``unit_efficiency: 0.5`` of that bandwidth; the defaults are 0 and 1. With
+``unit_overlap: false`` nothing is computed beside them.
 """
 
 from dataclasses import dataclass
@@ -118,7 +119,7 @@ def _resolve(
 
 
 def _figures(kind: DeviceKind) -> dict[str, Any]:
-    fields = (*TIMING, "memory", "runtime", "price", "on_chip", "hides_collectives", "source")
+    fields = (*TIMING, "memory", "runtime", "price", "on_chip", "speed_beside_collectives", "source")
     return {field: getattr(kind, field) for field in fields}
 
 
@@ -160,6 +161,7 @@ class LinkEntry(Strict):
     collective_efficiency: Annotated[Number, Field(gt=0)] = 1.0
     unit_overhead: Nanoseconds = 0
     unit_efficiency: Annotated[Number, Field(gt=0)] = 1.0
+    unit_overlap: bool = True
 
     def link(self) -> Link:
         """Return the link that this entry describes."""
@@ -289,5 +291,6 @@ def _link_data(link: Link) -> Row:
             collective_efficiency=None if link.collective_efficiency == 1.0 else link.collective_efficiency,
             unit_overhead=written_time(link.unit_overhead) if link.unit_overhead else None,
             unit_efficiency=None if link.unit_efficiency == 1.0 else link.unit_efficiency,
+            unit_overlap=None if link.unit_overlap else False,
         )
     )

@@ -57,7 +57,7 @@ class DeviceEntry(Strict):
     runtime: Bytes | None = None
     price: Annotated[Number, Field(ge=0)] | None = None
     on_chip: Bytes | None = None
-    hides_collectives: bool | None = None
+    speed_beside_collectives: Annotated[Number, Field(ge=0, le=1)] | None = None
     source: str | None = None
 
     def figures(self) -> dict[str, Any]:
@@ -99,6 +99,6 @@ def device_fields(kind: DeviceKind) -> dict[str, Any]:
         runtime=written_bytes(kind.runtime) if kind.runtime else None,
         price=kind.price,
         on_chip=None if kind.on_chip is None else written_bytes(kind.on_chip),
-        hides_collectives=None if kind.hides_collectives else False,
+        speed_beside_collectives=None if kind.speed_beside_collectives == 1 else kind.speed_beside_collectives,
         source=kind.source,
     )

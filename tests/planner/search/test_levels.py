@@ -25,10 +25,11 @@ def model() -> Model:
     return model_of([MANY] * 4, parameters=[32] * 4, update=[8] * 4, sizes=(1, 2))
 
 
-def answer(level: int, memory: int | None = None, **options: object) -> tuple[int, int]:
-    """Value, and bytes of the only stage on four devices."""
+def answer(level: int, memory: int | None = None, speed: float = 1.0, **options: object) -> tuple[int, int]:
+    """Value, and bytes of the only stage on four devices, whose speed beside collectives is given."""
+    kind = DeviceKind("unit", memory=memory, speed_beside_collectives=speed)
     job = Job(4, depths=(1,), replicas=(4,), optimizer="adam", zero=(level,), **options)  # type: ignore[arg-type]
-    result = solve(model(), equal_devices(4, memory, Link(10**9, 0)), job=job)
+    result = solve(model(), Cluster.uniform(4, kind, Link(10**9, 0)), job=job)
     assert result.value == result.bound
     assert result.plan.zero == level
     return result.value, result.plan.stages[0].memory.total
@@ -53,6 +54,17 @@ def test_what_each_level_waits_for() -> None:
     assert answer(1, **behind)[0] == work + 4 * sum_ + 4 * (2 + sum_)
     assert answer(2, **behind)[0] == work + 4 * sum_ + 4 * (2 + sum_)
     assert answer(3, **behind)[0] == work + 3 * 4 * sum_ + 4 * 2
+
+
+def test_what_each_level_loses_beside_collectives() -> None:
+    """At half the speed half of each collective is lost, except of those that are waited for."""
+    sum_ = 3 * 8
+    assert answer(0, speed=0.5)[0] == answer(0)[0] + 3 * 2 * sum_ // 2
+    assert answer(1, speed=0.5)[0] == answer(1)[0] + (3 + 3) * sum_ // 2
+    assert answer(2, speed=0.5)[0] == answer(2)[0] + (3 + 3) * sum_ // 2
+    assert answer(3, speed=0.5)[0] == answer(3)[0] + (3 + 3 + 3) * sum_ // 2
+    for level in range(4):
+        assert answer(level, speed=0)[0] == answer(level, overlap_reduction=False)[0]
 
 
 def test_the_best_of_several_levels_has_one_bound() -> None:

@@ -207,7 +207,7 @@ class _Spans:
                 found[a, a + 1 :] = np.maximum.accumulate(row[a:])
             return found
 
-        summed = sums(chain.reduce[0] + chain.gather[0])
+        summed = sums(chain.reduce[0] + chain.gather[0] + chain.lost[0])
         reduced = summed + int(chain.reduce_base[0] + chain.gather_base[0]) * (summed > 0)
         work = sums(chain.forward[0] + chain.backward[0])
         repeated = sums(np.where(again, chain.forward[0], 0))

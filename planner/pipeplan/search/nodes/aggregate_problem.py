@@ -154,9 +154,8 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     tables = [prices.table(each.kind, size) for each in classes]
     replicas = [width * layout.unit for width in layout.widths]
     rings = [[_rings(space, each, layout, r) for r in replicas] for each in classes]
-    gathers = [
-        [prices.least_gathers(each.kind, size, own) for own in row] for each, row in zip(classes, rings, strict=True)
-    ]
+    by_kind = [(each.kind, row) for each, row in zip(classes, rings, strict=True)]
+    gathers = [[prices.least_gathers(kind, size, own) for own in row] for kind, row in by_kind]
     hops = _SendTables(space, layout, [table.boundary for table in tables])
     phases = not alternating and space.phased
 
@@ -173,8 +172,8 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     problem = ChainAllocation(
         forward=np.stack([forward for forward, _ in passes]),
         backward=np.stack([backward for _, backward in passes]),
-        update=np.stack([[prices.update(table, r) for r in replicas] for table in tables]),
-        reduce=np.stack([[prices.least_reduce(own) for own in row] for row in rings]),
+        update=np.stack([[prices.least_update(kind, size, own) for own in row] for kind, row in by_kind]),
+        reduce=np.stack([[prices.least_reduce(kind, own) for own in row] for kind, row in by_kind]),
         reduce_base=np.array([[min(map(prices.reduce_base, own)) for own in row] for row in rings], np.int64),
         gather=np.stack([[gather for gather, _ in row] for row in gathers]),
         gather_hides=np.stack([np.maximum.reduce([hides for _, hides in row]) for row in gathers]),

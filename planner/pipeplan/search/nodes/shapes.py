@@ -141,14 +141,12 @@ class ShapeTables:
         )
         self._resident = sums([prices.resident(r) for r in widths])
         rings = [[_rings(space, each, r) for r in widths] for each in classes]
-        self._update = np.stack([sums([prices.update(table, r) for r in widths]) for table in tables])
-        gathers = [
-            [prices.least_gathers(each.kind, size, own) for own in row]
-            for each, row in zip(classes, rings, strict=True)
-        ]
+        by_kind = [(each.kind, row) for each, row in zip(classes, rings, strict=True)]
+        self._update = np.stack([sums([prices.least_update(kind, size, own) for own in row]) for kind, row in by_kind])
+        gathers = [[prices.least_gathers(kind, size, own) for own in row] for kind, row in by_kind]
         self._reductions = Collectives(
             Exposed(
-                np.stack([[prices.least_reduce(own) for own in row] for row in rings]),
+                np.stack([[prices.least_reduce(kind, own) for own in row] for kind, row in by_kind]),
                 np.stack([prices.hides(each.kind, size) for each in classes])[:, None],
                 np.array([[min(map(prices.reduce_base, own)) for own in row] for row in rings], np.int64),
             ),

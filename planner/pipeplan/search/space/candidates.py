@@ -193,6 +193,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
     # Devices of one kind share one row of the byte tables.
     alike = len({group[0].kind.name for group in chain.groups}) == 1
     tables = chain.tables()
+    tables["update"] = chain.update + chain.lost  # both once per step, behind the last backward
     tables["limit"] = np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0))
     beside = chain.forward_workspace
     if alike:
