@@ -349,6 +349,6 @@ def test_what_does_not_belong_is_refused() -> None:
     with pytest.raises(PlanError, match="2 x unit, and 3 x unit has 3 x unit"):
         calibrated(plan, model, equal_devices(3), seen)
     with pytest.raises(PlanError, match="at level 3 of ZeRO forwards and backwards wait"):
-        calibrated(replace(plan, zero=3), model, cluster, seen)
+        calibrated(replace(plan, zero=3, stages=(replace(plan.stages[0], devices=(0, 1)),)), model, cluster, seen)
     with pytest.raises(InputError, match="--steps"):
         observed([], [])

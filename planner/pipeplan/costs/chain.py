@@ -129,7 +129,8 @@ class Chain(LayerTables):
     zero : int
         Level of ZeRO.
     passes : tuple of (Passes or None)
-        For each stage its passes if they wait for collectives; ``forward`` and ``backward`` are lower bounds then.
+        For each stage its passes if they wait for collectives; ``forward`` and ``backward`` are lower bounds then. By
+        default no stage's do.
     forward_flops : array, shape (n,)
         Per micro-batch; the forward times of the first device where the model has no FLOPs.
     shared : tuple of SharedWeights
@@ -166,7 +167,7 @@ class Chain(LayerTables):
     overlap: Overlap
     forward_flops: Array
     zero: int = 0
-    passes: tuple[Passes | None, ...]
+    passes: tuple[Passes | None, ...] = ()
     shared: tuple[SharedWeights, ...] = ()
     hops: dict[tuple[int, int], Hop] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -174,6 +175,7 @@ class Chain(LayerTables):
         stages, layers = self.forward.shape
         self.fill({"S": stages, "L": stages - 1, "n": layers, "c": layers - 1})
         object.__setattr__(self, "resident", self.weights + self.gradients + self.optimizer)
+        object.__setattr__(self, "passes", self.passes or (None,) * stages)
 
     @cached_property
     def overlaps(self) -> bool:
