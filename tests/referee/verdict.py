@@ -96,6 +96,8 @@ def contradiction(question: Question) -> str | None:
     if question.level > 1:
         if job["objective"] == "bottleneck" or job["intra_layer"]:
             return "sharded gradients in anything but steps of whole layers"
+        if "any" in schedules and job["zero"] and min(job["zero"]) > 1:
+            return "any order, and sharded gradients only"
         if question.ties and job["depths"] and 1 not in job["depths"]:
             return "sharded weights that layers on several stages share"
         if not space.family_names(question):

@@ -66,6 +66,7 @@ BUCKETS_ON_CARDS = "bucket sums and tensors that share network cards (each is co
 HIDDEN_AGAIN = "gradient sums hidden under recomputed forwards"
 SHARDED = "sharded gradients or parameters (ZeRO-2, ZeRO-3, FSDP)"
 SHARDED_STAGES = "sharded gradients or parameters on stages that differ in their number of replicas"
+SHARDED_ORDERS = "orders outside the families of one lane at levels 2 and 3 of ZeRO"
 SHARDED_TIES = "sharded gradients or parameters on several stages, as layers share weights"
 STATE = "shared updates and sharded optimiser state (ZeRO-1)"
 UNLIKE_LEVELS = "stages of unlike levels of ZeRO"
@@ -100,7 +101,7 @@ class Searched:
     zero : tuple of int
         Levels of ZeRO.
     sharded : str
-        Stages that levels 2 and 3 of ZeRO may have, if these are not all that lower levels have.
+        What plans have at levels 2 and 3 of ZeRO and need not have below; empty if these levels are not searched.
     depths, widths : str
         Numbers of stages, and of devices per stage: ``'1 to 4'``.
     partitions, replicas, in_flight, schedules_reach : str
@@ -142,26 +143,37 @@ class Searched:
         parts += [self.in_flight] * (self.in_flight == FALLING)
         parts.append(RECOMPUTED[Recompute(self.recompute)])
         if self.zero != (0,):
-            reach = f", {self.sharded} from level 2 on" if self.sharded else ""
+            reach = f" (from level 2 on: {self.sharded})" if self.sharded else ""
             parts.append(f"level{'s' * (len(self.zero) > 1)} {listed(self.zero)} of ZeRO{reach}")
         if self.restrictions:
             parts.append(f"with {', '.join(self.restrictions)}")
         return "; ".join(parts)
 
-    def at_levels(self, levels: tuple[int, ...], tied: bool) -> "Searched":
+    def at_levels(self, levels: tuple[int, ...], tied: bool, orders: bool) -> "Searched":
         """Return the description of the lowest of these levels of ZeRO as one of all of them.
 
-        ``tied``: layers share weights.
+        Parameters
+        ----------
+        tied : bool
+            Layers share weights.
+        orders : bool
+            There are orders at the lowest level that are none of a family of one lane.
         """
         rest = [each for each in self.not_searched if each != STATE or 1 not in levels]
         several, sharded = self.depths != "1", ""
-        unequal = not self.widths.isdigit() and "--equal-replicas" not in self.restrictions
         if levels[-1] >= SHARES_GRADIENTS:
             rest = [each for each in rest if each != SHARDED]
+            reach = ["equally many micro-batches for all replicas"]
             if several and tied:
-                sharded, rest = "on one stage", [*rest, SHARDED_TIES]
-            elif several and unequal:
-                sharded, rest = "with equally many replicas of all stages", [*rest, SHARDED_STAGES]
+                reach.append("on one stage")
+                rest.append(SHARDED_TIES)
+            elif several and not self.widths.isdigit() and "--equal-replicas" not in self.restrictions:
+                reach.append("equally many replicas of all stages")
+                rest.append(SHARDED_STAGES)
+            if several and orders:
+                reach.append("families of one lane")
+                rest.append(SHARDED_ORDERS)
+            sharded = ", ".join(reach)
         if several and {0, 1} <= set(levels):
             rest.append(UNLIKE_LEVELS)
         return replace(self, zero=levels, sharded=sharded, not_searched=tuple(rest))
@@ -190,6 +202,7 @@ class Searched:
             "in_flight": self.in_flight,
             "recompute": self.recompute,
             "zero": list(self.zero),
+            "from_level_2": self.sharded,
             "device_order": self.order,
             "wishes": list(self.restrictions),
             "opened": self.opened,

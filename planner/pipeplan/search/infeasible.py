@@ -10,6 +10,7 @@ from math import inf
 import numpy as np
 
 from pipeplan.core.cluster import StageDevices
+from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, wrapped
 from pipeplan.costs.chain import UNLIMITED
@@ -150,7 +151,7 @@ def explain_infeasible(spaces: Spaces, found: "tuple[int, Candidate] | None") ->
     """
     space = spaces.lowest
     if found is None:
-        return f"No plan fits: {_none_at_all(space)}."
+        return f"No plan fits: {_none_at_all(space, spaces.job)}."
     reach = "\n".join(wrapped(f"searched: {searched(spaces).in_words()}"))
     least, easiest = found
     limits = sorted({device_limit(device.kind, space.job) for device in space.cluster.devices})
@@ -180,18 +181,20 @@ def least_sufficient_memory(spaces: Iterable[Space], until: float = inf) -> tupl
     return None if easiest is None or least >= UNLIMITED else (least, easiest)
 
 
-def _none_at_all(space: Space) -> str:
-    """Explain why no plan fits with any memory."""
-    job, devices, layers = space.job, len(space.cluster.devices), len(space.model.layers)
+def _none_at_all(space: Space, job: Job) -> str:
+    """Explain why no plan of a job fits with any memory."""
+    devices, layers = len(space.cluster.devices), len(space.model.layers)
     if next(_low_memory_candidates(space), None) is not None:
         given = " and ".join(narrowing_options(job))
         return f"no cut of the layers keeps to {given}" if given else "the time was over before the memory was found"
     restricted = [("--depths", job.depths), ("--replicas", job.replicas)]
     given = " and ".join(f"{name} {','.join(map(str, numbers))}" for name, numbers in restricted if numbers)
     most = job.batch // min(space.sizes)
+    equal = f", shared equally at level {space.job.level} of ZeRO" if space.job.level >= SHARDED else ""
     return (
         f"{given or 'the job'} leaves no device groups for stages on {counted(devices, 'device')}, "
-        f"with {counted(layers, 'layer')} and at most {counted(most, 'micro-batch')}; ask for fewer stages or replicas"
+        f"with {counted(layers, 'layer')} and at most {counted(most, 'micro-batch')}{equal}; ask for fewer stages or "
+        "replicas"
     )
 
 

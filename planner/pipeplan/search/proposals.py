@@ -87,10 +87,10 @@ class Proposals:
         overlaps : bool
             Whether reductions may overlap.
         level : int, optional
-            The only level, in `spaces` or not. Else those of `Spaces.pipelined` count.
+            The only level, in `spaces` or not. Else those of `Spaces.unsharded` count.
         """
         found: list[Candidate] = []
-        for space in spaces.pipelined if level is None else self._at(spaces, level):
+        for space in spaces.unsharded if level is None else self._at(spaces, level):
             chain = self._chain(space, rows, size)
             if chain.overlaps and not overlaps:
                 chain = replace(chain, hides=np.zeros_like(chain.hides))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipeplan.core import searched as sentences
 from pipeplan.core.cluster import Cluster, Overlap
-from pipeplan.core.job import OPTIMIZER_STATE, Job, Objective, Order, Recompute
+from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, Job, Objective, Order, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.searched import Searched
 from pipeplan.core.wording import listed
@@ -47,7 +47,7 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
         unlike=len(space.classes) > 1,
         restrictions=narrowing_options(job),
         not_searched=tuple(scope.not_searched()),
-    ).at_levels(spaces.levels, bool(spaces.model.ties))
+    ).at_levels(spaces.levels, bool(spaces.model.ties), space.any_order or any(f.two_lanes for f in space.families))
 
 
 def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:
@@ -231,7 +231,8 @@ class Scope:
     def _reductions(self) -> Iterator[str]:
         space = self.space
         if not any(space.prices.overlaps(each.kind, size) for each in space.classes for size in space.sizes):
-            yield sentences.OVERLAPPED
+            if self.job.level < SHARDED or not self.job.overlap_reduction:
+                yield sentences.OVERLAPPED
             return
         if len({device.node for device in space.cluster.devices}) > 1:
             yield sentences.BUCKETS_ON_CARDS
@@ -262,7 +263,8 @@ class Scope:
         elif self.several or not any(each.alternates for each in space.families):
             if space.free:
                 yield sentences.OTHER_COUNTS
-            yield sentences.OTHER_ORDERS if self.job.objective is Objective.PERIOD else sentences.ASKED_FOR
+            never = self.job.objective is Objective.PERIOD or self.job.level >= SHARDED
+            yield sentences.OTHER_ORDERS if never else sentences.ASKED_FOR
         if self.several:
             yield sentences.STALE
             yield sentences.SLICES

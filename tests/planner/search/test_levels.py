@@ -79,7 +79,8 @@ def test_the_best_of_several_levels_has_one_bound() -> None:
     assert one[0].baselines["fully-sharded"].outside
     assert all(bound <= found.value for _, bound in reports)
     text = " ".join(str(found).split())
-    assert "levels 0 to 3 of ZeRO, with equally many replicas of all stages from level 2 on" in text
+    reach = "equally many micro-batches for all replicas, equally many replicas of all stages"
+    assert f"levels 0 to 3 of ZeRO (from level 2 on: {reach})" in text
 
 
 def test_a_level_that_fits_is_found() -> None:
@@ -90,6 +91,25 @@ def test_a_level_that_fits_is_found() -> None:
         solve(model(), small, 4, zero=(0, 1), **alone)
     with pytest.raises(InfeasibleError):
         solve(model(), equal_devices(4, 100), 4, zero=(0, 2, 3), **alone)
+
+
+def test_every_number_of_replicas_is_searched_on_a_large_cluster() -> None:
+    """On 24 devices in two classes, three replicas are one of the answers, although a node has four devices."""
+    kinds = {"unit": DeviceKind("unit", memory=2_000)}
+    row = [Node(("unit",) * 4, Link(bandwidth, 0)) for bandwidth in (10**9, 2 * 10**9)]
+    cluster = Cluster("classes", kinds, (row[0],) * 3 + (row[1],) * 3, Link(10**9, 0), overlap=Overlap.COPY)
+    deep = model_of([MANY] * 12, parameters=[100] * 12, saved=[40] * 12, output=[1] * 12)
+    options = {"micro_batches": (3,), "recompute": "none", "optimizer": "adam"}
+    every = solve(deep, cluster, 3, zero=(3,), **options)
+    three = solve(deep, cluster, 3, zero=(3,), replicas=(3,), **options)
+    assert every.bound <= every.value <= three.value
+
+
+def test_micro_batches_of_other_sizes_are_compared_where_all_share_them() -> None:
+    """Of twelve samples four replicas share three micro-batches each of one sample, but not six of two."""
+    result = solve(model_of([10_000] * 6, sizes=(1, 2)), equal_devices(4), 12, zero=(3,), replicas=(4,), robust=0.1)
+    assert result.robust is not None
+    assert {row.evaluated.candidate.chain.micro_batch for row in result.robust.compared} == {1}
 
 
 def test_replicas_share_micro_batches_equally() -> None:
@@ -104,6 +124,7 @@ def test_replicas_share_micro_batches_equally() -> None:
         ({"objective": "bottleneck"}, "time of steps"),
         ({"intra_layer": True}, "intra_layer"),
         ({"schedules": ("fbp-as",)}, "one action at a time"),
+        ({"zero": (3,), "schedules": ("any",)}, "orders of families"),
         ({"zero": (4,)}, "at most 3"),
         ({"zero": 3}, "several values"),
     ],
@@ -114,10 +135,12 @@ def test_what_a_level_excludes_is_named(options: dict, words: str) -> None:
 
 
 def test_shared_weights_are_on_one_stage_from_level_2_on() -> None:
-    """They are gathered before the first of their layers, and stay until the last; 32 more bytes come and go so."""
+    """They stay gathered, as gradients too, between the first of their layers and the last: 2 x 64 bytes more."""
     tied = replace(model(), ties=(Tie(("l0", "l3"), 32),))
-    found = solve(tied, equal_devices(4), 4, zero=(3,), replicas=(2,))
-    assert len(found.plan.stages) == 1
+    plan = solve(tied, equal_devices(4), 4, zero=(3,), replicas=(2,)).plan
+    plain = solve(model(), equal_devices(4), 4, zero=(3,), replicas=(2,), depths=(1,)).plan
+    assert len(plan.stages) == 1
+    assert plan.stages[0].memory.workspace == plain.stages[0].memory.workspace + 2 * 64
     with pytest.raises(InputError, match=r"level 3 of ZeRO .* share weights \(l0, l3\)"):
         solve(tied, equal_devices(2), 4, zero=(0, 3), depths=(2,))
     assert solve(tied, equal_devices(2), 4).baselines["fully-sharded"].evaluated is not None

@@ -84,6 +84,8 @@ def test_what_is_left_out_is_named() -> None:
         (searched.SHARDED_STAGES, {}, {"zero": (0,)}),
         (searched.SHARDED_STAGES, {}, {"equal_replicas": True}),
         (searched.SHARDED_STAGES, {}, {"model": TIED}),
+        (searched.SHARDED_ORDERS, {"schedules": ("any",)}, {}),
+        (searched.SHARDED_ORDERS, {"schedules": ("any",)}, {"schedules": ("any",), "zero": (1,)}),
         (searched.SHARDED_STAGES, {"zero": (0, 2)}, {"replicas": (1,)}),
         (searched.STATE, {"optimizer": "adam", "zero": (0,)}, {"optimizer": "adam"}),
         (searched.STATE, {"optimizer": "adam", "zero": (0, 3)}, {"optimizer": "adam", "zero": (1,)}),

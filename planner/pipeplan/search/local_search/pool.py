@@ -130,6 +130,8 @@ class LocalSearch:
         widest, deep = max(mode.replicas for mode in placement.modes), len(placement.modes)
         if groups is None or widest > space.job.batch // size or deep > len(space.model.layers):
             return
+        if space.unable(tuple(map(len, groups)), space.job.batch // size) is not None:
+            return
         for candidate in space.candidates(groups, size, free=False):
             boundaries = balanced(candidate.problem, int(PROMISING * best)) if candidate.family.alternates else None
             if boundaries is None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan.core.cluster import Link
-from pipeplan.core.job import Job, Objective
+from pipeplan.core.job import SHARDED, Job, Objective
 from pipeplan.core.wording import counted
 from pipeplan.costs.chain import Array
 from pipeplan.costs.collectives import Collective, all_reduce
@@ -101,9 +101,7 @@ def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
     layers = len(space.model.layers)
     unequal = None if job.equal_replicas or len(set(job.replicas)) == 1 else _unequal_layout(job, classes, most, layers)
     whole = unequal is not None and unequal.unit == 1 and unequal.small(layers)  # it contains all packed layouts
-    for replicas in _equal(job, classes, most):
-        if not shares_equally(job, replicas, micro_batches):
-            continue
+    for replicas in _equal(job, classes, most, micro_batches):
         placements: tuple[int | None, ...] = (None, *distinct_tiles(classes, replicas))
         for tile in placements[1:] if whole else placements:
             layout = _equal_layout(classes, replicas, tile)
@@ -116,9 +114,9 @@ def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
 def packed_layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
     """Yield all packed layouts of one number of replicas, also those that the unequal layout contains."""
     most = min(max(len(each.devices) for each in space.classes), micro_batches)
-    for replicas in _equal(space.job, space.classes, most):
+    for replicas in _equal(space.job, space.classes, most, micro_batches):
         layout = _equal_layout(space.classes, replicas, None)
-        if any(layout.units) and shares_equally(space.job, replicas, micro_batches):
+        if any(layout.units):
             yield layout
 
 
@@ -251,8 +249,14 @@ def _between(space: Space, source: DeviceClass, target: DeviceClass) -> list[Lin
     return inside + ([network] if network is not None and len(source.nodes | target.nodes) > 1 else [])
 
 
-def _equal(job: Job, classes: tuple[DeviceClass, ...], most: int) -> list[int]:
-    """Replicas of equal layouts: those of the job, or all; on large clusters only divisors and multiples of a node."""
+def _equal(job: Job, classes: tuple[DeviceClass, ...], most: int, micro_batches: int) -> list[int]:
+    """Replicas of equal layouts: those of the job, or all; on large clusters only divisors and multiples of a node.
+
+    At levels 2 and 3 of ZeRO, which have no unequal layout, these are all that share the micro-batches equally.
+    """
+    if job.level >= SHARDED:
+        asked = job.replicas or range(1, most + 1)
+        return sorted(r for r in set(asked) if r <= most and shares_equally(job, r, micro_batches))
     if job.replicas:
         return sorted(r for r in set(job.replicas) if r <= most)
     if sum(len(each.devices) for each in classes) <= SMALL:

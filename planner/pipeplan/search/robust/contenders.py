@@ -94,7 +94,8 @@ def _variants(space: Space, evaluated: EvaluatedPlan) -> Iterator[Candidate]:
     chain = evaluated.candidate.chain
     others = [size for size in space.sizes if size != chain.micro_batch]
     for size in (chain.micro_batch, *others):
-        if max(chain.replicas) <= space.job.batch // size:
+        count = space.job.batch // size
+        if max(chain.replicas) <= count and space.unable(chain.replicas, count) is None:
             yield from _orders(space, chain.groups, size, evaluated.boundaries)
 
 

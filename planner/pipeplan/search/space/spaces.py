@@ -12,7 +12,7 @@ from pipeplan.core.model import Model
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.search.space.space import Space
+from pipeplan.search.space.space import ANY, Space
 
 
 class Spaces:
@@ -44,6 +44,11 @@ class Spaces:
     def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
         self.model, self.cluster, self.job = model, cluster, job
         named = job.zero or (0,)
+        if min(named) >= SHARDED and ANY in job.schedules:
+            raise InputError(
+                f"level {min(named)} of ZeRO (zero) runs the orders of families, not schedules {ANY!r}; name some of "
+                "these, or ask for level 1"
+            )
         self._spaces = {level: Space(model, cluster, replace(job, zero=(level,))) for level in named}
         for level in () if job.zero else _worthwhile(self.lowest):
             with suppress(InputError):
@@ -69,8 +74,8 @@ class Spaces:
         return level in self._spaces
 
     @cached_property
-    def pipelined(self) -> tuple[Space, ...]:
-        """The spaces with plans of several stages; all of them if there are none."""
+    def unsharded(self) -> tuple[Space, ...]:
+        """The spaces of levels 0 and 1, at which heuristics are tried; all of them if there are none."""
         return tuple(space for space in self if space.job.level < SHARDED) or tuple(self)
 
     def outside(self, evaluated: EvaluatedPlan) -> str | None:

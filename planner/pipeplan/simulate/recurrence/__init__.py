@@ -61,7 +61,7 @@ def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], 
         If the pipeline has another form, or the counts deadlock.
     """
     recurrence = Recurrence(pipeline, micro_batches, in_flight)
-    alone = not recurrence.shared and not recurrence.coupled
+    alone = not recurrence.shared and not recurrence.uneven
     if most < inf or alone:
         least = least_step_time(pipeline, micro_batches, in_flight)
         if least > most or alone:
@@ -82,7 +82,7 @@ def period(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], mos
         if least > most:
             return least
     advance: Advance
-    if recurrence.shared or recurrence.coupled:
+    if recurrence.shared or recurrence.uneven:
         advance = partial(_shared_ends, recurrence)
     else:
         advance = partial(_least_ends, pipeline, micro_batches, in_flight)
@@ -111,7 +111,7 @@ def _least_ends(
 
 def _shared_ends(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
     """Return the end of each stage's step, which begins at ``begin``, where replicas wait for others."""
-    if not recurrence.coupled and not competing(recurrence):
+    if not recurrence.uneven and not competing(recurrence):
         free, record = run(recurrence, begin, log=True)
         if undisturbed(recurrence, record, max(free)):
             return _with_closing(recurrence.pipeline, _ends(recurrence, free))

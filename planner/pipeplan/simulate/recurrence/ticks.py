@@ -62,7 +62,7 @@ class Recurrence:
         Number of channels, each of which has a link.
     shared : set of str
         Resources that several channels use.
-    coupled : bool
+    uneven : bool
         Replicas wait for others that may not be ready at the same time (`Pipeline.coupled`).
     """
 
@@ -83,7 +83,7 @@ class Recurrence:
         self.links = first[-1]
         uses = Counter(chain.from_iterable(transfer.resources for transfer in chain.from_iterable(rows)))
         self.shared = {name for name, count in uses.items() if count > 1}
-        self.coupled = pipeline.coupled and not alike(pipeline, micro_batches)
+        self.uneven = pipeline.coupled and not alike(pipeline, micro_batches)
 
     def channels(self, row: Row) -> Iterator[Channel]:
         """Yield the channels of a boundary in one direction."""
