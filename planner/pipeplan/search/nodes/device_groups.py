@@ -16,6 +16,7 @@ from itertools import chain, islice
 import numpy as np
 
 from pipeplan.core.cluster import StageDevices
+from pipeplan.core.job import SHARDED
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.family import InFlightNode, family_node
 from pipeplan.search.space.candidates import Candidate, partition_problem
@@ -50,6 +51,10 @@ class DeviceGroupsNode(Node):
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Bound all families at once, simulate the partition found under each, and open the nodes below."""
         below = self.space.candidates(self.groups, self.size)
+        if self.space.job.level >= SHARDED:  # `bound` is without what passes wait for
+            self.bound = max(self.bound, self.space.lower_bounds(self.size).of_chain(below[0].chain))
+            if search.fathoms(self.bound):
+                return Step.leave(self.bound)
         alike = [each for each in below if each.family.alternates and self.alternating is not False]
         others = [each for each in below if not each.family.alternates and self.alternating is not True]
         if alike and others:

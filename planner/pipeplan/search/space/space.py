@@ -291,7 +291,7 @@ class LowerBounds:
     Σ_{t<s} x_t + M_s ρ_s x_s ≤ T. So the work of the stages up to s is at most
     C_s = C_{s−1} + (T − C_{s−1}) / (M_s ρ_s), and all work at most T (1 − Π (1 − 1 / (M_s ρ_s))).
 
-    Index: (3), (4) → `of_stages`.
+    Index: (3), (4) → `of_stages`, `of_chain`.
     """
 
     def __init__(self, space: Space, size: int) -> None:
@@ -314,9 +314,16 @@ class LowerBounds:
         rows = [(self._slower[name], -(-self._count // replicas)) for name, replicas in stages]
         if self._bottleneck:  # (3): M_s ρ_s x_s ≤ N T
             return _rounded(self._total / sum(self._samples / (count * slow) for slow, count in rows))
-        idle = prod(1 - 1 / (count * slow) for slow, count in rows)
-        alone = self._total + (min(count for _, count in rows) - 1) * self._largest / 2
-        return _rounded(max(self._total / (1 - idle), alone))
+        return _of_rows(rows, self._total, self._largest)
+
+    def of_chain(self, chain: Chain) -> int:
+        """Lower bound in nanoseconds on all steps of a chain, with what its passes wait for at levels 2 and 3."""
+        work = chain.forward + chain.backward
+        least = work.min(axis=0)
+        busy = least > 0
+        slower = (work[:, busy] / least[busy]).min(axis=1).tolist() if busy.any() else [1.0] * len(work)
+        rows = [(slow, -(-self._count // r)) for slow, r in zip(slower, chain.replicas, strict=True)]
+        return _of_rows(rows, int(least.sum()), int(least.max()))
 
     def of_equal_stages(self, units: Mapping[str, int], replicas: int) -> int:
         """Lower bound in nanoseconds on plans with at most ``units`` stages of each kind, all with equal replicas."""
@@ -332,6 +339,13 @@ class LowerBounds:
     def of_any(self, cluster: Cluster) -> int:
         """Lower bound in nanoseconds on all plans: work shared evenly, and in a step one micro-batch's way through."""
         return max(self.evenly_shared(cluster), 0 if self._bottleneck else self._total)
+
+
+def _of_rows(rows: list[tuple[float, int]], total: int, largest: int) -> int:
+    """Lower bound in nanoseconds on a step, given ρ and M of each stage, all work and the largest layer's."""
+    idle = prod(1 - 1 / (count * slow) for slow, count in rows)
+    alone = total + (min(count for _, count in rows) - 1) * largest / 2
+    return _rounded(max(total / (1 - idle), alone))
 
 
 def _rounded(nanoseconds: float) -> int:

@@ -49,10 +49,17 @@ class Spaces:
                 f"level {min(named)} of ZeRO (zero) runs the orders of families, not schedules {ANY!r}; name some of "
                 "these, or ask for level 1"
             )
-        self._spaces = {level: Space(model, cluster, replace(job, zero=(level,))) for level in named}
+        self._spaces = {level: Space(model, cluster, self._at(level)) for level in named}
         for level in () if job.zero else _worthwhile(self.lowest):
             with suppress(InputError):
-                self._spaces[level] = Space(model, cluster, replace(job, zero=(level,)))
+                self._spaces[level] = Space(model, cluster, self._at(level))
+
+    def _at(self, level: int) -> Job:
+        """The job at one level. Beside lower levels, levels 2 and 3 leave out stages of one device: all are alike."""
+        job, lowest = self.job, min(self.job.zero, default=0)
+        widths = job.replicas or range(1, len(self.cluster.devices) + 1)
+        several = tuple(r for r in widths if r > 1) if level >= SHARDED > lowest else ()
+        return replace(job, zero=(level,), replicas=several or job.replicas)
 
     def __iter__(self) -> Iterator[Space]:
         return iter(self._spaces.values())
