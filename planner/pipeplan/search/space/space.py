@@ -161,9 +161,10 @@ class Space:
             return f"its micro-batches hold {size} samples, asked for are {_listed(self.sizes)}"
         if not self._lists(candidate):
             return f"its schedule is {candidate.family.name}, asked for are {', '.join(self.schedules)}"
-        if candidate.chain.zero != job.level:
+        replicated = max(widths) > 1  # else all levels are alike
+        if replicated and candidate.chain.zero != job.level:
             return f"it has level {candidate.chain.zero} of ZeRO, asked for is {job.level}"
-        if not candidate.chain.overlaps and self.prices.overlaps(candidate.chain.groups[0][0].kind, size):
+        if replicated and not candidate.chain.overlaps and self.prices.overlaps(candidate.chain.groups[0][0].kind, size):
             return "its gradients are summed behind the last backward, not beside it"
         edges = np.array(boundaries)
         if not candidate.cuts[edges[1:-1] - 1].all():

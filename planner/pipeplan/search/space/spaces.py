@@ -94,8 +94,8 @@ class Spaces:
         return self.of(candidate).unasked(candidate, boundaries)
 
     def of(self, candidate: Candidate) -> Space:
-        """The space of a candidate's level; without one, a space that says so."""
-        return self._spaces.get(candidate.chain.zero, self.lowest)
+        """The space of a candidate's level; without one, or without replicas, the lowest."""
+        return self._spaces.get(candidate.chain.zero if max(candidate.replicas) > 1 else -1, self.lowest)
 
 
 def _worthwhile(space: Space) -> tuple[int, ...]:
