@@ -164,7 +164,8 @@ class Space:
         replicated = max(widths) > 1  # else all levels are alike
         if replicated and candidate.chain.zero != job.level:
             return f"it has level {candidate.chain.zero} of ZeRO, asked for is {job.level}"
-        if replicated and not candidate.chain.overlaps and self.prices.overlaps(candidate.chain.groups[0][0].kind, size):
+        kind = candidate.chain.groups[0][0].kind
+        if replicated and not candidate.chain.overlaps and self.prices.overlaps(kind, size):
             return "its gradients are summed behind the last backward, not beside it"
         edges = np.array(boundaries)
         if not candidate.cuts[edges[1:-1] - 1].all():
