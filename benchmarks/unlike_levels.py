@@ -1,17 +1,20 @@
 """What levels of ZeRO that differ from stage to stage could gain over one level for all stages: exhaustively.
 
 Random questions of two to five unlike layers on two to four devices, half of them under a memory limit: all partitions,
-replicas, three families, and for each replicated stage level 0 or 1. Words behind ``--``: how many questions.
+replicas, three families, and a level for each replicated stage. From level 2 on, replicas share micro-batches equally.
+Where levels differ, or levels 2 and 3 have stages of unequal replicas, replicas do not wait for each other in every
+pass here: what these plans would gain at most. Words behind ``--``: how many questions, and the highest level (3).
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, combinations, pairwise, product
 from random import Random
+from statistics import mean
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
-from pipeplan.core.job import Job, Recompute
+from pipeplan.core.job import SHARDED, Job, Recompute
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.costs.assembly import assemble
@@ -20,21 +23,21 @@ from pipeplan.schedules import FAMILIES
 from pipeplan.simulate.recurrence import step_time
 
 QUESTIONS = 300
-LEVELS = (0, 1)
 
 
 def main() -> None:
     """Print how often unlike levels are faster, and by how much at most."""
     words = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
-    asked = int(words[0]) if words else QUESTIONS
-    gains = [gain for seed in range(asked) if (gain := best_gain(Random(seed))) is not None]
+    asked, highest = (int(word) for word in (*words, *(str(QUESTIONS), "3")[len(words) :]))
+    levels = range(highest + 1)
+    gains = [gain for seed in range(asked) if (gain := best_gain(Random(seed), levels)) is not None]
     print(
-        f"{asked} questions, {len(gains)} with a plan that fits: unlike levels are faster in "
-        f"{sum(gain > 0 for gain in gains)}, by {max(gains, default=0):.3%} at most"
+        f"levels 0 to {highest}: {asked} questions, {len(gains)} with a plan of one level: others are faster in "
+        f"{sum(gain > 0 for gain in gains)}, by {mean(gains):.3%} on average and {max(gains, default=0):.3%} at most"
     )
 
 
-def best_gain(random: Random) -> float | None:
+def best_gain(random: Random, levels: Sequence[int]) -> float | None:
     """The share by which the best plan of one level takes longer than the best of any levels; None if nothing fits."""
     model, cluster, job = question(random)
     one, any_ = None, None
@@ -44,25 +47,28 @@ def best_gain(random: Random) -> float | None:
             continue
         edges = pairwise(accumulate(widths, initial=0))
         groups = [tuple(cluster.devices[a:b]) for a, b in edges]
-        chains = [price(model, cluster, groups, 1, replace(job, zero=(level,))) for level in LEVELS]
+        chains = [price(model, cluster, groups, 1, replace(job, zero=(level,))) for level in levels]
         for cuts in combinations(range(1, len(model.layers)), len(widths) - 1):
             pipelines = [assemble(chain, cluster, (0, *cuts, len(model.layers))) for chain in chains]
-            for name, levels in product(("1f1b-sno", "1f1b-so", "gpipe"), choices(widths)):
+            for name, chosen in product(("1f1b-sno", "1f1b-so", "gpipe"), choices(widths, job.batch, levels)):
                 held = FAMILIES[name].in_flight(widths, job.batch)
-                stages = tuple(pipelines[level].stages[s] for s, level in enumerate(levels))
-                mixed = replace(pipelines[0], stages=stages)
+                stages = tuple(pipelines[level].stages[s] for s, level in enumerate(chosen))
+                used = {level for level, width in zip(chosen, widths, strict=True) if width > 1} or {0}
+                alike = len(used) == 1 and (max(used) < SHARDED or len(set(widths)) == 1)
+                mixed = replace(pipelines[0], stages=stages, coupled=alike and max(used) >= SHARDED)
                 if not fits(mixed, held):
                     continue
                 time = step_time(mixed, job.batch, held)
                 any_ = time if any_ is None else min(any_, time)
-                if len({level for level, width in zip(levels, widths, strict=True) if width > 1}) <= 1:
+                if alike:
                     one = time if one is None else min(one, time)
     return None if one is None or any_ is None else one / any_ - 1
 
 
-def choices(widths: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def choices(widths: tuple[int, ...], micro_batches: int, levels: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """A level for each stage; stages of one device have nothing to share."""
-    return product(*(LEVELS if width > 1 else LEVELS[:1] for width in widths))
+    shared = [levels if not micro_batches % width else levels[:SHARDED] for width in widths]
+    return product(*(own if width > 1 else levels[:1] for own, width in zip(shared, widths, strict=True)))
 
 
 def fits(pipeline: Pipeline, held: tuple[int, ...]) -> bool:

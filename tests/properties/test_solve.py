@@ -307,7 +307,7 @@ def questions_of_sharded_stages(draw: st.DrawFn) -> Question:
 
 
 @given(questions_of_sharded_stages())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @pytest.mark.parametrize("few", [space.FEW, 0])
 def test_sharded_stages_are_decided_and_proved(few: int, question: Question) -> None:
     """One stage or two of two replicas each, whatever they wait for: the answer is the best and is proved to be."""

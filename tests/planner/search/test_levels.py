@@ -13,6 +13,8 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model, Tie
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.io.load import load_cluster, load_model
+from pipeplan.search.nodes.aggregate_problem import layouts, packed_layouts
+from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
 
@@ -94,15 +96,12 @@ def test_a_level_that_fits_is_found() -> None:
 
 
 def test_every_number_of_replicas_is_searched_on_a_large_cluster() -> None:
-    """On 24 devices in two classes, three replicas are one of the answers, although a node has four devices."""
-    kinds = {"unit": DeviceKind("unit", memory=2_000)}
-    row = [Node(("unit",) * 4, Link(bandwidth, 0)) for bandwidth in (10**9, 2 * 10**9)]
-    cluster = Cluster("classes", kinds, (row[0],) * 3 + (row[1],) * 3, Link(10**9, 0), overlap=Overlap.COPY)
-    deep = model_of([MANY] * 12, parameters=[100] * 12, saved=[40] * 12, output=[1] * 12)
-    options = {"micro_batches": (3,), "recompute": "none", "optimizer": "adam"}
-    every = solve(deep, cluster, 3, zero=(3,), **options)
-    three = solve(deep, cluster, 3, zero=(3,), replicas=(3,), **options)
-    assert every.bound <= every.value <= three.value
+    """On 24 devices, four to a node, three replicas share three micro-batches; two or four do not."""
+    nodes = (Node(("unit",) * 4, Link(10**9, 0)),) * 6
+    cluster = Cluster("large", {"unit": DeviceKind("unit")}, nodes, Link(10**9, 0), overlap=Overlap.COPY)
+    space = Space(model(), cluster, Job(3, zero=(3,)))
+    assert {layout.unit for layout in layouts(space, 3)} == {1, 3}
+    assert {layout.unit for layout in packed_layouts(space, 3)} == {1, 3}
 
 
 def test_micro_batches_of_other_sizes_are_compared_where_all_share_them() -> None:

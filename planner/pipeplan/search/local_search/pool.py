@@ -66,6 +66,7 @@ class LocalSearch:
 
     def __init__(self, spaces: Spaces, seed: int = 0) -> None:
         random = Random(seed)
+        self._spaces = spaces
         self._moves = {space.job.level: Moves(space, random) for space in spaces}
         self._climbs: dict[Key, _Climb] = {}
         self._regrouped: set[tuple[Placement, int, int]] = set()
@@ -78,14 +79,14 @@ class LocalSearch:
 
     def add(self, plan: EvaluatedPlan) -> None:
         """Climb from this plan too, unless one on the same groups, with the same micro-batches, is as good."""
-        chain = plan.candidate.chain
-        moves = self._moves[chain.zero]
+        chain, level = plan.candidate.chain, self._spaces.of(plan.candidate).job.level
+        moves = self._moves[level]
         placement = Placement.of(moves.space, chain.groups)
         groups = tuple(tuple(device.index for device in group) for group in chain.groups)
-        key = groups, chain.micro_batch, chain.zero
+        key = groups, chain.micro_batch, level
         known = self._climbs.get(key)
         if known is None or plan.value < known.best.value:
-            self._regrouped.add((placement, chain.micro_batch, chain.zero))
+            self._regrouped.add((placement, chain.micro_batch, level))
             self._climbs[key] = climb = _Climb(plan, plan, placement, moves)
             climb.restart()
 
