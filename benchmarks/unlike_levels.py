@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, combinations, pairwise, product
+from math import inf
 from random import Random
-from statistics import mean
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.job import SHARDED, Job, Recompute
@@ -32,13 +32,17 @@ def main() -> None:
     levels = range(highest + 1)
     gains = [gain for seed in range(asked) if (gain := best_gain(Random(seed), levels)) is not None]
     print(
-        f"levels 0 to {highest}: {asked} questions, {len(gains)} with a plan of one level: others are faster in "
-        f"{sum(gain > 0 for gain in gains)}, by {mean(gains):.3%} on average and {max(gains, default=0):.3%} at most"
+        f"levels 0 to {highest}: {asked} questions, {len(gains)} with a plan that fits: unlike levels are faster in "
+        f"{sum(0 < gain < inf for gain in gains)}, by {max((gain for gain in gains if gain < inf), default=0):.3%} at "
+        f"most, and only they fit in {gains.count(inf)}"
     )
 
 
 def best_gain(random: Random, levels: Sequence[int]) -> float | None:
-    """The share by which the best plan of one level takes longer than the best of any levels; None if nothing fits."""
+    """The share by which the best plan of one level takes longer than the best of any levels; None if nothing fits.
+
+    Infinite if only plans of unlike levels fit.
+    """
     model, cluster, job = question(random)
     one, any_ = None, None
     most = min(len(model.layers), len(cluster.devices))
@@ -62,7 +66,7 @@ def best_gain(random: Random, levels: Sequence[int]) -> float | None:
                 any_ = time if any_ is None else min(any_, time)
                 if alike:
                     one = time if one is None else min(one, time)
-    return None if one is None or any_ is None else one / any_ - 1
+    return None if any_ is None else inf if one is None else one / any_ - 1
 
 
 def choices(widths: tuple[int, ...], micro_batches: int, levels: Sequence[int]) -> Iterator[tuple[int, ...]]:
