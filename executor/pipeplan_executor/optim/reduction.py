@@ -1,4 +1,4 @@
-"""What the replicas of a stage reduce: its parameters by number format, flat or in shards."""
+"""Reductions of a stage's gradients over its replicas: parameters by number format, flat or in shards."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass

@@ -205,21 +205,12 @@ class Prices:
     def with_buffers(self, workspace: Array, replicas: int) -> Array:
         """Bytes that one of so many replicas needs beside what it holds while a layer computes; shape (n,).
 
-        ``workspace`` is what the layer itself needs. The larger of two moments counts: a backward with its unit's
-        parameters and its neighbours', or the sum of its gradients, whole, as the own share, and in the parts that the
-        others send at once. Neighbours count also where they are on another stage.
+        ``workspace`` is what the layer itself needs; see `Units.with_buffers`.
         """
         if self.job.level < SHARDED or replicas == 1:
             return workspace
-        units, gathered = self.units, int(self.job.level == WHOLLY_SHARDED)
-        before, behind = _neighbours(units.last), _neighbours(units.first[::-1])[::-1]
-        computing = workspace + behind + before * gathered + units.reaching * (1 + gathered)
-        own, share = units.first, -(-units.first // replicas)
-        parts = (replicas - 1) * np.minimum(share, AT_ONCE * item_size(self.model.dtype))
-        others = (units.reaching - own) * (1 + gathered)
-        summing = (2 * own + share + parts + before * gathered + others) * (own > 0)
-        found: Array = np.maximum(computing, summing)
-        return found
+        at_once = AT_ONCE * item_size(self.model.dtype)
+        return self.units.with_buffers(workspace, replicas, at_once, self.job.level == WHOLLY_SHARDED)
 
     def shares(self, replicas: int) -> int:
         """Number of shares of which so many replicas update one each."""
@@ -384,13 +375,6 @@ class Prices:
             passes=passes,
             shared=self.shared(groups, tables, around),
         )
-
-
-def _neighbours(sizes: Array) -> Array:
-    """For each entry above 0 the last such entry before it, and 0 for all others; shape (n,)."""
-    found, units = np.zeros_like(sizes), np.flatnonzero(sizes)
-    found[units[1:]] = sizes[units[:-1]]
-    return found
 
 
 def _links(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> set[Link]:

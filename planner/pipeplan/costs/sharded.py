@@ -62,6 +62,38 @@ class Units:
             reaching[layers[0] : layers[-1] + 1] += total
         return cls(first, last, reaching)
 
+    def with_buffers(self, workspace: Array, replicas: int, at_once: int, every: bool) -> Array:
+        """Bytes that a replica needs beside what it holds while each layer computes; shape (n,).
+
+        The larger of two moments counts: a backward with its unit's parameters and its neighbours', or the sum of its
+        gradients, whole, as the own share, and in the parts that the others send at once. Neighbours count also where
+        they are on another stage.
+
+        Parameters
+        ----------
+        workspace : array of int, shape (n,)
+            Bytes that the layer itself needs.
+        at_once : int
+            Most bytes of a share that a replica sends at once as gradients are summed.
+        every : bool
+            Parameters are gathered in every pass (level 3).
+        """
+        copies = 1 + every  # of a unit while its passes reach on: gradients, and at level 3 parameters
+        before, behind = _neighbours(self.last) * every, _neighbours(self.first[::-1])[::-1]
+        computing = workspace + behind + before + self.reaching * copies
+        own, share = self.first, -(-self.first // replicas)
+        others = (self.reaching - own) * copies
+        summing = 2 * own + share + (replicas - 1) * np.minimum(share, at_once) + before + others
+        found: Array = np.maximum(computing, summing * (own > 0))
+        return found
+
+
+def _neighbours(sizes: Array) -> Array:
+    """For each entry above 0 the last such entry before it, and 0 for all others; shape (n,)."""
+    found, units = np.zeros_like(sizes), np.flatnonzero(sizes)
+    found[units[1:]] = sizes[units[:-1]]
+    return found
+
 
 @dataclass(frozen=True, eq=False)
 class Passes:

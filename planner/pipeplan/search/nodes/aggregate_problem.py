@@ -157,10 +157,8 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     hops = _SendTables(space, layout, [table.boundary for table in tables])
     phases = not alternating and space.phased
 
-    passes = [
-        _least_passes(space, each, size, own[0]) if len(replicas) == 1 else (table.forward, table.backward)
-        for each, own, table in zip(classes, rings, tables, strict=True)
-    ]
+    # Below level 2 passes are alike for all widths; from there on a layout has one width.
+    passes = [_least_passes(space, each, size, own[0]) for each, own in zip(classes, rings, strict=True)]
 
     def rows(name: str) -> Array:
         return np.stack([getattr(table, name) for table in tables])

@@ -1,10 +1,10 @@
 """`Space`: the micro-batch sizes, schedule families and device groups of a search."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice, pairwise
-from math import comb, prod
+from math import comb
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job, Objective, Order
 from pipeplan.core.model import Model
 from pipeplan.core.wording import counted, some
-from pipeplan.costs.chain import Array, Boundaries, Chain
+from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.pricing import Prices
 from pipeplan.schedules import FAMILIES, Family, family
@@ -29,6 +29,7 @@ from pipeplan.search.space.device_groups import (
     shares_equally,
 )
 from pipeplan.search.space.in_flight import FREE, InFlightBox, between
+from pipeplan.search.space.lower_bounds import LowerBounds
 from pipeplan.search.space.shared_links import shared_link_loads
 from pipeplan_formulations.partition import LinkResource
 
@@ -209,10 +210,10 @@ class Space:
         """Classes of devices that are alike."""
         return device_classes(self.cluster)
 
-    def lower_bounds(self, size: int) -> "LowerBounds":
+    def lower_bounds(self, size: int) -> LowerBounds:
         """Cheap lower bounds for a micro-batch size."""
         if size not in self._lower_bounds:
-            self._lower_bounds[size] = LowerBounds(self, size)
+            self._lower_bounds[size] = LowerBounds(self.prices, size)
         return self._lower_bounds[size]
 
     @cached_property
@@ -283,76 +284,6 @@ class Space:
 
         lanes = ([each for each in families if each.two_lanes is two] for two in (False, True))
         return [min(alike, key=holds) for alike in lanes if alike]
-
-
-class LowerBounds:
-    """Lower bounds at one micro-batch size, from each layer's fastest kind of device.
-
-    Let x_s be the work of stage s on the fastest kind of each of its layers. Let M_s be the micro-batches of its
-    busiest replica, and ρ_s ≥ 1 the least factor by which its kind is slower. Equation (4) of the partition problem is
-    Σ_{t<s} x_t + M_s ρ_s x_s ≤ T. So the work of the stages up to s is at most
-    C_s = C_{s−1} + (T − C_{s−1}) / (M_s ρ_s), and all work at most T (1 − Π (1 − 1 / (M_s ρ_s))).
-
-    Index: (3), (4) → `of_stages`, `of_chain`.
-    """
-
-    def __init__(self, space: Space, size: int) -> None:
-        kinds = {device.kind.name: device.kind for device in space.cluster.devices}
-        work: dict[str, Array] = {}
-        for name, kind in kinds.items():
-            table = space.prices.table(kind, size)
-            work[name] = table.forward + table.backward
-        least = np.minimum.reduce(list(work.values()))
-        busy = least > 0
-        self._slower = {
-            name: float((own[busy] / least[busy]).min()) if busy.any() else 1.0 for name, own in work.items()
-        }
-        self._total, self._largest, self._layers = int(least.sum()), int(least.max()), len(least)
-        self._count, self._samples = space.job.batch // size, space.job.batch
-        self._bottleneck = space.job.objective is Objective.BOTTLENECK
-
-    def of_stages(self, stages: Iterable[tuple[str, int]]) -> int:
-        """Lower bound in nanoseconds on all plans on these stages, each a kind's name and a number of replicas."""
-        rows = [(self._slower[name], -(-self._count // replicas)) for name, replicas in stages]
-        if self._bottleneck:  # (3): M_s ρ_s x_s ≤ N T
-            return _rounded(self._total / sum(self._samples / (count * slow) for slow, count in rows))
-        return _of_rows(rows, self._total, self._largest)
-
-    def of_chain(self, chain: Chain) -> int:
-        """Lower bound in nanoseconds on all steps of a chain, with what its passes wait for at levels 2 and 3."""
-        work = chain.forward + chain.backward
-        least = work.min(axis=0)
-        busy = least > 0
-        slower = (work[:, busy] / least[busy]).min(axis=1).tolist() if busy.any() else [1.0] * len(work)
-        rows = [(slow, -(-self._count // r)) for slow, r in zip(slower, chain.replicas, strict=True)]
-        return _of_rows(rows, int(least.sum()), int(least.max()))
-
-    def of_equal_stages(self, units: Mapping[str, int], replicas: int) -> int:
-        """Lower bound in nanoseconds on plans with at most ``units`` stages of each kind, all with equal replicas."""
-        stages = [(name, replicas) for name, count in units.items() for _ in range(count)]
-        fastest = sorted(stages, key=lambda stage: self._slower[stage[0]])[: self._layers]
-        return self.of_stages(fastest)
-
-    def evenly_shared(self, cluster: Cluster) -> int:
-        """Nanoseconds if all devices shared the work of a step (or a sample) evenly: a lower bound on all plans."""
-        speed = sum(1 / self._slower[device.kind.name] for device in cluster.devices)
-        return _rounded(self._total * self._count / speed / (self._samples if self._bottleneck else 1))
-
-    def of_any(self, cluster: Cluster) -> int:
-        """Lower bound in nanoseconds on all plans: work shared evenly, and in a step one micro-batch's way through."""
-        return max(self.evenly_shared(cluster), 0 if self._bottleneck else self._total)
-
-
-def _of_rows(rows: list[tuple[float, int]], total: int, largest: int) -> int:
-    """Lower bound in nanoseconds on a step, given ρ and M of each stage, all work and the largest layer's."""
-    idle = prod(1 - 1 / (count * slow) for slow, count in rows)
-    alone = total + (min(count for _, count in rows) - 1) * largest / 2
-    return _rounded(max(total / (1 - idle), alone))
-
-
-def _rounded(nanoseconds: float) -> int:
-    """Round down, far enough to cover errors of the float arithmetic."""
-    return int((1 - 1e-9) * nanoseconds)
 
 
 def default_schedules(cluster: Cluster, job: Job) -> tuple[str, ...]:
