@@ -18,6 +18,8 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.figures import whole
 from pipeplan.core.wording import hint
 
+Cuts = tuple[tuple[str, int], ...]
+"""Weights that are split, by name, and the axis of each."""
 INPUT = "input"
 """Name of a layer's input, where operators say what they read."""
 
@@ -128,6 +130,35 @@ class OperatorGraph:
             made[each.name] = len(each.makes)
 
     @property
+    def weights(self) -> tuple[Weight, ...]:
+        """All weights."""
+        return tuple(weight for each in self.operators for weight in each.weights)
+
+    @property
     def parameters(self) -> int:
         """Bytes of all weights."""
-        return sum(weight.size for each in self.operators for weight in each.weights)
+        return sum(weight.size for weight in self.weights)
+
+    def counted(self, parameters: int) -> tuple[Weight, ...]:
+        """Return the weights that make up a layer's ``parameters``: all, or those not shared with an earlier one."""
+        return tuple(weight for weight in self.weights if self.parameters == parameters or not weight.shared)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The weights that teams of one size split, alike in all layers with equal operators.
+
+    Attributes
+    ----------
+    team : int
+        Devices of a team.
+    cuts : tuple of (str, Cuts)
+        For each graph of operators, by name, the weights that are split.
+    """
+
+    team: int
+    cuts: tuple[tuple[str, Cuts], ...]
+
+    def of(self, graph: str) -> dict[str, int]:
+        """The weights of a layer with these operators that are split, and the axis of each."""
+        return dict(dict(self.cuts)[graph])

@@ -1,0 +1,115 @@
+"""Splits: the weights that teams of a size split, for every layer of a model; those that are worth searching.
+
+Equal layers are split alike, in all stages. For each graph of operators, each kind of device and each micro-batch size,
+the choices of signatures that no other one dominates in time, updates, parameters and saved bytes are worth searching.
+Layers that share weights split them alike.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from pipeplan.core.cluster import Cluster, DeviceKind, Link
+from pipeplan.core.model import Layer, LayerCost, Model
+from pipeplan.costs.layers import layer_costs
+from pipeplan.core.operators import Cuts, Split
+from pipeplan.costs.teams.problem import TeamProblem, combined
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.pareto import minimal
+from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.sharding import frontier
+
+WORTH = combined(("forward", "backward"), ("update",), ("parameters",), ("saved",))
+"""What choices are compared by."""
+
+
+@dataclass(frozen=True)
+class Teams:
+    """Teams of one size on a cluster, for a model and micro-batch sizes.
+
+    Attributes
+    ----------
+    model : Model
+    cluster : Cluster
+    team : int
+    sizes : tuple of int
+        Micro-batch sizes.
+    optimizer : str
+    extrapolate : bool
+        As in a job.
+    """
+
+    model: Model
+    cluster: Cluster
+    team: int
+    sizes: tuple[int, ...]
+    optimizer: str
+    extrapolate: bool
+
+    @cached_property
+    def links(self) -> Mapping[str, Link]:
+        """For each kind with enough devices in a node, the slowest link between the members of a team."""
+        found: dict[str, Link] = {}
+        for node in self.cluster.nodes:
+            for kind in set(node.kinds):
+                if node.kinds.count(kind) >= self.team:
+                    known = found.get(kind, node.link)
+                    found[kind] = max(known, node.link, key=lambda link: (link.occupancy(2**40), link.latency))
+        return found
+
+    def costs(self, kind: DeviceKind, size: int) -> tuple[LayerCost, ...]:
+        """Costs of the layers on one device."""
+        return layer_costs(self.model, kind, size, extrapolate=self.extrapolate, optimizer=self.optimizer)
+
+    def problem(self, layer: Layer, cost: LayerCost, kind: DeviceKind, size: int) -> TeamProblem:
+        """The choice of signatures for a layer with these costs on one device."""
+        peak = kind.peak.get(self.model.dtype)
+        known = peak is not None and kind.bandwidth is not None
+        rates = (kind.efficiency * (peak or 0), kind.efficiency * (kind.bandwidth or 0)) if known else None
+        graph, link = self.model.operators[layer.operators], self.links[kind.name]
+        return TeamProblem(graph, cost, layer.parameters, kind, rates, size, self.team, link)
+
+    def splits(self) -> Iterator[Split]:
+        """Yield the splits that are worth searching."""
+        firsts = {layer.operators: i for i, layer in reversed(list(enumerate(self.model.layers))) if layer.operators}
+        choices = [[(name, cuts) for cuts in self._worthwhile(i)] for name, i in firsts.items()]
+        for row in product(*choices):
+            split = Split(self.team, row)
+            if any(cuts for _, cuts in split.cuts) and self._agrees(split):
+                yield split
+
+    def _worthwhile(self, number: int) -> list[Cuts]:
+        """The cuts of a layer's weights that no other cuts dominate on every kind at every micro-batch size."""
+        layer = self.model.layers[number]
+        problems = [
+            self.problem(layer, self.costs(kind, size)[number], kind, size)
+            for kind in self.cluster.kinds.values()
+            if kind.name in self.links
+            for size in self.sizes
+        ]
+        found: dict[Cuts, None] = {}
+        for problem in problems:
+            points = frontier(problem.sharding().project(WORTH), Clock(Limits()))
+            found |= dict.fromkeys(problem.cuts(points.choice(p)) for p in range(len(points.points)))
+        rows = [[figure for problem in problems for figure in problem.figures(cuts)] for cuts in found]
+        kept = minimal(np.array(rows))
+        return [cuts for i, cuts in enumerate(found) if i in kept]
+
+    def _agrees(self, split: Split) -> bool:
+        """Whether layers that share weights split them alike."""
+        of = {layer.name: layer.operators for layer in self.model.layers}
+        for tie in self.model.ties:
+            axes = {self._shared_axes(of[name], split) for name in tie.layers}
+            if len(axes) > 1:
+                return False
+        return True
+
+    def _shared_axes(self, name: str, split: Split) -> tuple[int | None, ...]:
+        if not name:
+            return (None,)
+        cuts = split.of(name)
+        weights = (weight for each in self.model.operators[name].operators for weight in each.weights if weight.shared)
+        return tuple(cuts.get(weight.name) for weight in weights)
