@@ -1,0 +1,234 @@
+"""Elimination of operators one by one, from a graph with a table for every operator and edge.
+
+::
+
+    u ─── w ─── v   + (u, v)     tables of w: (w), (u, w), (w, v)      ──▶      u ═══ v      a new table (u, v): for
+                                 joined, then united over w's classes                        each pair, what w adds
+
+An operator of degree d leaves a table of its d neighbours. Leaves, series and parallel edges are the cases of degree 1
+and 2; the general case covers branches. The next operator is the one whose neighbours lack the fewest edges among each
+other (min-fill), then the one with the fewest pairs of points.
+
+A table is not bound to operators, and equal joins are done once. So equal blocks of a graph are eliminated once, and
+the operators between them pairwise, which doubles the number of blocks at each step.
+
+No join stores where its points come from. `unwind` finds this again for the one point that is asked for: it goes back
+through the joins, and looks for the signature and the points that give the point known.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from pipeplan_formulations.sharding.classes import classes
+from pipeplan_formulations.sharding.instance import Array, Choice, Sharding
+
+Table = TypeVar("Table")
+
+WIDEST = 2**24
+"""Largest number of cells that one elimination goes through."""
+
+
+class TooLargeError(Exception):
+    """The graph has too many entangled operators: a table would exceed `WIDEST` cells."""
+
+
+class Algebra(Protocol[Table]):
+    """Tables and their joins; see `scalars.Scalars`."""
+
+    def table(self, costs: Array) -> Table: ...
+
+    def classes(self, costs: Array, class_of: Array, count: int) -> Table: ...
+
+    def points(self, table: Table, cell: tuple[int, ...]) -> Array: ...
+
+    def slack(self, table: Table) -> Array: ...
+
+    def size(self, table: Table) -> float: ...
+
+    def shape(self, table: Table) -> tuple[int, ...]: ...
+
+    def combine(self, tables: Sequence[Table], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]) -> Table: ...
+
+    def split(
+        self, tables: Sequence[Table], cells: Sequence[Sequence[tuple[int, ...]]], target: Array
+    ) -> tuple[int, list[Array]]: ...
+
+
+class Factor(NamedTuple, Generic[Table]):
+    """A table over the classes of some operators, in ascending order."""
+
+    scope: tuple[int, ...]
+    table: Table
+
+
+class Step(NamedTuple):
+    """An elimination: the operator (−1 if none), the factors that were joined, the factor that came out."""
+
+    operator: int
+    sources: list[int]
+    result: int
+
+
+class Elimination(Generic[Table]):
+    """State of the elimination of a problem's operators.
+
+    Parameters
+    ----------
+    problem : Sharding
+    algebra : Algebra
+    keep : sequence of int
+        Operators that stay, with all their signatures.
+
+    Attributes
+    ----------
+    operators : set of int
+        Those that are neither eliminated nor kept.
+    """
+
+    def __init__(self, problem: Sharding, algebra: Algebra[Table], keep: Sequence[int] = ()) -> None:
+        self._problem, self._algebra, self._keep = problem, algebra, tuple(sorted(keep))
+        self._arrays: dict[tuple[object, ...], Array] = {}
+        self._tables: dict[tuple[object, ...], Table] = {}
+        self._factors: list[Factor[Table]] = []
+        self._steps: list[Step] = []
+        self.operators = set(range(len(problem.costs))) - {*keep}
+        self._at: list[set[int]] = [set() for _ in problem.costs]
+        self._live: set[int] = set()
+        self._class_of = self._classes()
+        self._load()
+        self._score = {v: self._priority(v) for v in self.operators}
+
+    def _one(self, costs: Array) -> Array:
+        """The same array for equal contents."""
+        return self._arrays.setdefault((costs.shape, costs.tobytes()), costs)
+
+    def _classes(self) -> list[Array]:
+        """Class of each signature of each operator; operators to keep have one class per signature."""
+        sides: list[list[Array]] = [[] for _ in self._problem.costs]
+        for u, v, costs in self._problem.edges:
+            sides[u].append(self._one(costs))
+            sides[v].append(self._one(costs.transpose(1, 0, 2)))
+        found: dict[tuple[int, ...], Array] = {}
+        class_of = []
+        for v, costs in enumerate(self._problem.costs):
+            own = self._one(costs)
+            key = (id(own), *map(id, sides[v]))
+            if v not in self._keep and key not in found:
+                found[key] = classes(own, sides[v])
+            class_of.append(np.arange(len(own)) if v in self._keep else found[key])
+        return class_of
+
+    def _load(self) -> None:
+        """Make the tables of all operators, then of all edges, by classes; factor v is that of operator v."""
+        counts = [max(1, int(own.max()) + 1) for own in self._class_of]
+        ones = [[int((own == c).argmax()) for c in range(count)] for own, count in zip(self._class_of, counts, strict=True)]
+        for v, costs in enumerate(self._problem.costs):
+            own, class_of, count = self._one(costs), self._class_of[v], counts[v]
+            key = (id(own), self._one(class_of).tobytes())
+            self._add((v,), key, lambda own=own, class_of=class_of, count=count: self._algebra.classes(own, class_of, count))  # type: ignore[misc]
+        for u, v, costs in self._problem.edges:
+            if u > v:
+                u, v, costs = v, u, costs.transpose(1, 0, 2)
+            own = self._one(np.ascontiguousarray(costs[np.ix_(ones[u], ones[v])]))
+            self._add((u, v), (id(own),), lambda own=own: self._algebra.table(own))  # type: ignore[misc]
+
+    def _add(self, scope: tuple[int, ...], key: tuple[object, ...], make: Callable[[], Table]) -> int:
+        """Add a factor, whose table is made unless an equal one is known; return its number."""
+        if key not in self._tables:
+            self._tables[key] = make()
+        number = len(self._factors)
+        self._factors.append(Factor(scope, self._tables[key]))
+        self._live.add(number)
+        for v in scope:
+            self._at[v].add(number)
+        return number
+
+    def _beside(self, v: int) -> set[int]:
+        """Operators that share a table with v."""
+        return {u for number in self._at[v] for u in self._factors[number].scope} - {v}
+
+    def _count(self, v: int) -> int:
+        """Number of classes of v."""
+        return self._algebra.shape(self._factors[v].table)[0]
+
+    def _priority(self, v: int) -> tuple[bool, int, float, int]:
+        """Rank among the operators to eliminate; the least one is next. First: True if its table is too large."""
+        beside = self._beside(v)
+        cells = math.prod(map(self._count, (v, *beside)))
+        fill = sum(not self._at[a] & self._at[b] for a, b in combinations(beside, 2))
+        work = cells * math.prod(self._algebra.size(self._factors[number].table) for number in self._at[v])
+        return cells > WIDEST, fill, work, v
+
+    def run(self, degree: int | None = None) -> None:
+        """Eliminate all operators, or those of at most this degree, as long as there are any.
+
+        Raises
+        ------
+        TooLargeError
+            Before a table would exceed `WIDEST`.
+        """
+        while ranks := [
+            rank for v, rank in self._score.items() if degree is None or (len(self._beside(v)) <= degree and not rank[0])
+        ]:
+            large, *_, v = min(ranks)
+            if large:
+                raise TooLargeError
+            beside = self._beside(v)
+            self._join(v, tuple(sorted(beside)), sorted(self._at[v]))
+            self.operators.remove(v)
+            del self._score[v]
+            touched = beside.union(*map(self._beside, beside)) & self.operators
+            self._score.update({u: self._priority(u) for u in touched})
+
+    def result(self) -> Table:
+        """Table over the operators to keep, once all others are eliminated."""
+        self._join(-1, self._keep, sorted(self._live))
+        return self._factors[-1].table
+
+    def _join(self, operator: int, scope: tuple[int, ...], sources: list[int]) -> None:
+        """Replace the factors by their join without the operator; if it is −1, by their plain join."""
+        axis = {v: i for i, v in enumerate((*scope, operator))}
+        tables = [self._factors[number].table for number in sources]
+        axes = [tuple(axis[v] for v in self._factors[number].scope) for number in sources]
+        shape = (*map(self._count, scope), 1 if operator < 0 else self._count(operator))
+        for number in sources:
+            self._live.remove(number)
+            for v in self._factors[number].scope:
+                self._at[v].remove(number)
+        key = (*map(id, tables), *axes, shape)
+        result = self._add(scope, key, lambda: self._algebra.combine(tables, axes, shape))
+        self._steps.append(Step(operator, sources, result))
+
+    @property
+    def live(self) -> dict[int, Factor[Table]]:
+        """Factors that are left, by number."""
+        return {number: self._factors[number] for number in sorted(self._live)}
+
+    def unwind(self, class_of: Mapping[int, int], points: Mapping[int, Array]) -> Choice:
+        """Signature of every operator.
+
+        Parameters
+        ----------
+        class_of : mapping
+            Class of each operator that is left.
+        points : mapping
+            For each factor in `live`, its point that is part of the solution.
+        """
+        chosen, part = dict(class_of), dict(points)
+        for operator, sources, result in reversed(self._steps):
+            scopes = [self._factors[number].scope for number in sources]
+            options = range(1 if operator < 0 else self._count(operator))
+            cells = [[tuple(k if v == operator else chosen[v] for v in scope) for scope in scopes] for k in options]
+            tables = [self._factors[number].table for number in sources]
+            k, own = self._algebra.split(tables, cells, part[result])
+            part.update(zip(sources, own, strict=True))
+            if operator >= 0:
+                chosen[operator] = k
+        return tuple(
+            int(np.flatnonzero((self._class_of[v] == chosen[v]) & (costs == part[v]).all(axis=1))[0])
+            for v, costs in enumerate(self._problem.costs)
+        )
