@@ -137,21 +137,19 @@ class _Operators:
         """Tokens, positions and segments, and BERT's norm."""
         shape, e, h = self.shape, self.e, self.shape.hidden
         size = e * shape.tokens * h
-        tables = {"tokens": shape.vocabulary, "positions": shape.positions, "segments": shape.segments}
-        weights = tuple(
-            Weight(f"{name}.weight", ("vocabulary" if name == "tokens" else "row", "feature"), e * rows * h,
-                   shared=shape.tied and name == "tokens")
-            for name, rows in tables.items()
-            if rows
-        )  # fmt: skip
-        loops = {"feature": h} | ({} if len(weights) > 1 else {"vocabulary": shape.vocabulary})
-        kept = not shape.transform
+        axes, tokens = ("token", "feature"), shape.vocabulary
+        learned = {"positions": shape.positions, "segments": shape.segments}
+        others = tuple(Weight(f"{name}.weight", ("row", "feature"), e * n * h) for name, n in learned.items() if n)
         self._add(
-            "lookup", "embedding", loops, {INPUT: ("token",)}, ("token", "feature"), size, kept=kept, weights=weights,
-            weight_gradient_flops=shape.tokens * h,
+            "lookup", "embedding", {"feature": h, "vocabulary": tokens}, {INPUT: ("token",)}, axes, size,
+            kept=not (others or shape.transform), weight_gradient_flops=shape.tokens * h,
+            weights=(Weight("tokens.weight", ("vocabulary", "feature"), e * tokens * h, shape.tied),),
         )  # fmt: skip
+        if others:
+            kept = not shape.transform
+            self._add("places", "embedding", {"feature": h}, {"lookup": axes}, axes, size, kept=kept, weights=others)
         if shape.transform:
-            self._norm("norm", "lookup")
+            self._norm("norm", "places")
         return OperatorGraph(tuple(self.rows))
 
     def block(self) -> OperatorGraph:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Overlap, StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective, Recompute
-from pipeplan.core.operators import Split
 from pipeplan.core.model import Model
+from pipeplan.core.operators import Split
 from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan.costs import collectives
 from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights

@@ -12,9 +12,10 @@ roofline of each, and a split operator takes less by its own roofline. What a ki
 layer (`DeviceKind.overhead`) stays.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,8 @@ from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.sharding import Edge, Sharding, frontier
 
+PARTS = 1024
+"""Updates and bytes are compared in these parts of a layer's."""
 COORDINATES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "parameters", "saved")
 """What the coordinates of a problem are: nanoseconds of the five passes, bytes that stay, bytes per micro-batch."""
 PASSES = ("forward", "input_gradient", "weight_gradient")
@@ -99,10 +102,10 @@ class TeamProblem:
         names += [each.name for each in self.graph.operators]
         return tuple((name, layouts(self.graph, self.team, name)) for name in names)
 
-    def sharding(self, cuts: Cuts | None = None) -> Sharding:
-        """The problem. With ``cuts``, signatures that split weights otherwise are left out."""
+    def sharding(self, fixed: Mapping[str, int | None]) -> Sharding:
+        """The problem without the signatures that split weights along other axes than ``fixed`` has, None for whole."""
         operators = self.graph.operators
-        costs = [self._operator(each, loops, cuts) for each, loops in zip(operators, self.loops, strict=True)]
+        costs = [self._operator(each, loops, fixed) for each, loops in zip(operators, self.loops, strict=True)]
         costs += [self._tensor(name, rows) for name, rows in self.tensors]
         return Sharding(tuple(costs), tuple(self._edges()))
 
@@ -128,16 +131,26 @@ class TeamProblem:
         )
 
     def figures(self, cuts: Cuts) -> tuple[int, int, int, int]:
-        """Nanoseconds of a micro-batch and of the update, bytes of parameters and per micro-batch, with these cuts."""
+        """Nanoseconds of a micro-batch; `PARTS` of the layer's update, parameters and saved bytes, with these cuts."""
         of = self._fastest(cuts)
-        return of["forward"] + of["backward"], of["update"], of["parameters"], of["saved"]
+        wholes = {"update": self.cost.update, "parameters": self.parameters, "saved": self.cost.saved}
+        update, parameters, saved = (round(PARTS * of[name] / max(whole, 1)) for name, whole in wholes.items())
+        return of["forward"] + of["backward"], update, parameters, saved
 
     def _fastest(self, cuts: Cuts) -> dict[str, int]:
-        problem = self.sharding(cuts)
+        axes = dict(cuts)
+        problem = self.sharding({weight.name: axes.get(weight.name) for weight in self.graph.weights})
         points = frontier(problem.project(FASTEST), Clock(Limits()))
         costs = problem.evaluate(points.choice(0))
         assert costs is not None
         return dict(zip(COORDINATES, costs, strict=True))
+
+    @property
+    def shared_axes(self) -> Iterator[dict[str, int | None]]:
+        """The choices of axes of the weights that the layer shares with others."""
+        weights = [weight for weight in self.graph.weights if weight.shared]
+        for axes in product(*((None, *range(len(weight.loops))) for weight in weights)):
+            yield {weight.name: axis for weight, axis in zip(weights, axes, strict=True)}
 
     def _constant(self, name: str) -> int:
         """Nanoseconds of a pass that do not depend on how it is split."""
@@ -173,20 +186,15 @@ class TeamProblem:
             return self.graph.input
         return next(each.output for each in self.graph.operators if each.name == name)
 
-    def _operator(self, operator: Operator, loops: tuple[str, ...], cuts: Cuts | None) -> NDArray[np.int64]:
-        return np.array(
-            [
-                self._signature(operator, loop)
-                if cuts is None or cuts_of(operator, loop).items() == self._own(operator, cuts).items()
-                else [UNLIMITED] * len(COORDINATES)
-                for loop in loops
-            ],
-            np.int64,
-        )
-
-    def _own(self, operator: Operator, cuts: Cuts) -> dict[str, int]:
-        names = {weight.name for weight in operator.weights}
-        return {name: axis for name, axis in cuts if name in names}
+    def _operator(
+        self, operator: Operator, loops: tuple[str, ...], fixed: Mapping[str, int | None]
+    ) -> NDArray[np.int64]:
+        rows = []
+        for loop in loops:
+            cuts = cuts_of(operator, loop)
+            fits = all(fixed.get(each.name, cuts.get(each.name)) == cuts.get(each.name) for each in operator.weights)
+            rows.append(self._signature(operator, loop) if fits else [UNLIMITED] * len(COORDINATES))
+        return np.array(rows, np.int64)
 
     def _signature(self, operator: Operator, loop: str) -> list[int]:
         passes = [

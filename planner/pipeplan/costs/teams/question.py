@@ -13,7 +13,7 @@ from pipeplan.costs.teams.splits import Teams
 
 
 def team_questions(model: Model, cluster: Cluster, job: Job, team: int) -> Iterator[tuple[Split, Model, Cluster, Job]]:
-    """Yield the splits over teams of a size that are worth searching, each with the question in which teams are devices.
+    """Yield the splits over teams of a size that are worth searching, each with its question: teams are devices there.
 
     Raises
     ------
@@ -46,15 +46,17 @@ def _require_teams(model: Model, cluster: Cluster, job: Job, team: int) -> None:
     """Refuse what teams of several devices exclude."""
     if not model.operators:
         raise InputError(
-            f"teams of {team}: the operators of {model.name!r} are not known, so nothing can be split; profile the model "
-            "again, or ask for teams of 1"
+            f"teams of {team}: the operators of {model.name!r} are not known, so nothing can be split; profile "
+            "it again, or ask for teams of 1"
         )
     if job.zero and min(job.zero) >= SHARDED:
         raise InputError(f"teams of {team} run at levels 0 and 1 of ZeRO (zero), and the job names others only")
     if not job.objective.simulated:
         raise InputError(f"teams of {team} are planned for the time of steps; ask for the objective 'step' or 'period'")
     if job.intra_layer:
-        raise InputError(f"teams of {team} split layers between their devices, and intra_layer between stages; drop one")
+        raise InputError(
+            f"teams of {team} split layers between their devices, and intra_layer between stages; drop one"
+        )
     named = [where for _, where in job.pin if where not in cluster.kinds]
     if named:
         raise InputError(f"teams of {team}: a layer is pinned to {named[0]!r}, one device; pin it to a kind")
@@ -75,7 +77,7 @@ def team_cluster(cluster: Cluster, team: int) -> Cluster:
         nodes.append(Node(tuple(kinds), node.link))
     nodes = [node for node in nodes if node.kinds]
     used = {kind for node in nodes for kind in node.kinds}
-    kinds = {
+    own = {
         name: replace(kind, speed=1.0, timed_as=None, price=None if kind.price is None else kind.price * team)
         for name, kind in cluster.kinds.items()
         if name in used
@@ -83,7 +85,7 @@ def team_cluster(cluster: Cluster, team: int) -> Cluster:
     network = cluster.network
     if network is not None and network.bandwidth is not None:
         network = replace(network, bandwidth=max(network.bandwidth // team, 1))
-    return Cluster(cluster.name, kinds, tuple(nodes), network, cluster.overlap, cluster.notes)
+    return Cluster(cluster.name, own, tuple(nodes), network, cluster.overlap, cluster.notes)
 
 
 def team_model(teams: Teams, split: Split) -> Model:

@@ -14,8 +14,8 @@ import numpy as np
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import Layer, LayerCost, Model
-from pipeplan.costs.layers import layer_costs
 from pipeplan.core.operators import Cuts, Split
+from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.teams.problem import TeamProblem, combined
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.pareto import minimal
@@ -90,13 +90,16 @@ class Teams:
             if kind.name in self.links
             for size in self.sizes
         ]
-        found: dict[Cuts, None] = {}
-        for problem in problems:
-            points = frontier(problem.sharding().project(WORTH), Clock(Limits()))
-            found |= dict.fromkeys(problem.cuts(points.choice(p)) for p in range(len(points.points)))
-        rows = [[figure for problem in problems for figure in problem.figures(cuts)] for cuts in found]
-        kept = minimal(np.array(rows))
-        return [cuts for i, cuts in enumerate(found) if i in kept]
+        kept = []
+        for fixed in problems[0].shared_axes:
+            found: dict[Cuts, None] = {}
+            for problem in problems:
+                points = frontier(problem.sharding(fixed).project(WORTH), Clock(Limits()))
+                found |= dict.fromkeys(problem.cuts(points.choice(p)) for p in range(len(points.points)))
+            rows = [[figure for problem in problems for figure in problem.figures(cuts)] for cuts in found]
+            undominated = minimal(np.array(rows)) if rows else ()
+            kept += [cuts for i, cuts in enumerate(found) if i in undominated]
+        return kept
 
     def _agrees(self, split: Split) -> bool:
         """Whether layers that share weights split them alike."""

@@ -19,8 +19,8 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, Any
 
-from pipeplan.costs.chain import Boundaries
 from pipeplan.core.operators import Split
+from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.local_search.pool import LocalSearch
 from pipeplan.search.space.in_flight import FREE, free_family

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
-from pipeplan.costs.chain import Boundaries
 from pipeplan.core.operators import Split
+from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate, follows_recurrence, least_value
 from pipeplan.search.local_search.moves import Moves, Placement
 from pipeplan.search.space.candidates import Candidate

@@ -94,7 +94,7 @@ class Spaces:
 
     @property
     def lowest(self) -> Space:
-        """The first space, of the lowest level: of all that depends neither on levels nor on teams, it stands for all."""
+        """The first space, of the lowest level: of all that depends neither on levels nor on teams, it will do."""
         return next(iter(self))
 
     def __getitem__(self, level: int) -> Space:
