@@ -154,10 +154,13 @@ class Split:
         Devices of a team.
     cuts : tuple of (str, Cuts)
         For each graph of operators, by name, the weights that are split.
+    number : int
+        Its place among the splits over teams of this size.
     """
 
     team: int
     cuts: tuple[tuple[str, Cuts], ...]
+    number: int = 0
 
     def of(self, graph: str) -> dict[str, int]:
         """The weights of a layer with these operators that are split, and the axis of each."""

@@ -167,9 +167,9 @@ class TeamProblem:
         if name == "backward":
             return self._estimate(operator, loop, "input_gradient") + self._estimate(operator, loop, "weight_gradient")
         share = self.team if loop else 1
-        flops = getattr(operator, f"{name}_flops") * self.micro_batch
+        flops = int(getattr(operator, f"{name}_flops")) * self.micro_batch
         if self.rates is None:
-            return int(flops * 1000 // share)
+            return flops * 1000 // share
         if name == "weight_gradient" and not operator.weights:
             return 0
         peak, bandwidth = self.rates

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Node
 from pipeplan.core.errors import InputError
@@ -12,8 +13,17 @@ from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.teams.splits import Teams
 
 
-def team_questions(model: Model, cluster: Cluster, job: Job, team: int) -> Iterator[tuple[Split, Model, Cluster, Job]]:
-    """Yield the splits over teams of a size that are worth searching, each with its question: teams are devices there.
+class TeamQuestion(NamedTuple):
+    """A question in which teams are devices, for one split."""
+
+    split: Split
+    model: Model
+    cluster: Cluster
+    job: Job
+
+
+def team_questions(model: Model, cluster: Cluster, job: Job, team: int) -> Iterator[TeamQuestion]:
+    """Yield the question of each split over teams of a size that is worth searching.
 
     Raises
     ------
@@ -37,7 +47,7 @@ def team_questions(model: Model, cluster: Cluster, job: Job, team: int) -> Itera
     found = False
     for split in teams.splits():
         found = True
-        yield split, team_model(teams, split), team_cluster(cluster, team), own
+        yield TeamQuestion(split, team_model(teams, split), team_cluster(cluster, team), own)
     if not found:
         raise InputError(f"teams of {team}: no operator of {model.name!r} can be split over them")
 

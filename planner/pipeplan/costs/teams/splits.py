@@ -76,9 +76,11 @@ class Teams:
         """Yield the splits that are worth searching."""
         firsts = {layer.operators: i for i, layer in reversed(list(enumerate(self.model.layers))) if layer.operators}
         choices = [[(name, cuts) for cuts in self._worthwhile(i)] for name, i in firsts.items()]
+        number = 0
         for row in product(*choices):
-            split = Split(self.team, row)
+            split = Split(self.team, row, number)
             if any(cuts for _, cuts in split.cuts) and self._agrees(split):
+                number += 1
                 yield split
 
     def _worthwhile(self, number: int) -> list[Cuts]:

@@ -13,7 +13,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job, Objective, Order
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Split
-from pipeplan.core.wording import counted, some
+from pipeplan.core.wording import counted, some, team_suffix, zero_suffix
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.pricing import Prices
@@ -99,6 +99,12 @@ class Space:
         self._lower_bounds: dict[int, LowerBounds] = {}
         for count in job.micro_batches:
             self._check_micro_batches(count, kinds)
+
+    @property
+    def suffix(self) -> str:
+        """The level of ZeRO and the teams, behind the name of a part: ``', ZeRO-1, teams of 8 (way 2)'``."""
+        way = "" if self.split is None else f"{team_suffix(self.split.team)} (way {self.split.number + 1})"
+        return f"{zero_suffix(self.job.level)}{way}"
 
     @property
     def impossible(self) -> str | None:

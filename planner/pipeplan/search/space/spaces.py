@@ -52,14 +52,13 @@ class Spaces:
     def __init__(self, model: Model, cluster: Cluster, job: Job, split: Split | None = None) -> None:
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._spaces: dict[int, Space] = {}
+        self.teams: dict[Split, Spaces] = {}
         if not job.teams or 1 in job.teams:
             self._open_levels()
-        self.teams = {
-            own: Spaces(model, cluster, job, own)
-            for team in job.teams
-            if team > 1
-            for own, model, cluster, job in team_questions(self.model, self.cluster, self.job, team)
-        }
+        for team in job.teams:
+            if team > 1:
+                for own in team_questions(model, cluster, job, team):
+                    self.teams[own.split] = Spaces(own.model, own.cluster, own.job, own.split)
 
     def _open_levels(self) -> None:
         job, named = self.job, self.job.zero or (0,)
