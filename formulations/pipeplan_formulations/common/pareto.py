@@ -53,6 +53,8 @@ def front(points: Array) -> Array:
     As it need not say which of equal points it keeps, two columns are sorted fast, by the first one only. What that
     leaves is sorted again, by both.
     """
+    if len(points) < 2:
+        return points
     if points.shape[1] > 2:
         return points[minimal(points)]
     points = points[np.argsort(points[:, 0])]

@@ -12,9 +12,11 @@ of the operator that is eliminated, then dominance. Most of these pairs need not
 *guards* dominates that least point. The guards of a cell are points of the result: the optima for some weights.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,16 +113,21 @@ class Sets:
         self, tables: Sequence[SetTable], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
     ) -> SetTable:
         """Join the tables over all cells of ``shape``, then unite the sets along its last axis; see `Scalars`."""
-        parts = sorted(zip(tables, axes, strict=True), key=lambda part: len(part[0].points), reverse=True)
-        parts = parts or [(self._unit, ())]
+        parts = list(zip(tables, axes, strict=True))
+
+        def points(pair: tuple[int, int]) -> float:
+            """Expected number of points of the join of two parts."""
+            (first, one), (second, two) = (parts[i] for i in pair)
+            return math.prod(shape[axis] for axis in {*one, *two}) * self.size(first) * self.size(second)
+
         while len(parts) > 2:
-            (first, one), (second, two) = parts.pop(), parts.pop()
+            i, j = min(combinations(range(len(parts)), 2), key=points)
+            (second, two), (first, one) = parts.pop(j), parts.pop(i)
             scope = tuple(sorted({*one, *two}))
-            place = {axis: i for i, axis in enumerate(scope)}
-            own = [tuple(place[axis] for axis in part) for part in (one, two)]
+            own = [tuple(map(scope.index, part)) for part in (one, two)]
             parts.append((self._join(first, second, own, (*(shape[axis] for axis in scope), 1)), scope))
-        (first, one), (second, two) = parts if len(parts) == 2 else (parts[0], (self._unit, ()))
-        return self._join(first, second, [one, two], shape)
+        parts += [(self._unit, ())] * (2 - len(parts))
+        return self._join(parts[0][0], parts[1][0], [part[1] for part in parts], shape)
 
     def split(
         self, tables: Sequence[SetTable], cells: Sequence[Sequence[tuple[int, ...]]], target: Array
