@@ -1,12 +1,13 @@
 """Operator sharding of transformer layers: frontiers, and back ends for the least time.
 
-A layer has matrices qkv, proj, fc1 and fc2, attention, an activation function, and two sums on the residual stream. Each
-axis of the mesh splits a matrix along the batch with the weights whole (M) or sharded (Z), along the columns (N) or
-along the rows (K); other operators along the batch, along the features, or, on the stream, not at all. Collectives are
-rings with the latency and bandwidth of their axis.
+A layer has matrices qkv, proj, fc1 and fc2, attention, an activation function, and two sums on the residual stream.
+Each axis of the mesh splits a matrix along the batch with the weights whole (M) or sharded (Z), along the columns (N)
+or along the rows (K). It splits other operators along the batch, along the features or, except attention, not at all.
+Collectives are rings with the latency and bandwidth of their axis. Times are processor seconds.
 
-``-- frontier [LAYERSxMESH ...]``: frontiers of (time, memory); ``-- block [MESH ...]``: of one layer in five
-coordinates; ``-- least [LAYERSxMESH ...] [time=SECONDS]``: least time by each back end. A mesh is ``4.4.4``.
+``-- frontier [LAYERSxMESH ...]``: frontiers of (time, memory), exact and with sets of at most 64 points. ``-- block
+[MESH ...]``: of one layer in five coordinates. ``-- least [LAYERSxMESH ...] [time=SECONDS]``: least time by each back
+end. A mesh is ``4.4.4``.
 """
 
 import statistics
@@ -20,8 +21,19 @@ import numpy as np
 
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
-from pipeplan_formulations.sharding import Block, Sharding, frontier
-from pipeplan_formulations.sharding.instance import Array, Edge
+from pipeplan_formulations.sharding import (
+    BACKENDS,
+    Block,
+    Cap,
+    Edge,
+    Sharding,
+    WeightedSharding,
+    descent,
+    frontier,
+    solve,
+)
+from pipeplan_formulations.sharding.bounds import open_bracket
+from pipeplan_formulations.sharding.instance import Array
 
 HIDDEN, TOKENS, ITEM = 4096, 2**18, 2
 """Width of the model, tokens of a step, bytes of a number."""
@@ -95,7 +107,12 @@ class Mesh:
         costs = []
         for word in words:
             held = ITEM * TOKENS * rows * self.share(tuple(MATRIX[w][0] for w in word))
-            weights = ITEM * rows * columns * float(np.prod([1 / n for n, w in zip(self.sizes, word, strict=True) if w in "NK"]))
+            weights = (
+                ITEM
+                * rows
+                * columns
+                * float(np.prod([1 / n for n, w in zip(self.sizes, word, strict=True) if w in "NK"]))
+            )
             forward = 2e9 * TOKENS * rows * columns / self.team / SPEED
             backward, once, stay, gathered = 2 * forward, 0.0, weights, 0.0
             for axis, w in enumerate(word):
@@ -107,8 +124,10 @@ class Mesh:
                 elif w == "M":
                     once += self.ring(axis, 2, stay)
             costs.append([forward, backward, once, stay * (1 + STATE / ITEM), held, gathered])
-        layouts = [[tuple(table[w][i] for w in word) for word in words] for table in (MATRIX, BACK) for i in (0, 1)]
-        return Operator(*layouts, np.array(costs).round().astype(np.int64))
+        inputs, outputs, needs, makes = (
+            [tuple(table[w][i] for w in word) for word in words] for table in (MATRIX, BACK) for i in (0, 1)
+        )
+        return Operator(inputs, outputs, needs, makes, np.array(costs).round().astype(np.int64))
 
     def other(self, kinds: str, keeps: float, operations: float) -> Operator:
         """Operator without parameters that works in any of some layouts, and keeps so many numbers per token."""
@@ -157,20 +176,79 @@ def layer(mesh: Mesh) -> Block:
 
 
 def main() -> None:
-    began = time.perf_counter()
-    mesh = Mesh(tuple(map(int, sys.argv[1].split("."))))
-    block = layer(mesh)
-    print("generated", time.perf_counter() - began)
-    if sys.argv[2] == "block":
-        problem = block.problem.project(np.eye(5, dtype=np.int64), maxima=False)
-    else:
-        problem = block.repeated(int(sys.argv[2])).project(TIME_MEMORY, maxima=False)
-    began = time.perf_counter()
-    found = frontier(problem, Clock(Limits(600)))
-    print(len(found.points), time.perf_counter() - began)
-    print(found.points[[0, -1]])
-    began = time.perf_counter()
-    print(problem.evaluate(found.choice(0)), time.perf_counter() - began)
+    """Print the tables."""
+    words = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
+    options = dict(word.split("=") for word in words if "=" in word)
+    asked = [word for word in words if "=" not in word]
+    for name, (show, rows) in {
+        "frontier": (_frontier, ("4x4.4.4", "12x4.4.4", "24x4.4.4")),
+        "block": (_block, ("8", "2.4", "2.2.2")),
+        "least": (_least, ("4x4.4.4", "12x4.4.4", "24x4.4.4")),
+    }.items():
+        if not asked or asked[0] == name:
+            for row in asked[1:] or rows:
+                show(row, float(options.get("time", 30)))
+
+
+def _stack(row: str) -> Sharding:
+    """Layers of ``24x4.4.4``, with (time, memory) as costs."""
+    layers, sizes = row.split("x")
+    return layer(Mesh(list(map(int, sizes.split("."))))).repeated(int(layers)).project(TIME_MEMORY, maxima=False)
+
+
+def _frontier(row: str, seconds: float) -> None:
+    """Print size and time of the frontier of (time, memory), exact and thinned, and its ends."""
+    problem = _stack(row)
+    for most in (None, 64):
+        began = time.process_time()
+        found = frontier(problem, Clock(Limits(20 * seconds)), most)
+        took = time.process_time() - began
+        ends = " … ".join(f"{a / 1e6:,.1f} ms {b / 2**30:.2f} GiB" for a, b in found.points[[0, -1]].tolist())
+        began = time.process_time()
+        found.choice(0)
+        print(f"frontier {row:10} {len(problem.costs):4} operators, {len(problem.edges)} edges: {len(found.points):5} "
+              f"points in {took:6.2f} s, a choice in {time.process_time() - began:.2f} s; {ends}; "
+              f"slack {found.slack[0] / 1e6:.1f} ms {found.slack[1] / 2**30:.2f} GiB", flush=True)  # fmt: skip
+
+
+def _block(row: str, seconds: float) -> None:
+    """Print size and time of one layer's frontier in five coordinates, and with a known in-flight count."""
+    problem = layer(Mesh(list(map(int, row.split("."))))).problem
+    five = np.eye(5, dtype=np.int64)
+    known = np.array([[1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 4]])
+    for name, matrix, workspace in (("five", five, False), ("five, workspace", five, True), ("k = 4", known, False)):
+        began = time.process_time()
+        found = frontier(problem.project(matrix, workspace), Clock(Limits(20 * seconds)))
+        print(
+            f"block {row:6} {name:16} {len(found.points):6} points in {time.process_time() - began:6.2f} s", flush=True
+        )
+
+
+def _least(row: str, seconds: float) -> None:
+    """Print the least time, without and with a cap on memory, by each back end; gaps of descents to it."""
+    problem = _stack(row)
+    free = solve(problem, (1, 0), (), Limits(seconds))
+    assert free.solution is not None
+    costs = problem.evaluate(free.solution)
+    assert costs is not None
+    for share in (1.0, 0.75):
+        caps = (Cap((0, 1), round(share * costs[1])),)
+        best = 0
+        for backend in BACKENDS:
+            began = time.process_time()
+            report = solve(problem, (1, 0), caps, Limits(seconds), backend=backend)
+            best = best or report.objective or 0
+            value = "none" if report.objective is None else f"{report.objective / 1e6:,.1f} ms"
+            print(f"least {row:10} memory {share:4.0%} {report.backend:8} {value:>11}, bound {report.bound / 1e6:9,.1f} ms, "
+                  f"{report.status:10} {time.process_time() - began:6.2f} s", flush=True)  # fmt: skip
+        question = WeightedSharding(problem, (1, 0), caps)
+        gaps = []
+        for seed in range(30):
+            bracket = open_bracket(question, Limits(seconds, seed=seed), None, None)
+            descent.search(question, bracket, 1)
+            gaps.append(bracket.value / best - 1 if bracket.value else np.inf)
+        print(f"least {row:10} memory {share:4.0%} 30 descents: median gap {statistics.median(gaps):.1%}, "
+              f"worst {max(gaps):.1%}", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

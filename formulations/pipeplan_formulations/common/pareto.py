@@ -47,8 +47,8 @@ def _below(lower: Array, upper: Array) -> NDArray[np.bool_]:
     return below
 
 
-def front(points: Array) -> Array:
-    """The distinct points that no other point dominates, in lexicographic order.
+def front(points: Array, check: Callable[[], None] = lambda: None) -> Array:
+    """The distinct points that no other point dominates, in lexicographic order; for ``check`` see `minimal`.
 
     As it need not say which of equal points it keeps, two columns are sorted fast, by the first one only. What that
     leaves is sorted again, by both.
@@ -56,7 +56,7 @@ def front(points: Array) -> Array:
     if len(points) < 2:
         return points
     if points.shape[1] > 2:
-        return points[minimal(points)]
+        return points[minimal(points, check)]
     points = points[np.argsort(points[:, 0])]
     points = points[_falls(points[:, -1])]
     points = points[np.lexsort(points.T[::-1])]

@@ -1,7 +1,5 @@
 """Lower bound without a solver, and the start of every back end."""
 
-import numpy as np
-
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.report import Limits, Progress
 from pipeplan_formulations.common.sentinels import UNLIMITED

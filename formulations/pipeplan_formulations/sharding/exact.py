@@ -35,7 +35,7 @@ from pipeplan_formulations.sharding.instance import (
     WeightedSharding,
     possible,
 )
-from pipeplan_formulations.sharding.scalars import Scalars
+from pipeplan_formulations.sharding.scalars import Scalars, ScalarTable
 
 NAME = "exact"
 STARTS = 3
@@ -100,12 +100,13 @@ def _settle(bracket: Bracket[Choice], found: Frontier, shift: int = 0) -> None:
     if len(found.points):
         bracket.offer(found.choice(0))
         bracket.raise_low(int(found.points[0, 0]) + shift)
+    elif bracket.best is None:
+        bracket.impossible = True
     else:  # nothing is better than the incumbent
-        bracket.impossible = bracket.best is None
         bracket.raise_low(bracket.ceiling)
 
 
-def _by_core(elimination: Elimination[Array], bracket: Bracket[Choice]) -> Stop:
+def _by_core(elimination: Elimination[ScalarTable], bracket: Bracket[Choice]) -> Stop:
     """Let CP-SAT solve what is left, without caps: tables of single operators, of pairs, and constants."""
     left = sorted(elimination.operators)
     number = {v: i for i, v in enumerate(left)}
@@ -113,12 +114,15 @@ def _by_core(elimination: Elimination[Array], bracket: Bracket[Choice]) -> Stop:
     edges, constant = [], 0
     for scope, table in elimination.live.values():
         if len(scope) == 2:
-            edges.append(Edge(number[scope[0]], number[scope[1]], _marked(table)))
+            edges.append(Edge(number[scope[0]], number[scope[1]], _marked(table.values)))
         elif scope:
             [v] = scope
-            costs[v] = np.minimum(costs.get(v, 0) + table, LARGEST)
+            costs[v] = np.minimum(costs.get(v, 0) + table.values, LARGEST)
         else:
-            constant += int(table)
+            constant += int(table.values)
+    if constant >= LARGEST:
+        bracket.impossible = True
+        return Stop.OPTIMALITY
     core = WeightedSharding(Sharding(tuple(_marked(costs[v]) for v in left), tuple(edges)), (1,))
     report = ByRows(CPSAT).solve(
         core,
@@ -126,12 +130,11 @@ def _by_core(elimination: Elimination[Array], bracket: Bracket[Choice]) -> Stop:
         on_progress=lambda _, bound: bracket.raise_low(constant + bound),
     )
     if report.solution is None:
-        bracket.impossible = report.status is Status.INFEASIBLE and bracket.best is None
+        bracket.impossible = report.status is Status.INFEASIBLE
         return report.stop
     class_of = dict(zip(left, report.solution, strict=True))
     points = {
-        factor: np.array([table[tuple(class_of[v] for v in scope)]])
-        for factor, (scope, table) in elimination.live.items()
+        factor: table.at(tuple(class_of[v] for v in scope))[0] for factor, (scope, table) in elimination.live.items()
     }
     bracket.offer(elimination.unwind(class_of, points))
     bracket.raise_low(constant + report.bound)

@@ -28,7 +28,7 @@ class ShardingModel(LinearModel):
 
     def read(self, values: list[float]) -> Choice:
         """Choice at a point of the model."""
-        return tuple(max(own, key=lambda k: values[own[k]]) for own in self.chosen)  # noqa: B023
+        return tuple(max(own, key=lambda k: values[own[k]]) for own in self.chosen)
 
     def point(self, choice: Choice, objective: int) -> list[int]:
         """A value for each variable: the point of a choice that is possible."""
@@ -97,7 +97,8 @@ def _caps(model: ShardingModel) -> None:
         for d in range(problem.sums, problem.coordinates):
             if weights[d]:
                 parts = [
-                    Expression(dict(zip(own.tolist(), table[:, d].tolist(), strict=True))) for own, table in model.parts()
+                    Expression(dict(zip(own.tolist(), table[:, d].tolist(), strict=True)))
+                    for own, table in model.parts()
                 ]
                 total += weights[d] * model.largest(parts)
         model.at_least(-total, -limit)

@@ -55,6 +55,16 @@ class SetTable:
         """Number of points of each cell."""
         return np.diff(self.starts)
 
+    @property
+    def size(self) -> float:
+        """Mean number of points of a cell, where there is no point a little more than 0."""
+        return max(1, len(self.points)) / len(self.counts)
+
+    def at(self, cell: tuple[int, ...]) -> Array:
+        """The points of a cell, of shape (P, D)."""
+        number = int(np.ravel_multi_index(cell, self.shape)) if cell else 0
+        return self.points[self.starts[number] : self.starts[number + 1]]
+
 
 class Sets:
     """Joins of tables of Pareto sets.
@@ -67,12 +77,14 @@ class Sets:
     caps : sequence of Cap
         Points that exceed one of them are dropped.
     most : int, optional
-        Longer sets are thinned to this length.
+        Longer sets are thinned to this length. Not with caps: what is kept in place of a point may exceed one.
     """
 
     def __init__(
         self, clock: Clock, coordinates: int, maxima: int, caps: Sequence[Cap] = (), most: int | None = None
     ) -> None:
+        if most is not None and (most < 1 or caps):
+            raise ValueError(f"sets are to be thinned to {most}: at least 1 is needed, and no caps")
         self._clock, self._sums, self._most = clock, coordinates - maxima, most
         self._caps = np.array([cap.weights for cap in caps], np.int64).reshape(len(caps), coordinates).T
         self._limits = np.array([cap.limit for cap in caps], np.int64)
@@ -92,33 +104,14 @@ class Sets:
         sets = [front(costs[(class_of == c) & possible(costs)]) for c in range(count)]
         return self._of((count,), sets, self._nothing)
 
-    def points(self, table: SetTable, cell: tuple[int, ...]) -> Array:
-        """The points of a cell, of shape (P, D)."""
-        number = int(np.ravel_multi_index(cell, table.shape)) if cell else 0
-        return table.points[table.starts[number] : table.starts[number + 1]]
-
-    def slack(self, table: SetTable) -> Array:
-        """What thinning may have cost each coordinate."""
-        return table.slack
-
-    def size(self, table: SetTable) -> float:
-        """Mean number of points of a cell."""
-        return max(1, len(table.points)) / len(table.counts)
-
-    def shape(self, table: SetTable) -> tuple[int, ...]:
-        """Number of signatures of each operator in the scope."""
-        return table.shape
-
-    def combine(
-        self, tables: Sequence[SetTable], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
-    ) -> SetTable:
+    def combine(self, tables: Sequence[SetTable], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]) -> SetTable:
         """Join the tables over all cells of ``shape``, then unite the sets along its last axis; see `Scalars`."""
         parts = list(zip(tables, axes, strict=True))
 
         def points(pair: tuple[int, int]) -> float:
             """Expected number of points of the join of two parts."""
             (first, one), (second, two) = (parts[i] for i in pair)
-            return math.prod(shape[axis] for axis in {*one, *two}) * self.size(first) * self.size(second)
+            return math.prod(shape[axis] for axis in {*one, *two}) * first.size * second.size
 
         while len(parts) > 2:
             i, j = min(combinations(range(len(parts)), 2), key=points)
@@ -132,20 +125,24 @@ class Sets:
     def split(
         self, tables: Sequence[SetTable], cells: Sequence[Sequence[tuple[int, ...]]], target: Array
     ) -> tuple[int, list[Array]]:
-        """The signature that gives ``target``, and its point in each table; ``cells[k]`` has the cell in each."""
+        """The class that gives ``target``, and its point in each table; ``cells[k]`` has the cell in each."""
+        order = sorted(range(len(tables)), key=lambda i: tables[i].size)
         for k, row in enumerate(cells):
-            # ways: sums of one point of each table so far, none above the target, and the points.
-            total, ways = self._nothing[None], [[]]  # type: tuple[Array, list[list[Array]]]
-            for table, cell in zip(tables, row, strict=True):
-                points = self.points(table, cell)
-                every = self._added(np.repeat(total, len(points), axis=0), np.tile(points, (len(total), 1)))
-                kept = np.flatnonzero((every <= target).all(axis=1))
-                ways = [[*ways[i // len(points)], points[i % len(points)]] for i in kept.tolist()]
-                total = every[kept]
-            found = np.flatnonzero((total == target).all(axis=1))
-            if len(found):
-                return k, ways[found[0]]
-        raise AssertionError("every point comes from some signature")
+            found = self._picked([tables[i].at(row[i]) for i in order], self._nothing, target)
+            if found is not None:
+                return k, [point for _, point in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
+        raise AssertionError("every point comes from some class")
+
+    def _picked(self, sets: Sequence[Array], total: Array, target: Array) -> list[Array] | None:
+        """One point of each set that give ``target`` together with ``total``; None if there are none."""
+        sums = self._added(total, sets[0])
+        if len(sets) == 1:
+            return next(([point] for point in sets[0][(sums == target).all(axis=1)]), None)
+        for i in np.flatnonzero((sums <= target).all(axis=1)).tolist():
+            found = self._picked(sets[1:], sums[i], target)
+            if found is not None:
+                return [sets[0][i], *found]
+        return None
 
     def _added(self, first: Array, second: Array) -> Array:
         """Points of two parts together: sums, then maxima."""
@@ -156,7 +153,7 @@ class Sets:
         self, first: SetTable, second: SetTable, axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
     ) -> SetTable:
         """`combine` of two tables."""
-        if self.size(first) < self.size(second):
+        if first.size < second.size:
             first, second, axes = second, first, axes[::-1]
         # cells[i]: for every cell of the result and every signature that is eliminated, the cell of table i
         cells = [
@@ -199,7 +196,9 @@ class Sets:
             kept = _unguarded(points, best, cell)
             points, cell = points[kept], cell[kept]
         ends = np.searchsorted(cell, np.arange(count + 1))
-        return [front(points[a:b]) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+        return [
+            front(points[a:b], self._clock.check) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+        ]
 
     def _of(self, shape: tuple[int, ...], sets: list[Array], slack: Array) -> SetTable:
         """Table of these sets, thinned if they are too long."""
