@@ -239,8 +239,8 @@ def _least(row: str, seconds: float) -> None:
             report = solve(problem, (1, 0), caps, Limits(seconds), backend=backend)
             best = best or report.objective or 0
             value = "none" if report.objective is None else f"{report.objective / 1e6:,.1f} ms"
-            print(f"least {row:10} memory {share:4.0%} {report.backend:8} {value:>11}, bound {report.bound / 1e6:9,.1f} ms, "
-                  f"{report.status:10} {time.process_time() - began:6.2f} s", flush=True)  # fmt: skip
+            print(f"least {row:10} memory {share:4.0%} {report.backend:8} {value:>11}, bound "
+                  f"{report.bound / 1e6:9,.1f} ms, {report.status:10} {time.process_time() - began:6.2f} s", flush=True)  # fmt: skip
         question = WeightedSharding(problem, (1, 0), caps)
         gaps = []
         for seed in range(30):
