@@ -11,8 +11,8 @@ Indices = NDArray[np.intp]
 
 FEW = 16
 """Largest number of points for which plain Python is faster than arrays."""
-BLOCK = 256
-"""Number of points that are compared at once with all points before them."""
+BLOCK, CHUNK = 1024, 256
+"""Numbers of points that are compared at once, and of kept points that they are compared with."""
 
 
 def minimal(points: Sequence[tuple[int, ...]] | Array, check: Callable[[], None] = lambda: None) -> Indices:
@@ -31,7 +31,9 @@ def minimal(points: Sequence[tuple[int, ...]] | Array, check: Callable[[], None]
     for begin in range(0, len(points), BLOCK):
         check()
         block = points[begin : begin + BLOCK]
-        left = np.flatnonzero(~_below(before, block).any(axis=0))
+        left = np.arange(len(block))
+        for end in range(len(before), 0, -CHUNK):  # the points kept last are near, and dominate most
+            left = left[~_below(before[max(0, end - CHUNK) : end], block[left]).any(axis=0)]
         within = _below(block[left], block[left]) & np.tri(len(left), k=-1, dtype=np.bool_).T
         left = left[~within.any(axis=0)]
         kept.append(order[begin + left])
@@ -47,14 +49,16 @@ def _below(lower: Array, upper: Array) -> NDArray[np.bool_]:
     return below
 
 
-def front(points: Array) -> Array:
-    """The distinct points that no other point dominates, in lexicographic order.
+def front(points: Array, check: Callable[[], None] = lambda: None) -> Array:
+    """The distinct points that no other point dominates, in lexicographic order; for ``check`` see `minimal`.
 
     As it need not say which of equal points it keeps, two columns are sorted fast, by the first one only. What that
     leaves is sorted again, by both.
     """
+    if len(points) < 2:
+        return points
     if points.shape[1] > 2:
-        return points[minimal(points)]
+        return points[minimal(points, check)]
     points = points[np.argsort(points[:, 0])]
     points = points[_falls(points[:, -1])]
     points = points[np.lexsort(points.T[::-1])]

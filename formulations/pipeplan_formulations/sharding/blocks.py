@@ -55,14 +55,20 @@ class Block:
                 if v != self.entry:
                     number[v] = len(costs)
                     costs.append(own)
-            edges += [edge._replace(source=number[edge.source], target=number[edge.target]) for edge in self.problem.edges]
+            edges += [
+                edge._replace(source=number[edge.source], target=number[edge.target]) for edge in self.problem.edges
+            ]
             last = number[self.exit]
         return Sharding(tuple(costs), tuple(edges), self.problem.maxima)
 
     def last(self, count: int) -> int:
         """Number of the last block's exit in `repeated`."""
-        return self.exit if count == 1 else len(self.problem.costs) + (count - 2) * (len(self.problem.costs) - 1) + (
-            self.exit - (self.exit > self.entry)
+        return (
+            self.exit
+            if count == 1
+            else len(self.problem.costs)
+            + (count - 2) * (len(self.problem.costs) - 1)
+            + (self.exit - (self.exit > self.entry))
         )
 
 

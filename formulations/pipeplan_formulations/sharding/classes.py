@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipeplan_formulations.sharding.instance import Array, possible
 from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.sharding.instance import Array, possible
 
 
 def classes(costs: Array, sides: Sequence[Array]) -> Array:
@@ -26,7 +26,9 @@ def classes(costs: Array, sides: Sequence[Array]) -> Array:
         Costs of each of its edges, with the operator's own axis first.
     """
     count = len(costs)
-    rows = np.concatenate([np.zeros((count, 1), np.int64), *(_plain(side).reshape(count, -1) for side in sides)], axis=1)
+    rows = np.concatenate(
+        [np.zeros((count, 1), np.int64), *(_plain(side).reshape(count, -1) for side in sides)], axis=1
+    )
     _, first, kind = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     rows, kind = rows[first], kind.ravel()
     better = np.array([(rows <= row).all(axis=1) for row in rows])[np.ix_(kind, kind)]  # [k, k']: k' is no worse

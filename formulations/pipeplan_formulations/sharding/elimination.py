@@ -18,6 +18,7 @@ through the joins, and looks for the signature and the points that give the poin
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -25,8 +26,6 @@ import numpy as np
 
 from pipeplan_formulations.sharding.classes import classes
 from pipeplan_formulations.sharding.instance import Array, Choice, Sharding
-
-Table = TypeVar("Table")
 
 WIDEST = 2**24
 """Largest number of cells that one elimination goes through."""
@@ -36,20 +35,30 @@ class TooLargeError(Exception):
     """The graph has too many entangled operators: a table would exceed `WIDEST` cells."""
 
 
+class CostTable(Protocol):
+    """Sets of points over the classes of some operators; see `scalars.ScalarTable`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def size(self) -> float: ...
+
+    @property
+    def slack(self) -> Array: ...
+
+    def at(self, cell: tuple[int, ...]) -> Array: ...
+
+
+Table = TypeVar("Table", bound=CostTable)
+
+
 class Algebra(Protocol[Table]):
     """Tables and their joins; see `scalars.Scalars`."""
 
     def table(self, costs: Array) -> Table: ...
 
     def classes(self, costs: Array, class_of: Array, count: int) -> Table: ...
-
-    def points(self, table: Table, cell: tuple[int, ...]) -> Array: ...
-
-    def slack(self, table: Table) -> Array: ...
-
-    def size(self, table: Table) -> float: ...
-
-    def shape(self, table: Table) -> tuple[int, ...]: ...
 
     def combine(self, tables: Sequence[Table], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]) -> Table: ...
 
@@ -124,17 +133,18 @@ class Elimination(Generic[Table]):
 
     def _load(self) -> None:
         """Make the tables of all operators, then of all edges, by classes; factor v is that of operator v."""
-        counts = [max(1, int(own.max()) + 1) for own in self._class_of]
-        ones = [[int((own == c).argmax()) for c in range(count)] for own, count in zip(self._class_of, counts, strict=True)]
-        for v, costs in enumerate(self._problem.costs):
-            own, class_of, count = self._one(costs), self._class_of[v], counts[v]
-            key = (id(own), self._one(class_of).tobytes())
-            self._add((v,), key, lambda own=own, class_of=class_of, count=count: self._algebra.classes(own, class_of, count))  # type: ignore[misc]
+        firsts = []
+        for v, (costs, class_of) in enumerate(zip(self._problem.costs, self._class_of, strict=True)):
+            count = max(1, int(class_of.max()) + 1)
+            firsts.append([int((class_of == c).argmax()) for c in range(count)])
+            own = self._one(costs), self._one(class_of), count
+            self._add((v,), (id(own[0]), id(own[1])), partial(self._algebra.classes, *own))
         for u, v, costs in self._problem.edges:
-            if u > v:
-                u, v, costs = v, u, costs.transpose(1, 0, 2)
-            own = self._one(np.ascontiguousarray(costs[np.ix_(ones[u], ones[v])]))
-            self._add((u, v), (id(own),), lambda own=own: self._algebra.table(own))  # type: ignore[misc]
+            table = self._one(np.ascontiguousarray(costs[np.ix_(firsts[u], firsts[v])]))
+            if u < v:
+                self._add((u, v), (id(table),), partial(self._algebra.table, table))
+            else:
+                self._add((v, u), (id(table), "back"), partial(self._algebra.table, table.transpose(1, 0, 2)))
 
     def _add(self, scope: tuple[int, ...], key: tuple[object, ...], make: Callable[[], Table]) -> int:
         """Add a factor, whose table is made unless an equal one is known; return its number."""
@@ -153,14 +163,14 @@ class Elimination(Generic[Table]):
 
     def _count(self, v: int) -> int:
         """Number of classes of v."""
-        return self._algebra.shape(self._factors[v].table)[0]
+        return self._factors[v].table.shape[0]
 
     def _priority(self, v: int) -> tuple[bool, int, float, int]:
         """Rank among the operators to eliminate; the least one is next. First: True if its table is too large."""
         beside = self._beside(v)
         cells = math.prod(map(self._count, (v, *beside)))
         fill = sum(not self._at[a] & self._at[b] for a, b in combinations(beside, 2))
-        work = cells * math.prod(self._algebra.size(self._factors[number].table) for number in self._at[v])
+        work = cells * math.prod(self._factors[number].table.size for number in self._at[v])
         return cells > WIDEST, fill, work, v
 
     def run(self, degree: int | None = None) -> None:
@@ -172,7 +182,9 @@ class Elimination(Generic[Table]):
             Before a table would exceed `WIDEST`.
         """
         while ranks := [
-            rank for v, rank in self._score.items() if degree is None or (len(self._beside(v)) <= degree and not rank[0])
+            rank
+            for v, rank in self._score.items()
+            if degree is None or (len(self._beside(v)) <= degree and not rank[0])
         ]:
             large, *_, v = min(ranks)
             if large:
@@ -200,7 +212,7 @@ class Elimination(Generic[Table]):
             for v in self._factors[number].scope:
                 self._at[v].remove(number)
         key = (*map(id, tables), *axes, shape)
-        result = self._add(scope, key, lambda: self._algebra.combine(tables, axes, shape))
+        result = self._add(scope, key, partial(self._algebra.combine, tables, axes, shape))
         self._steps.append(Step(operator, sources, result))
 
     @property

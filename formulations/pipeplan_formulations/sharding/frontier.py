@@ -75,12 +75,12 @@ class Frontiers:
     ) -> None:
         width = problem.coordinates
         self._keep = tuple(sorted(keep))
-        self._algebra: Algebra[Any] = (
+        algebra: Algebra[Any] = (
             Scalars(clock, problem.maxima > 0)
             if width == 1 and not caps
             else Sets(clock, width, problem.maxima, caps, most)
         )
-        self._elimination = Elimination(problem, self._algebra, keep)
+        self._elimination = Elimination[Any](problem, algebra, keep)
         self._elimination.run()
         self._table = self._elimination.result()
 
@@ -92,7 +92,7 @@ class Frontiers:
         def unwind(point: Array) -> Choice:
             return self._elimination.unwind(dict(zip(self._keep, cell, strict=True)), {number: point})
 
-        return Frontier(self._algebra.points(self._table, cell), self._algebra.slack(self._table), unwind)
+        return Frontier(self._table.at(cell), self._table.slack, unwind)
 
 
 def frontier(problem: Sharding, clock: Clock, most: int | None = None) -> Frontier:

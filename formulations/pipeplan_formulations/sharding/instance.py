@@ -63,8 +63,7 @@ class Edge(NamedTuple):
 
 def possible(costs: Array) -> NDArray[np.bool_]:
     """Mask of the signatures, or pairs of them, that are possible: no coordinate is `UNLIMITED`."""
-    mask: NDArray[np.bool_] = (costs < UNLIMITED).all(axis=-1)
-    return mask
+    return np.asarray((costs < UNLIMITED).all(axis=-1))
 
 
 @dataclass(frozen=True)
@@ -98,14 +97,18 @@ class Sharding:
         width, count = self.coordinates, len(self.costs)
         if width < 1 or not 0 <= self.maxima <= width:
             raise ValueError(f"{self.maxima} of {width} coordinates are maxima; give 1 coordinate or more, 0 to all")
-        tables = {f"operator {v}": (table, (len(table), width)) for v, table in enumerate(self.costs)}
+        tables: dict[str, tuple[Array, tuple[int, ...]]] = {
+            f"operator {v}": (table, (len(table), width)) for v, table in enumerate(self.costs)
+        }
         for number, (u, v, table) in enumerate(self.edges):
             if not (0 <= u < count and 0 <= v < count and u != v):
                 raise ValueError(f"edge {number} joins {u} and {v}; operators are 0 to {count - 1}, and it needs two")
             tables[f"edge {number}"] = table, (len(self.costs[u]), len(self.costs[v]), width)
         for name, (table, shape) in tables.items():
             if table.shape != shape or not table.size or table.dtype != np.int64:
-                raise ValueError(f"{name} has costs of shape {table.shape} and {table.dtype}, expected {shape} of int64")
+                raise ValueError(
+                    f"{name} has costs of shape {table.shape} and {table.dtype}, expected {shape} of int64"
+                )
             if int(table.min()) < 0:
                 raise ValueError(f"{name} has a negative cost: {int(table.min())}")
         _require_countable(self.largest)

@@ -12,9 +12,11 @@ of the operator that is eliminated, then dominance. Most of these pairs need not
 *guards* dominates that least point. The guards of a cell are points of the result: the optima for some weights.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +55,16 @@ class SetTable:
         """Number of points of each cell."""
         return np.diff(self.starts)
 
+    @property
+    def size(self) -> float:
+        """Mean number of points of a cell, where there is no point a little more than 0."""
+        return max(1, len(self.points)) / len(self.counts)
+
+    def at(self, cell: tuple[int, ...]) -> Array:
+        """The points of a cell, of shape (P, D)."""
+        number = int(np.ravel_multi_index(cell, self.shape)) if cell else 0
+        return self.points[self.starts[number] : self.starts[number + 1]]
+
 
 class Sets:
     """Joins of tables of Pareto sets.
@@ -65,12 +77,14 @@ class Sets:
     caps : sequence of Cap
         Points that exceed one of them are dropped.
     most : int, optional
-        Longer sets are thinned to this length.
+        Longer sets are thinned to this length. Not with caps: what is kept in place of a point may exceed one.
     """
 
     def __init__(
         self, clock: Clock, coordinates: int, maxima: int, caps: Sequence[Cap] = (), most: int | None = None
     ) -> None:
+        if most is not None and (most < 1 or caps):
+            raise ValueError(f"sets are to be thinned to {most}: at least 1 is needed, and no caps")
         self._clock, self._sums, self._most = clock, coordinates - maxima, most
         self._caps = np.array([cap.weights for cap in caps], np.int64).reshape(len(caps), coordinates).T
         self._limits = np.array([cap.limit for cap in caps], np.int64)
@@ -90,55 +104,45 @@ class Sets:
         sets = [front(costs[(class_of == c) & possible(costs)]) for c in range(count)]
         return self._of((count,), sets, self._nothing)
 
-    def points(self, table: SetTable, cell: tuple[int, ...]) -> Array:
-        """The points of a cell, of shape (P, D)."""
-        number = int(np.ravel_multi_index(cell, table.shape)) if cell else 0
-        return table.points[table.starts[number] : table.starts[number + 1]]
-
-    def slack(self, table: SetTable) -> Array:
-        """What thinning may have cost each coordinate."""
-        return table.slack
-
-    def size(self, table: SetTable) -> float:
-        """Mean number of points of a cell."""
-        return max(1, len(table.points)) / len(table.counts)
-
-    def shape(self, table: SetTable) -> tuple[int, ...]:
-        """Number of signatures of each operator in the scope."""
-        return table.shape
-
-    def combine(
-        self, tables: Sequence[SetTable], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
-    ) -> SetTable:
+    def combine(self, tables: Sequence[SetTable], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]) -> SetTable:
         """Join the tables over all cells of ``shape``, then unite the sets along its last axis; see `Scalars`."""
-        parts = sorted(zip(tables, axes, strict=True), key=lambda part: len(part[0].points), reverse=True)
-        parts = parts or [(self._unit, ())]
+        parts = list(zip(tables, axes, strict=True))
+
+        def points(pair: tuple[int, int]) -> float:
+            """Expected number of points of the join of two parts."""
+            (first, one), (second, two) = (parts[i] for i in pair)
+            return math.prod(shape[axis] for axis in {*one, *two}) * first.size * second.size
+
         while len(parts) > 2:
-            (first, one), (second, two) = parts.pop(), parts.pop()
+            i, j = min(combinations(range(len(parts)), 2), key=points)
+            (second, two), (first, one) = parts.pop(j), parts.pop(i)
             scope = tuple(sorted({*one, *two}))
-            place = {axis: i for i, axis in enumerate(scope)}
-            own = [tuple(place[axis] for axis in part) for part in (one, two)]
+            own = [tuple(map(scope.index, part)) for part in (one, two)]
             parts.append((self._join(first, second, own, (*(shape[axis] for axis in scope), 1)), scope))
-        (first, one), (second, two) = parts if len(parts) == 2 else (parts[0], (self._unit, ()))
-        return self._join(first, second, [one, two], shape)
+        parts += [(self._unit, ())] * (2 - len(parts))
+        return self._join(parts[0][0], parts[1][0], [part[1] for part in parts], shape)
 
     def split(
         self, tables: Sequence[SetTable], cells: Sequence[Sequence[tuple[int, ...]]], target: Array
     ) -> tuple[int, list[Array]]:
-        """The signature that gives ``target``, and its point in each table; ``cells[k]`` has the cell in each."""
+        """The class that gives ``target``, and its point in each table; ``cells[k]`` has the cell in each."""
+        order = sorted(range(len(tables)), key=lambda i: tables[i].size)
         for k, row in enumerate(cells):
-            # ways: sums of one point of each table so far, none above the target, and the points.
-            total, ways = self._nothing[None], [[]]  # type: tuple[Array, list[list[Array]]]
-            for table, cell in zip(tables, row, strict=True):
-                points = self.points(table, cell)
-                every = self._added(np.repeat(total, len(points), axis=0), np.tile(points, (len(total), 1)))
-                kept = np.flatnonzero((every <= target).all(axis=1))
-                ways = [[*ways[i // len(points)], points[i % len(points)]] for i in kept.tolist()]
-                total = every[kept]
-            found = np.flatnonzero((total == target).all(axis=1))
-            if len(found):
-                return k, ways[found[0]]
-        raise AssertionError("every point comes from some signature")
+            found = self._picked([tables[i].at(row[i]) for i in order], self._nothing, target)
+            if found is not None:
+                return k, [point for _, point in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
+        raise AssertionError("every point comes from some class")
+
+    def _picked(self, sets: Sequence[Array], total: Array, target: Array) -> list[Array] | None:
+        """One point of each set that give ``target`` together with ``total``; None if there are none."""
+        sums = self._added(total, sets[0])
+        if len(sets) == 1:
+            return next(([point] for point in sets[0][(sums == target).all(axis=1)]), None)
+        for i in np.flatnonzero((sums <= target).all(axis=1)).tolist():
+            found = self._picked(sets[1:], sums[i], target)
+            if found is not None:
+                return [sets[0][i], *found]
+        return None
 
     def _added(self, first: Array, second: Array) -> Array:
         """Points of two parts together: sums, then maxima."""
@@ -149,7 +153,7 @@ class Sets:
         self, first: SetTable, second: SetTable, axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
     ) -> SetTable:
         """`combine` of two tables."""
-        if self.size(first) < self.size(second):
+        if first.size < second.size:
             first, second, axes = second, first, axes[::-1]
         # cells[i]: for every cell of the result and every signature that is eliminated, the cell of table i
         cells = [
@@ -192,7 +196,9 @@ class Sets:
             kept = _unguarded(points, best, cell)
             points, cell = points[kept], cell[kept]
         ends = np.searchsorted(cell, np.arange(count + 1))
-        return [front(points[a:b]) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+        return [
+            front(points[a:b], self._clock.check) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+        ]
 
     def _of(self, shape: tuple[int, ...], sets: list[Array], slack: Array) -> SetTable:
         """Table of these sets, thinned if they are too long."""
