@@ -1,10 +1,10 @@
 """The operators of a layer on a team as a problem of `pipeplan_formulations.sharding`, in nanoseconds and bytes.
 
-Nodes are operators, each with its signatures, and tensors, each with the layouts in which it may be held. A tensor that
-several operators read is redistributed once, and their parts of its gradient are summed up once::
+Nodes are operators, each with its signatures, and tensors, each with the layout in which it is held and the one in
+which its gradient is summed up: parts of a gradient that several operators return are added up once::
 
-    norm ──▶ (tensor) ──┬──▶ query        held whole: a part of a sum comes back from each of the three,
-                        ├──▶ key          and one all-reduce adds them up
+    norm ──▶ (tensor) ──┬──▶ query        a part of a sum comes back from each of the three, and one
+                        ├──▶ key          all-reduce adds them up
                         └──▶ value
 
 The time of a layer on one device is known, measured or estimated. It is shared out to the operators in proportion to a
@@ -27,6 +27,7 @@ from pipeplan.costs.collectives import all_reduce, alone
 from pipeplan.costs.teams.signatures import (
     cuts_of,
     gradient_layout,
+    held_layout,
     layouts,
     made_layout,
     read_layout,
@@ -56,8 +57,8 @@ def combined(*rows: tuple[str, ...]) -> NDArray[np.int64]:
     return np.array([[int(name in row) for name in COORDINATES] for row in rows], np.int64)
 
 
-FASTEST = combined(("forward", "backward"), ("saved",))
-"""The time of a micro-batch; saved bytes decide between equal times."""
+FASTEST = combined(("forward", "backward"), ("saved",), ("forward",), ("input_gradient",), ("weight_gradient",))
+"""The time of a micro-batch; saved bytes decide between equal times, then the passes in this order."""
 
 
 @dataclass(frozen=True)
@@ -229,8 +230,13 @@ class TeamProblem:
         rows = dict(self.tensors)
         for v, (each, loops) in enumerate(zip(self.graph.operators, self.loops, strict=True)):
             made = [(made_layout(each, loop), gradient_layout(each, loop)) for loop in loops]
-            size = each.output * self.micro_batch
-            yield Edge(v, index[each.name], self._table(made, rows[each.name], size))
+            size, output = each.output * self.micro_batch, v == len(self.loops) - 1
+            table = self._table(made, rows[each.name], size)
+            for k, loop in enumerate(loops):
+                for t, (held, _) in enumerate(rows[each.name]):
+                    if held != held_layout(each, loop) and not output:
+                        table[k, t] = UNLIMITED
+            yield Edge(v, index[each.name], table)
             for source in each.reads:
                 read = [(read_layout(each, loop, source), returned_layout(each, loop, source)) for loop in loops]
                 size = self._bytes(source) * self.micro_batch

@@ -84,8 +84,14 @@ def redistribution(source: int, target: int, size: int, team: int, link: Link) -
     return (team - 1) * (link.latency + part)
 
 
+def held_layout(operator: Operator, loop: str) -> int:
+    """Return the layout in which what an operator makes is held: as it is made, parts of a sum added up at once."""
+    made = made_layout(operator, loop)
+    return WHOLE if made == PARTIAL else made
+
+
 def layouts(graph: OperatorGraph, team: int, name: str) -> tuple[tuple[int, int], ...]:
-    """Return the layouts in which a tensor may be held, each with one in which its gradient may be summed up.
+    """Return the layouts in which a tensor may be held, each with those in which its gradient may be summed up.
 
     ``name`` is that of the operator that makes it, or of the layer's input. The input and the output of a layer are
     whole, and so are their gradients.
@@ -94,12 +100,8 @@ def layouts(graph: OperatorGraph, team: int, name: str) -> tuple[tuple[int, int]
     maker = next((each for each in graph.operators if each.name == name), None)
     if maker is None or not readers:
         return ((WHOLE, WHOLE),)
-    held, returned = {WHOLE}, {WHOLE}
-    for loop in signatures(maker, team):
-        held |= {made_layout(maker, loop)} - {PARTIAL}
-        returned.add(gradient_layout(maker, loop))
-    for each in readers:
-        for loop in signatures(each, team):
-            held.add(read_layout(each, loop, name))
-            returned.add(returned_layout(each, loop, name))
+    loops = signatures(maker, team)
+    returned = {WHOLE, *(gradient_layout(maker, loop) for loop in loops)}
+    returned |= {returned_layout(each, loop, name) for each in readers for loop in signatures(each, team)}
+    held = {held_layout(maker, loop) for loop in loops}
     return tuple((own, gradient) for own in sorted(held) for gradient in sorted(returned))

@@ -1,8 +1,9 @@
 """Splits: the weights that teams of a size split, for every layer of a model; those that are worth searching.
 
-Equal layers are split alike, in all stages. For each graph of operators, each kind of device and each micro-batch size,
-the choices of signatures that no other one dominates in time, updates, parameters and saved bytes are worth searching.
-Layers that share weights split them alike.
+Equal layers are split alike, in all stages. For each graph of operators, kind of device and micro-batch size, the
+choices of signatures that no other one dominates are compared, in what `COMPARED` says. The cuts of one of them are
+worth searching unless others are at least as good for all kinds and sizes, in 1024ths of updates and bytes. Layers that
+share weights split them alike.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,8 +23,8 @@ from pipeplan_formulations.common.pareto import minimal
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.sharding import frontier
 
-WORTH = combined(("forward", "backward"), ("update",), ("parameters",), ("saved",))
-"""What choices are compared by."""
+COMPARED = combined(("forward", "backward"), ("update",), ("parameters",), ("saved",))
+"""Time of a micro-batch, update, parameters, saved bytes."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Teams:
         for fixed in problems[0].shared_axes:
             found: dict[Cuts, None] = {}
             for problem in problems:
-                points = frontier(problem.sharding(fixed).project(WORTH), Clock(Limits()))
+                points = frontier(problem.sharding(fixed).project(COMPARED), Clock(Limits()))
                 found |= dict.fromkeys(problem.cuts(points.choice(p)) for p in range(len(points.points)))
             rows = [[figure for problem in problems for figure in problem.figures(cuts)] for cuts in found]
             undominated = minimal(np.array(rows)) if rows else ()
