@@ -13,7 +13,7 @@ from helpers.distributed import models as models_of_tests
 from helpers.distributed.cases import random_case
 from helpers.distributed.models import blank_model, tiny_decoder
 from helpers.distributed.training_models import dropped_apart, skipping
-from helpers.plans import plan_for
+from helpers.plans import in_teams, plan_for
 from helpers.runnable_schedules import halved
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
@@ -21,6 +21,7 @@ from pipeplan.frontend.batch import call
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.sharding import TensorParallel
+from pipeplan_executor.sharding.declared import declared
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.split import materialised
 from pipeplan_executor.train import runner
@@ -47,7 +48,10 @@ NAMED: dict[str, tuple[Callable[[], Workload], dict[str, int] | None]] = {
 
 
 def named(*cases: tuple[str, tuple[str, ...]]) -> dict[str, float]:
-    """The worst error of models with Megatron's sharding: joined or split backwards, or recomputed."""
+    """The worst error of models with Megatron's sharding: joined or split backwards, or recomputed.
+
+    Models that declare no shards run under plans with teams.
+    """
     found = {}
     for name, ways in cases:
         build, shards = NAMED[name]
@@ -57,20 +61,32 @@ def named(*cases: tuple[str, tuple[str, ...]]) -> dict[str, float]:
         for way in ways:
             lists = halved(schedule) if way == "split" else schedule
             plan = plan_for(module, layers, edges, lists, recompute=layers if way == "again" else (), held=held)
-            found[f"{name} {way}"] = worst_error(plan, build, 3, tensor_parallel=TensorParallel(TEAM, shards))
+            groups = TEAM if shards is None else None
+            found[f"{name} {way}"] = worst_error(
+                plan if shards is None else in_teams(plan, module, shards), build, 3, tensor_parallel=groups
+            )
     return found
 
 
 def random_groups(count: int, seed: int) -> dict[str, float]:
-    """The worst error of random plans of all models, with random parameters cut along random axes."""
+    """The worst error of random plans of all models, with random parameters cut along random axes.
+
+    Every second plan has teams; the others are given groups.
+    """
     generator, ranks = random.Random(seed), dist.get_world_size() // TEAM
     found = {}
     for number in range(count):
         build = models_of_tests.EVERY[number % len(models_of_tests.EVERY)]
         case = random_case(generator, ranks, build)
-        shards = random_shards(generator, blank_model(build)[0])
-        error = worst_error(case.plan, build, 3, tensor_parallel=TensorParallel(TEAM, shards))
-        found[f"{number} {case.name} {shards}"] = error
+        module = blank_model(build)[0]
+        shards = random_shards(generator, module)
+        planned = number % 2 == 0
+        found[f"{number} {case.name} {shards}"] = worst_error(
+            in_teams(case.plan, module, shards) if planned else case.plan,
+            build,
+            3,
+            tensor_parallel=None if planned else TensorParallel(TEAM, shards),
+        )
     return found
 
 
@@ -148,8 +164,8 @@ def one_block() -> Workload:
 
 
 def report() -> tuple[RunReport, Schedule]:
-    """Report of a run, and its schedule."""
-    plan = _plan(one_block)
+    """Report of a run of a plan with teams, and its schedule."""
+    plan = in_teams(_plan(one_block), blank_model(one_block)[0], one_block().shards)
     options = runner._Options(
         steps=1,
         warmup=0,
@@ -160,6 +176,6 @@ def report() -> tuple[RunReport, Schedule]:
         saving=None,
         precision=None,
         progress=False,
-        tensor_parallel=TensorParallel(TEAM),
+        tensor_parallel=declared(plan),
     )
     return runner._rank(plan, one_block, options), plan.schedule
