@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,7 @@ from pipeplan_executor.train import runner
 from pipeplan_executor.train.pipeline import Pipeline
 from pipeplan_executor.train.report import RunReport
 from pipeplan_executor.train.verify import worst_error
+from pipeplan_executor.zoo.decoder import SHARDS
 
 TEAM = 2
 CONVERTED = {"*.mlp.c_fc.weight": 1, "*.mlp.c_fc.bias": 0, "*.mlp.c_proj.weight": 0, "*.c_attn.weight": 1}
@@ -38,6 +40,14 @@ LLAMAS = {f"*.{name}_proj.weight": 0 for name in ("q", "k", "v", "gate", "up")} 
 }
 
 
+SENT: dict[str, dict[str, int]] = {
+    "pairs": SHARDS,
+    "columns without rows": {"*.widen.*": 0},
+    "head": {"head.weight": 0},
+    "vocabulary": {"embedding.tokens.weight": 0},
+    "stream": {"embedding.*": 1},
+}
+"""Cuts of one block of the decoder whose collectives are counted."""
 NAMED: dict[str, tuple[Callable[[], Workload], dict[str, int] | None]] = {
     "decoder": (tiny_decoder, None),
     "dropped": (dropped_apart, None),
@@ -114,21 +124,32 @@ def outputs() -> tuple[float, float, float]:
     return pipeline.evaluate(inputs, targets), float(pipeline.workload.loss(expected, targets)), apart
 
 
-def collectives() -> dict[str, dict[str, int]]:
-    """Number of each collective that a rank with one block issues per micro-batch: forward only, and with backward."""
-    plan = _plan(one_block, each=1)
-    pipeline = Pipeline(plan, one_block, tensor_parallel=TEAM)
+Counts: TypeAlias = dict[str, int]
+
+
+def collectives() -> dict[str, tuple[Counts, Counts, Counts]]:
+    """Collectives that a rank with one block issues per micro-batch, for each of `SENT`.
+
+    Forward only, and with backward; then the operations that gathered.
+    """
+    return {name: _collectives(cuts) for name, cuts in SENT.items()}
+
+
+def _collectives(cuts: dict[str, int]) -> tuple[Counts, Counts, Counts]:
+    plan = in_teams(_plan(one_block, each=1), blank_model(one_block)[0], cuts)
+    pipeline = Pipeline(plan, one_block)
     batch = draw(pipeline.workload, plan.batch, 3)
-    found = {}
     with CommDebugMode() as forward:
         pipeline.predict(batch[0])
     with CommDebugMode() as both:
         pipeline.compute(*batch, update=False)
-    for name, seen in (("forward", forward), ("both", both)):
-        counts = {str(operation): count for operation, count in seen.get_comm_counts().items()}
-        found[name] = {key: count for key, count in counts.items() if "functional" in key}  # DTensor's
-    found["gathered"] = dict(pipeline.modules[pipeline.numbers[0]].sharded_layers.dispatch.gathered)
-    return found
+    return *map(_counts, (forward, both)), dict(pipeline.modules[0].sharded_layers.dispatch.gathered)
+
+
+def _counts(seen: CommDebugMode) -> Counts:
+    """DTensor's collectives, by kind."""
+    counts = {str(operation): count for operation, count in seen.get_comm_counts().items()}
+    return {key.rpartition(".")[2]: count for key, count in counts.items() if "functional" in key}
 
 
 def waiting() -> tuple[dict[str, bool], dict[str, bool]]:
