@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pipeplan.cli.base import Command, show, try_outputs
 from pipeplan_executor.cli.running import add_run, finished, is_first, run_plan
-from pipeplan_executor.sharding.declared import declared
 from pipeplan_executor.train.report import predicted_peak, write_pictures
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def run(options: Namespace) -> int:
     plan = Plan.load(options.plan)
     saving = _saving(options)
     if is_first() and not options.json:
-        size = declared(plan, options.tensor_parallel).size
+        size = options.tensor_parallel or plan.team
         each = f" of {size} processes" if size > 1 else ""
         print(f"running {plan.model}: {len(plan.ranks)} ranks{each}, schedule {plan.schedule.family}", file=sys.stderr)
     report = run_plan(
