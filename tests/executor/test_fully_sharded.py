@@ -16,6 +16,7 @@ from pipeplan.core.schedule import Schedule
 from pipeplan.frontend.profile.ties import held_by
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES, PLACED
+from pipeplan_executor import run
 from pipeplan_executor.optim.optimise import restrict_to_pieces
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.fully_sharded import check_sharded_plan, sharding_units
@@ -81,8 +82,11 @@ def test_parameters_of_one_replica_are_not_refused() -> None:
 
 def test_tensor_parallel_groups_are_refused() -> None:
     """A rank is one process."""
-    with pytest.raises(PlanError, match="not a tensor-parallel group of 2; solve again with --zero 1"):
-        check_sharded_plan(sharded(tiny_mlp, alike()), 2)
+    plan, said = sharded(tiny_mlp, alike()), "not a tensor-parallel group of 2; solve again with --zero 1"
+    with pytest.raises(PlanError, match=said):
+        check_sharded_plan(plan, 2)
+    with pytest.raises(PlanError, match=said):
+        run(replace(plan, team=2, cuts=(("layers.0.weight", 0),)), tiny_mlp)
 
 
 def test_one_replica_runs_anything() -> None:
