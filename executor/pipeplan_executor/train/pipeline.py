@@ -182,7 +182,7 @@ class Pipeline:
             return None
         from pipeplan_executor.sharding.layers import ShardedLayers  # DTensor takes a second to load
 
-        return ShardedLayers(self.tensor_group.mesh, self.shards)
+        return ShardedLayers(self.tensor_group.mesh, self.shards, whole=self.plan.team > 1)
 
     def _make_stages(self) -> dict[int, StageWork]:
         split_backwards: dict[int, set[int]] = {number: set() for number in self.numbers}

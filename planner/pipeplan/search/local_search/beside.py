@@ -90,7 +90,7 @@ class LocalSearchProcess:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # Ctrl-C is for the search, which then closes the pipe
             )
-            question = spaces.model, spaces.cluster, spaces.job, seed
+            question = spaces.model, spaces.cluster, spaces.job, spaces.questions, seed
             Thread(target=self._write, args=(question,), daemon=True).start()
             Thread(target=self._read, daemon=True).start()
 
@@ -138,8 +138,8 @@ class LocalSearchProcess:
 def main() -> None:
     """Search until standard input ends: there, a question, then messages of plans."""
     pipe, out = sys.stdin.buffer, sys.stdout.buffer
-    model, cluster, job, seed = pickle.load(pipe)
-    spaces = Spaces(model, cluster, job)
+    model, cluster, job, questions, seed = pickle.load(pipe)
+    spaces = Spaces(model, cluster, job, questions=questions)
     search = LocalSearch(spaces, seed)
     given: SimpleQueue[Message] = SimpleQueue()
 

@@ -12,7 +12,7 @@ from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Split
 from pipeplan.costs.chain import Boundaries
-from pipeplan.costs.teams import team_questions
+from pipeplan.costs.teams import TeamQuestion, team_questions
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import ANY, Space
@@ -40,6 +40,8 @@ class Spaces:
     Attributes
     ----------
     job : Job
+    questions : tuple of TeamQuestion
+        The questions with teams, if they are known already: to find the splits worth searching takes time.
     teams : dict of Split to Spaces
         The spaces of each split; they come after the others.
 
@@ -49,16 +51,25 @@ class Spaces:
         If the job contradicts itself, the model or the cluster; for levels that it names, also if they do.
     """
 
-    def __init__(self, model: Model, cluster: Cluster, job: Job, split: Split | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        cluster: Cluster,
+        job: Job,
+        split: Split | None = None,
+        questions: tuple[TeamQuestion, ...] | None = None,
+    ) -> None:
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._spaces: dict[int, Space] = {}
         self.teams: dict[Split, Spaces] = {}
         if not job.teams or 1 in job.teams:
             self._open_levels()
-        for team in job.teams:
-            if team > 1:
-                for own in team_questions(model, cluster, job, team):
-                    self.teams[own.split] = Spaces(own.model, own.cluster, own.job, own.split)
+        if questions is None:
+            several = (team for team in job.teams if team > 1)
+            questions = tuple(own for team in several for own in team_questions(model, cluster, job, team))
+        self.questions = questions
+        for own in questions:
+            self.teams[own.split] = Spaces(own.model, own.cluster, own.job, own.split)
 
     def _open_levels(self) -> None:
         job, named = self.job, self.job.zero or (0,)
