@@ -3,7 +3,8 @@
 A layer has matrices qkv, proj, fc1 and fc2, attention, an activation function, and two sums on the residual stream.
 Each axis of the mesh splits a matrix along the batch with the weights whole (M) or sharded (Z), along the columns (N)
 or along the rows (K). It splits other operators along the batch, along the features or, except attention, not at all.
-Collectives are rings with the latency and bandwidth of their axis. Times are processor seconds.
+Collectives are rings with the latency and bandwidth of their axis. Times are processor seconds,
+those of `least` seconds on the clock.
 
 ``-- frontier [LAYERSxMESH ...]``: frontiers of (time, memory), exact and with sets of at most 64 points. ``-- block
 [MESH ...]``: of one layer in five coordinates. ``-- least [LAYERSxMESH ...] [time=SECONDS]``: least time by each back
@@ -235,12 +236,13 @@ def _least(row: str, seconds: float) -> None:
         caps = (Cap((0, 1), round(share * costs[1])),)
         best = 0
         for backend in BACKENDS:
-            began = time.process_time()
+            began = time.perf_counter()
             report = solve(problem, (1, 0), caps, Limits(seconds), backend=backend)
             best = best or report.objective or 0
             value = "none" if report.objective is None else f"{report.objective / 1e6:,.1f} ms"
             print(f"least {row:10} memory {share:4.0%} {report.backend:8} {value:>11}, bound "
-                  f"{report.bound / 1e6:9,.1f} ms, {report.status:10} {time.process_time() - began:6.2f} s", flush=True)  # fmt: skip
+                  f"{report.bound / 1e6:9,.1f} ms, {report.status:10} "
+                  f"{time.perf_counter() - began:6.2f} s", flush=True)  # fmt: skip
         question = WeightedSharding(problem, (1, 0), caps)
         gaps = []
         for seed in range(30):

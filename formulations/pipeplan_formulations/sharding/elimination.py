@@ -68,10 +68,11 @@ class Algebra(Protocol[Table]):
 
 
 class Factor(NamedTuple, Generic[Table]):
-    """A table over the classes of some operators, in ascending order."""
+    """A table over the classes of some operators, in ascending order, and how many others were eliminated for it."""
 
     scope: tuple[int, ...]
     table: Table
+    inside: int
 
 
 class Step(NamedTuple):
@@ -146,12 +147,12 @@ class Elimination(Generic[Table]):
             else:
                 self._add((v, u), (id(table), "back"), partial(self._algebra.table, table.transpose(1, 0, 2)))
 
-    def _add(self, scope: tuple[int, ...], key: tuple[object, ...], make: Callable[[], Table]) -> int:
+    def _add(self, scope: tuple[int, ...], key: tuple[object, ...], make: Callable[[], Table], inside: int = 0) -> int:
         """Add a factor, whose table is made unless an equal one is known; return its number."""
         if key not in self._tables:
             self._tables[key] = make()
         number = len(self._factors)
-        self._factors.append(Factor(scope, self._tables[key]))
+        self._factors.append(Factor(scope, self._tables[key], inside))
         self._live.add(number)
         for v in scope:
             self._at[v].add(number)
@@ -165,13 +166,16 @@ class Elimination(Generic[Table]):
         """Number of classes of v."""
         return self._factors[v].table.shape[0]
 
-    def _priority(self, v: int) -> tuple[bool, int, float, int]:
-        """Rank among the operators to eliminate; the least one is next. First: True if its table is too large."""
+    def _priority(self, v: int) -> tuple[bool, int, float, int, int]:
+        """Rank among the operators to eliminate; the least one is next. First: True if its table is too large.
+
+        Of equal ones, those between tables of few operators are first, so that equal blocks are joined pairwise.
+        """
         beside = self._beside(v)
         cells = math.prod(map(self._count, (v, *beside)))
         fill = sum(not self._at[a] & self._at[b] for a, b in combinations(beside, 2))
         work = cells * math.prod(self._factors[number].table.size for number in self._at[v])
-        return cells > WIDEST, fill, work, v
+        return cells > WIDEST, fill, work, sum(self._factors[number].inside for number in self._at[v]), v
 
     def run(self, degree: int | None = None) -> None:
         """Eliminate all operators, or those of at most this degree, as long as there are any.
@@ -212,7 +216,8 @@ class Elimination(Generic[Table]):
             for v in self._factors[number].scope:
                 self._at[v].remove(number)
         key = (*map(id, tables), *axes, shape)
-        result = self._add(scope, key, partial(self._algebra.combine, tables, axes, shape))
+        inside = 1 + sum(self._factors[number].inside for number in sources)
+        result = self._add(scope, key, partial(self._algebra.combine, tables, axes, shape), inside)
         self._steps.append(Step(operator, sources, result))
 
     @property

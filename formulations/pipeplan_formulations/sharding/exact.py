@@ -112,7 +112,7 @@ def _by_core(elimination: Elimination[ScalarTable], bracket: Bracket[Choice]) ->
     number = {v: i for i, v in enumerate(left)}
     costs: dict[int, Array] = {}
     edges, constant = [], 0
-    for scope, table in elimination.live.values():
+    for scope, table, _ in elimination.live.values():
         if len(scope) == 2:
             edges.append(Edge(number[scope[0]], number[scope[1]], _marked(table.values)))
         elif scope:
@@ -134,7 +134,7 @@ def _by_core(elimination: Elimination[ScalarTable], bracket: Bracket[Choice]) ->
         return report.stop
     class_of = dict(zip(left, report.solution, strict=True))
     points = {
-        factor: table.at(tuple(class_of[v] for v in scope))[0] for factor, (scope, table) in elimination.live.items()
+        factor: table.at(tuple(class_of[v] for v in scope))[0] for factor, (scope, table, _) in elimination.live.items()
     }
     bracket.offer(elimination.unwind(class_of, points))
     bracket.raise_low(constant + report.bound)
