@@ -62,8 +62,7 @@ class _Follower:
         self._weights: dict[str, Weight] = {}
         self._listed: set[str] = set()  # weights that an operator has
         self._names: Counter[str] = Counter()
-        main = _main(record.inputs)
-        self._main = None if main is None else self._input(main).source
+        self._rank = len(self._input(_first(record.inputs)).source.sizes)
         for tensor in record.inputs:
             self._put(tensor, self._input(tensor))
         known: dict[int, str] = {}
@@ -86,7 +85,7 @@ class _Follower:
         kept = [n for n, size in enumerate(shape) if n == 0 or size > 1]
         features = tensor.is_floating_point() and len(shape) > 1
         names = [SAMPLE if n == 0 else "feature" if features and n == len(shape) - 1 else TOKEN for n in kept]
-        secondary = tensor is not _main(self._record.inputs)
+        secondary = not _is_main(tensor, self._record.inputs)
         sizes = tuple(shape[n] for n in kept)
         parts = tuple(size if name == "feature" and not secondary else 1 for name, size in zip(names, sizes, strict=True))
         source = Source(INPUT, tuple(names), sizes, parts, secondary=secondary)
@@ -202,8 +201,8 @@ class _Follower:
         loops = {} if closed else dict(found.loops())
         rows: dict[str, tuple[str, ...]] = {}
         for source, row in found.rows():
-            if source.secondary and self._main is not None:
-                row = (SAMPLE, *(WHOLE,) * (len(self._main.sizes) - 1))
+            if source.secondary:  # the graph describes the main input
+                row = (SAMPLE, *(WHOLE,) * (self._rank - 1))
             rows[source.name] = _agreed(rows.get(source.name, row), row, loops)
         used = {loop for row in rows.values() for loop in row}
         loops = {loop: parts for loop, parts in loops.items() if loop in used}
@@ -244,7 +243,7 @@ class _Follower:
         own = [each for each in outputs if self._is_made(self._view(each))]
         main = own[0] if len(own) == 1 else outputs[0] if len(outputs) == 1 else None
         if main is None:
-            main = next((each for each in own if each.is_floating_point()), outputs[0])
+            main = _first(outputs)
             reads = tuple((each, (None,) * each.dim()) for each in outputs)
             rule = Rule("several outputs", reads, tuple(range(main.dim())))
             return self._append(rule, main, closed=True).source.name
@@ -273,9 +272,11 @@ def _reached(operators: Mapping[str, Operator], last: str) -> list[Operator]:
     return [each for each in operators.values() if each.name in needed - {last}] + [operators[last]]
 
 
-def _main(inputs: Sequence[Tensor]) -> Tensor | None:
-    """Return the input that the graph describes: the only one, or the only one of floating-point numbers."""
-    if len(inputs) == 1:
-        return inputs[0]
-    floats = [each for each in inputs if each.is_floating_point()]
-    return floats[0] if len(floats) == 1 else None
+def _first(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the first tensor of floating-point numbers, or just the first."""
+    return next((each for each in tensors if each.is_floating_point()), tensors[0])
+
+
+def _is_main(tensor: Tensor, inputs: Sequence[Tensor]) -> bool:
+    """Return whether the graph describes an input: the only one, or the only one of floating-point numbers."""
+    return len(inputs) == 1 or (tensor.is_floating_point() and sum(each.is_floating_point() for each in inputs) == 1)
