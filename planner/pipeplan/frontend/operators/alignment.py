@@ -1,7 +1,8 @@
 """`Alignment`: the axes of an operation's tensors, followed to those of the operators that made them.
 
 An axis of the operation may be several of a source in one, like samples and tokens in a matrix product. It is then as
-many loops: its pieces. Only the outermost piece can be split, since shards of an inner one are not contiguous.
+many loops: its pieces. Only the outermost one can be split, since shards of an inner one are not contiguous; or that
+within samples, since torch's DTensor follows heads through products of all samples' heads at once.
 """
 
 from collections import Counter
@@ -128,8 +129,9 @@ class Alignment:
         for source, found in self._read():
             for axis, ((own, p), common) in found.items():
                 name = self._names[own, p]
-                if p or own in self._rule.whole or fixed(name) or source.parts[axis] == 1:
+                outer = all(self._names[own, before].startswith(SAMPLE) for before in range(p))
+                if not outer or own in self._rule.whole or fixed(name) or source.parts[axis] == 1:
                     continue
-                here = gcd(common, source.parts[axis], self._pieces[own][0])
+                here = gcd(common, source.parts[axis], self._pieces[own][p])
                 parts[name] = gcd(parts.get(name, 0), here)
         return {name: count for name, count in parts.items() if count > 1}

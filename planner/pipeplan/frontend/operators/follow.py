@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
@@ -135,12 +136,17 @@ class _Follower:
                 self._uses.update(read)
 
     def _follow(self, call: Call, *, is_loss: bool) -> None:
+        if any(id(each) in self._stale for each in call.given) and views(call, is_weight=False):
+            self._stale.update(id(each) for each in call.made)  # autograd makes such views anew; few are read
+            return
         read = [self._view(each) for each in call.given]
         written = {id(each) for each in call.given} & {id(each) for each in call.made}
-        if all(view is None for view in read):
+        if all(view is None for view in read) or call.name.endswith("_like") or call.name.startswith("new_"):
+            drawn = torch.Tag.nondeterministic_seeded in call.operation.tags
+            drawn |= any(memory_of(each) in self._random for each in call.given)
             for each in call.made:
                 self._put(each, None)
-                if "nondeterministic_seeded" in {tag.name for tag in call.operation.tags}:
+                if drawn:
                     self._random.add(memory_of(each))
             return
         if written:
