@@ -11,7 +11,7 @@ from math import gcd
 
 from torch import Tensor
 
-from pipeplan.frontend.operators.factors import Axis, Factor, opaque, regrouped
+from pipeplan.frontend.operators.factors import Axis, Factor, regrouped
 from pipeplan.frontend.operators.rules import Rule
 from pipeplan.frontend.operators.sources import SAMPLE, WHOLE, Source, View, fixed
 
@@ -67,9 +67,7 @@ class Alignment:
         self.sizes = tuple(self._pieces[axis][p] for axis, p in self._made())
         number = {piece: n for n, piece in enumerate(self._made())}
         self.axes: tuple[Axis, ...] = tuple(
-            ()
-            if axis is None
-            else tuple(Factor(number[axis, p], 1, size) for p, size in enumerate(self._pieces[axis]))
+            () if axis is None else tuple(Factor(number[axis, p], 1, size) for p, size in enumerate(self._pieces[axis]))
             for axis in rule.makes
         )
 
@@ -111,12 +109,15 @@ class Alignment:
     def _read(self) -> Iterator[tuple[Source, dict[int, tuple[Piece, int]]]]:
         """Yield each source, with the pieces that its axes are, and the number of parts in common."""
         for view, axes in self._fine:
-            yield view.source, {
-                factor.axis: (piece, factor.size)
-                for piece, factors in axes.items()
-                for factor in factors[:1]
-                if factor.axis is not None and view.leads(factor)
-            }
+            yield (
+                view.source,
+                {
+                    factor.axis: (piece, factor.size)
+                    for piece, factors in axes.items()
+                    for factor in factors[:1]
+                    if factor.axis is not None and view.leads(factor)
+                },
+            )
 
     def rows(self) -> Iterator[tuple[Source, tuple[str, ...]]]:
         """Yield each source that is read, with the loop of each of its axes."""

@@ -1,8 +1,8 @@
 """Operators of a recorded layer: its calls, with views folded away.
 
-Every tensor is followed as a view of what an operator makes, of an input or of a weight (`sources.View`). An operator may be
-split along an axis if that is, on a tensor that it reads, the outermost part of an axis along which this tensor may be
-split itself.
+Every tensor is followed as a view of what an operator makes, of an input or of a weight (see `sources`). An operator
+may be split along an axis if that is, on a tensor that it reads, the outermost part of an axis along which this tensor
+may be split itself.
 """
 
 from collections import Counter
@@ -23,6 +23,7 @@ from pipeplan.frontend.operators.sources import SAMPLE, TOKEN, WHOLE, Source, Vi
 from pipeplan.frontend.operators.views import viewed, views
 from pipeplan.frontend.profile.ties import bytes_of
 from pipeplan.frontend.profile.work import counter
+
 
 class UnfollowedError(Exception):
     """The operators cannot be told from the calls."""
@@ -88,7 +89,9 @@ class _Follower:
         names = [SAMPLE if n == 0 else "feature" if features and n == len(shape) - 1 else TOKEN for n in kept]
         secondary = not _is_main(tensor, self._record.inputs)
         sizes = tuple(shape[n] for n in kept)
-        parts = tuple(size if name == "feature" and not secondary else 1 for name, size in zip(names, sizes, strict=True))
+        parts = tuple(
+            size if name == "feature" and not secondary else 1 for name, size in zip(names, sizes, strict=True)
+        )
         source = Source(INPUT, tuple(names), sizes, parts, secondary=secondary)
         places = dict(zip(kept, source.axes, strict=True))
         return View(source, tuple(places.get(n, ()) for n in range(len(shape))))
@@ -272,7 +275,7 @@ def _agreed(one: Sequence[str], other: Sequence[str], loops: Mapping[str, int]) 
 def _reached(operators: Mapping[str, Operator], last: str) -> list[Operator]:
     """Return the operators that the last one depends on, and those with weights, in order; the last one ends them."""
     needed = {last} | {each.name for each in operators.values() if each.weights}
-    for each in reversed(operators.values()):
+    for each in reversed(list(operators.values())):
         if each.name in needed:
             needed.update(each.reads)
     return [each for each in operators.values() if each.name in needed - {last}] + [operators[last]]

@@ -7,7 +7,7 @@
 They are those of operations that run on shards (see docs/tensor-parallel.md). An operation without a rule runs whole.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 

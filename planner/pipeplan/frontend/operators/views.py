@@ -14,7 +14,8 @@ Axes = tuple[Axis, ...]
 
 def _argument(call: Call, place: int, default: int = 0) -> int:
     """Return an argument that is the number of an axis, counted from the first."""
-    return int(call.args[place] if len(call.args) > place else call.kwargs.get("dim", default)) % call.given[0].dim()
+    said: int = call.args[place] if len(call.args) > place else call.kwargs.get("dim", default)
+    return said % int(call.given[0].dim())
 
 
 def _same(_call: Call, axes: Axes, _shape: Sequence[int]) -> Axes:

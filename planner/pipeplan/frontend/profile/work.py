@@ -32,12 +32,12 @@ def work_of(segment: Segment, size: int) -> list[tuple[Work, tuple[torch.Tensor,
         weights = [parameter for parameter in layer.parameters() if parameter.requires_grad]
         to_inputs = _gradient_flops(outputs, inputs)
         work = Work(
-                forward_flops=_per_sample(forward.get_total_flops(), size),
-                input_gradient_flops=_per_sample(to_inputs, size),
-                weight_gradient_flops=_per_sample(_gradient_flops(outputs, [*inputs, *weights]) - to_inputs, size),
-                output=_per_sample(bytes_of(outputs), size),
-                saved=0,
-            )
+            forward_flops=_per_sample(forward.get_total_flops(), size),
+            input_gradient_flops=_per_sample(to_inputs, size),
+            weight_gradient_flops=_per_sample(_gradient_flops(outputs, [*inputs, *weights]) - to_inputs, size),
+            output=_per_sample(bytes_of(outputs), size),
+            saved=0,
+        )
         result.append((work, tuple(map(_without_values, values))))
         values = leaves(outputs, [output.requires_grad for output in outputs])
     return result
