@@ -10,6 +10,7 @@ from pipeplan.core.operators import Split
 from pipeplan.core.pipeline import Stage
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind
+from pipeplan.core.weight_names import cut_name
 from pipeplan.search.evaluate import EvaluatedPlan
 
 
@@ -48,7 +49,7 @@ def shared_out(plan: Plan, model: Model, split: Split | None) -> Plan:
     if split is None:
         return plan
     cuts = tuple(
-        (f"{layer.name}.{name}", axis)
+        (cut_name(layer.name, name), axis)
         for layer in model.layers
         if layer.operators
         for name, axis in split.of(layer.operators).items()

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from pipeplan.core.operators import OperatorGraph
+from pipeplan.core.weight_names import weight_name
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.operators.follow import NamedWeight, operators_of
-from pipeplan.frontend.operators.names import weight_name
 from pipeplan.frontend.operators.record import record
 from pipeplan.frontend.profile.ties import shared_parameters
 

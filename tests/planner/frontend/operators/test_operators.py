@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from helpers.distributed.models import tiny_decoder, tiny_mlp, tiny_resnet, tiny_tied
 from helpers.layer_operators import LayersOperators, chain, eager, fused, layers_operators, llama_like
+from pipeplan.core.weight_names import cut_name, weight_name
 from pipeplan.frontend.capture import Stages
-from pipeplan.frontend.operators.names import cut_name, weight_name
 from pipeplan.frontend.profile import profile
 from pipeplan.frontend.workload import Workload
 from pipeplan.io.model_file import read_model, write_model

@@ -19,9 +19,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from helpers.distributed.models import tiny_decoder, tiny_mlp, tiny_tied
 from helpers.layer_operators import LayersOperators, eager, fused, layers_operators, llama_like
 from pipeplan.core.operators import OperatorGraph
+from pipeplan.core.weight_names import cut_name
 from pipeplan.frontend.batch import tensors
 from pipeplan.frontend.capture.private import TorchDispatchMode
-from pipeplan.frontend.operators.names import cut_name
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.sharding import TensorParallel
 from pipeplan_executor.sharding.layers import ShardedLayers
