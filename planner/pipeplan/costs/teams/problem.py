@@ -13,7 +13,7 @@ layer (`DeviceKind.overhead`) stays.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 
@@ -42,9 +42,12 @@ from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.sharding import Edge, Sharding, frontier
 
 PARTS = 1024
-"""Updates and bytes are compared in these parts of a layer's."""
-COORDINATES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "parameters", "saved")
-"""What the coordinates of a problem are: nanoseconds of the five passes, bytes that stay, bytes per micro-batch."""
+"""Bytes are compared in these parts of a layer's."""
+WORTH = 2**20
+"""Bytes per micro-batch that weigh as much as a nanosecond, where a layer's signatures under given cuts are chosen."""
+COORDINATES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "summed", "parameters", "saved")
+"""What the coordinates of a problem are: nanoseconds of the four passes, of the update and of sums behind it, bytes
+that stay, bytes per micro-batch."""
 PASSES = ("forward", "input_gradient", "weight_gradient")
 PICOSECONDS = 10**12
 
@@ -57,8 +60,10 @@ def combined(*rows: tuple[str, ...]) -> NDArray[np.int64]:
     return np.array([[int(name in row) for name in COORDINATES] for row in rows], np.int64)
 
 
-FASTEST = combined(("forward", "backward"), ("saved",), ("forward",), ("input_gradient",), ("weight_gradient",))
-"""The time of a micro-batch; saved bytes decide between equal times, then the passes in this order."""
+FASTEST = WORTH * combined(("forward", "backward")) + combined(("saved",))
+"""The time of a micro-batch; saved bytes decide between equal times."""
+COMPARED = combined(("forward", "backward"), ("summed",), ("parameters",), ("saved",))
+"""What choices are compared by."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,7 @@ class TeamProblem:
     micro_batch: int
     team: int
     link: Link
+    _found: dict[Cuts, dict[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def loops(self) -> tuple[tuple[str, ...], ...]:
@@ -128,17 +134,30 @@ class TeamProblem:
             saved=of["saved"],
             output=self.cost.output,
             workspace=self.cost.workspace,
-            update=of["update"],
+            update=of["update"] + of["summed"],
         )
 
     def figures(self, cuts: Cuts) -> tuple[int, int, int, int]:
-        """Nanoseconds of a micro-batch; `PARTS` of the layer's update, parameters and saved bytes, with these cuts."""
+        """Nanoseconds of a micro-batch and of sums; `PARTS` of parameters and saved bytes, with these cuts."""
         of = self._fastest(cuts)
-        wholes = {"update": self.cost.update, "parameters": self.parameters, "saved": self.cost.saved}
-        update, parameters, saved = (round(PARTS * of[name] / max(whole, 1)) for name, whole in wholes.items())
-        return of["forward"] + of["backward"], update, parameters, saved
+        wholes = {"parameters": self.parameters, "saved": self.cost.saved}
+        parameters, saved = (round(PARTS * of[name] / max(whole, 1)) for name, whole in wholes.items())
+        return of["forward"] + of["backward"], of["summed"], parameters, saved
+
+    def undominated(self, fixed: Mapping[str, int | None]) -> Iterator[Cuts]:
+        """Yield the cuts of all choices that no other one dominates in what `figures` has."""
+        problem = self.sharding(fixed)
+        rows = [row for row in COMPARED if any(problem.project(row[None]).largest)]
+        points = frontier(problem.project(np.array(rows or COMPARED[:1])), Clock(Limits()))
+        for point in range(len(points.points)):
+            yield self.cuts(points.choice(point))
 
     def _fastest(self, cuts: Cuts) -> dict[str, int]:
+        if cuts not in self._found:
+            self._found[cuts] = self._find(cuts)
+        return self._found[cuts]
+
+    def _find(self, cuts: Cuts) -> dict[str, int]:
         axes = dict(cuts)
         problem = self.sharding({weight.name: axes.get(weight.name) for weight in self.graph.weights})
         points = frontier(problem.project(FASTEST), Clock(Limits()))
@@ -211,10 +230,9 @@ class TeamProblem:
             if weight in counted
         )
         update = _share(self.cost.update, own, self.parameters)
-        summed = summed_weights(operator, loop)
-        if summed:
-            update += alone(all_reduce(self.team, self.link), summed)
-        return [*passes, update, own, 0]
+        size = summed_weights(operator, loop)
+        summed = alone(all_reduce(self.team, self.link), size) if size else 0
+        return [*passes, update, summed, own, 0]
 
     def _tensor(self, name: str, rows: tuple[tuple[int, int], ...]) -> NDArray[np.int64]:
         """A tensor costs what is kept of it until the backward."""

@@ -118,15 +118,13 @@ def team_model(teams: Teams, split: Split) -> Model:
 
 
 def _costs(teams: Teams, split: Split, kind: DeviceKind, size: int) -> tuple[LayerCost, ...]:
-    found: dict[tuple[str, LayerCost, int], LayerCost] = {}
-    rows = []
-    for layer, cost in zip(teams.model.layers, teams.costs(kind, size), strict=True):
-        key = layer.operators, cost, layer.parameters
-        if key not in found:
-            problem = teams.problem(layer, cost, kind, size) if layer.operators else None
-            found[key] = cost if problem is None else problem.member(tuple(split.of(layer.operators).items()))
-        rows.append(found[key])
-    return tuple(rows)
+    pairs = zip(teams.model.layers, teams.costs(kind, size), strict=True)
+    return tuple(
+        teams.problem(layer, cost, kind, size).member(tuple(split.of(layer.operators).items()))
+        if layer.operators
+        else cost
+        for layer, cost in pairs
+    )
 
 
 def _own(model: Model, layer: Layer, split: Split) -> int:

@@ -1,13 +1,12 @@
 """Splits: the weights that teams of a size split, for every layer of a model; those that are worth searching.
 
 Equal layers are split alike, in all stages. For each graph of operators, kind of device and micro-batch size, the
-choices of signatures that no other one dominates are compared, in what `COMPARED` says. The cuts of one of them are
-worth searching unless others are at least as good for all kinds and sizes, in 1024ths of updates and bytes. Layers that
-share weights split them alike.
+choices of signatures that no other one dominates are compared (`TeamProblem.figures`). The cuts of one of them are
+worth searching unless others are at least as good for all kinds and sizes. Layers that share weights split them alike.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 
@@ -17,14 +16,8 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.operators import Cuts, Split
 from pipeplan.costs.layers import layer_costs
-from pipeplan.costs.teams.problem import TeamProblem, combined
-from pipeplan_formulations.common.clock import Clock
+from pipeplan.costs.teams.problem import TeamProblem
 from pipeplan_formulations.common.pareto import minimal
-from pipeplan_formulations.common.report import Limits
-from pipeplan_formulations.sharding import frontier
-
-COMPARED = combined(("forward", "backward"), ("update",), ("parameters",), ("saved",))
-"""Time of a micro-batch, update, parameters, saved bytes."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +42,7 @@ class Teams:
     sizes: tuple[int, ...]
     optimizer: str
     extrapolate: bool
+    _problems: dict[tuple[object, ...], TeamProblem] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def links(self) -> Mapping[str, Link]:
@@ -66,7 +60,13 @@ class Teams:
         return layer_costs(self.model, kind, size, extrapolate=self.extrapolate, optimizer=self.optimizer)
 
     def problem(self, layer: Layer, cost: LayerCost, kind: DeviceKind, size: int) -> TeamProblem:
-        """The choice of signatures for a layer with these costs on one device."""
+        """The choice of signatures for a layer with these costs on one device; one object for equal layers."""
+        key = layer.operators, layer.parameters, cost, kind.name, size
+        if key not in self._problems:
+            self._problems[key] = self._problem(layer, cost, kind, size)
+        return self._problems[key]
+
+    def _problem(self, layer: Layer, cost: LayerCost, kind: DeviceKind, size: int) -> TeamProblem:
         peak = kind.peak.get(self.model.dtype)
         known = peak is not None and kind.bandwidth is not None
         rates = (kind.efficiency * (peak or 0), kind.efficiency * (kind.bandwidth or 0)) if known else None
@@ -95,10 +95,7 @@ class Teams:
         ]
         kept = []
         for fixed in problems[0].shared_axes:
-            found: dict[Cuts, None] = {}
-            for problem in problems:
-                points = frontier(problem.sharding(fixed).project(COMPARED), Clock(Limits()))
-                found |= dict.fromkeys(problem.cuts(points.choice(p)) for p in range(len(points.points)))
+            found = dict.fromkeys(cuts for problem in problems for cuts in problem.undominated(fixed))
             rows = [[figure for problem in problems for figure in problem.figures(cuts)] for cuts in found]
             undominated = minimal(np.array(rows)) if rows else ()
             kept += [cuts for i, cuts in enumerate(found) if i in undominated]
