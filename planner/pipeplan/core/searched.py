@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pipeplan.core.job import SHARDED as SHARES_GRADIENTS
 from pipeplan.core.job import Order, Recompute
-from pipeplan.core.wording import counted, listed, wrapped
+from pipeplan.core.wording import listed, wrapped
 
 CONTIGUOUS = "contiguous layers in the listed order, every layer once"
 DOWNSETS = "any layers that read from no later stage, whatever the listed order; every layer once"
@@ -194,9 +194,11 @@ class Searched:
         """
         if not ways or set(ways) == {1}:
             return self
-        several = [f"{team} (layers split in {counted(count, 'way')})" for team, count in ways.items() if team > 1]
-        teams = f"teams of {' and '.join(['1'] * (1 in ways) + several)} devices, alike in all stages"
-        return replace(self, teams=teams, not_searched=tuple(TEAMS if s == TENSOR else s for s in self.not_searched))
+        counts = [str(count) for team, count in ways.items() if team > 1]
+        split = f"{' and '.join(counts)} {'way' if counts == ['1'] else 'ways'}"
+        teams = f"teams of {' and '.join(map(str, ways))} devices, layers split in {split} and alike in all stages"
+        rest = tuple(sentence for sentence in self.not_searched if sentence != TENSOR)
+        return replace(self, teams=teams, not_searched=(TEAMS, *rest))
 
     def without(self, sentence: str) -> "Searched":
         """Return the same description with one more sentence in ``not_searched``."""
