@@ -27,8 +27,8 @@ def sharded(build: Callable[[], Workload], schedule: Schedule, zero: int = 3) ->
     """Plan of a chain at a level of ZeRO."""
     module = build().module
     names = [name for name, _ in module.named_children()]
-    cuts = (0, *range(1, schedule.stages), len(names))
-    return replace(plan_for(module, names, cuts, schedule), zero=zero)
+    shards = (0, *range(1, schedule.stages), len(names))
+    return replace(plan_for(module, names, shards, schedule), zero=zero)
 
 
 def alike(micro_batches: int = 4) -> Schedule:
@@ -86,7 +86,7 @@ def test_tensor_parallel_groups_are_refused() -> None:
     with pytest.raises(PlanError, match=said):
         check_sharded_plan(plan, 2)
     with pytest.raises(PlanError, match=said):
-        run(replace(plan, team=2, cuts=(("layers.0.weight", 0),)), tiny_mlp)
+        run(replace(plan, team=2, shards=(("layers.0.weight", 0),)), tiny_mlp)
 
 
 def test_one_replica_runs_anything() -> None:

@@ -88,7 +88,7 @@ def test_cuts_that_make_no_sense_never_start(plan: Plan, shards: dict[str, int] 
 
 
 @pytest.mark.parametrize(
-    ("cuts", "asked", "said"),
+    ("shards", "asked", "said"),
     [
         ((), None, "a team of 2 devices, and they share out no parameter: all of them would do the same work"),
         ((("3.wait", 0),), None, r"no parameter is called '3.wait'"),
@@ -99,11 +99,11 @@ def test_cuts_that_make_no_sense_never_start(plan: Plan, shards: dict[str, int] 
     ],
 )
 def test_teams_that_make_no_sense_never_start(
-    plan: Plan, cuts: tuple[tuple[str, int], ...], asked: TensorParallel | int | None, said: str
+    plan: Plan, shards: tuple[tuple[str, int], ...], asked: TensorParallel | int | None, said: str
 ) -> None:
-    """Teams that share out nothing, cuts of no parameter, and other groups than the plan's teams are named."""
+    """Teams that share out nothing, shards of no parameter, and other groups than the plan's teams are named."""
     with pytest.raises(PipeplanError, match=said):
-        run(replace(plan, team=2, cuts=cuts), words, tensor_parallel=asked)
+        run(replace(plan, team=2, shards=shards), words, tensor_parallel=asked)
 
 
 @pytest.mark.parametrize("asked", [None, 2, TensorParallel(2, {"3.weight": 1})])
@@ -118,7 +118,7 @@ def test_teams_start_a_process_per_device(
         return RunReport((), (), (), ())
 
     monkeypatch.setattr(runner, "launch", launched)
-    run(replace(plan, team=2, cuts=(("3.weight", 1),)), words, tensor_parallel=asked)
+    run(replace(plan, team=2, shards=(("3.weight", 1),)), words, tensor_parallel=asked)
     assert started == [(4, TensorParallel(2, {"3.weight": 1}))]
 
 
@@ -127,7 +127,7 @@ def test_joined_teams_are_counted(plan: Plan, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(PlanError, match=r"2 ranks of 2 processes, but 2 processes were .* start 4 .* for 2 devices"):
-        run(replace(plan, team=2, cuts=(("3.weight", 1),)), words)
+        run(replace(plan, team=2, shards=(("3.weight", 1),)), words)
 
 
 def test_names_are_no_patterns() -> None:
@@ -188,6 +188,6 @@ def test_predictions_are_not_compared_with_groups(plan: Plan) -> None:
     assert "%" not in as_text(plan, report)
     assert "not for tensor-parallel groups of 2" in as_text(plan, report)
     assert "%" in as_text(plan, replace(report, tensor_parallel=1))
-    in_teams = as_text(replace(plan, team=2, cuts=(("3.weight", 1),)), report)
+    in_teams = as_text(replace(plan, team=2, shards=(("3.weight", 1),)), report)
     assert in_teams.count("%") == 3
     assert "each rank is a team of 2 processes" in in_teams

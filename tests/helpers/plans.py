@@ -81,7 +81,7 @@ def plan_for(
 def in_teams(plan: Plan, module: torch.nn.Module, shards: Mapping[str, int] | None, team: int = 2) -> Plan:
     """The plan with teams of devices that share out the parameters which these patterns match."""
     found = find_shards(module, shards, TensorParallel(team))
-    return replace(plan, team=team, cuts=tuple((name, shard.axis) for name, shard in found.items()))
+    return replace(plan, team=team, shards=tuple((name, shard.axis) for name, shard in found.items()))
 
 
 def with_buckets(plan: Plan, layers: int, gathered: int = 0) -> Plan:

@@ -53,7 +53,7 @@ def declared(plan: Plan, wanted: TensorParallel | int | None = None) -> TensorPa
     asked = wanted if isinstance(wanted, TensorParallel) else TensorParallel(1 if wanted is None else wanted)
     if plan.team == 1:
         return asked
-    own = TensorParallel(plan.team, dict(plan.cuts))
+    own = TensorParallel(plan.team, dict(plan.shards))
     if not own.shards:
         raise PlanError(
             f"each rank of the plan is a team of {plan.team} devices, and they share out no parameter: all of them "

@@ -18,7 +18,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.figures import whole
 from pipeplan.core.wording import hint
 
-Cuts = tuple[tuple[str, int], ...]
+Shards = tuple[tuple[str, int], ...]
 """Weights that are split, by name, and the axis of each."""
 INPUT = "input"
 """Name of a layer's input, where operators say what they read."""
@@ -152,16 +152,16 @@ class Split:
     ----------
     team : int
         Devices of a team.
-    cuts : tuple of (str, Cuts)
+    shards : tuple of (str, Shards)
         For each graph of operators, by name, the weights that are split.
     number : int
         Its place among the splits over teams of this size.
     """
 
     team: int
-    cuts: tuple[tuple[str, Cuts], ...]
+    shards: tuple[tuple[str, Shards], ...]
     number: int = 0
 
     def of(self, graph: str) -> dict[str, int]:
         """The weights of a layer with these operators that are split, and the axis of each."""
-        return dict(dict(self.cuts)[graph])
+        return dict(dict(self.shards)[graph])

@@ -91,7 +91,7 @@ class Plan:
     team : int
         Devices that share every layer of a stage. Of more than one, what the plan calls a device is a team of them:
         device d consists of the cluster's devices of the same kind and node, in turn.
-    cuts : tuple of (str, int)
+    shards : tuple of (str, int)
         Parameters that the devices of a team share out, by their names in the whole model, and the axis of each.
     """
 
@@ -111,7 +111,7 @@ class Plan:
     zero: int = 0
     period: int | None = None
     team: int = 1
-    cuts: tuple[tuple[str, int], ...] = ()
+    shards: tuple[tuple[str, int], ...] = ()
 
     @property
     def value(self) -> int:

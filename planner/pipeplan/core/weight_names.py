@@ -22,8 +22,8 @@ def weight_name(layer: str, full: str) -> str:
     return "." * (len(base) - shared) + ".".join(path[shared:])
 
 
-def cut_name(layer: str, weight: str) -> str:
-    """Return the name in the unsplit model of a weight (`Weight.name`) of a layer: the name that cuts have."""
+def shard_name(layer: str, weight: str) -> str:
+    """Return the name in the unsplit model of a weight (`Weight.name`) of a layer: the name that shards have."""
     base, rest = _base(layer), weight.lstrip(".")
     return ".".join((*base[: len(base) - (len(weight) - len(rest))], rest))
 

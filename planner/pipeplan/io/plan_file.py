@@ -59,7 +59,7 @@ class PlanStageEntry(Strict):
     shares: Items[ShareEntry] = ()
 
 
-class CutEntry(Strict):
+class ShardEntry(Strict):
     """A parameter that the devices of a team share out, and the axis along which they do."""
 
     parameter: str
@@ -145,7 +145,7 @@ class PlanFile(Strict):
     zero1: bool = False  # in files from before other levels were known
     period: Whole | None = None
     team: Count = 1
-    cuts: Items[CutEntry] = ()
+    shards: Items[ShardEntry] = ()
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -164,7 +164,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             raise InputError(f"{FORMAT} holds one time for all slices of a stage; stage {s} has one for each")
     return data | {
         "gap": _gap(plan.value, plan.bound),
-        "cuts": [{"parameter": name, "axis": axis} for name, axis in plan.cuts],
+        "shards": [{"parameter": name, "axis": axis} for name, axis in plan.shards],
         "stages": [asdict(stage) | {"shares": _shares(stage)} for stage in plan.stages],
         "schedule": {"family": schedule.family, "two_lanes": schedule.two_lanes, "orders": schedule.as_text()},
         "pipeline": {name: value for name, value in asdict(plan.pipeline).items() if name in PipelineEntry.model_fields}
@@ -240,7 +240,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         zero=file.zero or int(file.zero1),
         period=file.period,
         team=file.team,
-        cuts=tuple((cut.parameter, cut.axis) for cut in file.cuts),
+        shards=tuple((entry.parameter, entry.axis) for entry in file.shards),
     )
 
 

@@ -10,7 +10,7 @@ from pipeplan.core.operators import Split
 from pipeplan.core.pipeline import Stage
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind
-from pipeplan.core.weight_names import cut_name
+from pipeplan.core.weight_names import shard_name
 from pipeplan.search.evaluate import EvaluatedPlan
 
 
@@ -48,13 +48,13 @@ def shared_out(plan: Plan, model: Model, split: Split | None) -> Plan:
     """Return the plan of a question in which teams are devices as a plan for the whole model."""
     if split is None:
         return plan
-    cuts = tuple(
-        (cut_name(layer.name, name), axis)
+    shards = tuple(
+        (shard_name(layer.name, name), axis)
         for layer in model.layers
         if layer.operators
         for name, axis in split.of(layer.operators).items()
     )
-    return replace(plan, fingerprint=model.fingerprint, team=split.team, cuts=cuts)
+    return replace(plan, fingerprint=model.fingerprint, team=split.team, shards=shards)
 
 
 def _stage(evaluated: EvaluatedPlan, priced: Stage, s: int, a: int, b: int, job: Job) -> PlanStage:

@@ -30,7 +30,7 @@ HARMLESS = {
     r"micro_batch": "samples of a micro-batch; nothing else in the file counts samples, if the plan is about a step",
     r"zero": "of stages without replicas or without state",
     r"team": "another number of devices, where the plan has teams; `run` starts as many processes",
-    r"cuts(\[\d+\].*)?": "names and axes, which `run` compares with the model",
+    r"shards(\[\d+\].*)?": "names and axes, which `run` compares with the model",
     r"schedule\.family": "a name; the lists themselves are what runs",
     r"stages\[\d+\]\.layers(\[\d+\])?": "names, which `run` compares with the model; only where none is divided",
     r"stages\[\d+\]\.recompute(\[\d+\])?": "which layers `run` computes again; their time is in the backward",

@@ -75,7 +75,7 @@ def test_the_answer_is_the_best_of_all_teams(tmp_path: object) -> None:
     assert "teams of 1 and 2 and 4 devices" in found.searched.in_words()
     assert any("samples (sequence" in each for each in found.searched.not_searched)
     assert [each.plan.team for each in alone] == [1, 2, 4]
-    assert alone[1].plan.cuts == tuple((f"l{i}.{name}", axis) for i in range(4) for name, axis in MEGATRON.items())
+    assert alone[1].plan.shards == tuple((f"l{i}.{name}", axis) for i in range(4) for name, axis in MEGATRON.items())
     assert alone[1].plan.fingerprint == model.fingerprint
     path = tmp_path / "plan.json"  # type: ignore[operator]
     alone[1].plan.save(path)

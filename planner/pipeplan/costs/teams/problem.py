@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
-from pipeplan.core.operators import INPUT, Cuts, Operator, OperatorGraph
+from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Shards
 from pipeplan.costs.collectives import all_reduce, alone
 from pipeplan.costs.teams.signatures import (
-    cuts_of,
     gradient_layout,
     held_layout,
     layouts,
@@ -33,6 +32,7 @@ from pipeplan.costs.teams.signatures import (
     read_layout,
     redistribution,
     returned_layout,
+    shards_of,
     signatures,
     summed_weights,
 )
@@ -44,7 +44,7 @@ from pipeplan_formulations.sharding import Edge, Sharding, frontier
 PARTS = 1024
 """Bytes are compared in these parts of a layer's."""
 WORTH = 2**20
-"""Bytes per micro-batch that weigh as much as a nanosecond, where a layer's signatures under given cuts are chosen."""
+"""Bytes per micro-batch that weigh as much as a nanosecond, where signatures under given shards are chosen."""
 COORDINATES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "summed", "parameters", "saved")
 """What the coordinates of a problem are: nanoseconds of the four passes, of the update and of sums behind it, bytes
 that stay, bytes per micro-batch."""
@@ -95,7 +95,7 @@ class TeamProblem:
     micro_batch: int
     team: int
     link: Link
-    _found: dict[Cuts, dict[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _found: dict[Shards, dict[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def loops(self) -> tuple[tuple[str, ...], ...]:
@@ -116,16 +116,16 @@ class TeamProblem:
         costs += [self._tensor(name, rows) for name, rows in self.tensors]
         return Sharding(tuple(costs), tuple(self._edges()))
 
-    def cuts(self, choice: tuple[int, ...]) -> Cuts:
+    def shards(self, choice: tuple[int, ...]) -> Shards:
         """The weights that a choice splits."""
         found: dict[str, int] = {}
         for each, loops, k in zip(self.graph.operators, self.loops, choice, strict=False):
-            found |= cuts_of(each, loops[k])
+            found |= shards_of(each, loops[k])
         return tuple(found.items())
 
-    def member(self, cuts: Cuts) -> LayerCost:
+    def member(self, shards: Shards) -> LayerCost:
         """The cost of the layer on each member if exactly these weights are split: the fastest choice of the rest."""
-        of = self._fastest(cuts)
+        of = self._fastest(shards)
         return LayerCost(
             forward=of["forward"] + self._constant("forward"),
             backward=of["backward"] + self._constant("backward"),
@@ -137,28 +137,28 @@ class TeamProblem:
             update=of["update"] + of["summed"],
         )
 
-    def figures(self, cuts: Cuts) -> tuple[int, int, int, int]:
-        """Nanoseconds of a micro-batch and of sums; `PARTS` of parameters and saved bytes, with these cuts."""
-        of = self._fastest(cuts)
+    def figures(self, shards: Shards) -> tuple[int, int, int, int]:
+        """Nanoseconds of a micro-batch and of sums; `PARTS` of parameters and saved bytes, with these shards."""
+        of = self._fastest(shards)
         wholes = {"parameters": self.parameters, "saved": self.cost.saved}
         parameters, saved = (round(PARTS * of[name] / max(whole, 1)) for name, whole in wholes.items())
         return of["forward"] + of["backward"], of["summed"], parameters, saved
 
-    def undominated(self, fixed: Mapping[str, int | None]) -> Iterator[Cuts]:
-        """Yield the cuts of all choices that no other one dominates in what `figures` has."""
+    def undominated(self, fixed: Mapping[str, int | None]) -> Iterator[Shards]:
+        """Yield the shards of all choices that no other one dominates in what `figures` has."""
         problem = self.sharding(fixed)
         rows = [row for row in COMPARED if any(problem.project(row[None]).largest)]
         points = frontier(problem.project(np.array(rows or COMPARED[:1])), Clock(Limits()))
         for point in range(len(points.points)):
-            yield self.cuts(points.choice(point))
+            yield self.shards(points.choice(point))
 
-    def _fastest(self, cuts: Cuts) -> dict[str, int]:
-        if cuts not in self._found:
-            self._found[cuts] = self._find(cuts)
-        return self._found[cuts]
+    def _fastest(self, shards: Shards) -> dict[str, int]:
+        if shards not in self._found:
+            self._found[shards] = self._find(shards)
+        return self._found[shards]
 
-    def _find(self, cuts: Cuts) -> dict[str, int]:
-        axes = dict(cuts)
+    def _find(self, shards: Shards) -> dict[str, int]:
+        axes = dict(shards)
         problem = self.sharding({weight.name: axes.get(weight.name) for weight in self.graph.weights})
         points = frontier(problem.project(FASTEST), Clock(Limits()))
         costs = problem.evaluate(points.choice(0))
@@ -211,8 +211,10 @@ class TeamProblem:
     ) -> NDArray[np.int64]:
         rows = []
         for loop in loops:
-            cuts = cuts_of(operator, loop)
-            fits = all(fixed.get(each.name, cuts.get(each.name)) == cuts.get(each.name) for each in operator.weights)
+            shards = shards_of(operator, loop)
+            fits = all(
+                fixed.get(each.name, shards.get(each.name)) == shards.get(each.name) for each in operator.weights
+            )
             rows.append(self._signature(operator, loop) if fits else [UNLIMITED] * len(COORDINATES))
         return np.array(rows, np.int64)
 

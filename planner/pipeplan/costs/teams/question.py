@@ -131,8 +131,10 @@ def _own(model: Model, layer: Layer, split: Split) -> int:
     """Return the bytes of a layer's parameters on one member."""
     if not layer.operators:
         return layer.parameters
-    graph, cuts = model.operators[layer.operators], split.of(layer.operators)
-    return sum(weight.size // (split.team if weight.name in cuts else 1) for weight in graph.counted(layer.parameters))
+    graph, shards = model.operators[layer.operators], split.of(layer.operators)
+    return sum(
+        weight.size // (split.team if weight.name in shards else 1) for weight in graph.counted(layer.parameters)
+    )
 
 
 def _shared(model: Model, tie: Tie, split: Split) -> int:
@@ -140,6 +142,6 @@ def _shared(model: Model, tie: Tie, split: Split) -> int:
     name = next(layer.operators for layer in model.layers if layer.name == tie.layers[0])
     if not name:
         return tie.parameters
-    cuts = split.of(name)
+    shards = split.of(name)
     weights = [weight for each in model.operators[name].operators for weight in each.weights if weight.shared]
-    return tie.parameters // (split.team if weights and all(weight.name in cuts for weight in weights) else 1)
+    return tie.parameters // (split.team if weights and all(weight.name in shards for weight in weights) else 1)

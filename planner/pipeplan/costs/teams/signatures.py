@@ -48,7 +48,7 @@ def returned_layout(operator: Operator, loop: str, source: str) -> int:
     return PARTIAL if loop and loop not in operator.reads[source] else _layout(operator.reads[source], loop)
 
 
-def cuts_of(operator: Operator, loop: str) -> dict[str, int]:
+def shards_of(operator: Operator, loop: str) -> dict[str, int]:
     """Return the weights of an operator that are split, and the axis of each."""
     return {weight.name: weight.loops.index(loop) for weight in operator.weights if loop in weight.loops}
 

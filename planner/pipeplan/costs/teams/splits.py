@@ -1,7 +1,7 @@
 """Splits: the weights that teams of a size split, for every layer of a model; those that are worth searching.
 
 Equal layers are split alike, in all stages. For each graph of operators, kind of device and micro-batch size, the
-choices of signatures that no other one dominates are compared (`TeamProblem.figures`). The cuts of one of them are
+choices of signatures that no other one dominates are compared (`TeamProblem.figures`). The shards of one of them are
 worth searching unless others are at least as good for all kinds and sizes. Layers that share weights split them alike.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import Layer, LayerCost, Model
-from pipeplan.core.operators import Cuts, Split
+from pipeplan.core.operators import Shards, Split
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.teams.problem import TeamProblem
 from pipeplan_formulations.common.pareto import minimal
@@ -76,16 +76,16 @@ class Teams:
     def splits(self) -> Iterator[Split]:
         """Yield the splits that are worth searching."""
         firsts = {layer.operators: i for i, layer in reversed(list(enumerate(self.model.layers))) if layer.operators}
-        choices = [[(name, cuts) for cuts in self._worthwhile(i)] for name, i in firsts.items()]
+        choices = [[(name, shards) for shards in self._worthwhile(i)] for name, i in firsts.items()]
         number = 0
         for row in product(*choices):
             split = Split(self.team, row, number)
-            if any(cuts for _, cuts in split.cuts) and self._agrees(split):
+            if any(shards for _, shards in split.shards) and self._agrees(split):
                 number += 1
                 yield split
 
-    def _worthwhile(self, number: int) -> list[Cuts]:
-        """The cuts of a layer's weights that no other cuts dominate on every kind at every micro-batch size."""
+    def _worthwhile(self, number: int) -> list[Shards]:
+        """The shards of a layer's weights that no other shards dominate on every kind at every micro-batch size."""
         layer = self.model.layers[number]
         problems = [
             self.problem(layer, self.costs(kind, size)[number], kind, size)
@@ -95,10 +95,10 @@ class Teams:
         ]
         kept = []
         for fixed in problems[0].shared_axes:
-            found = dict.fromkeys(cuts for problem in problems for cuts in problem.undominated(fixed))
-            rows = [[figure for problem in problems for figure in problem.figures(cuts)] for cuts in found]
+            found = dict.fromkeys(shards for problem in problems for shards in problem.undominated(fixed))
+            rows = [[figure for problem in problems for figure in problem.figures(shards)] for shards in found]
             undominated = minimal(np.array(rows)) if rows else ()
-            kept += [cuts for i, cuts in enumerate(found) if i in undominated]
+            kept += [shards for i, shards in enumerate(found) if i in undominated]
         return kept
 
     def _agrees(self, split: Split) -> bool:
@@ -113,6 +113,6 @@ class Teams:
     def _shared_axes(self, name: str, split: Split) -> tuple[int | None, ...]:
         if not name:
             return (None,)
-        cuts = split.of(name)
+        shards = split.of(name)
         weights = (weight for each in self.model.operators[name].operators for weight in each.weights if weight.shared)
-        return tuple(cuts.get(weight.name) for weight in weights)
+        return tuple(shards.get(weight.name) for weight in weights)

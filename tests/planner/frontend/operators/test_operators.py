@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from helpers.distributed.models import tiny_decoder, tiny_mlp, tiny_resnet, tiny_tied
 from helpers.layer_operators import LayersOperators, chain, eager, fused, layers_operators, llama_like
-from pipeplan.core.weight_names import cut_name, weight_name
+from pipeplan.core.weight_names import shard_name, weight_name
 from pipeplan.frontend.capture import Stages
 from pipeplan.frontend.profile import profile
 from pipeplan.frontend.workload import Workload
@@ -158,7 +158,7 @@ def _check_profile(workload: Workload, folder: Path) -> None:
         assert sum(each.forward_flops for each in graph) == layer.work.forward_flops
         assert sum(each.weight_gradient_flops for each in graph) == layer.work.weight_gradient_flops
         for weight in (weight for each in graph for weight in each.weights):
-            assert known[cut_name(layer.name, weight.name)].numel() * 4 == weight.size
+            assert known[shard_name(layer.name, weight.name)].numel() * 4 == weight.size
     path = folder / "model.yaml"
     write_model(model, path)
     assert read_model(path) == model
@@ -178,7 +178,7 @@ def _check_profile(workload: Workload, folder: Path) -> None:
         ("lm_head", ".wte.weight", "wte.weight"),
     ],
 )
-def test_names_of_cuts(layer: str, weight: str, full: str) -> None:
+def test_names_of_shards(layer: str, weight: str, full: str) -> None:
     """A weight's name is relative to its layer's first module."""
     assert weight_name(layer, full) == weight
-    assert cut_name(layer, weight) == full
+    assert shard_name(layer, weight) == full

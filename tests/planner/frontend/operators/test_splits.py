@@ -19,7 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from helpers.distributed.models import tiny_decoder, tiny_mlp, tiny_tied
 from helpers.layer_operators import LayersOperators, eager, fused, layers_operators, llama_like
 from pipeplan.core.operators import OperatorGraph
-from pipeplan.core.weight_names import cut_name
+from pipeplan.core.weight_names import shard_name
 from pipeplan.frontend.batch import tensors
 from pipeplan.frontend.capture.private import TorchDispatchMode
 from pipeplan.frontend.workload import Workload
@@ -97,7 +97,7 @@ def run(
     """Run the layer, split so; return the collectives forward and backward, and the operations that gathered."""
     number = model.sequence.names.index(layer)
     cuts = {
-        cut_name(layer, weight.name): weight.loops.index(split[each.name])
+        shard_name(layer, weight.name): weight.loops.index(split[each.name])
         for each in model.graph(layer).operators
         for weight in each.weights
         if split.get(each.name) in weight.loops
