@@ -113,8 +113,9 @@ def team_model(teams: Teams, split: Split) -> Model:
     layers = tuple(
         replace(layer, parameters=_own(model, layer, split), work=None, operators="") for layer in model.layers
     )
-    ties = tuple(Tie(tie.layers, _shared(model, tie, split)) for tie in model.ties)
-    return replace(model, layers=layers, profiles=tuple(profiles), ties=ties, operators={})
+    ties = (Tie(tie.layers, _shared(model, tie, split)) for tie in model.ties)
+    kept = tuple(tie for tie in ties if tie.parameters)
+    return replace(model, layers=layers, profiles=tuple(profiles), ties=kept, operators={})
 
 
 def _costs(teams: Teams, split: Split, kind: DeviceKind, size: int) -> tuple[LayerCost, ...]:
@@ -138,10 +139,12 @@ def _own(model: Model, layer: Layer, split: Split) -> int:
 
 
 def _shared(model: Model, tie: Tie, split: Split) -> int:
-    """Return the bytes on one member of the weights that layers share."""
+    """Return the bytes on one member of the weights that layers share, in proportion to what it has of the first's."""
     name = next(layer.operators for layer in model.layers if layer.name == tie.layers[0])
     if not name:
         return tie.parameters
     shards = split.of(name)
-    weights = [weight for each in model.operators[name].operators for weight in each.weights if weight.shared]
-    return tie.parameters // (split.team if weights and all(weight.name in shards for weight in weights) else 1)
+    shared = [weight for weight in model.operators[name].weights if weight.shared]
+    whole = sum(weight.size for weight in shared)
+    own = sum(weight.size // (split.team if weight.name in shards else 1) for weight in shared)
+    return tie.parameters * own // whole if whole else tie.parameters

@@ -102,17 +102,16 @@ class Teams:
         return kept
 
     def _agrees(self, split: Split) -> bool:
-        """Whether layers that share weights split them alike."""
+        """Whether layers that share weights split them alike; where operators are not known, these are whole."""
         of = {layer.name: layer.operators for layer in self.model.layers}
         for tie in self.model.ties:
-            axes = {self._shared_axes(of[name], split) for name in tie.layers}
-            if len(axes) > 1:
+            axes = {self._shared_axes(of[name], split) for name in tie.layers if of[name]}
+            whole = any(not of[name] for name in tie.layers)
+            if len(axes) > 1 or (whole and any(axis is not None for row in axes for axis in row)):
                 return False
         return True
 
     def _shared_axes(self, name: str, split: Split) -> tuple[int | None, ...]:
-        if not name:
-            return (None,)
         shards = split.of(name)
         weights = (weight for each in self.model.operators[name].operators for weight in each.weights if weight.shared)
         return tuple(shards.get(weight.name) for weight in weights)
