@@ -286,7 +286,7 @@ def _in_order(problem: Sharding) -> NDArray[np.int64]:
         if largest * factor + bound >= LARGEST:
             break
         row, largest = factor * row + other, factor * largest + bound
-    return row[None]
+    return np.array([row])
 
 
 def _share(whole: int, part: int, total: int) -> int:
