@@ -8,6 +8,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from pipeplan.core.errors import InputError
+from pipeplan.frontend.profile.allocator import OWN_BLOCK
+from pipeplan_executor.optim import optimise
 from pipeplan_executor.optim.flat import Piece
 from pipeplan_executor.optim.optimise import ELEMENTWISE, StageOptimizer, planned_optimizer, restrict_to_pieces
 from pipeplan_executor.optim.updates import Updates, state_excess
@@ -136,6 +138,23 @@ def test_a_stage_without_parameters_has_no_optimiser() -> None:
     stage.update()
     assert stage.optimizer is None
     assert stage.state == {}
+
+
+@pytest.mark.parametrize(("numbers", "times"), [(OWN_BLOCK // 4, 2), (OWN_BLOCK // 4 - 1, 0)])
+def test_free_memory_is_returned_before_large_updates(
+    numbers: int, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A parameter whose temporaries are blocks of their own finds the heap's free memory returned, at every update."""
+    returned: list[bool] = []
+    module = nn.Module()
+    module.weight = nn.Parameter(torch.zeros(numbers))
+    stage = StageOptimizer(module, planned_optimizer("sgd", 1.0))
+    module.weight.grad.fill_(1.0)
+    monkeypatch.setattr(optimise, "return_free_memory", lambda: returned.append(not module.weight.any()))
+    stage.update()
+    stage.update()
+    assert returned == [True, False][:times]  # the first time before the numbers change
+    assert (module.weight == -1).all()
 
 
 def test_a_schedule_that_waits_for_a_number_is_refused() -> None:

@@ -21,6 +21,7 @@ import os
 import platform
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -34,6 +35,7 @@ from pipeplan.core.job import WHOLLY_SHARDED
 from pipeplan.core.options import LONGEST
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.costs.collectives import Ring
+from pipeplan.frontend.profile.allocator import return_free_memory
 from pipeplan_executor.processes.devices import cores
 from pipeplan_executor.processes.launcher import launch
 from pipeplan_executor.runtime.recorder import now
@@ -59,6 +61,8 @@ LAYERS = 4
 """Layers in shards."""
 PASSES = 10
 """Forwards and backwards through them; the first two do not count."""
+WIDTHS = (256, 1024, 256, 8192)
+"""Widths between the products of a worker without layers: those of a perceptron, and of a head over a vocabulary."""
 KIND = "cpu-worker"
 
 
@@ -250,13 +254,21 @@ def _pass(stage: torch.nn.Module, side: int) -> float:
 
 
 def _bare_worker() -> int:
-    """Return the bytes of a worker without layers after it has used engine, kernels and optimiser."""
+    """Return the bytes of a worker without layers after it has used engine, kernels and optimiser.
+
+    Libraries keep buffers for matrix products, some for each shape. So there are products of several shapes, as large
+    as those of real layers.
+    """
     import_module("pipeplan_executor.train.pipeline")
-    module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 6 * 6, 8))
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
+    images = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 6 * 6, 8))
+    products = torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in pairwise(WIDTHS)))
+    optimizer = torch.optim.SGD([*images.parameters(), *products.parameters()], lr=0.0)
     for _ in range(2):
-        module(torch.randn(2, 3, 8, 8)).sum().backward()
+        images(torch.randn(2, 3, 8, 8)).sum().backward()
+        products(torch.randn(WIDTHS[0], WIDTHS[0], requires_grad=True)).sum().backward()
         optimizer.step()
+    del images, products, optimizer
+    return_free_memory()
     return resident()
 
 

@@ -13,6 +13,7 @@ from torch import nn, optim
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from pipeplan.core.errors import InputError
+from pipeplan.frontend.profile.allocator import OWN_BLOCK, return_free_memory
 from pipeplan_executor.optim.buckets import Buckets
 from pipeplan_executor.optim.flat import Flat, Named, Piece, Segment
 from pipeplan_executor.optim.reduction import (
@@ -165,6 +166,10 @@ class StageOptimizer:
             restrict_to_pieces(self.optimizer, self.pieces, zero)
         self.scheduler = _scheduled(schedule, self.optimizer)
         self.buckets: Buckets | None = None
+        # temporaries of its update are blocks of their own: free memory of the heap, left by activations, serves none
+        self._returns = any(
+            piece.updated.nbytes >= OWN_BLOCK and piece.updated.device.type == "cpu" for piece in self.pieces
+        )
 
     @property
     def state(self) -> dict[Any, Any]:
@@ -186,8 +191,13 @@ class StageOptimizer:
             part.reduce()
 
     def update(self) -> None:
-        """U: run the optimiser and its schedule, begin to gather the parameters, zero the gradients."""
+        """U: run the optimiser and its schedule, begin to gather the parameters, zero the gradients.
+
+        Where a parameter is large, free memory of the heap is returned to the system first.
+        """
         self.wait()  # a replica without micro-batches has not
+        if self._returns:
+            return_free_memory()
         if self.optimizer is not None:
             self.optimizer.step()
         if self.scheduler is not None:

@@ -7,8 +7,12 @@ pages, which glibc requests if a setting enables them.
 
 A profile predicts the time of a worker only if it was measured with the same allocator settings. VGG-16 in two stages
 took 20 % more than predicted by a profile with the default heap, and 3 % more than by one with the worker's settings.
+
+Smaller tensors stay in the heap. What they leave there when they are freed cannot serve a block of its own, so a rank
+would have both. `return_free_memory` gives it back first.
 """
 
+import ctypes
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +43,13 @@ def inherited(settings: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+def return_free_memory() -> None:
+    """Return the free pages of glibc's heap to the system; nothing happens under another C library."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def allocator_here() -> str:

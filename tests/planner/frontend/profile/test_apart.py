@@ -9,12 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from helpers.torch_chains import fatal_workload, perceptron, perceptron_workload
 from pipeplan.cli.main import main
 from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.frontend.profile import profile_workload
-from pipeplan.frontend.profile.allocator import VARIABLE, allocator_here, allocator_settings, inherited
+from pipeplan.frontend.profile.allocator import (
+    VARIABLE,
+    allocator_here,
+    allocator_settings,
+    inherited,
+    return_free_memory,
+)
 from pipeplan.io.model_file import read_model
 
 TESTS = Path(__file__).parents[3]
@@ -45,6 +52,16 @@ def test_a_users_own_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     with inherited(allocator_settings()):
         assert os.environ[VARIABLE] == "glibc.malloc.arena_max=2"
     assert os.environ[VARIABLE] == "glibc.malloc.arena_max=2"
+
+
+def test_used_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors keep their numbers when free memory is returned, and a library without that is left alone."""
+    kept, freed = zip(*((torch.full((10_000,), i), torch.empty(10_000)) for i in range(50)), strict=True)
+    del freed
+    return_free_memory()
+    assert all((tensor == i).all() for i, tensor in enumerate(kept))
+    monkeypatch.setattr("ctypes.CDLL", lambda _: object())
+    return_free_memory()
 
 
 def test_what_goes_wrong_there_is_told_here() -> None:
