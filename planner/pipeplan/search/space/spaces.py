@@ -121,11 +121,17 @@ class Spaces:
 
     def outside(self, evaluated: EvaluatedPlan) -> str | None:
         """Message why a plan lies outside all spaces or does not fit; None if it is a valid answer."""
-        return self.of(evaluated.candidate).outside(evaluated)
+        return self._teamless(evaluated.candidate) or self.of(evaluated.candidate).outside(evaluated)
 
     def unasked(self, candidate: Candidate, boundaries: Boundaries) -> str | None:
         """Message why a plan lies outside all spaces, without regard to memory; None if it lies in one."""
-        return self.of(candidate).unasked(candidate, boundaries)
+        return self._teamless(candidate) or self.of(candidate).unasked(candidate, boundaries)
+
+    def _teamless(self, candidate: Candidate) -> str | None:
+        """Message if a plan has single devices, such as one of a level that is not searched, and all have teams."""
+        if self._spaces or candidate.chain.split in self.teams:
+            return None
+        return f"it has no teams, asked for are teams of {', '.join(map(str, self.job.teams))}"
 
     def of(self, candidate: Candidate) -> Space:
         """The space of a candidate's split and level; without such a level, or without replicas, the lowest."""
