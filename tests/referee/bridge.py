@@ -45,10 +45,10 @@ def ask(document: Document) -> Document:
 
 
 def _recorded(splits: Document, *question: Any) -> Iterator[TeamQuestion]:
-    """The questions of teams of a size; their cuts are written down as they are searched for the first time."""
-    cuts = [] if question[-1] in splits else splits.setdefault(question[-1], [])
+    """The questions of teams of a size; their shards are written down as they are searched for the first time."""
+    shards = [] if question[-1] in splits else splits.setdefault(question[-1], [])
     for each in team_questions(*question):
-        cuts.append({graph: list(own) for graph, own in each.split.cuts})
+        shards.append({graph: list(own) for graph, own in each.split.shards})
         yield each
 
 
@@ -80,7 +80,7 @@ def as_document(result: Result) -> Document:
         "not_searched": list(result.searched.not_searched),
         "zero": plan.zero,
         "team": plan.team,
-        "cuts": list(plan.cuts),
+        "shards": list(plan.shards),
         "micro_batch": plan.micro_batch,
         "micro_batches": plan.micro_batches,
         "family": plan.schedule.family,

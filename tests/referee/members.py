@@ -27,25 +27,26 @@ Cuts = frozenset[tuple[str, int]]
 class Choice:
     """A signature for each operator, and what a member has then."""
 
-    cuts: Cuts
+    shards: Cuts
     forward: int
     backward: int
     input_gradient: int
     weight_gradient: int
     update: int
+    summed: int
     parameters: int
     saved: int
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Of choices with the same cuts, the one that has least here is taken."""
+        """Of choices with the same shards, the one that has least here is taken."""
         both = self.forward + self.backward
-        return both, self.saved, self.forward, self.input_gradient, self.weight_gradient, self.update
+        return both, self.saved, self.forward, self.input_gradient, self.weight_gradient, self.summed
 
     @property
     def four(self) -> tuple[int, ...]:
-        """What cuts are compared in."""
-        return self.forward + self.backward, self.update, self.parameters, self.saved
+        """What shards are compared in."""
+        return self.forward + self.backward, self.summed, self.parameters, self.saved
 
 
 class Member:
@@ -81,21 +82,22 @@ class Member:
     def _choice(self, loops: dict[str, str]) -> Choice:
         forward, back = self._redistributed(loops)
         times = dict.fromkeys(("forward", "backward", *PASSES[1:]), 0)
-        update = parameters = 0
-        cuts: set[tuple[str, int]] = set()
+        update = summed = parameters = 0
+        shards: set[tuple[str, int]] = set()
         for each in self.operators:
             loop, whole = loops[each["name"]], 0
             mine = 0
             for weight in each.get("weights", ()):
                 part = weight["size"]
                 if loop in weight["loops"]:
-                    cuts.add((weight["name"], weight["loops"].index(loop)))
+                    shards.add((weight["name"], weight["loops"].index(loop)))
                     part //= self.team
                 elif loop and loop in each["makes"]:
                     whole += weight["size"]
                 mine += part if weight in self.counted else 0
             parameters += mine
-            update += _share(self.cost.update, mine, self.parameters) + self._ring(whole, 2)
+            update += _share(self.cost.update, mine, self.parameters)
+            summed += self._ring(whole, 2)
         for name in times:
             rest, total = self._rest(name), self.wholes[name]
             times[name] = getattr(self.cost, name) - rest
@@ -105,7 +107,8 @@ class Member:
         times["forward"] += forward
         times["backward"] += back
         times["input_gradient"] += back
-        return Choice(frozenset(cuts), **times, update=update, parameters=parameters, saved=self._saved(loops))
+        figures = {"update": update + summed, "summed": summed, "parameters": parameters}
+        return Choice(frozenset(shards), **times, **figures, saved=self._saved(loops))
 
     def _rest(self, name: str) -> int:
         """Nanoseconds of a pass that are shared out to the operators."""

@@ -1,4 +1,4 @@
-"""Teams of devices that share every layer: the question in which teams are devices, and the cuts worth searching."""
+"""Teams of devices that share every layer: the question in which teams are devices, and the shards worth searching."""
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
@@ -11,7 +11,7 @@ from .members import Choice, Cuts, Member
 from .rings import occupancy
 
 Split = dict[str, Cuts]
-"""The cuts of each graph."""
+"""The shards of each graph."""
 
 
 class Teams:
@@ -76,9 +76,11 @@ class Teams:
         return self._choices[key]
 
     def member(self, layer: int, kind: str, size: int, split: Split) -> Choice:
-        """What a member has of a layer under given cuts."""
+        """What a member has of a layer under given shards."""
         own = split[self.graph(layer)]
-        return min((each for each in self.choices(layer, kind, size) if each.cuts == own), key=lambda each: each.order)
+        return min(
+            (each for each in self.choices(layer, kind, size) if each.shards == own), key=lambda each: each.order
+        )
 
     def weights(self, layer: int) -> list[Document]:
         """The weights of a layer's operators."""
@@ -133,7 +135,7 @@ class Teams:
             row = dict(vars(cost))
             if self.graph(i):
                 own = vars(self.member(i, kind, size, split))
-                row |= {name: value for name, value in own.items() if name not in ("cuts", "parameters")}
+                row |= {name: value for name, value in own.items() if name not in ("shards", "parameters")}
             rows[self.question.names[i]] = row
         return rows
 
@@ -154,10 +156,10 @@ class Teams:
             for weight, axis in split[self.graph(i)]
         )
 
-    def shared_axes(self, graph: str, cuts: Cuts) -> tuple[int | None, ...]:
+    def shared_axes(self, graph: str, shards: Cuts) -> tuple[int | None, ...]:
         """The axis of each weight that others share; None for whole ones."""
         shared = [weight["name"] for weight in self.weights(self.firsts[graph]) if weight.get("shared")]
-        return tuple(dict(cuts).get(name) for name in shared)
+        return tuple(dict(shards).get(name) for name in shared)
 
     def agrees(self, axes: dict[str, tuple[int | None, ...]]) -> bool:
         """Whether layers that share weights cut these alike; those without operators keep them whole."""
@@ -170,52 +172,54 @@ class Teams:
 
 
 def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
-    """What is wrong with the cuts that were searched: impossible ones, and such that should have been."""
+    """What is wrong with the shards that were searched: impossible ones, and such that should have been."""
     searched = list(searched)
     cells = [(kind, size) for kind in teams.links for size in teams.sizes]
     rows = {graph: [teams.choices(first, kind, size) for kind, size in cells] for graph, first in teams.firsts.items()}
-    possible = {graph: {each.cuts for each in own[0]} for graph, own in rows.items()}
+    possible = {graph: {each.shards for each in own[0]} for graph, own in rows.items()}
     for split in searched:
-        if set(split) != set(possible) or any(cuts not in possible[graph] for graph, cuts in split.items()):
-            yield f"cuts {split} are impossible"
+        if set(split) != set(possible) or any(shards not in possible[graph] for graph, shards in split.items()):
+            yield f"shards {split} are impossible"
             return
         if not any(split.values()):
             yield "nothing is split"
-        if not teams.agrees({graph: teams.shared_axes(graph, cuts) for graph, cuts in split.items()}):
-            yield f"cuts {split} tell shared weights apart"
+        if not teams.agrees({graph: teams.shared_axes(graph, shards) for graph, shards in split.items()}):
+            yield f"shards {split} tell shared weights apart"
     if len({teams.name(split) for split in searched}) < len(searched):
-        yield "cuts are searched twice"
-    axes = {graph: {teams.shared_axes(graph, cuts) for cuts in own} for graph, own in possible.items()}
+        yield "shards are searched twice"
+    axes = {graph: {teams.shared_axes(graph, shards) for shards in own} for graph, own in possible.items()}
     together = [dict(zip(axes, row, strict=True)) for row in product(*axes.values())]
     together = [row for row in together if teams.agrees(row)]
     for graph, first in teams.firsts.items():
         own = {split[graph] for split in searched}
         if not _beside_whole(teams, graph, searched):
             own.add(frozenset())
-        figures = {cuts: _figures(teams, first, rows[graph], cells, cuts) for cuts in possible[graph]}
+        figures = {shards: _figures(teams, first, rows[graph], cells, shards) for shards in possible[graph]}
         for axis in {row[graph] for row in together}:
-            alike = [cuts for cuts in possible[graph] if teams.shared_axes(graph, cuts) == axis]
+            alike = [shards for shards in possible[graph] if teams.shared_axes(graph, shards) == axis]
             covered = {
-                cuts
-                for cuts in alike
+                shards
+                for shards in alike
                 if any(
-                    all(a <= b for a, b in zip(figures[each], figures[cuts], strict=True)) for each in own & set(alike)
+                    all(a <= b for a, b in zip(figures[each], figures[shards], strict=True))
+                    for each in own & set(alike)
                 )
             }
             for (kind, size), choices in zip(cells, rows[graph], strict=True):
-                among = [each for each in choices if each.cuts in alike]
+                among = [each for each in choices if each.shards in alike]
                 for four in _least({each.four for each in among}):
-                    ways = {each.cuts for each in among if each.four == four}
+                    ways = {each.shards for each in among if each.four == four}
                     if not ways & covered:
-                        cuts = [sorted(way) for way in ways]
-                        yield f"{graph}: cuts {cuts} have {four} on {kind} at {size} and are left out"
+                        shards = [sorted(way) for way in ways]
+                        yield f"{graph}: shards {shards} have {four} on {kind} at {size} and are left out"
 
 
 def _beside_whole(teams: Teams, graph: str, searched: list[Split]) -> bool:
-    """Whether there are cuts of other graphs with which a whole graph should have been searched."""
+    """Whether there are shards of other graphs with which a whole graph should have been searched."""
     others = {
         name: {
-            (teams.shared_axes(name, cuts), bool(cuts)) for cuts in (frozenset(), *(split[name] for split in searched))
+            (teams.shared_axes(name, shards), bool(shards))
+            for shards in (frozenset(), *(split[name] for split in searched))
         }
         for name in teams.firsts
         if name != graph
@@ -233,14 +237,14 @@ def _least(points: set[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def _figures(
-    teams: Teams, layer: int, rows: list[list[Choice]], cells: list[tuple[str, int]], cuts: Cuts
+    teams: Teams, layer: int, rows: list[list[Choice]], cells: list[tuple[str, int]], shards: Cuts
 ) -> tuple[int, ...]:
-    """The four numbers of cuts for every kind and size, the last three in 1024ths of the layer's."""
+    """The four numbers of shards for every kind and size, the last two in 1024ths of the layer's."""
     found: list[int] = []
     for (kind, size), choices in zip(cells, rows, strict=True):
         cost = layer_costs(teams.question, kind, size)[layer]
-        best = min((each for each in choices if each.cuts == cuts), key=lambda each: each.order)
-        wholes = cost.update, teams.question.parameters[layer], cost.saved
-        found.append(best.four[0])
-        found += [round(Fraction(1024 * own, max(whole, 1))) for own, whole in zip(best.four[1:], wholes, strict=True)]
+        best = min((each for each in choices if each.shards == shards), key=lambda each: each.order)
+        wholes = teams.question.parameters[layer], cost.saved
+        found += best.four[:2]
+        found += [round(Fraction(1024 * own, max(whole, 1))) for own, whole in zip(best.four[2:], wholes, strict=True)]
     return tuple(found)

@@ -13,7 +13,7 @@ from .space import Layers
 from .teams import Cuts, Split, Teams, unsearched
 
 Key = tuple[int, Cuts, int]
-"""Devices of a team, what it cuts, and the level of ZeRO."""
+"""Devices of a team, what it shards, and the level of ZeRO."""
 DOWNSETS = "any layers that read from no later stage"
 """How an answer says that it searched more than consecutive layers."""
 
@@ -47,9 +47,9 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         return verdict
     questions = _questions(document, answer)
     first = next(iter(questions))
-    key = answer.get("team", first[0]), frozenset(answer.get("cuts", first[1])), answer.get("zero", first[2])
+    key = answer.get("team", first[0]), frozenset(answer.get("shards", first[1])), answer.get("zero", first[2])
     if key not in questions:
-        verdict.faults.append(f"team, cuts and level of ZeRO {key} are outside what was asked: {list(questions)}")
+        verdict.faults.append(f"team, shards and level of ZeRO {key} are outside what was asked: {list(questions)}")
         return verdict
     question = questions[key]
     if answer["outcome"] == "stopped":
@@ -86,7 +86,7 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
 
 
 def _questions(document: Document, answer: Document) -> dict[Key, Question]:
-    """The question at each level of ZeRO, on devices and on teams of each size with the cuts that were searched."""
+    """The question at each level of ZeRO, on devices and on teams of each size with the shards that were searched."""
     found: dict[Key, Question] = {}
     teams = _teams(document)
     if not teams or 1 in document["job"]["teams"]:
@@ -119,7 +119,7 @@ def _teams(document: Document) -> list[Teams]:
 
 def _splits(answer: Document, team: int) -> list[Split]:
     rows = answer["splits"].get(team, ())
-    return [{graph: frozenset(map(tuple, cuts)) for graph, cuts in split.items()} for split in rows]
+    return [{graph: frozenset(map(tuple, shards)) for graph, shards in split.items()} for split in rows]
 
 
 def _refusal(document: Document, answer: Document) -> str | None:
@@ -143,7 +143,7 @@ def _refusal(document: Document, answer: Document) -> str | None:
 
 
 def without_teams(teams: Teams) -> str | None:
-    """Why there are no teams for a question, whatever the cuts."""
+    """Why there are no teams for a question, whatever the shards."""
     question = teams.question
     job, kinds = question.job, question.kinds
     if not teams.graphs:

@@ -61,7 +61,9 @@ def combined(*rows: tuple[str, ...]) -> NDArray[np.int64]:
     return np.array([[int(name in row) for name in COORDINATES] for row in rows], np.int64)
 
 
-FASTEST = combined(("forward", "backward"), ("saved",), ("forward",), ("input_gradient",), ("weight_gradient",))
+FASTEST = combined(
+    *(("forward", "backward"), ("saved",), ("forward",), ("input_gradient",), ("weight_gradient",), ("summed",))
+)
 """What is least in the choice for given shards: time of a micro-batch; of equal choices, saved bytes, then passes."""
 COMPARED = combined(("forward", "backward"), ("summed",), ("parameters",), ("saved",))
 """What choices are compared by."""
@@ -199,7 +201,7 @@ class TeamProblem:
         for tensor, size in tensors.items():
             axes = operator.reads.get(tensor, operator.makes)
             moved += self.micro_batch * size // (share if loop in axes else 1)
-        return round(PICOSECONDS * max(flops / share / peak, moved / bandwidth))
+        return round(PICOSECONDS * max(flops / (share * peak), moved / bandwidth))
 
     def _bytes(self, name: str) -> int:
         """Bytes of a tensor for one sample."""
