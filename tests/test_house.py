@@ -46,6 +46,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "partition": {"common"},
         "graph": {"common"},
         "schedule": {"common"},
+        "sharding": {"common"},
         "fractional": {"common", "partition"},
         "allocation": {"common", "partition", "graph"},
         "joint": {"common", "partition", "schedule"},

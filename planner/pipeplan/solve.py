@@ -17,7 +17,7 @@ from pipeplan.search import root_nodes, searches_locally
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
-from pipeplan.search.build_plan import build_plan
+from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.heuristics import Baseline, baselines
 from pipeplan.search.infeasible import promising
 from pipeplan.search.intra_layer import divide
@@ -146,7 +146,7 @@ def solve(
     searching = replace(limits, time=clock.left - compared)
     improver = Improver(spaces, seed, beside=workers > 1) if any(map(searches_locally, hopeful)) else None
     search = PlanSearch(
-        searching, on_progress, cluster=cluster, backend=backend, outside=spaces.outside, improver=improver
+        searching, on_progress, cluster_of=spaces.cluster_of, backend=backend, outside=spaces.outside, improver=improver
     )
     rows: Mapping[str, Baseline] = {}
     try:
@@ -208,8 +208,10 @@ def solve(
             search.stop = Stop.INTERRUPT
         chosen = search.incumbent if choice is None else choice.chosen
     with nearly_done():
-        plan = build_plan(model, cluster, job, chosen, search.bound)
-        validate_plan(plan, model, cluster)
+        own = spaces.of(chosen.candidate)
+        plan = build_plan(own.model, own.cluster, job, chosen, search.bound)
+        validate_plan(plan, own.model, own.cluster)
+        plan = shared_out(plan, model, own.split)
         return Result(
             plan=plan,
             timeline=chosen.timeline,

@@ -14,8 +14,10 @@ dropout masks. Head and embedding may share one matrix (``tied``); it then count
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from pipeplan.core.model import Layer, Model, Tie, Work
+from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
 from pipeplan.costs.layers import item_size
 
 
@@ -25,7 +27,8 @@ class Shape:
 
     ``positions`` is the number of learned positions (0 for rotary ones), ``segments`` that of learned segments;
     ``gated`` inner parts have three matrices; ``biased`` layers have biases and two-parameter norms; ``transform`` is
-    a square layer before the head (BERT); ``dtype`` the number format.
+    a square layer before the head (BERT); ``dtype`` the number format; ``key_heads`` the heads of keys and values, if
+    there are fewer of them than ``heads``.
     """
 
     name: str
@@ -38,6 +41,8 @@ class Shape:
     tokens: int
     positions: int = 0
     segments: int = 0
+    heads: int = 1
+    key_heads: int = 0
     gated: bool = False
     biased: bool = True
     tied: bool = True
@@ -48,18 +53,24 @@ class Shape:
 SHAPES = (
     Shape(
         "bert-large", "Devlin et al., 2019", 24, 1024, 1024, 4096, 30_522, 512,
-        positions=512, segments=2, transform=True, dtype="float32",
+        positions=512, segments=2, transform=True, heads=16, dtype="float32",
     ),
-    Shape("gpt2-small", "Radford et al., 2019", 12, 768, 768, 3072, 50_257, 1024, positions=1024, dtype="float32"),
-    Shape("gpt2-xl", "Radford et al., 2019", 48, 1600, 1600, 6400, 50_257, 1024, positions=1024, dtype="float16"),
-    Shape("gpt3-175b", "Brown et al., 2020", 96, 12_288, 12_288, 49_152, 50_257, 2048, positions=2048),
+    Shape(
+        "gpt2-small", "Radford et al., 2019", 12, 768, 768, 3072, 50_257, 1024,
+        positions=1024, heads=12, dtype="float32",
+    ),
+    Shape(
+        "gpt2-xl", "Radford et al., 2019", 48, 1600, 1600, 6400, 50_257, 1024,
+        positions=1024, heads=25, dtype="float16",
+    ),
+    Shape("gpt3-175b", "Brown et al., 2020", 96, 12_288, 12_288, 49_152, 50_257, 2048, positions=2048, heads=96),
     Shape(
         "llama3-8b", "Llama 3 model card, 2024", 32, 4096, 1024, 14_336, 128_256, 8192,
-        gated=True, biased=False, tied=False,
+        heads=32, key_heads=8, gated=True, biased=False, tied=False,
     ),
     Shape(
         "llama3-70b", "Llama 3 model card, 2024", 80, 8192, 1024, 28_672, 128_256, 8192,
-        gated=True, biased=False, tied=False,
+        heads=64, key_heads=8, gated=True, biased=False, tied=False,
     ),
 )  # fmt: skip
 
@@ -72,7 +83,9 @@ def _embedding(shape: Shape, e: int) -> Layer:
     rows = shape.vocabulary + shape.positions + shape.segments
     numbers = rows * shape.hidden + (_norm(shape) if shape.transform else 0)
     size = e * shape.tokens * shape.hidden
-    return Layer("embedding", e * numbers, (), Work(0, 0, shape.tokens * shape.hidden, size, size), "Embedding")
+    return Layer(
+        "embedding", e * numbers, (), Work(0, 0, shape.tokens * shape.hidden, size, size), "Embedding", "embedding"
+    )
 
 
 def _block(shape: Shape, e: int, i: int) -> Layer:
@@ -89,7 +102,7 @@ def _block(shape: Shape, e: int, i: int) -> Layer:
         saved=e * s * saved,
     )
     source = f"block.{i - 1}" if i else "embedding"
-    return Layer(f"block.{i}", e * (weights + biases + 2 * _norm(shape)), (source,), work, "Transformer block")
+    return Layer(f"block.{i}", e * (weights + biases + 2 * _norm(shape)), (source,), work, "Transformer block", "block")
 
 
 def _head(shape: Shape, e: int) -> Layer:
@@ -99,7 +112,7 @@ def _head(shape: Shape, e: int) -> Layer:
     own = (0 if shape.tied else h * v) + (h * h + h + v if shape.transform else 0) + _norm(shape)
     flops = 2 * s * weights
     work = Work(flops, flops, flops, e * s * v, s * (e * (2 * h if shape.transform else h) + e * v + 4 * v))
-    return Layer("head", e * own, (f"block.{shape.blocks - 1}",), work, "Norm + Linear + loss")
+    return Layer("head", e * own, (f"block.{shape.blocks - 1}",), work, "Norm + Linear + loss", "head")
 
 
 def transformer(shape: Shape) -> Model:
@@ -108,4 +121,110 @@ def transformer(shape: Shape) -> Model:
     layers = (_embedding(shape, e), *(_block(shape, e, i) for i in range(shape.blocks)), _head(shape, e))
     notes = (f"hyper-parameters: {shape.source}; one sample is one sequence of {shape.tokens} tokens",)
     ties = (Tie(("embedding", "head"), e * shape.vocabulary * shape.hidden),) if shape.tied else ()
-    return Model(shape.name, layers, dtype=shape.dtype, notes=notes, ties=ties)
+    graphs = {"embedding": _Operators(shape, e).embedding(), "block": _Operators(shape, e).block()}
+    graphs["head"] = _Operators(shape, e).head()
+    return Model(shape.name, layers, dtype=shape.dtype, notes=notes, ties=ties, operators=graphs)
+
+
+class _Operators:
+    """Operators of the layers; bytes and operations of one sample."""
+
+    def __init__(self, shape: Shape, e: int) -> None:
+        self.shape, self.e = shape, e
+        self.rows: list[Operator] = []
+
+    def embedding(self) -> OperatorGraph:
+        """Tokens, positions and segments, and BERT's norm."""
+        shape, e, h = self.shape, self.e, self.shape.hidden
+        size = e * shape.tokens * h
+        axes, tokens = ("token", "feature"), shape.vocabulary
+        learned = {"positions": shape.positions, "segments": shape.segments}
+        others = tuple(Weight(f"{name}.weight", ("row", "feature"), e * n * h) for name, n in learned.items() if n)
+        self._add(
+            "lookup", "embedding", {"feature": h, "vocabulary": tokens}, {INPUT: ("token",)}, axes, size,
+            kept=not (others or shape.transform), weight_gradient_flops=shape.tokens * h,
+            weights=(Weight("tokens.weight", ("vocabulary", "feature"), e * tokens * h, shape.tied),),
+        )  # fmt: skip
+        if others:
+            kept = not shape.transform
+            self._add("places", "embedding", {"feature": h}, {"lookup": axes}, axes, size, kept=kept, weights=others)
+        if shape.transform:
+            self._norm("norm", "places")
+        return OperatorGraph(tuple(self.rows))
+
+    def block(self) -> OperatorGraph:
+        """Attention and inner part, each behind a norm and beside a residual."""
+        shape, e, h, k, f, s = self.shape, self.e, *self._widths()
+        self._norm("norm_1", INPUT)
+        for name, width in (("query", h), ("key", k), ("value", k)):
+            self._linear(name, "norm_1", h, width)
+        own, other = ("token", "head"), ("other", "head")
+        self._add(
+            "attention", "attention", {"head": shape.key_heads or shape.heads},
+            {"query": own, "key": other, "value": other}, own, e * s * h, kept=True,
+            forward_flops=4 * s * s * h, input_gradient_flops=8 * s * s * h,
+        )  # fmt: skip
+        self._linear("out", "attention", h, h, kept=False)
+        self._elementwise("residual_1", (INPUT, "out"), h, {})
+        self._norm("norm_2", "residual_1")
+        for name in ("gate", "up") if shape.gated else ("up",):
+            self._linear(name, "norm_2", h, f)
+        self._elementwise("inner", ("gate", "up") if shape.gated else ("up",), f, {"feature": f})
+        self._linear("down", "inner", f, h, kept=False)
+        self._elementwise("residual_2", ("residual_1", "down"), h, {})
+        return OperatorGraph(tuple(self.rows), e * s * h)
+
+    def head(self) -> OperatorGraph:
+        """Final norm, BERT's square layer, projection to the vocabulary, cross-entropy."""
+        shape, e, h, _, _, s = self.shape, self.e, *self._widths()
+        before = "norm"
+        if shape.transform:
+            self._linear("transform", INPUT, h, h)
+            self._norm("norm", "transform")
+        else:
+            self._norm("norm", INPUT)
+        self._linear("projection", before, h, shape.vocabulary, bias=shape.transform, shared=shape.tied)
+        axes = ("token", "vocabulary")
+        self._add("log_softmax", "softmax", {}, {"projection": axes}, axes, 4 * s * shape.vocabulary, kept=True)
+        self._add("loss", "loss", {}, {"log_softmax": axes}, (), 4)
+        return OperatorGraph(tuple(self.rows), e * s * h)
+
+    def _widths(self) -> tuple[int, int, int, int]:
+        return self.shape.hidden, self.shape.keys, self.shape.inner, self.shape.tokens
+
+    def _add(self, name: str, kind: str, loops: dict[str, int], reads: dict[str, tuple[str, ...]],
+             makes: tuple[str, ...], output: int, **figures: Any) -> None:  # fmt: skip
+        self.rows.append(Operator(name, kind, loops, reads, makes, output, **figures))
+
+    def _norm(self, name: str, source: str) -> None:
+        shape, axes = self.shape, ("token", "feature")
+        weights = (Weight(f"{name}.weight", ("feature",), self.e * _norm(shape)),)
+        self._add(
+            name, "norm", {}, {source: axes}, axes, self.e * shape.tokens * shape.hidden, kept=True, weights=weights
+        )
+
+    def _linear(
+        self, name: str, source: str, width: int, out: int, *, kept: bool = True, bias: bool | None = None,
+        shared: bool = False,
+    ) -> None:  # fmt: skip
+        flops = 2 * self.shape.tokens * width * out
+        weights = [Weight(f"{name}.weight", ("out", "in"), self.e * width * out, shared)]
+        if self.shape.biased if bias is None else bias:
+            weights.append(Weight(f"{name}.bias", ("out",), self.e * out))
+        self._add(
+            name, "linear", {"out": out, "in": width}, {source: ("token", "in")}, ("token", "out"),
+            self.e * self.shape.tokens * out, kept=kept, weights=tuple(weights),
+            forward_flops=flops, input_gradient_flops=flops, weight_gradient_flops=flops,
+        )  # fmt: skip
+
+    def _elementwise(self, name: str, sources: tuple[str, ...], width: int, loops: dict[str, int]) -> None:
+        axes = ("token", "feature")
+        self._add(
+            name,
+            "elementwise",
+            loops,
+            dict.fromkeys(sources, axes),
+            axes,
+            self.e * self.shape.tokens * width,
+            kept=True,
+        )

@@ -121,7 +121,7 @@ def test_restarts_are_left_to_the_launcher_that_started_the_ranks(monkeypatch: p
 
 def test_a_missing_device_is_refused_before_anything_starts() -> None:
     """More GPUs than the machine has, or a device that is not known, are an error with advice."""
-    with pytest.raises(InputError, match=r"9999 ranks on this machine need a GPU each.*--device cpu"):
+    with pytest.raises(InputError, match=r"9999 processes on this machine need a GPU each.*--device cpu"):
         launch(losses.misbehaving, 9999, "raise", 0, device="cuda")
     with pytest.raises(InputError, match=r"'tpu'.*auto, cpu or cuda"):
         launch(losses.misbehaving, 2, "raise", 0, device="tpu")

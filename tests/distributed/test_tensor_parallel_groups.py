@@ -105,12 +105,26 @@ def test_outputs_are_the_unsplit_models(found: dict[str, Any]) -> None:
     assert apart < EXACT
 
 
-def test_a_block_sums_twice_each_way(found: dict[str, Any]) -> None:
-    """Sharded by columns, then rows, attention and perceptron sum once forward, once backward; nothing gathers."""
-    seen = found["tensor-parallel collectives"]
-    assert seen["forward"] == {"c10d_functional.all_reduce": 2}
-    assert seen["both"] == {"c10d_functional.all_reduce": 4}
-    assert not seen["gathered"]
+SUM, GATHER = "all_reduce", "all_gather_into_tensor"
+
+
+@pytest.mark.parametrize(
+    ("cuts", "forward", "both"),
+    [
+        ("pairs", {SUM: 2}, {SUM: 4}),
+        ("columns without rows", {SUM: 1}, {SUM: 2, GATHER: 1}),
+        ("head", {GATHER: 1}, {GATHER: 1, SUM: 1}),
+        ("vocabulary", {SUM: 1}, {SUM: 1}),
+        ("stream", {GATHER: 3}, {GATHER: 6}),
+    ],
+)
+def test_cuts_decide_what_is_sent(
+    found: dict[str, Any], cuts: str, forward: dict[str, int], both: dict[str, int]
+) -> None:
+    """A block cut by columns, then rows, sums twice each way and gathers nothing; other cuts send what the docs say."""
+    seen = found["tensor-parallel collectives"][cuts]
+    assert seen[:2] == (forward, both)
+    assert not seen[2]
 
 
 def test_weight_gradients_of_parts_wait(found: dict[str, Any]) -> None:

@@ -342,8 +342,10 @@ def test_parts_sum_to_the_total(parts: list[int], total: int) -> None:
 
 
 def test_what_does_not_belong_is_refused() -> None:
-    """Another model, other devices, passes that wait for collectives, or no step at all are named."""
+    """Another model, other devices, passes that wait for collectives, teams, or no step at all are named."""
     plan, model, cluster, seen = one_case()
+    with pytest.raises(PlanError, match=r"a team of 2 devices, whose passes .* calibrate with a plan without teams"):
+        calibrated(replace(plan, team=2), model, cluster, seen)
     with pytest.raises(PlanError, match="another model"):
         calibrated(plan, model_of([1, 2, 3], parameters=[5, 6, 7]), cluster, seen)
     with pytest.raises(PlanError, match="2 x unit, and 3 x unit has 3 x unit"):

@@ -31,7 +31,7 @@ def test_ranks_of_other_machines_need_no_gpu_here(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert take("auto") == torch.device("cuda", 3)
     monkeypatch.setenv("LOCAL_RANK", "4")
-    with pytest.raises(InputError, match="5 ranks on this machine need a GPU each, and it has 4"):
+    with pytest.raises(InputError, match="5 processes on this machine need a GPU each, and it has 4"):
         take("auto")
 
 

@@ -16,6 +16,7 @@ from pipeplan.core.schedule import Schedule
 from pipeplan.frontend.profile.ties import held_by
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES, PLACED
+from pipeplan_executor import run
 from pipeplan_executor.optim.optimise import restrict_to_pieces
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.fully_sharded import check_sharded_plan, sharding_units
@@ -26,8 +27,8 @@ def sharded(build: Callable[[], Workload], schedule: Schedule, zero: int = 3) ->
     """Plan of a chain at a level of ZeRO."""
     module = build().module
     names = [name for name, _ in module.named_children()]
-    cuts = (0, *range(1, schedule.stages), len(names))
-    return replace(plan_for(module, names, cuts, schedule), zero=zero)
+    shards = (0, *range(1, schedule.stages), len(names))
+    return replace(plan_for(module, names, shards, schedule), zero=zero)
 
 
 def alike(micro_batches: int = 4) -> Schedule:
@@ -81,8 +82,11 @@ def test_parameters_of_one_replica_are_not_refused() -> None:
 
 def test_tensor_parallel_groups_are_refused() -> None:
     """A rank is one process."""
-    with pytest.raises(PlanError, match="not a tensor-parallel group of 2; solve again with --zero 1"):
-        check_sharded_plan(sharded(tiny_mlp, alike()), 2)
+    plan, said = sharded(tiny_mlp, alike()), "not a tensor-parallel group of 2; solve again with --zero 1"
+    with pytest.raises(PlanError, match=said):
+        check_sharded_plan(plan, 2)
+    with pytest.raises(PlanError, match=said):
+        run(replace(plan, team=2, shards=(("layers.0.weight", 0),)), tiny_mlp)
 
 
 def test_one_replica_runs_anything() -> None:

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from helpers.plans import plan_for
-from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.errors import InputError, PipeplanError, PlanError
 from pipeplan.core.plan import Plan
 from pipeplan.core.timeline import Timeline
 from pipeplan.frontend.profile.ties import named_tensors
@@ -21,6 +22,7 @@ from pipeplan_executor.sharding import TensorParallel
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.materialise import values_of
 from pipeplan_executor.stages.split import Fitted, fit
+from pipeplan_executor.train import runner
 from pipeplan_executor.train.pipeline import check_world
 from pipeplan_executor.train.report import RunReport
 from pipeplan_executor.train.runner import run
@@ -85,6 +87,55 @@ def test_cuts_that_make_no_sense_never_start(plan: Plan, shards: dict[str, int] 
         run(plan, words, tensor_parallel=TensorParallel(size, shards))
 
 
+@pytest.mark.parametrize(
+    ("shards", "asked", "said"),
+    [
+        ((), None, "a team of 2 devices, and they share out no parameter: all of them would do the same work"),
+        ((("3.wait", 0),), None, r"no parameter is called '3.wait'"),
+        ((("1.cell.bias_ih_l0", 0),), None, "recurrent layers"),
+        ((("3.weight", 0),), 1, "a team of 2 devices, and tensor parallelism is given as 1; leave it out"),
+        ((("3.weight", 0),), TensorParallel(4), "is given as 4; leave it out, or solve for teams of 4"),
+        ((("3.weight", 0),), TensorParallel(2, {"3.*": 0}), "leave out the shards"),
+    ],
+)
+def test_teams_that_make_no_sense_never_start(
+    plan: Plan, shards: tuple[tuple[str, int], ...], asked: TensorParallel | int | None, said: str
+) -> None:
+    """Teams that share out nothing, shards of no parameter, and other groups than the plan's teams are named."""
+    with pytest.raises(PipeplanError, match=said):
+        run(replace(plan, team=2, shards=shards), words, tensor_parallel=asked)
+
+
+@pytest.mark.parametrize("asked", [None, 2, TensorParallel(2, {"3.weight": 1})])
+def test_teams_start_a_process_per_device(
+    plan: Plan, asked: TensorParallel | int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan of two ranks in teams of two starts four processes, which shard what the plan says, asked for or not."""
+    started: list[tuple[int, TensorParallel]] = []
+
+    def launched(_: object, world: int, *arguments: Any, **__: object) -> RunReport:
+        started.append((world, arguments[2].tensor_parallel))
+        return RunReport((), (), (), ())
+
+    monkeypatch.setattr(runner, "launch", launched)
+    run(replace(plan, team=2, shards=(("3.weight", 1),)), words, tensor_parallel=asked)
+    assert started == [(4, TensorParallel(2, {"3.weight": 1}))]
+
+
+def test_joined_teams_are_counted(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that started one process per rank of a plan with teams is told their number."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PlanError, match=r"2 ranks of 2 processes, but 2 processes were .* start 4 .* for 2 devices"):
+        run(replace(plan, team=2, shards=(("3.weight", 1),)), words)
+
+
+def test_names_are_no_patterns() -> None:
+    """A parameter whose name reads like a pattern is meant alone."""
+    module = nn.ParameterDict({name: nn.Parameter(torch.zeros(4)) for name in ("w[0]", "w0", "w*", "w1")})
+    assert set(find_shards(module, None, TensorParallel(2, {"w[0]": 0, "w*": 0}))) == {"w[0]", "w*"}
+
+
 def test_a_group_has_a_process() -> None:
     """A tensor-parallel group is not empty."""
     with pytest.raises(InputError, match="a tensor-parallel group of 0 processes"):
@@ -132,8 +183,11 @@ def test_optimisers_of_whole_matrices_are_refused() -> None:
 
 
 def test_predictions_are_not_compared_with_groups(plan: Plan) -> None:
-    """If processes share a rank, the prediction for one process gets no percentage."""
+    """If processes share a rank, the prediction for one process gets no percentage; that of a plan for teams does."""
     report = RunReport((1.0,), (5,), (7, 8), (Timeline((), (), (), ()),), tensor_parallel=2)
     assert "%" not in as_text(plan, report)
     assert "not for tensor-parallel groups of 2" in as_text(plan, report)
     assert "%" in as_text(plan, replace(report, tensor_parallel=1))
+    in_teams = as_text(replace(plan, team=2, shards=(("3.weight", 1),)), report)
+    assert in_teams.count("%") == 3
+    assert "each rank is a team of 2 processes" in in_teams

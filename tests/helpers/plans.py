@@ -1,6 +1,6 @@
 """Plans from boundaries and an action list, for models whose costs do not matter."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import lcm
@@ -14,6 +14,8 @@ from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import tied_stages, with_reductions
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.frontend.profile.ties import Held, held_by
+from pipeplan_executor.sharding import TensorParallel
+from pipeplan_executor.sharding.shards import find_shards
 from pipeplan_executor.stages.split import describe
 
 
@@ -74,6 +76,12 @@ def plan_for(
             tied=tied,
         ),
     )
+
+
+def in_teams(plan: Plan, module: torch.nn.Module, shards: Mapping[str, int] | None, team: int = 2) -> Plan:
+    """The plan with teams of devices that share out the parameters which these patterns match."""
+    found = find_shards(module, shards, TensorParallel(team))
+    return replace(plan, team=team, shards=tuple((name, shard.axis) for name, shard in found.items()))
 
 
 def with_buckets(plan: Plan, layers: int, gathered: int = 0) -> Plan:

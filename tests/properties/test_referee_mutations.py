@@ -14,6 +14,7 @@ from pipeplan.core.cluster import Link
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes
+from pipeplan.costs.teams.problem import TeamProblem
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes import shapes
@@ -28,8 +29,10 @@ from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import FurthestEnd
 from pipeplan_formulations.allocation.suffix_bounds.passes import Pass
 from pipeplan_formulations.common.exposed import Collectives, Exposed
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.partition import listing
 from pipeplan_formulations.partition.spans import NEVER
+from referee import questions
 from referee.bridge import ask
 from referee.questions import question
 from referee.verdict import judge
@@ -302,3 +305,53 @@ def test_periods_without_what_other_stages_do_are_noticed(monkeypatch: pytest.Mo
         sys.modules[room], "long_run", lambda advance, first, earliest: advance([0] * len(earliest))[first[0]]
     )
     assert noticed(in_a_long_run, slow_to_update)
+
+
+def on_teams(document: dict[str, Any]) -> None:
+    """Teams of two for whole batches, without limits; times are long, so that teams are worth it."""
+    document["job"] = {"batch": 4, "teams": [2], "zero": [0], "recompute": "none", "extrapolate": True}
+    document["job"]["depths"] = [min(len(document["cluster"]["nodes"]), 2)]
+    for entry in document["cluster"]["devices"].values():
+        entry.pop("memory", None)
+
+
+def kept(document: dict[str, Any]) -> int:
+    """Bytes that operators keep."""
+    graphs = document["model"]["operators"].values()
+    return sum(each["output"] for graph in graphs for each in graph["operators"] if each["kept"])
+
+
+def backward_for_nothing(own: TeamProblem, *layouts: Any) -> Any:
+    """As if gradients were redistributed in no time."""
+    table = TABLE(own, *layouts)
+    table[..., 1:3][table[..., 1:3] < UNLIMITED] = 0
+    return table
+
+
+def saved_whole(own: TeamProblem, name: str, rows: Any) -> Any:
+    """As if every tensor that is kept were held whole."""
+    return TENSOR(own, name, [(-1, gradient) for _, gradient in rows])
+
+
+TABLE, TENSOR = TeamProblem._table, TeamProblem._tensor
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("_table", backward_for_nothing), ("_tensor", saved_whole)])
+def test_members_that_cost_too_little_or_too_much_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any
+) -> None:
+    """Gradients that nobody waits for, and parts that take as many bytes as the whole."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(TeamProblem, name, wrong)
+    assert noticed(lambda document: not document["model"].get("ties") and kept(document) > 8, on_teams)
+
+
+def test_teams_that_have_the_network_for_themselves_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if only one member of a team sent something to another node."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    team_question = import_module("pipeplan.costs.teams.question")
+    team_cluster = team_question.team_cluster
+    monkeypatch.setattr(
+        team_question, "team_cluster", lambda own, team: replace(team_cluster(own, team), network=own.network)
+    )
+    assert "the step takes" in noticed(lambda document: len(document["cluster"]["nodes"]) == 2, on_teams)

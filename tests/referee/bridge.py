@@ -4,15 +4,21 @@ This file and `__main__` are the only ones here that import the project.
 """
 
 import traceback
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
+from pipeplan.costs.teams import team_questions
+from pipeplan.costs.teams.question import TeamQuestion
 from pipeplan.io.cluster_file import cluster_from_data
 from pipeplan.io.model_file import model_from_data
 from pipeplan.search.result import Result
+from pipeplan.search.space import spaces
 from pipeplan.solve import solve
 
 from .documents import Document
@@ -33,6 +39,20 @@ def _tuples(value: Any) -> Any:
 
 def ask(document: Document) -> Document:
     """The planner's answer as plain data; ``outcome`` says of which sort it is."""
+    splits: Document = {}
+    with patch.object(spaces, "team_questions", partial(_recorded, splits)):
+        return _asked(document) | {"splits": splits}
+
+
+def _recorded(splits: Document, *question: Any) -> Iterator[TeamQuestion]:
+    """The questions of teams of a size; their shards are written down as they are searched for the first time."""
+    shards = [] if question[-1] in splits else splits.setdefault(question[-1], [])
+    for each in team_questions(*question):
+        shards.append({graph: list(own) for graph, own in each.split.shards})
+        yield each
+
+
+def _asked(document: Document) -> Document:
     try:
         model, cluster, job = objects(document)
         return as_document(solve(model, cluster, job=job, **document["solve"]))
@@ -59,6 +79,8 @@ def as_document(result: Result) -> Document:
         "partitions": result.searched.partitions,
         "not_searched": list(result.searched.not_searched),
         "zero": plan.zero,
+        "team": plan.team,
+        "shards": list(plan.shards),
         "micro_batch": plan.micro_batch,
         "micro_batches": plan.micro_batches,
         "family": plan.schedule.family,

@@ -18,6 +18,7 @@ DEFAULTS: Document = {
     "equal_replicas": False,
     "recompute": "choose",
     "zero": (),
+    "teams": (),
     "overlap_reduction": True,
     "order": "search",
     "together": (),

@@ -4,12 +4,17 @@ from random import Random
 
 from .costs import ITEM, STATES
 from .documents import DEFAULTS, Document
+from .operators import in_teams
 
 SPEEDS = (0.5, 0.8, 1.5, 2.0)
 SLOWER = (0.0, 0.25, 0.5, 0.9)
 EXACT = ("gpipe", "1f1b-sno", "1f1b-so", "1f1b-as", "1f1b")
 SHORT = 0.05
 """Seconds of a search that is meant to be cut off."""
+
+
+TEAMS = 0.1
+"""The share of questions about teams."""
 
 
 def question(seed: int, large: bool = False) -> Document:
@@ -40,7 +45,11 @@ def question(seed: int, large: bool = False) -> Document:
         if _often(units, 0.3):
             link |= {"unit_overhead": units.choice((1, 4, 15)), "unit_efficiency": units.choice((0.25, 0.5, 1.5))}
             link |= {"unit_overlap": units.choice((True, False))}
-    return {"model": model, "cluster": cluster, "job": job, "solve": _solve(random, large)}
+    document = {"model": model, "cluster": cluster, "job": job, "solve": _solve(random, large)}
+    teams = Random(f"teams {'large' if large else 'small'} {seed}")
+    if _often(teams, TEAMS):
+        in_teams(teams, document)
+    return document
 
 
 def drawn(document: Document) -> set[str]:

@@ -1,5 +1,6 @@
 """Verdict on an answer: all that it states is computed anew and compared with the best plan of the space."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from . import best, bottleneck, costs, divided, orders, simulate, space
@@ -9,7 +10,10 @@ from .documents import Document, Question
 from .prices import Prices, Stage
 from .schedules import SUITED, families, write
 from .space import Layers
+from .teams import Cuts, Split, Teams, unsearched
 
+Key = tuple[int, Cuts, int]
+"""Devices of a team, what it shards, and the level of ZeRO."""
 DOWNSETS = "any layers that read from no later stage"
 """How an answer says that it searched more than consecutive layers."""
 
@@ -29,21 +33,25 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     Without ``exact`` a search that has nothing left to look at need not have found the best plan, if it says so.
     """
     verdict = Verdict()
-    questions = _questions(document)
-    levels = list(questions)
-    level = answer.get("zero", levels[0])
-    if level not in levels:
-        verdict.faults.append(f"level {level} of ZeRO is outside what was asked: {levels}")
-        return verdict
-    question = questions[level]
     if answer["outcome"] == "crashed":
         verdict.faults.append(f"it crashed: {answer['text']}")
         return verdict
-    reason = next((why for each in questions.values() if (why := contradiction(each)) is not None), None)
+    reason = _refusal(document, answer)
     if reason is not None or answer["outcome"] == "refused":
         if (reason is None) != (answer["outcome"] != "refused"):
             verdict.faults.append(f"contradiction: {reason}; the answer: {answer.get('text', answer['outcome'])}")
         return verdict
+    for team in _teams(document):
+        verdict.faults += [f"teams of {team.team}: {fault}" for fault in unsearched(team, _splits(answer, team.team))]
+    if verdict.faults:
+        return verdict
+    questions = _questions(document, answer)
+    first = next(iter(questions))
+    key = answer.get("team", first[0]), frozenset(answer.get("shards", first[1])), answer.get("zero", first[2])
+    if key not in questions:
+        verdict.faults.append(f"team, shards and level of ZeRO {key} are outside what was asked: {list(questions)}")
+        return verdict
+    question = questions[key]
     if answer["outcome"] == "stopped":
         if document["solve"]["time_limit"] > 1:
             verdict.faults.append("it was stopped by the clock, although there was time")
@@ -59,11 +67,13 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     if found:
         verdict.optimum, verdict.plan = min(found, key=lambda pair: pair[0])
     if answer["outcome"] == "infeasible":
-        _refute(verdict, question, prices, answer)
+        _refute(verdict, questions.values(), answer)
         return verdict
     _bracket(verdict, question, answer, exact)
-    if "any" in question.job["schedules"] and orders.tiny(question):
-        least = orders.optimum(question, prices)
+    for each in questions.values() if "any" in question.job["schedules"] and "team" in answer else ():
+        if each.level != question.level or not orders.tiny(each):
+            continue
+        least = orders.optimum(each, Prices(each))
         if least is not None and answer["bound"] > least:
             verdict.faults.append(f"bound {answer['bound']} above {least}, which some order takes")
         if least is not None and answer["status"] == "optimal" and answer["value"] > least:
@@ -75,7 +85,20 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     return verdict
 
 
-def _questions(document: Document) -> dict[int, Question]:
+def _questions(document: Document, answer: Document) -> dict[Key, Question]:
+    """The question at each level of ZeRO, on devices and on teams of each size with the shards that were searched."""
+    found: dict[Key, Question] = {}
+    teams = _teams(document)
+    if not teams or 1 in document["job"]["teams"]:
+        found |= {(1, frozenset(), level): each for level, each in _levels(document).items()}
+    for own in teams:
+        for split in _splits(answer, own.team):
+            levels = _levels(own.document(split))
+            found |= {(own.team, own.name(split), level): each for level, each in levels.items() if level < 2}
+    return found
+
+
+def _levels(document: Document) -> dict[int, Question]:
     """The question at each level of ZeRO that its job names; else at all that share out something and suit the job."""
     job = Question(document, 0).job
     if job["zero"]:
@@ -88,6 +111,61 @@ def _questions(document: Document) -> dict[int, Question]:
         if contradiction(whole) is None:
             found[level] = whole
     return found
+
+
+def _teams(document: Document) -> list[Teams]:
+    return [Teams(document, team) for team in dict.fromkeys(document["job"].get("teams", ())) if team > 1]
+
+
+def _splits(answer: Document, team: int) -> list[Split]:
+    rows = answer["splits"].get(team, ())
+    return [{graph: frozenset(map(tuple, shards)) for graph, shards in split.items()} for split in rows]
+
+
+def _refusal(document: Document, answer: Document) -> str | None:
+    """Why a question has no answer: on devices, on teams, or because nothing can be split over these."""
+    teams = _teams(document)
+    reasons = [without_teams(own) for own in teams]
+    if not teams or 1 in document["job"]["teams"]:
+        reasons += map(contradiction, _levels(document).values())
+    found = next((reason for reason in reasons if reason is not None), None)
+    if found is not None:
+        return found
+    for own in teams:
+        if not _splits(answer, own.team) and not list(unsearched(own, ())):
+            return "nothing can be split"
+        for split in _splits(answer, own.team):
+            levels = _levels(own.document(split)).items()
+            found = next((why for level, each in levels if level < 2 and (why := contradiction(each))), None)
+            if found is not None:
+                return found
+    return None
+
+
+def without_teams(teams: Teams) -> str | None:
+    """Why there are no teams for a question, whatever the shards."""
+    question = teams.question
+    job, kinds = question.job, question.kinds
+    if not teams.graphs:
+        return "teams of unknown operators"
+    if job["zero"] and min(job["zero"]) > 1:
+        return "teams and sharded gradients only"
+    if job["objective"] == "bottleneck":
+        return "teams of an endless pipeline"
+    if job["intra_layer"]:
+        return "teams and divided layers"
+    if any(where not in kinds for _, where in job["pin"]):
+        return "teams and a layer on one device"
+    if not teams.links:
+        return f"no teams of {teams.team}"
+    try:
+        teams.sizes  # noqa: B018
+    except ContradictionError as reason:
+        return str(reason)
+    pinned = [where for _, where in job["pin"] if where not in teams.links]
+    if pinned:
+        return f"a layer on teams of {pinned[0]!r}, of which there are none"
+    return None
 
 
 def contradiction(question: Question) -> str | None:
@@ -121,10 +199,10 @@ def contradiction(question: Question) -> str | None:
     return None
 
 
-def _refute(verdict: Verdict, question: Question, prices: Prices, answer: Document) -> None:
+def _refute(verdict: Verdict, questions: Iterable[Question], answer: Document) -> None:
     if verdict.optimum is not None:
         verdict.faults.append(f"no plan fits, it says, but {verdict.plan} takes {verdict.optimum}: {answer['text']}")
-    elif "any" in question.job["schedules"] and best.fits_in_some_order(question, prices):
+    elif any("any" in each.job["schedules"] and best.fits_in_some_order(each, Prices(each)) for each in questions):
         verdict.faults.append(f"no plan fits, it says, but some order does: {answer['text']}")
 
 

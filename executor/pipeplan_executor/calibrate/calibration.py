@@ -75,7 +75,12 @@ def calibrated(plan: Plan, model: Model, cluster: Cluster, seen: Observed) -> Ca
 
 
 def check_belongs(plan: Plan, model: Model, cluster: Cluster) -> None:
-    """Refuse a model or a cluster that the plan was not made for, and a plan whose passes gather weights."""
+    """Refuse a model or a cluster that the plan was not made for, and a plan whose passes wait for collectives."""
+    if plan.team > 1:
+        raise PlanError(
+            f"each rank of the plan is a team of {plan.team} devices, whose passes are neither what layers take on one "
+            "device nor free of collectives; calibrate with a plan without teams"
+        )
     if plan.sharded:
         raise PlanError(
             f"at level {plan.zero} of ZeRO forwards and backwards wait for collectives, so they do not show what "

@@ -31,9 +31,8 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--tensor-parallel",
         type=int,
-        default=1,
         metavar="N",
-        help="processes that share a rank, by the model's shards (1)",
+        help="processes that share a rank, by the model's shards (the plan's teams, or 1)",
     )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="what ranks run on (auto)")
     saving = parser.add_argument_group("checkpoints")
@@ -54,7 +53,8 @@ def run(options: Namespace) -> int:
     plan = Plan.load(options.plan)
     saving = _saving(options)
     if is_first() and not options.json:
-        each = f" of {options.tensor_parallel} processes" if options.tensor_parallel > 1 else ""
+        size = options.tensor_parallel or plan.team
+        each = f" of {size} processes" if size > 1 else ""
         print(f"running {plan.model}: {len(plan.ranks)} ranks{each}, schedule {plan.schedule.family}", file=sys.stderr)
     report = run_plan(
         options,
@@ -109,30 +109,34 @@ def as_text(plan: "Plan", report: "RunReport") -> str:
     from pipeplan.core.units import format_bytes, format_time
 
     lines = []
+    compared = report.tensor_parallel == plan.team  # otherwise predictions are for other numbers of processes
     if report.first:
         lines.append(f"went on after step {report.first}")
     if report.error is not None:
         lines.append(f"loss and gradients equal the unsplit model's to {report.error:.1e} (relative, float64)")
     if report.step_times:
+        beside = _beside(report.step_time, plan.step_time, format_time, compared)
         lines.append(
             f"step time {format_time(report.step_time)} measured (median of {len(report.step_times)}, least "
-            f"{format_time(min(report.step_times))}), {_beside(report.step_time, plan.step_time, format_time, report)}"
+            f"{format_time(min(report.step_times))}), {beside}"
         )
         lines.append("loss by step: " + " ".join(f"{loss:.4f}" for loss in report.losses))
         for rank, peak in enumerate(report.peaks):
-            beside = _beside(peak, predicted_peak(plan, rank), format_bytes, report)
+            beside = _beside(peak, predicted_peak(plan, rank), format_bytes, compared)
             lines.append(f"rank {rank}: peak {format_bytes(peak)} measured, {beside}")
-        if report.tensor_parallel > 1:
+        if not compared:
             lines.append(
                 "predictions are for one process per rank, as profiled, and not for tensor-parallel groups of "
                 f"{report.tensor_parallel}; peaks are those of each group's largest process"
             )
+        elif plan.team > 1:
+            lines.append(f"each rank is a team of {plan.team} processes, and its peak is that of the largest")
     return "\n".join(lines)
 
 
-def _beside(measured: int, predicted: int, text: "Callable[[int], str]", report: "RunReport") -> str:
-    """Return the prediction, and its relative error unless it is for one process and several ran."""
-    if report.tensor_parallel > 1:
+def _beside(measured: int, predicted: int, text: "Callable[[int], str]", compared: bool) -> str:
+    """Return the prediction, and its relative error if it is for as many processes as ran."""
+    if not compared:
         return f"{text(predicted)} predicted without tensor parallelism"
     return f"{text(predicted)} predicted: {measured / predicted - 1 if predicted else 0.0:+.1%}"
 

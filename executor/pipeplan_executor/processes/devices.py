@@ -8,7 +8,7 @@ from pipeplan.core.errors import InputError
 
 
 def choose(wanted: str, local: int) -> str:
-    """Return ``'cuda'`` or ``'cpu'``, for ``local`` ranks on this machine.
+    """Return ``'cuda'`` or ``'cpu'``, for ``local`` processes on this machine.
 
     Parameters
     ----------
@@ -18,7 +18,7 @@ def choose(wanted: str, local: int) -> str:
     Raises
     ------
     InputError
-        If there are fewer GPUs than ranks.
+        If there are fewer GPUs than processes.
     """
     if wanted not in ("auto", "cpu", "cuda"):
         raise InputError(f"device {wanted!r} is not known; choose auto, cpu or cuda")
@@ -27,7 +27,7 @@ def choose(wanted: str, local: int) -> str:
         return "cpu"
     if there < local:
         raise InputError(
-            f"{local} ranks on this machine need a GPU each, and it has {there}; "
+            f"{local} processes on this machine need a GPU each, and it has {there}; "
             "solve for fewer devices, use more machines, or run on the CPU (--device cpu)"
         )
     return "cuda"

@@ -7,6 +7,8 @@
                                  ║             ║           its ranks are the plan's, its tensors are whole
     tensor-parallel rank 1   process 1 ──▶ process 3     ║ a group: sums and gathers inside layers, by torch's DTensor
 
+A plan with teams says how many processes these are and what they share out; for other plans the caller does.
+
 Megatron's sharding (Shoeybi et al., 2019, section 3) is two patterns: the first of two matrices by columns, the second
 by rows; see docs/tensor-parallel.md.
 """

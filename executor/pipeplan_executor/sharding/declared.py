@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeplan.core.errors import InputError
+from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -15,9 +16,9 @@ class TensorParallel:
     size : int
         Tensor-parallel ranks of every group.
     shards : mapping of str to int, optional
-        Axis along which parameters are sharded, by glob patterns of their names in the unsplit model, like
-        ``{"block*.query_key_value.*": 0, "block*.attention_out.weight": 1}``. A parameter that no pattern matches is
-        whole on every tensor-parallel rank. By default the axes of the workload
+        Axis along which parameters are sharded, by their names in the unsplit model or glob patterns of them, like
+        ``{"block*.query_key_value.*": 0, "block*.attention_out.weight": 1}``. A parameter that none matches is whole
+        on every tensor-parallel rank. By default the axes of the workload
         (`pipeplan.frontend.workload.Workload.shards`).
 
     Raises
@@ -36,8 +37,36 @@ class TensorParallel:
             )
 
 
-def declared(wanted: TensorParallel | int | None = None) -> TensorParallel:
-    """Return ``wanted`` as a `TensorParallel`: a number is its size, None a size of 1."""
-    if isinstance(wanted, TensorParallel):
-        return wanted
-    return TensorParallel(1 if wanted is None else wanted)
+def declared(plan: Plan, wanted: TensorParallel | int | None = None) -> TensorParallel:
+    """Return the tensor-parallel groups on which a plan runs.
+
+    If the plan has teams, they are the groups, and what they share out is sharded. ``wanted`` is for other plans: a
+    number is the size of the groups, None a size of 1.
+
+    Raises
+    ------
+    PlanError
+        If the plan's teams share out no parameter.
+    InputError
+        If ``wanted`` contradicts the plan.
+    """
+    asked = wanted if isinstance(wanted, TensorParallel) else TensorParallel(1 if wanted is None else wanted)
+    if plan.team == 1:
+        return asked
+    own = TensorParallel(plan.team, dict(plan.shards))
+    if not own.shards:
+        raise PlanError(
+            f"each rank of the plan is a team of {plan.team} devices, and they share out no parameter: all of them "
+            "would do the same work; solve again"
+        )
+    if wanted is not None and asked.size != own.size:
+        raise InputError(
+            f"each rank of the plan is a team of {own.size} devices, and tensor parallelism is given as {asked.size}; "
+            f"leave it out, or solve for teams of {asked.size}"
+        )
+    if asked.shards not in (None, own.shards):
+        raise InputError(
+            f"the plan says which parameters its teams of {own.size} devices share out, and its times are for those; "
+            "leave out the shards that tensor parallelism is given with"
+        )
+    return own

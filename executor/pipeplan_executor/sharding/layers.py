@@ -36,11 +36,14 @@ class ShardedLayers:
         The tensor-parallel ranks.
     shards : mapping of str to ParameterShard
         The shards of this tensor-parallel rank, by names of the unsplit model.
+    whole : bool
+        Whether each layer's outputs are made whole, as plans with teams count them; else shards pass between layers.
     """
 
-    def __init__(self, mesh: DeviceMesh, shards: Mapping[str, ParameterShard]) -> None:
+    def __init__(self, mesh: DeviceMesh, shards: Mapping[str, ParameterShard], whole: bool = False) -> None:
         self.dispatch = ShardDispatch(mesh)
         self._mesh, self._shards = mesh, shards
+        self._outgoing = _gathered if whole else _plain_if_whole
 
     def wrapped(self, layer: nn.Module, names: Mapping[str, str]) -> Callable[..., Any]:
         """Return a function to call in place of the layer.
@@ -63,7 +66,7 @@ class ShardedLayers:
         with self.dispatch.during(forward=True):
             held = {name: self._stand_in(there[name], how) for name, how in placements.items()}
             given = tuple(self._as_dtensor(tensor, WHOLE) for tensor in tensors)
-            return mapped(_plain_if_whole, functional_call(layer, held, given, tie_weights=False))
+            return mapped(self._outgoing, functional_call(layer, held, given, tie_weights=False))
 
     def gathered(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the outputs of the stage as plain, whole tensors."""

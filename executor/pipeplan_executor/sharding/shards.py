@@ -81,7 +81,7 @@ def _axes(model: nn.Module, shards: Mapping[str, int]) -> dict[str, tuple[Tensor
     known = dict(model.named_parameters(remove_duplicate=False))
     said: dict[int, tuple[int, str]] = {}
     for pattern, axis in shards.items():
-        names = [name for name in known if fnmatchcase(name, pattern)]
+        names = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
         if not names:
             raise InputError(
                 f"no parameter is called {pattern!r}, to be sharded along axis {axis}; the model has "

@@ -72,7 +72,8 @@ class Pipeline:
     precision : {'bf16', 'fp16'}, optional
         Forward under autocast; with fp16 the loss is scaled too.
     tensor_parallel : TensorParallel or int, optional
-        Number of processes that share a rank, and sharding of parameters (see `pipeplan_executor.sharding`).
+        Number of processes that share a rank, and sharding of parameters (see `pipeplan_executor.sharding`). A plan
+        with teams has both.
     evaluates : bool
         True if `evaluate` or `predict` will be called; otherwise a captured model is captured once, not twice.
 
@@ -112,7 +113,7 @@ class Pipeline:
         tensor_parallel: TensorParallel | int | None = None,
         evaluates: bool = True,
     ) -> None:
-        wanted = declared(tensor_parallel)
+        wanted = declared(plan, tensor_parallel)
         check_world(plan, dist.get_world_size(), wanted.size)
         check_sharded_plan(plan, wanted.size)
         self.plan, self.dtype, self.device, self.precision = plan, dtype, torch.device(device), precision
@@ -181,7 +182,7 @@ class Pipeline:
             return None
         from pipeplan_executor.sharding.layers import ShardedLayers  # DTensor takes a second to load
 
-        return ShardedLayers(self.tensor_group.mesh, self.shards)
+        return ShardedLayers(self.tensor_group.mesh, self.shards, whole=self.plan.team > 1)
 
     def _make_stages(self) -> dict[int, StageWork]:
         split_backwards: dict[int, set[int]] = {number: set() for number in self.numbers}
@@ -394,7 +395,8 @@ def check_world(plan: Plan, world: int, group_size: int = 1) -> None:
     needed = len(plan.ranks) * group_size
     if world != needed:
         each = f" of {group_size} processes" if group_size > 1 else ""
+        devices = world if plan.team > 1 else world // group_size or 1
         raise PlanError(
             f"the plan has {len(plan.ranks)} ranks{each}, but {world} processes were started; start {needed} "
-            f"(torchrun --nproc-per-node {needed}), or solve for {world // group_size or 1} devices"
+            f"(torchrun --nproc-per-node {needed}), or solve for {devices} devices"
         )

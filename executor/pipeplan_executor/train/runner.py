@@ -21,7 +21,7 @@ from pipeplan_executor.stages.fully_sharded import check_sharded_plan
 from pipeplan_executor.stages.source import Source, draw
 from pipeplan_executor.stages.split import fit
 from pipeplan_executor.train.memory import forget_peak, peak
-from pipeplan_executor.train.pipeline import LEARNING_RATE, Pipeline
+from pipeplan_executor.train.pipeline import LEARNING_RATE, Pipeline, check_world
 from pipeplan_executor.train.progress import running
 from pipeplan_executor.train.report import RunReport, Seen, report_of
 from pipeplan_executor.train.saving import Saving
@@ -91,7 +91,7 @@ def run(
     progress : bool
         Rank 0 shows its steps on standard error (see `pipeplan_executor.train.progress`).
     tensor_parallel : TensorParallel or int, optional
-        Number of processes that share a rank: see `pipeplan_executor.Pipeline`.
+        Number of processes that share a rank: see `pipeplan_executor.Pipeline`. A plan with teams has it.
 
     Raises
     ------
@@ -110,11 +110,14 @@ def run(
     whole(seed, "the seed", 0, 2**63 - 1)
     real(timeout, "the timeout (seconds)", most=LONGEST, above=True)
     autocast(precision, torch.device("cpu"))  # refuses an unknown precision
-    wanted = declared(tensor_parallel)
+    wanted = declared(plan, tensor_parallel)
     check_sharded_plan(plan, wanted.size)
-    if joined_world() is None:  # otherwise this is a rank, and its Pipeline checks
+    started = joined_world()
+    if started is None:  # otherwise this is a rank, and its Pipeline checks the rest
         fitted = fit(plan, source, both_modes=False)
         find_shards(fitted.blank, fitted.workload.shards, wanted)
+    else:
+        check_world(plan, started, wanted.size)
     if saving is not None:
         saving.check()
     path = None if weights is None else str(weights)
@@ -159,11 +162,11 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
         tensor_parallel=options.tensor_parallel,
         evaluates=False,
     )
-    # continue from a checkpoint if there is one; predictions are shown only for one process per rank
+    # continue from a checkpoint if there is one; predictions are shown only for as many processes as they are for
     total = options.warmup + options.steps
     if options.saving is not None:
         seen.first = options.saving.restore(pipeline)
-    shown = plan if pipeline.tensor_group.size == 1 else replace(plan, step_time=0)  # predicted for one process
+    shown = plan if pipeline.tensor_group.size == plan.team else replace(plan, step_time=0)
     with running(shown, total, quiet=not options.progress or dist.get_rank() > 0) as on_step:
         for number in range(seen.first, total):
             timed = number >= seen.first + options.warmup

@@ -11,8 +11,8 @@ Indices = NDArray[np.intp]
 
 FEW = 16
 """Largest number of points for which plain Python is faster than arrays."""
-BLOCK = 256
-"""Number of points that are compared at once with all points before them."""
+BLOCK, CHUNK = 1024, 256
+"""Numbers of points that are compared at once, and of kept points that they are compared with."""
 
 
 def minimal(points: Sequence[tuple[int, ...]] | Array, check: Callable[[], None] = lambda: None) -> Indices:
@@ -25,14 +25,51 @@ def minimal(points: Sequence[tuple[int, ...]] | Array, check: Callable[[], None]
     points = np.asarray(points, np.int64)
     order = np.lexsort(points.T[::-1])  # only an earlier point can dominate a point
     points = points[order]
-    kept = np.ones(len(points), np.bool_)
+    if points.shape[1] == 3:
+        return order[staircase_filter(np.zeros(len(points), np.int64), points[:, 1], -points[:, 2])]
+    kept, before = [order[:0]], points[:0]
     for begin in range(0, len(points), BLOCK):
         check()
         block = points[begin : begin + BLOCK]
-        below: NDArray[np.bool_] = np.asarray((points[: begin + len(block), None] <= block[None]).all(axis=2))
-        below[begin:] &= np.tri(len(block), k=-1, dtype=np.bool_).T  # within the block, only earlier points count
-        kept[begin : begin + len(block)] = ~below.any(axis=0)
-    return order[kept]
+        left = np.arange(len(block))
+        for end in range(len(before), 0, -CHUNK):  # the points kept last are near, and dominate most
+            left = left[~_below(before[max(0, end - CHUNK) : end], block[left]).any(axis=0)]
+        within = _below(block[left], block[left]) & np.tri(len(left), k=-1, dtype=np.bool_).T
+        left = left[~within.any(axis=0)]
+        kept.append(order[begin + left])
+        before = np.concatenate([before, block[left]])
+    return np.concatenate(kept)
+
+
+def _below(lower: Array, upper: Array) -> NDArray[np.bool_]:
+    """For each pair, True if the first point is at most as large as the second in every column."""
+    below = np.ones((len(lower), len(upper)), np.bool_)
+    for a, b in zip(lower.T, upper.T, strict=True):
+        below &= a[:, None] <= b
+    return below
+
+
+def front(points: Array, check: Callable[[], None] = lambda: None) -> Array:
+    """The distinct points that no other point dominates, in lexicographic order; for ``check`` see `minimal`.
+
+    As it need not say which of equal points it keeps, two columns are sorted fast, by the first one only. What that
+    leaves is sorted again, by both.
+    """
+    if len(points) < 2:
+        return points
+    if points.shape[1] > 2:
+        return points[minimal(points, check)]
+    points = points[np.argsort(points[:, 0])]
+    points = points[_falls(points[:, -1])]
+    points = points[np.lexsort(points.T[::-1])]
+    return points[_falls(points[:, -1])]
+
+
+def _falls(values: Array) -> NDArray[np.bool_]:
+    """Mask of the values below all values before them."""
+    falls = np.ones(len(values), np.bool_)
+    falls[1:] = values[1:] < np.minimum.accumulate(values)[:-1]
+    return falls
 
 
 def _few(points: Sequence[tuple[int, ...]]) -> list[int]:

@@ -11,7 +11,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.options import LONGEST, require_question
 from pipeplan.core.searched import Searched
-from pipeplan.core.wording import counted, zero_suffix
+from pipeplan.core.wording import counted, team_suffix, zero_suffix
 from pipeplan.costs.sources import Costs
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.heuristics import ranked
@@ -131,8 +131,9 @@ def _order(row: Row) -> tuple[bool, int, bool]:
 
 def _lower_bound(model: Model, cluster: Cluster, job: Job) -> int:
     """Lower bound on the step time of every plan under every family, in nanoseconds."""
-    space = Spaces(model, cluster, job).lowest
-    return min(space.lower_bounds(size).evenly_shared(cluster) for size in space.sizes)
+    spaces = Spaces(model, cluster, job)
+    lowest = [spaces.lowest, *(own.lowest for own in spaces.teams.values())]
+    return min(space.lower_bounds(size).evenly_shared(space.cluster) for space in lowest for size in space.sizes)
 
 
 def _rows(family: str, result: Result, bound: int) -> list[Row]:
@@ -141,7 +142,7 @@ def _rows(family: str, result: Result, bound: int) -> list[Row]:
 
     plan = result.plan
     label = f"{counted(len(plan.stages), 'stage')}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
-    label += zero_suffix(plan.zero)
+    label += zero_suffix(plan.zero) + team_suffix(plan.team)
     rows = [Row(SOLVER, family, result.value, result.timeline.peaks, excess(result.value), label)]
     for baseline in ranked(result.baselines.values()):
         value = baseline.bound if baseline.value is None else baseline.value

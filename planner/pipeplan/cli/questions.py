@@ -43,6 +43,11 @@ def add_questions(parser: ArgumentParser) -> None:
         "gradients from 2 on, parameters at 3 (default: every level that suits)",
     )
     parser.add_argument(
+        "--teams",
+        metavar="N,N",
+        help="devices that may share every layer of a stage (tensor parallelism), like 1,2,4,8 (default: 1)",
+    )
+    parser.add_argument(
         "--overlap-reduction",
         action=BooleanOptionalAction,
         default=True,
@@ -192,6 +197,7 @@ def read_job(options: Namespace, model: "Model") -> "Job":
         equal_replicas=options.equal_replicas,
         recompute=Recompute(options.recompute),
         zero=numbers(options.zero, "--zero"),
+        teams=numbers(options.teams, "--teams"),
         overlap_reduction=options.overlap_reduction,
         intra_layer=options.intra_layer,
         order=Order(options.order),

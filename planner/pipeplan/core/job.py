@@ -93,6 +93,9 @@ class Job:
         Levels of ZeRO to consider (Rajbhandari et al., ZeRO, 2020); empty is every level that suits. The replicas of a
         stage share out, from level 1 on, the update and the optimiser's state; from level 2 on, gradients too; at
         level 3, parameters too. All stages of a plan have one level; at levels 2 and 3 they have equally many replicas.
+    teams : tuple of int
+        Numbers of devices that share every layer of a stage (tensor parallelism) to consider; empty is 1. All stages of
+        a plan have one. Replicas, depths and micro-batches count teams as devices; memory is that of one device.
     overlap_reduction : bool
         Sum a stage's gradients in buckets while its last backward still runs, instead of all behind it.
     order : Order
@@ -124,6 +127,7 @@ class Job:
     equal_replicas: bool = False
     recompute: Recompute = Recompute.CHOOSE
     zero: tuple[int, ...] = ()
+    teams: tuple[int, ...] = ()
     overlap_reduction: bool = True
     order: Order = Order.SEARCH
     together: tuple[tuple[str, ...], ...] = ()
@@ -147,6 +151,7 @@ class Job:
             ("micro_batches", "numbers of micro-batches"),
             ("depths", "depths asked for (a pipeline has at least one stage)"),
             ("replicas", "replicas asked for (a stage has at least one)"),
+            ("teams", "devices of a team asked for (a team has at least one)"),
         ):
             values = tuple(whole(value, what, 1, MOST_SAMPLES) for value in _several(getattr(self, name), name))
             self._set(name, tuple(dict.fromkeys(values)))

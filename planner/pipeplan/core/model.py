@@ -19,6 +19,7 @@ from typing import Literal
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_LAYERS, MOST_SAMPLES, whole
+from pipeplan.core.operators import OperatorGraph
 from pipeplan.core.wording import hint
 
 
@@ -83,6 +84,8 @@ class Layer:
         Present where an analytic estimate is possible.
     kind : str
         Description for reports: a module class, an operator.
+    operators : str
+        Name of its graph in the model's ``operators``; empty where it is not known.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Layer:
     inputs: tuple[str, ...] = ()
     work: Work | None = None
     kind: str = ""
+    operators: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +145,14 @@ _FIGURES = tuple(each.name for each in fields(LayerCost))
 class Model:
     """Layers in topological order, their profiles, and the ties of layers that share weights.
 
+    ``operators`` has the operators of layers by the names that these give; equal layers share them.
+
     Raises
     ------
     InputError
         If there are more than `MOST_LAYERS`, a figure is not an integer ≥ 0, names repeat, an input is not an earlier
         layer, a profile does not have one cost for each layer, or a tie names unknown layers or shares more bytes than
-        its first layer has.
+        its first layer has, or a layer's operators are unknown or have other weights than the layer.
     """
 
     name: str
@@ -155,6 +161,7 @@ class Model:
     dtype: str = "float32"
     notes: tuple[str, ...] = ()
     ties: tuple[Tie, ...] = ()
+    operators: Mapping[str, OperatorGraph] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -184,8 +191,25 @@ class Model:
                     f"model {self.name!r}: the profile for {profile.device!r} at micro-batch {profile.micro_batch} "
                     f"has {len(profile.costs)} layers, the model has {len(self.layers)}"
                 )
-        for complaint in tie_faults(self.layers, self.ties):
+        for complaint in (*tie_faults(self.layers, self.ties), *self._operator_faults()):
             raise InputError(f"model {self.name!r}: {complaint}")
+
+    def _operator_faults(self) -> Iterator[str]:
+        """Yield a sentence for each layer whose operators are not those of the layer."""
+        for layer in self.layers:
+            if not layer.operators:
+                continue
+            if layer.operators not in self.operators:
+                hinted = hint(layer.operators, self.operators)
+                yield f"layer {layer.name!r} has the operators {layer.operators!r}, which are not there{hinted}"
+                continue
+            copied = sum(tie.parameters for tie in self.ties if layer.name in tie.layers[1:])
+            weights = self.operators[layer.operators].parameters
+            if weights != layer.parameters + copied:
+                yield (
+                    f"the operators of layer {layer.name!r} have weights of {weights} bytes, the layer has "
+                    f"{layer.parameters} and shares {copied} with earlier ones"
+                )
 
     @property
     def names(self) -> tuple[str, ...]:

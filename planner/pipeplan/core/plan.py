@@ -88,6 +88,11 @@ class Plan:
         Level of ZeRO: what the replicas of a stage share out (`pipeplan.Job`).
     period : int or None
         Nanoseconds from step to step in a long run, if the plan was made for that.
+    team : int
+        Devices that share every layer of a stage. Of more than one, what the plan calls a device is a team of them:
+        device d consists of the cluster's devices of the same kind and node, in turn.
+    shards : tuple of (str, int)
+        Parameters that the devices of a team share out, by their names in the whole model, and the axis of each.
     """
 
     model: str
@@ -105,6 +110,8 @@ class Plan:
     pipeline: Pipeline
     zero: int = 0
     period: int | None = None
+    team: int = 1
+    shards: tuple[tuple[str, int], ...] = ()
 
     @property
     def value(self) -> int:

@@ -6,6 +6,7 @@
                                      └──────▶ not_searched   "several stages per device": only where it is true
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pipeplan.core.job import SHARDED as SHARES_GRADIENTS
@@ -46,6 +47,10 @@ RECOMPUTED = {
 }
 
 TENSOR = "tensor, sequence and context parallelism"
+TEAMS = (
+    "tensors split along tokens or samples (sequence and context parallelism), teams that differ from stage to stage, "
+    "equal layers split in unlike ways, teams across nodes or at levels 2 and 3 of ZeRO"
+)
 BEYOND_NEIGHBOURS = "tensor, sequence and context parallelism beyond two neighbours that divide a layer"
 DIVIDED_REPLICAS = (
     "divided layers on replicated stages, recomputed, or between kinds of device whose profiles differ in bytes"
@@ -100,6 +105,8 @@ class Searched:
         The job's options.
     zero : tuple of int
         Levels of ZeRO.
+    teams : str
+        Numbers of devices that share every layer of a stage, and in how many ways.
     sharded : str
         What plans have at levels 2 and 3 of ZeRO and need not have below; empty if these levels are not searched.
     depths, widths : str
@@ -126,6 +133,7 @@ class Searched:
     replicas: str = ALONE
     unlike: bool = False
     zero: tuple[int, ...] = (0,)
+    teams: str = ""
     sharded: str = ""
     restrictions: tuple[str, ...] = ()
     not_searched: tuple[str, ...] = ()
@@ -145,6 +153,7 @@ class Searched:
         if self.zero != (0,):
             reach = f" (from level 2 on: {self.sharded})" if self.sharded else ""
             parts.append(f"level{'s' * (len(self.zero) > 1)} {listed(self.zero)} of ZeRO{reach}")
+        parts += [self.teams] * bool(self.teams)
         if self.restrictions:
             parts.append(f"with {', '.join(self.restrictions)}")
         return "; ".join(parts)
@@ -178,6 +187,19 @@ class Searched:
             rest.append(UNLIKE_LEVELS)
         return replace(self, zero=levels, sharded=sharded, not_searched=tuple(rest))
 
+    def with_teams(self, ways: Mapping[int, int]) -> "Searched":
+        """Return the description with teams: for each number of devices the ways to split layers that are searched.
+
+        A team of one device has none.
+        """
+        if not ways or set(ways) == {1}:
+            return self
+        counts = [str(count) for team, count in ways.items() if team > 1]
+        split = f"{' and '.join(counts)} {'way' if counts == ['1'] else 'ways'}"
+        teams = f"teams of {' and '.join(map(str, ways))} devices, layers split in {split} and alike in all stages"
+        rest = tuple(sentence for sentence in self.not_searched if sentence != TENSOR)
+        return replace(self, teams=teams, not_searched=(TEAMS, *rest))
+
     def without(self, sentence: str) -> "Searched":
         """Return the same description with one more sentence in ``not_searched``."""
         return replace(self, not_searched=(*self.not_searched, sentence))
@@ -203,6 +225,7 @@ class Searched:
             "recompute": self.recompute,
             "zero": list(self.zero),
             "from_level_2": self.sharded,
+            "teams": self.teams,
             "device_order": self.order,
             "wishes": list(self.restrictions),
             "opened": self.opened,

@@ -35,6 +35,11 @@ def zero_suffix(level: int) -> str:
     return f", ZeRO-{level}" if level else ""
 
 
+def team_suffix(team: int) -> str:
+    """Return ``', teams of 8'``; an empty text for single devices."""
+    return f", teams of {team}" if team > 1 else ""
+
+
 def wrapped(text: str) -> list[str]:
     """Wrap a sentence to lines of `WIDTH` columns."""
     return wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -12,6 +12,7 @@ from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Overlap, St
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective, Recompute
 from pipeplan.core.model import Model
+from pipeplan.core.operators import Split
 from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan.costs import collectives
 from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
@@ -49,8 +50,8 @@ class Prices:
         If the model has no costs for a requested table.
     """
 
-    def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
-        self.model, self.cluster, self.job = model, cluster, job
+    def __init__(self, model: Model, cluster: Cluster, job: Job, split: Split | None = None) -> None:
+        self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._tables: dict[tuple[str, int], Table] = {}
 
     def table(self, kind: DeviceKind, micro_batch: int) -> Table:
@@ -372,6 +373,7 @@ class Prices:
             overlap=self.cluster.overlap,
             forward_flops=_array(work) if len(work) == len(self.model.layers) else rows("forward")[0],
             zero=self.job.level,
+            split=self.split,
             passes=passes,
             shared=self.shared(groups, tables, around),
         )

@@ -34,7 +34,7 @@ class Workload:
         For a mean over words without padding it is the number of these words. Micro-batches count in proportion.
     shards : mapping of str to int, optional
         Tensor parallelism: by glob patterns of parameters' names, the axis along which they are sharded
-        (``pipeplan run --tensor-parallel``).
+        (``pipeplan run --tensor-parallel``); plans with teams have their own.
     """
 
     module: Any

@@ -49,6 +49,7 @@ class JobFile(Strict):
     recompute: Literal["none", "choose", "full"] = "choose"
     zero: Items[Whole] = ()
     zero1: bool | None = None
+    teams: Items[Count] = ()
     overlap_reduction: bool = True
     order: Literal["search", "given"] = "search"
     together: Items[Items[str]] = ()
@@ -98,6 +99,7 @@ def job_data(job: Job) -> dict[str, Any]:
         equal_replicas=job.equal_replicas or None,
         recompute=None if job.recompute is Recompute.CHOOSE else job.recompute.value,
         zero=Line(job.zero),
+        teams=Line(job.teams),
         overlap_reduction=None if job.overlap_reduction else False,
         order=None if job.order is Order.SEARCH else job.order.value,
         together=[Line(names) for names in job.together],

@@ -13,6 +13,11 @@
       - {name: head, parameters: 1KiB, inputs: [block.11]}
     ties:
       - {layers: [embed, head], parameters: 4MiB}      # counts for embed; omitted if no layers share weights
+    operators:                                         # of layers that say ``operators: block``
+      block:
+        input: 1MiB
+        operators:
+          - {name: widen, kind: linear, loops: {out: 4096}, reads: {input: [token, in]}, makes: [token, out], ...}
     profiles:
       - device: v100-16gb
         micro_batch: 8
@@ -22,6 +27,7 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,6 +38,7 @@ from pipeplan.core.figures import MOST_LAYERS, MOST_SAMPLES, shown
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work, tie_faults
 from pipeplan.core.wording import hint
 from pipeplan.io.atomic import write_whole
+from pipeplan.io.operators_entry import OperatorsEntry, operators_data
 from pipeplan.io.repeat import Group, fold
 from pipeplan.io.schema import (
     Bytes,
@@ -69,6 +76,7 @@ class PlainLayer(Strict):
     parameters: Bytes = 0
     inputs: Items[str] | None = None
     work: WorkEntry | None = None
+    operators: str = ""
 
 
 class LayerEntry(PlainLayer):
@@ -131,6 +139,7 @@ class ModelFile(Strict):
     notes: Items[str] = ()
     layers: Items[LayerEntry]
     ties: Items[TieEntry] = ()
+    operators: dict[str, OperatorsEntry] = Field(default_factory=dict)
     profiles: Items[ProfileEntry] = ()
 
 
@@ -172,7 +181,8 @@ def model_from_data(data: Any, where: str) -> Model:
         raise InputError(listing(where, complaints))
     profiles = tuple(_profile(entry, names) for entry in file.profiles)
     try:
-        return Model(file.name, tuple(layers), profiles, file.dtype, file.notes, ties)
+        operators = {name: entry.graph() for name, entry in file.operators.items()}
+        return Model(file.name, tuple(layers), profiles, file.dtype, file.notes, ties, operators)
     except InputError as error:
         raise InputError(listing(where, [str(error)])) from error
 
@@ -186,7 +196,7 @@ def _form(entry: LayerEntry, path: str) -> list[str]:
         complaints.append(f"{path}.repeat: missing; say how often the group repeats")
     if not entry.layers:
         complaints.append(f"{path}.layers: missing; list the layers that repeat")
-    for field in ("name", "kind", "inputs", "work"):
+    for field in ("name", "kind", "inputs", "work", "operators"):
         if getattr(entry, field):
             complaints.append(f"{path}.{field}: a group has none; give it to the layers in the group")
     if entry.repeat and entry.repeat > 1:
@@ -212,7 +222,7 @@ def _layer(entry: PlainLayer, i: int | None, before: list[Layer]) -> Layer:
 
     inputs = tuple(layer.name for layer in before) if entry.inputs is None else tuple(map(named, entry.inputs))
     work = None if entry.work is None else Work(*(getattr(entry.work, field) for field in WorkEntry.model_fields))
-    return Layer(named(entry.name), entry.parameters, inputs, work, entry.kind)
+    return Layer(named(entry.name), entry.parameters, inputs, work, entry.kind, entry.operators)
 
 
 def _profile(entry: ProfileEntry, names: list[str]) -> Profile:
@@ -236,7 +246,8 @@ def model_data(model: Model) -> dict[str, Any]:
     layers = [_entry_data(entry, chained) for entry, chained in _entries(model.layers)]
     profiles = [_profile_data(profile, model.names) for profile in model.profiles]
     ties = [Row(layers=Line(tie.layers), parameters=written_bytes(tie.parameters)) for tie in model.ties]
-    return head | {"layers": layers} | lean(ties=ties, profiles=profiles)
+    operators = {name: operators_data(graph) for name, graph in model.operators.items()}
+    return head | {"layers": layers} | lean(ties=ties, operators=operators, profiles=profiles)
 
 
 def _entries(layers: Sequence[Layer]) -> list[tuple[Layer | Group, tuple[bool, ...]]]:
@@ -257,7 +268,7 @@ _BEFORE = ("\0the layer before",)
 
 def _hide(layer: Layer, before: Sequence[Layer]) -> Layer:
     if layer.inputs == tuple(other.name for other in before):
-        return Layer(layer.name, layer.parameters, _BEFORE, layer.work, layer.kind)
+        return replace(layer, inputs=_BEFORE)
     return layer
 
 
@@ -283,7 +294,7 @@ def _layer_data(layer: Layer, chained: bool) -> Row:
         row["inputs"] = Line(layer.inputs)
     if work is not None:
         row["work"] = work
-    return row
+    return Row(row | lean(operators=layer.operators))
 
 
 def _profile_data(profile: Profile, names: tuple[str, ...]) -> dict[str, Any]:

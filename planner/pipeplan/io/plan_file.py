@@ -59,6 +59,13 @@ class PlanStageEntry(Strict):
     shares: Items[ShareEntry] = ()
 
 
+class ShardEntry(Strict):
+    """A parameter that the devices of a team share out, and the axis along which they do."""
+
+    parameter: str
+    axis: Whole
+
+
 class ScheduleEntry(Strict):
     """Order of actions on each rank; see `pipeplan.Schedule`."""
 
@@ -137,6 +144,8 @@ class PlanFile(Strict):
     zero: Annotated[int, Field(ge=0, le=WHOLLY_SHARDED)] = 0
     zero1: bool = False  # in files from before other levels were known
     period: Whole | None = None
+    team: Count = 1
+    shards: Items[ShardEntry] = ()
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -155,6 +164,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             raise InputError(f"{FORMAT} holds one time for all slices of a stage; stage {s} has one for each")
     return data | {
         "gap": _gap(plan.value, plan.bound),
+        "shards": [{"parameter": name, "axis": axis} for name, axis in plan.shards],
         "stages": [asdict(stage) | {"shares": _shares(stage)} for stage in plan.stages],
         "schedule": {"family": schedule.family, "two_lanes": schedule.two_lanes, "orders": schedule.as_text()},
         "pipeline": {name: value for name, value in asdict(plan.pipeline).items() if name in PipelineEntry.model_fields}
@@ -229,6 +239,8 @@ def plan_from_data(data: Any, where: str) -> Plan:
         pipeline=_pipeline(file.pipeline, gathers=file.format == FORMAT, coupled=file.zero >= SHARDED),
         zero=file.zero or int(file.zero1),
         period=file.period,
+        team=file.team,
+        shards=tuple((entry.parameter, entry.axis) for entry in file.shards),
     )
 
 

@@ -97,7 +97,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
 
     Attributes
     ----------
-    cluster : Cluster
+    cluster_of : callable
+        ``cluster_of(candidate)`` returns the cluster of a candidate's devices.
     backend : {'cpsat', 'cbc', 'exact'}
         Solver of the partition problems.
     outside : callable
@@ -111,7 +112,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         The bound of each `Node.part` so far.
     """
 
-    cluster: Cluster
+    cluster_of: Callable[[Candidate], Cluster]
     backend: str = "cpsat"
     outside: Callable[[EvaluatedPlan], str | None] = lambda _: None
     pace: Pace = field(default_factory=Pace)
@@ -189,7 +190,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         candidates that hold least come first.
         """
         fitting = [candidate for candidate in candidates if candidate.fits(boundaries)]
-        others = [other for each in fitting for other in each.with_more_in_flight(self.cluster, boundaries)]
+        others = [other for each in fitting for other in each.with_more_in_flight(self.cluster_of(each), boundaries)]
         every = {(each.family.name, each.in_flight): each for each in (*fitting, *others)}
         promising = [(each.problem.evaluate(boundaries), sum(each.in_flight), key) for key, each in every.items()]
         for bound, _, key in sorted(promising):
@@ -197,7 +198,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
                 return
             if self.affords(every[key]):
                 with self.pace.simulating(every[key]):
-                    evaluated = evaluate(self.cluster, every[key], boundaries)
+                    evaluated = evaluate(self.cluster_of(every[key]), every[key], boundaries)
                 self.submit(evaluated)
 
     def defer(self, node: Node) -> None:

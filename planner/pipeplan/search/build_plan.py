@@ -1,13 +1,16 @@
 """Build a `Plan` from an evaluated candidate."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job, Objective, Recompute
 from pipeplan.core.model import Model
+from pipeplan.core.operators import Split
 from pipeplan.core.pipeline import Stage
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind
+from pipeplan.core.weight_names import shard_name
 from pipeplan.search.evaluate import EvaluatedPlan
 
 
@@ -39,6 +42,19 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
         zero=chain.zero if replicated else min(job.zero, default=0),
         period=evaluated.value if long_run else None,
     )
+
+
+def shared_out(plan: Plan, model: Model, split: Split | None) -> Plan:
+    """Return the plan of a question in which teams are devices as a plan for the whole model."""
+    if split is None:
+        return plan
+    shards = tuple(
+        (shard_name(layer.name, name), axis)
+        for layer in model.layers
+        if layer.operators
+        for name, axis in split.of(layer.operators).items()
+    )
+    return replace(plan, fingerprint=model.fingerprint, team=split.team, shards=shards)
 
 
 def _stage(evaluated: EvaluatedPlan, priced: Stage, s: int, a: int, b: int, job: Job) -> PlanStage:

@@ -98,9 +98,13 @@ class Proposals:
         return found
 
     def _at(self, spaces: Spaces, level: int) -> Iterator[Space]:
-        """Yield the space of a level, which may be none of those searched; nothing if there is none."""
+        """Yield the space of a level, which may be none of those searched; nothing if there is none.
+
+        Where all plans have teams, proposals are of these, and there is none either: a level is one of single devices.
+        """
         if level in spaces:
             yield spaces[level]
+        if level in spaces or spaces.lowest.split is not None:
             return
         if level not in self._beyond:
             self._beyond[level] = None

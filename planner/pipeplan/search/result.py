@@ -10,7 +10,7 @@ from pipeplan.core.schedule import Kind
 from pipeplan.core.searched import Searched
 from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes, format_time
-from pipeplan.core.wording import counted, zero_suffix
+from pipeplan.core.wording import counted, team_suffix, zero_suffix
 from pipeplan.costs.sources import Costs
 from pipeplan.search.heuristics import LATE, Baseline, ranked
 from pipeplan.search.robust import summary as words
@@ -95,7 +95,7 @@ def in_words(result: Result) -> str:
     many = counted(plan.micro_batches, "micro-batch")
     lines = [
         f"{plan.model} on {plan.cluster}: {counted(len(plan.stages), 'stage')}, {many} of {plan.micro_batch}, "
-        f"schedule {plan.schedule.family}{_splits(plan)}{zero_suffix(plan.zero)}",
+        f"schedule {plan.schedule.family}{_splits(plan)}{zero_suffix(plan.zero)}{team_suffix(plan.team)}",
         f"{meaning} {format_time(result.value)}{_step(result)}, proven bound {format_time(result.bound)}, "
         f"gap {result.gap:.2%} "
         f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
@@ -138,6 +138,7 @@ def as_json(result: Result) -> dict[str, object]:
         "micro_batches": result.plan.micro_batches,
         "schedule": result.plan.schedule.family,
         "zero": result.plan.zero,
+        "team": result.plan.team,
         "stages": [_stage_json(stage) for stage in result.plan.stages],
         "runners_up": [{"plan": label, time: value / 1e9} for label, value in result.runners_up],
         "balancers": {name: _heuristic_json(row, time) for name, row in result.baselines.items()},
@@ -214,9 +215,12 @@ def _alike(stages: tuple[PlanStage, ...], plan: Plan) -> str:
     first, last = stages[0], stages[-1]
     again = f", {len(first.recompute)} recomputed" if first.recompute else ""
     memory = sorted(stage.memory.total for stage in stages)
-    kind = plan.device_kinds[first.devices[0]]
+    kind, what = plan.device_kinds[first.devices[0]], "d" if plan.team == 1 else "t"
+    per_stage = (
+        counted(first.replicas, "device") if plan.team == 1 else f"{counted(first.replicas, 'team')} of {plan.team}"
+    )
     return (
-        f"d{first.devices[0]} … d{last.devices[-1]} {kind}, {counted(first.replicas, 'device')} per stage: "
+        f"{what}{first.devices[0]} … {what}{last.devices[-1]} {kind}, {per_stage} per stage: "
         f"{counted(len(first.layers), 'layer')} each{again} ({first.layers[0]} … {last.layers[-1]}); forward and "
         f"backward up to {format_time(max(stage.forward + stage.backward for stage in stages))}, memory "
         f"{format_bytes(memory[0])} to {format_bytes(memory[-1])} ({first.in_flight} to {last.in_flight} in flight)"
@@ -224,10 +228,11 @@ def _alike(stages: tuple[PlanStage, ...], plan: Plan) -> str:
 
 
 def _devices(stage: PlanStage, plan: Plan, most: int = 8) -> str:
-    """``d0, d1 v100``: replicas are of one kind."""
-    shown = ", ".join(f"d{device}" for device in stage.devices[:most])
-    more = f" … ({stage.replicas} devices)" if stage.replicas > most else ""
-    return f"{shown}{more} {plan.device_kinds[stage.devices[0]]}"
+    """``d0, d1 v100``, or ``t0, t1 8 x v100`` for teams: replicas are of one kind."""
+    what, each = ("d", "") if plan.team == 1 else ("t", f"{plan.team} x ")
+    shown = ", ".join(f"{what}{device}" for device in stage.devices[:most])
+    more = f" … ({counted(stage.replicas, 'device' if plan.team == 1 else 'team')})" if stage.replicas > most else ""
+    return f"{shown}{more} {each}{plan.device_kinds[stage.devices[0]]}"
 
 
 def _heuristic(row: Baseline, result: Result) -> str:

@@ -1,5 +1,6 @@
 """Description of a searched space: selects the sentences of `pipeplan.core.searched` that are true of it."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -28,7 +29,7 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
     """Describe the spaces of a search; ``opened`` is the number of nodes advanced."""
     space, job = spaces.lowest, spaces.job
     scope = Scope(space)
-    return Searched(
+    found = Searched(
         micro_batch_sizes=space.sizes,
         schedules=space.schedules,
         opened=opened,
@@ -47,7 +48,10 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
         unlike=len(space.classes) > 1,
         restrictions=narrowing_options(job),
         not_searched=tuple(scope.not_searched()),
-    ).at_levels(spaces.levels, bool(spaces.model.ties), space.any_order or any(f.two_lanes for f in space.families))
+    )
+    orders = space.any_order or any(family.two_lanes for family in space.families)
+    ways = Counter(split.team for split in spaces.teams)
+    return found.at_levels(spaces.levels, bool(spaces.model.ties), orders).with_teams({t: ways[t] for t in job.teams})
 
 
 def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:

@@ -23,6 +23,7 @@ from pipeplan.core.schedule import Kind
 from pipeplan.core.validate.memory import validate_memory
 from pipeplan.core.validate.plan import stage_claims
 from pipeplan.core.validate.schedule import refuse, validate_schedule
+from pipeplan.core.wording import counted
 from pipeplan.simulate import makespan, period
 
 _ROUNDING = 64
@@ -65,6 +66,11 @@ def _names(plan: Plan) -> Iterator[str]:
                     yield f"stage {number} {title} {name!r}, which is not one of its layers"
                 if named.count(name) > 1:
                     yield f"stage {number} {title} {name!r} {named.count(name)} times; once is enough"
+    if (plan.team > 1) != bool(plan.shards):
+        yield f"its teams have {counted(plan.team, 'device')} and share out {counted(len(plan.shards), 'parameter')}"
+    for name, count in Counter(name for name, _ in plan.shards).items():
+        if count > 1:
+            yield f"its shards name parameter {name!r} {count} times; it has one axis"
     for name, count in counts.items():
         shares = parts.get(name, [])
         if count > 1 and len(shares) != count:

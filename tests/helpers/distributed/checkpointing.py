@@ -19,7 +19,7 @@ from helpers.distributed.models import (
     tiny_tied,
     tiny_unet,
 )
-from helpers.plans import plan_for, with_buckets
+from helpers.plans import in_teams, plan_for, with_buckets
 from pipeplan.core.errors import InputError
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
@@ -46,12 +46,13 @@ RATE = 0.01
 
 @dataclass(frozen=True)
 class Layout:
-    """Division of a model: replicas of every stage, or a placed family; processes per rank."""
+    """Division of a model: replicas of every stage, or a placed family; processes per rank, in teams or not."""
 
     replicas: tuple[int, ...] = ()
     family: str = "1f1b-sno"
     zero: int = 0
     tensor_parallel: int = 1
+    teams: bool = False
 
     def plan(self, build: Callable[[], Workload], optimizer: str) -> Plan:
         """Plan on all processes, for batches of 8 samples, or 12 on three ranks."""
@@ -59,6 +60,8 @@ class Layout:
         schedule = self._schedule(dist.get_world_size() // self.tensor_parallel)
         cuts = [round(i * len(names) / schedule.stages) for i in range(schedule.stages + 1)]
         plan = plan_for(module, names, cuts, schedule, 2, optimizer, held=held)
+        if self.teams:
+            plan = in_teams(plan, module, build().shards, self.tensor_parallel)
         return replace(with_buckets(plan, 2, 3) if self.zero == 1 else plan, zero=self.zero)
 
     def _schedule(self, world: int) -> Schedule:
@@ -78,9 +81,9 @@ LAYOUTS = {
     ),
     3: (Layout((1, 1, 1)), Layout((2, 1), zero=1), Layout((3,), zero=1), Layout((3,), zero=3), Layout((1, 2))),
     4: (
-        Layout((1, 1), tensor_parallel=2),
+        Layout((1, 1), tensor_parallel=2, teams=True),
         Layout((1, 1, 2), zero=1),
-        Layout((2,), zero=1, tensor_parallel=2),
+        Layout((2,), zero=1, tensor_parallel=2, teams=True),
         Layout((1, 1), tensor_parallel=2),
     ),
 }
@@ -253,7 +256,7 @@ def _pipeline(plan: Plan, model: str, seed: int = 0) -> Pipeline:
         dtype=torch.float64,
         learning_rate=RATE,
         scheduler=_schedule,
-        tensor_parallel=dist.get_world_size() // len(plan.ranks),
+        tensor_parallel=None if plan.team > 1 else dist.get_world_size() // len(plan.ranks),
     )
 
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -13,7 +14,7 @@ from helpers.distributed import models as models_of_tests
 from helpers.distributed.cases import random_case
 from helpers.distributed.models import blank_model, tiny_decoder
 from helpers.distributed.training_models import dropped_apart, skipping
-from helpers.plans import plan_for
+from helpers.plans import in_teams, plan_for
 from helpers.runnable_schedules import halved
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
@@ -21,12 +22,14 @@ from pipeplan.frontend.batch import call
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.sharding import TensorParallel
+from pipeplan_executor.sharding.declared import declared
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.split import materialised
 from pipeplan_executor.train import runner
 from pipeplan_executor.train.pipeline import Pipeline
 from pipeplan_executor.train.report import RunReport
 from pipeplan_executor.train.verify import worst_error
+from pipeplan_executor.zoo.decoder import SHARDS
 
 TEAM = 2
 CONVERTED = {"*.mlp.c_fc.weight": 1, "*.mlp.c_fc.bias": 0, "*.mlp.c_proj.weight": 0, "*.c_attn.weight": 1}
@@ -37,6 +40,14 @@ LLAMAS = {f"*.{name}_proj.weight": 0 for name in ("q", "k", "v", "gate", "up")} 
 }
 
 
+SENT: dict[str, dict[str, int]] = {
+    "pairs": SHARDS,
+    "columns without rows": {"*.widen.*": 0},
+    "head": {"head.weight": 0},
+    "vocabulary": {"embedding.tokens.weight": 0},
+    "stream": {"embedding.*": 1},
+}
+"""Cuts of one block of the decoder whose collectives are counted."""
 NAMED: dict[str, tuple[Callable[[], Workload], dict[str, int] | None]] = {
     "decoder": (tiny_decoder, None),
     "dropped": (dropped_apart, None),
@@ -47,7 +58,10 @@ NAMED: dict[str, tuple[Callable[[], Workload], dict[str, int] | None]] = {
 
 
 def named(*cases: tuple[str, tuple[str, ...]]) -> dict[str, float]:
-    """The worst error of models with Megatron's sharding: joined or split backwards, or recomputed."""
+    """The worst error of models with Megatron's sharding: joined or split backwards, or recomputed.
+
+    Models that declare no shards run under plans with teams.
+    """
     found = {}
     for name, ways in cases:
         build, shards = NAMED[name]
@@ -57,20 +71,32 @@ def named(*cases: tuple[str, tuple[str, ...]]) -> dict[str, float]:
         for way in ways:
             lists = halved(schedule) if way == "split" else schedule
             plan = plan_for(module, layers, edges, lists, recompute=layers if way == "again" else (), held=held)
-            found[f"{name} {way}"] = worst_error(plan, build, 3, tensor_parallel=TensorParallel(TEAM, shards))
+            groups = TEAM if shards is None else None
+            found[f"{name} {way}"] = worst_error(
+                plan if shards is None else in_teams(plan, module, shards), build, 3, tensor_parallel=groups
+            )
     return found
 
 
 def random_groups(count: int, seed: int) -> dict[str, float]:
-    """The worst error of random plans of all models, with random parameters cut along random axes."""
+    """The worst error of random plans of all models, with random parameters cut along random axes.
+
+    Every second plan has teams; the others are given groups.
+    """
     generator, ranks = random.Random(seed), dist.get_world_size() // TEAM
     found = {}
     for number in range(count):
         build = models_of_tests.EVERY[number % len(models_of_tests.EVERY)]
         case = random_case(generator, ranks, build)
-        shards = random_shards(generator, blank_model(build)[0])
-        error = worst_error(case.plan, build, 3, tensor_parallel=TensorParallel(TEAM, shards))
-        found[f"{number} {case.name} {shards}"] = error
+        module = blank_model(build)[0]
+        shards = random_shards(generator, module)
+        planned = number % 2 == 0
+        found[f"{number} {case.name} {shards}"] = worst_error(
+            in_teams(case.plan, module, shards) if planned else case.plan,
+            build,
+            3,
+            tensor_parallel=None if planned else TensorParallel(TEAM, shards),
+        )
     return found
 
 
@@ -98,21 +124,32 @@ def outputs() -> tuple[float, float, float]:
     return pipeline.evaluate(inputs, targets), float(pipeline.workload.loss(expected, targets)), apart
 
 
-def collectives() -> dict[str, dict[str, int]]:
-    """Number of each collective that a rank with one block issues per micro-batch: forward only, and with backward."""
-    plan = _plan(one_block, each=1)
-    pipeline = Pipeline(plan, one_block, tensor_parallel=TEAM)
+Counts: TypeAlias = dict[str, int]
+
+
+def collectives() -> dict[str, tuple[Counts, Counts, Counts]]:
+    """Collectives that a rank with one block issues per micro-batch, for each of `SENT`.
+
+    Forward only, and with backward; then the operations that gathered.
+    """
+    return {name: _collectives(cuts) for name, cuts in SENT.items()}
+
+
+def _collectives(cuts: dict[str, int]) -> tuple[Counts, Counts, Counts]:
+    plan = in_teams(_plan(one_block, each=1), blank_model(one_block)[0], cuts)
+    pipeline = Pipeline(plan, one_block)
     batch = draw(pipeline.workload, plan.batch, 3)
-    found = {}
     with CommDebugMode() as forward:
         pipeline.predict(batch[0])
     with CommDebugMode() as both:
         pipeline.compute(*batch, update=False)
-    for name, seen in (("forward", forward), ("both", both)):
-        counts = {str(operation): count for operation, count in seen.get_comm_counts().items()}
-        found[name] = {key: count for key, count in counts.items() if "functional" in key}  # DTensor's
-    found["gathered"] = dict(pipeline.modules[pipeline.numbers[0]].sharded_layers.dispatch.gathered)
-    return found
+    return *map(_counts, (forward, both)), dict(pipeline.modules[0].sharded_layers.dispatch.gathered)
+
+
+def _counts(seen: CommDebugMode) -> Counts:
+    """DTensor's collectives, by kind."""
+    counts = {str(operation): count for operation, count in seen.get_comm_counts().items()}
+    return {key.rpartition(".")[2]: count for key, count in counts.items() if "functional" in key}
 
 
 def waiting() -> tuple[dict[str, bool], dict[str, bool]]:
@@ -148,8 +185,8 @@ def one_block() -> Workload:
 
 
 def report() -> tuple[RunReport, Schedule]:
-    """Report of a run, and its schedule."""
-    plan = _plan(one_block)
+    """Report of a run of a plan with teams, and its schedule."""
+    plan = in_teams(_plan(one_block), blank_model(one_block)[0], one_block().shards)
     options = runner._Options(
         steps=1,
         warmup=0,
@@ -160,6 +197,6 @@ def report() -> tuple[RunReport, Schedule]:
         saving=None,
         precision=None,
         progress=False,
-        tensor_parallel=TensorParallel(TEAM),
+        tensor_parallel=declared(plan),
     )
     return runner._rank(plan, one_block, options), plan.schedule

@@ -1,6 +1,6 @@
 """Workers for the tests of training: a pipeline, and the unsplit model trained by plain torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from math import isfinite
@@ -25,7 +25,7 @@ from helpers.distributed.training_models import (
     steep_apart,
     uneven,
 )
-from helpers.plans import plan_for, with_buckets
+from helpers.plans import in_teams, plan_for, with_buckets
 from helpers.runnable_schedules import halved
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import Batch
@@ -41,6 +41,7 @@ from pipeplan_executor.stages.split import materialised
 from pipeplan_executor.stages.stage import StageWork
 from pipeplan_executor.train.pipeline import Pipeline
 from pipeplan_executor.train.verify import worst_error
+from pipeplan_executor.zoo.decoder import SHARDS
 
 STEPS = 4
 SEED = 5
@@ -66,6 +67,8 @@ class Case:
     gathered: int = 0
     """Number of layers whose parameters are gathered together under ZeRO-1; 0 for all."""
     steps: int = STEPS
+    team_cuts: Mapping[str, int] | None = None
+    """Patterns of the parameters that teams of two share out; None for a plan without teams."""
     first: int = 2
     """Number of layers of the first stage, if there are several; those between it and the last one have one layer."""
 
@@ -166,9 +169,13 @@ LOW = {
 """Cases in mixed precision, on two ranks."""
 
 
+ODD = {"embedding.*": 1, "block0.widen.weight": 1, "block1.narrow.*": 0, "block2.attention_out.bias": 0, "*norm*": 0}
 TEAMS = {
     "tensor-parallel, ZeRO-1, recomputed": Case(tiny_shared, (2,), USERS, zero=1, recompute=True, accumulated=(1,)),
     "tensor-parallel, dropout": Case(dropped_apart, (1, 1), {"optimizer": sgd, "clip": 0.1}, split=True),
+    "teams": Case(tiny_decoder, (1, 1), USERS, team_cuts=SHARDS, steps=3),
+    "teams, odd cuts, replicas": Case(tiny_decoder, (2,), {"optimizer": sgd}, team_cuts=ODD, steps=3),
+    "teams, captured": Case(forking, (1, 1), {"optimizer": sgd}, team_cuts={"words.*": 1, "first.*": 0}, steps=3),
 }
 """Cases with two processes per rank, on four processes."""
 TEAMS_LOW = {
@@ -363,7 +370,7 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[Seen, Seen, float]:
     """Train the pipeline and the plain model, and return both records and the difference of weights."""
     workload, plan = case.build(), _plan(case)
     group_size = dist.get_world_size() // len(plan.ranks)
-    options = {**case.options, "tensor_parallel": group_size}
+    options = case.options if plan.team > 1 else {**case.options, "tensor_parallel": group_size}
     pipeline = Pipeline(replace(plan, zero=case.zero), case.build, seed=SEED, dtype=dtype, **options)
     whole = materialised(pipeline.fitted, seed=SEED, dtype=dtype)
     plain = Plain(whole, workload, case.options, _layers(whole, draw(workload, 2, SEED, dtype)[0]))
@@ -405,6 +412,8 @@ def _plan(case: Case) -> Plan:
         recompute=names if case.recompute else (),
         held=held,
     )
+    if case.team_cuts is not None:
+        plan = in_teams(plan, module, case.team_cuts)
     return with_buckets(plan, case.bucket, case.gathered)
 
 

@@ -13,6 +13,7 @@ import pytest
 from helpers.fpga_lines import board, line_cluster
 from helpers.fpga_lines import model_of as streamed
 from helpers.instances import equal_devices, model_of
+from helpers.operators import perceptrons
 from pipeplan import Cluster, DeviceKind, Link, Plan
 from pipeplan.cli.main import main
 from pipeplan.core.cluster import Node, Overlap
@@ -28,6 +29,8 @@ HARMLESS = {
     r"device_kinds": "kinds of devices that no rank runs on may be listed or not; `validate_plan` compares them",
     r"micro_batch": "samples of a micro-batch; nothing else in the file counts samples, if the plan is about a step",
     r"zero": "of stages without replicas or without state",
+    r"team": "another number of devices, where the plan has teams; `run` starts as many processes",
+    r"shards(\[\d+\].*)?": "names and axes, which `run` compares with the model",
     r"schedule\.family": "a name; the lists themselves are what runs",
     r"stages\[\d+\]\.layers(\[\d+\])?": "names, which `run` compares with the model; only where none is divided",
     r"stages\[\d+\]\.recompute(\[\d+\])?": "which layers `run` computes again; their time is in the backward",
@@ -77,6 +80,7 @@ def _kinds() -> dict[str, Callable[[], Plan]]:
         "waiting bottleneck": made(chain, waiting, 8, objective="bottleneck", depths=(2,)),
         "period": made(slow_end, boxes, 8, objective="period", depths=(2,), replicas=(1,)),
         "found": made(chain, equal_devices(3, link=Link(10**9, 1)), 4, schedules=("gpipe", "any"), depths=(3,)),
+        "teams": made(perceptrons(), equal_devices(4, link=Link(10**9, 1)), 4, teams=(2,), optimizer="adam"),
         "divided": made(
             streamed([3000, 9000, 3000], output=10), boards, 8, micro_batches=(8,), replicas=(1,), intra_layer=True
         ),

@@ -40,7 +40,7 @@ class Scripted(Node):
 
 def ran(*nodes: Scripted, gap: float = 0.0, **more: object) -> PlanSearch:
     """Run a search of these nodes to its end."""
-    search = PlanSearch(Limits(10.0, gap), cluster=equal_devices(1), **more)
+    search = PlanSearch(Limits(10.0, gap), cluster_of=lambda _: equal_devices(1), **more)
     search.pace.finish = lambda _: 0.0
     for node in nodes:
         search.push(node)

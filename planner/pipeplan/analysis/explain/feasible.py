@@ -97,7 +97,7 @@ def fit(
     if not hopeful:
         return Fit(None, proved=True)
     limits = Limits(time_limit, ANY, workers, seed)
-    search = PlanSearch(limits, cluster=cluster, backend=backend, outside=spaces.outside)
+    search = PlanSearch(limits, cluster_of=spaces.cluster_of, backend=backend, outside=spaces.outside)
     for space in hopeful:
         for node in root_nodes(space):
             search.push(node)

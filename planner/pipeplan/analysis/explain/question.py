@@ -57,6 +57,8 @@ def explain(
     plan, job = result.plan, result.job
     if job.objective is not Objective.STEP:
         raise InputError("an explanation is about one step; solve with objective='step'")
+    if max(job.teams, default=1) > 1:
+        raise InputError("plans whose teams split layers are not explained yet; leave teams out")
     limits = asked_limits(time_limit, gap, backend, workers, seed)
     tried: list[Outcome] = []
     memory: Outcome | None = None

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def memory_of(tensor: Tensor) -> Any:
@@ -19,7 +20,7 @@ def memory_of(tensor: Tensor) -> Any:
     return tensor.untyped_storage()._cdata
 
 
-__all__ = ["FakeTensor", "FakeTensorMode", "OpOverload", "memory_of", "pytree"]
+__all__ = ["FakeTensor", "FakeTensorMode", "OpOverload", "TorchDispatchMode", "memory_of", "pytree"]
 
 
 def on_meta(module: nn.Module) -> nn.Module:

@@ -4,6 +4,7 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from torch import nn
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_SAMPLES, whole
 from pipeplan.core.job import OPTIMIZER_STATE
-from pipeplan.core.model import Layer, Model, Profile, Provenance
+from pipeplan.core.model import Layer, Model, Profile, Provenance, Work
 from pipeplan.core.options import MOST_WORKERS
 from pipeplan.frontend.batch import Batch, tensors
 from pipeplan.frontend.capture.front_ends import FrontEnd, capture_layers
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
+from pipeplan.frontend.operators.find import find_operators
 from pipeplan.frontend.profile.allocator import allocator_here
 from pipeplan.frontend.profile.feed import batch_of, is_on, on_device, preserved
 from pipeplan.frontend.profile.measure import Measured, Segment, measure
@@ -135,7 +137,8 @@ def _profile(
     flowing = {size: tensors(inputs) for size, (inputs, _) in batches.items()}
     joints = {size: PassedTensors(given) for size, given in flowing.items()}
     parts: list[Measured] = []
-    work = []
+    work: list[Work] = []
+    given: list[tuple[torch.Tensor, ...]] = []  # the inputs of each layer, without values
     for numbers in segments:
         text = "all layers" if whole else sequence.names[numbers[0]]
 
@@ -169,12 +172,23 @@ def _profile(
                 crowd=request.crowd,
                 tick=tick,
             )
-            work += work_of(segment, smallest)
+            found = work_of(segment, smallest)
+        work += [each for each, _ in found]
+        given += [shapes for _, shapes in found]
         for size, held in measured.bytes.items():
             joints[size].follow(held)
             flowing[size] = held.outputs
         parts.append(measured)
 
+    operators = find_operators(
+        module,
+        sequence,
+        given,
+        smallest,
+        partial(autocast, request.precision, torch.device("cpu")),
+        _loss(request.loss, sequence),
+        batches[smallest][1],
+    )
     # costs of all layers at every size, with the bytes that pass between segments
     costs = {size: joints[size].settle([part.costs[size] for part in parts]) for size in batches}
     kind = request.device_name or device_label(device)
@@ -189,6 +203,7 @@ def _profile(
                 inputs=(sequence.names[n - 1],) if n else (),
                 work=replace(work[n], saved=costs[smallest][n].saved // smallest),
                 kind=sequence.kinds[n],
+                operators=operators.names[n],
             )
             for n, name in enumerate(sequence.names)
         ),
@@ -196,6 +211,7 @@ def _profile(
         dtype=_dtype(module),
         notes=(f"update: one step of {request.optimizer}",) + (("the loss is in the last layer",) * bool(request.loss)),
         ties=find_ties(module, sequence.names, sequence.parameters),
+        operators=operators.graphs,
     )
 
 

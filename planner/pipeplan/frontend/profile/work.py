@@ -14,8 +14,10 @@ from pipeplan.frontend.profile.passes import leaves, run_layer
 from pipeplan.frontend.profile.ties import bytes_of
 
 
-def work_of(segment: Segment, size: int) -> list[Work]:
-    """Operations of each layer per sample: matrix products and convolutions, a multiply-add as two.
+def work_of(segment: Segment, size: int) -> list[tuple[Work, tuple[torch.Tensor, ...]]]:
+    """Operations of each layer per sample, and its inputs, without values.
+
+    Operations are matrix products and convolutions, a multiply-add as two.
 
     Torch counts them at ``size`` samples. The weight gradient is the whole backward pass less the input gradient.
     ``saved`` is left 0, as the measured bytes are more exact.
@@ -24,22 +26,25 @@ def work_of(segment: Segment, size: int) -> list[Work]:
     values = feed.leaves()
     result = []
     for layer in segment.layers[size]:
-        with _counter() as forward, feed.cast():
+        with counter() as forward, feed.cast():
             outputs = tensors(run_layer(layer, values))
         inputs = [value for value in values if value.requires_grad]
         weights = [parameter for parameter in layer.parameters() if parameter.requires_grad]
         to_inputs = _gradient_flops(outputs, inputs)
-        result.append(
-            Work(
-                forward_flops=_per_sample(forward.get_total_flops(), size),
-                input_gradient_flops=_per_sample(to_inputs, size),
-                weight_gradient_flops=_per_sample(_gradient_flops(outputs, [*inputs, *weights]) - to_inputs, size),
-                output=_per_sample(bytes_of(outputs), size),
-                saved=0,
-            )
+        work = Work(
+            forward_flops=_per_sample(forward.get_total_flops(), size),
+            input_gradient_flops=_per_sample(to_inputs, size),
+            weight_gradient_flops=_per_sample(_gradient_flops(outputs, [*inputs, *weights]) - to_inputs, size),
+            output=_per_sample(bytes_of(outputs), size),
+            saved=0,
         )
+        result.append((work, tuple(map(_without_values, values))))
         values = leaves(outputs, [output.requires_grad for output in outputs])
     return result
+
+
+def _without_values(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)
 
 
 def _gradient_flops(outputs: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> int:
@@ -47,13 +52,13 @@ def _gradient_flops(outputs: Sequence[torch.Tensor], wanted: Sequence[torch.Tens
     if not wanted or not roots:
         return 0
     ones = [torch.ones_like(root) for root in roots]
-    with _counter() as counter:
+    with counter() as counted:
         torch.autograd.grad(roots, wanted, ones, retain_graph=True, allow_unused=True)
-    return int(counter.get_total_flops())
+    return int(counted.get_total_flops())
 
 
-def _counter() -> Any:
-    """Torch's counter of operations, extended by attention and recurrent layers on a CPU."""
+def counter() -> Any:
+    """Return torch's counter of operations, extended by attention and recurrent layers on a CPU."""
     aten = torch.ops.aten
     return FlopCounterMode(
         display=False,

@@ -95,7 +95,7 @@ class _OrderSearch(Search):
         """Simulate the orders, and submit the plan."""
         choice, orders = solution
         found = replace(self._candidate, family=searched_family(choice, orders))
-        self._plan_search.submit(evaluate(self._plan_search.cluster, found, choice.boundaries))
+        self._plan_search.submit(evaluate(self._plan_search.cluster_of(found), found, choice.boundaries))
 
 
 def joint_problem(candidate: Candidate) -> JointPipeline:

@@ -136,4 +136,4 @@ class GraphNode(Node):
         job = replace(self.space.job, schedules=(family,))
         for candidate in Space(model, self.space.cluster, job).candidates(groups, self.size):
             if candidate.fits(boundaries):
-                search.submit(evaluate(search.cluster, candidate, boundaries))
+                search.submit(evaluate(search.cluster_of(candidate), candidate, boundaries))

@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, Any
 
+from pipeplan.core.operators import Split
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.local_search.pool import LocalSearch
@@ -32,6 +33,7 @@ COMMAND = "from pipeplan.search.local_search.beside import main; main()"
 class Message:
     """A plan without its costs: level of ZeRO, devices of each stage, samples of a micro-batch, the rest, the value."""
 
+    split: Split | None
     zero: int
     devices: tuple[tuple[int, ...], ...]
     size: int
@@ -46,6 +48,7 @@ class Message:
         each = plan.candidate
         devices = tuple(tuple(device.index for device in group) for group in each.chain.groups)
         return Message(
+            each.chain.split,
             each.chain.zero,
             devices,
             each.chain.micro_batch,
@@ -57,9 +60,9 @@ class Message:
 
     def plan(self, spaces: Spaces) -> EvaluatedPlan | None:
         """The plan; None if it is not one of these spaces."""
-        if self.zero not in spaces:
+        space = spaces.find(self.split, self.zero)
+        if space is None:
             return None
-        space = spaces[self.zero]
         groups = tuple(tuple(space.cluster.devices[index] for index in group) for group in self.devices)
         for candidate in space.candidates(groups, self.size, free=self.family == FREE):
             if self.family == FREE and candidate.free and candidate.family.alternates:
@@ -87,7 +90,7 @@ class LocalSearchProcess:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # Ctrl-C is for the search, which then closes the pipe
             )
-            question = spaces.model, spaces.cluster, spaces.job, seed
+            question = spaces.model, spaces.cluster, spaces.job, spaces.questions, seed
             Thread(target=self._write, args=(question,), daemon=True).start()
             Thread(target=self._read, daemon=True).start()
 
@@ -135,8 +138,8 @@ class LocalSearchProcess:
 def main() -> None:
     """Search until standard input ends: there, a question, then messages of plans."""
     pipe, out = sys.stdin.buffer, sys.stdout.buffer
-    model, cluster, job, seed = pickle.load(pipe)
-    spaces = Spaces(model, cluster, job)
+    model, cluster, job, questions, seed = pickle.load(pipe)
+    spaces = Spaces(model, cluster, job, questions=questions)
     search = LocalSearch(spaces, seed)
     given: SimpleQueue[Message] = SimpleQueue()
 

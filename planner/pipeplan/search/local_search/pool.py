@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
+from pipeplan.core.operators import Split
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate, follows_recurrence, least_value
 from pipeplan.search.local_search.moves import Moves, Placement
@@ -36,7 +37,7 @@ PROMISING = 1.05
 MOST_SEEN = 2**16
 """Values that are kept for plans that were tried."""
 
-Key = tuple[tuple[tuple[int, ...], ...], int, int]
+Key = tuple[tuple[tuple[int, ...], ...], int, Split | None, int]
 
 
 @dataclass
@@ -67,9 +68,9 @@ class LocalSearch:
     def __init__(self, spaces: Spaces, seed: int = 0) -> None:
         random = Random(seed)
         self._spaces = spaces
-        self._moves = {space.job.level: Moves(space, random) for space in spaces}
+        self._moves = {(space.split, space.job.level): Moves(space, random) for space in spaces}
         self._climbs: dict[Key, _Climb] = {}
-        self._regrouped: set[tuple[Placement, int, int]] = set()
+        self._regrouped: set[tuple[Placement, int, Split | None, int]] = set()
         self._seen: dict[tuple[object, ...], EvaluatedPlan | None] = {}
 
     @property
@@ -79,14 +80,14 @@ class LocalSearch:
 
     def add(self, plan: EvaluatedPlan) -> None:
         """Climb from this plan too, unless one on the same groups, with the same micro-batches, is as good."""
-        chain, level = plan.candidate.chain, self._spaces.of(plan.candidate).job.level
-        moves = self._moves[level]
+        chain, space = plan.candidate.chain, self._spaces.of(plan.candidate)
+        moves = self._moves[space.split, space.job.level]
         placement = Placement.of(moves.space, chain.groups)
         groups = tuple(tuple(device.index for device in group) for group in chain.groups)
-        key = groups, chain.micro_batch, level
+        key = groups, chain.micro_batch, space.split, space.job.level
         known = self._climbs.get(key)
         if known is None or plan.value < known.best.value:
-            self._regrouped.add((placement, chain.micro_batch, level))
+            self._regrouped.add((placement, chain.micro_batch, space.split, space.job.level))
             self._climbs[key] = climb = _Climb(plan, plan, placement, moves)
             climb.restart()
 
@@ -124,9 +125,10 @@ class LocalSearch:
         """Begin a climb on other groups, if a balanced partition of them is promising."""
         space = climb.moves.space
         placement, size = climb.moves.regrouped(climb.placement, climb.best.candidate.chain.micro_batch)
-        if placement.modes is None or (placement, size, space.job.level) in self._regrouped:
+        key = placement, size, space.split, space.job.level
+        if placement.modes is None or key in self._regrouped:
             return
-        self._regrouped.add((placement, size, space.job.level))
+        self._regrouped.add(key)
         groups = arrange(space.classes, placement.modes, placement.tile)
         widest, deep = max(mode.replicas for mode in placement.modes), len(placement.modes)
         if groups is None or widest > space.job.batch // size or deep > len(space.model.layers):
@@ -156,7 +158,8 @@ class LocalSearch:
         Its value may be a lower bound, if that is at least ``best``.
         """
         chain = candidate.chain
-        key = placement, chain.zero, chain.micro_batch, candidate.family.name, candidate.in_flight, boundaries
+        own = chain.split, chain.zero, chain.micro_batch, candidate.family.name, candidate.in_flight
+        key = placement, own, boundaries
         if key not in self._seen:
             if len(self._seen) >= MOST_SEEN:
                 self._seen.clear()

@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from pipeplan.core.cluster import StageDevices
-from pipeplan.core.wording import zero_suffix
 from pipeplan.search.branch_and_bound import ACCURACY, Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.aggregate_problem import Layout, allocation_problem
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
@@ -166,7 +165,7 @@ class AggregateNode(Node):
         if self.last:
             return None
         others = "" if self.alternating else ", not 1F1B"
-        return f"micro-batch {self.size}, {self.layout.in_words()}{others}{zero_suffix(self.space.job.level)}"
+        return f"micro-batch {self.size}, {self.layout.in_words()}{others}{self.space.suffix}"
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Solve for a better plan, simulate it, and open the nodes below.

@@ -144,6 +144,6 @@ class RemainingGroupsNode(Node):
         space = self.space
         if space.job.equal_replicas:
             return space.device_groups(self.size)
-        alike = Space(space.model, space.cluster, replace(space.job, equal_replicas=True))
+        alike = Space(space.model, space.cluster, replace(space.job, equal_replicas=True), space.split)
         others = (entry for entry in space.device_groups(self.size) if len({len(group) for group in entry[0]}) > 1)
         return chain(alike.device_groups(self.size), others)

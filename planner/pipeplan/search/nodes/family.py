@@ -171,7 +171,7 @@ class InFlightNode(Node):
         found = self.best = report.solution
         fullest = None
         if found is not None and not self._excludes(search, problem, found):
-            fullest = least.with_max_in_flight(search.cluster, found, self.box) or least
+            fullest = least.with_max_in_flight(search.cluster_of(least), found, self.box) or least
             search.submit_all([fullest, *self.named], found)
         if search.fathoms(self.bound):
             return Step.leave(self.bound)

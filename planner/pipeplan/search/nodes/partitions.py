@@ -73,11 +73,11 @@ class PartitionsNode(Node):
 def simulate(search: PlanSearch, candidate: Candidate, boundaries: Boundaries) -> EvaluatedPlan:
     """Simulate and submit a partition, and 1F1B with more micro-batches in flight where its bound is better."""
     with search.pace.simulating(candidate):
-        evaluated = evaluate(search.cluster, candidate, boundaries)
+        evaluated = evaluate(search.cluster_of(candidate), candidate, boundaries)
     search.submit(evaluated)
-    for other in candidate.with_more_in_flight(search.cluster, boundaries):
+    for other in candidate.with_more_in_flight(search.cluster_of(candidate), boundaries):
         if search.value is None or other.problem.evaluate(boundaries) < search.value:
-            search.submit(evaluate(search.cluster, other, boundaries))
+            search.submit(evaluate(search.cluster_of(other), other, boundaries))
     return evaluated
 
 
@@ -91,8 +91,8 @@ def critical(
 
     In a long run the path ends with stage 0, whose next step begins there.
     """
-    pipeline = assemble(candidate.chain, search.cluster, boundaries, candidate.recompute(boundaries))
-    slower = partial(surplus, search.cluster, candidate.chain)
+    pipeline = assemble(candidate.chain, search.cluster_of(candidate), boundaries, candidate.recompute(boundaries))
+    slower = partial(surplus, search.cluster_of(candidate), candidate.chain)
     to = 0 if candidate.objective is Objective.PERIOD else None
     return find(candidate.schedule(pipeline), candidate.certain(pipeline), slower, to=to)
 

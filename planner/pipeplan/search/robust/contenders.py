@@ -117,7 +117,7 @@ def _identity(evaluated: EvaluatedPlan) -> object:
 def _partition(evaluated: EvaluatedPlan) -> object:
     chain = evaluated.candidate.chain
     groups = tuple(tuple(device.index for device in group) for group in chain.groups)
-    return groups, chain.micro_batch, chain.zero, evaluated.boundaries
+    return groups, chain.micro_batch, chain.split, chain.zero, evaluated.boundaries
 
 
 def orders_with_slack(spaces: Spaces, plan: EvaluatedPlan, spread: float) -> Iterator[EvaluatedPlan]:

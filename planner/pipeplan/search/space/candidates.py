@@ -13,7 +13,7 @@ from pipeplan.core.job import Objective
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import with_reductions
-from pipeplan.core.wording import counted, zero_suffix
+from pipeplan.core.wording import counted, team_suffix, zero_suffix
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.schedules import Family
@@ -67,7 +67,8 @@ class Candidate:
         many = counted(self.micro_batches, "micro-batch")
         level = zero_suffix(self.chain.zero) if max(self.replicas) > 1 else ""
         stages = f"{counted(self.depth, 'stage')}{self._widths}"
-        return f"{stages}, {many} of {self.chain.micro_batch}{level}, {self._order}"
+        teams = team_suffix(1 if self.chain.split is None else self.chain.split.team)
+        return f"{stages}, {many} of {self.chain.micro_batch}{level}{teams}, {self._order}"
 
     @property
     def _widths(self) -> str:

@@ -12,7 +12,8 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Overlap, StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job, Objective, Order
 from pipeplan.core.model import Model
-from pipeplan.core.wording import counted, some
+from pipeplan.core.operators import Split
+from pipeplan.core.wording import counted, some, team_suffix, zero_suffix
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.pricing import Prices
@@ -52,6 +53,8 @@ DEEP = 1_000
 class Space:
     """All choices of a search.
 
+    With a ``split``, devices are teams: the model and the cluster are those of `pipeplan.costs.teams.question`.
+
     Attributes
     ----------
     sizes : tuple of int
@@ -67,11 +70,11 @@ class Space:
         If parts of the job contradict each other.
     """
 
-    def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
+    def __init__(self, model: Model, cluster: Cluster, job: Job, split: Split | None = None) -> None:
         if job.level >= SHARDED:
             job = _sharded(model, job)
-        self.model, self.cluster, self.job = model, cluster, job
-        self.prices = Prices(model, cluster, job)
+        self.model, self.cluster, self.job, self.split = model, cluster, job, split
+        self.prices = Prices(model, cluster, job, split)
         self.constraints = Constraints(model, cluster, job)
         kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
         sizes = available_micro_batches(model, kinds, job.batch, extrapolate=job.extrapolate)
@@ -96,6 +99,12 @@ class Space:
         self._lower_bounds: dict[int, LowerBounds] = {}
         for count in job.micro_batches:
             self._check_micro_batches(count, kinds)
+
+    @property
+    def suffix(self) -> str:
+        """The level of ZeRO and the teams, behind the name of a part: ``', ZeRO-1, teams of 8 (way 2)'``."""
+        way = "" if self.split is None else f"{team_suffix(self.split.team)} (way {self.split.number + 1})"
+        return f"{zero_suffix(self.job.level)}{way}"
 
     @property
     def impossible(self) -> str | None:

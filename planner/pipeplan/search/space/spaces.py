@@ -1,15 +1,18 @@
-"""`Spaces`: one `Space` for each level of ZeRO of a job, searched together."""
+"""`Spaces`: one `Space` for each level of ZeRO of a job, and for each split over teams, searched together."""
 
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective
 from pipeplan.core.model import Model
+from pipeplan.core.operators import Split
 from pipeplan.costs.chain import Boundaries
+from pipeplan.costs.teams import TeamQuestion, team_questions
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import ANY, Space
@@ -31,9 +34,16 @@ class Spaces:
 
     Without replicas all levels are alike, so only level 0 is left.
 
+    Teams of several devices have spaces of their own for each split that is worth searching, at levels 0 and 1: there
+    a device is a team (`pipeplan.costs.teams`).
+
     Attributes
     ----------
     job : Job
+    questions : tuple of TeamQuestion
+        The questions with teams, if they are known already: to find the splits worth searching takes time.
+    teams : dict of Split to Spaces
+        The spaces of each split; they come after the others.
 
     Raises
     ------
@@ -41,18 +51,41 @@ class Spaces:
         If the job contradicts itself, the model or the cluster; for levels that it names, also if they do.
     """
 
-    def __init__(self, model: Model, cluster: Cluster, job: Job) -> None:
-        self.model, self.cluster, self.job = model, cluster, job
-        named = job.zero or (0,)
+    def __init__(
+        self,
+        model: Model,
+        cluster: Cluster,
+        job: Job,
+        split: Split | None = None,
+        questions: tuple[TeamQuestion, ...] | None = None,
+    ) -> None:
+        self.model, self.cluster, self.job, self.split = model, cluster, job, split
+        self._spaces: dict[int, Space] = {}
+        self.teams: dict[Split, Spaces] = {}
+        if not job.teams or 1 in job.teams:
+            self._open_levels()
+        if questions is None:
+            several = (team for team in job.teams if team > 1)
+            questions = tuple(own for team in several for own in team_questions(model, cluster, job, team))
+        self.questions = questions
+        for own in questions:
+            self.teams[own.split] = Spaces(own.model, own.cluster, own.job, own.split)
+
+    def _open_levels(self) -> None:
+        job, named = self.job, self.job.zero or (0,)
         if min(named) >= SHARDED and ANY in job.schedules:
             raise InputError(
                 f"level {min(named)} of ZeRO (zero) runs the orders of families, not schedules {ANY!r}; name some of "
                 "these, or ask for level 1"
             )
-        self._spaces = {level: Space(model, cluster, self._at(level)) for level in named}
-        for level in () if job.zero else _worthwhile(self.lowest):
+        for level in named:
+            self._spaces[level] = self._space(level)
+        for level in () if job.zero else _worthwhile(self.lowest, SHARDED - 1 if self.split else WHOLLY_SHARDED):
             with suppress(InputError):
-                self._spaces[level] = Space(model, cluster, self._at(level))
+                self._spaces[level] = self._space(level)
+
+    def _space(self, level: int) -> Space:
+        return Space(self.model, self.cluster, self._at(level), self.split)
 
     def _at(self, level: int) -> Job:
         """The job at one level. Beside lower levels, levels 2 and 3 leave out stages of one device: all are alike."""
@@ -62,17 +95,17 @@ class Spaces:
         return replace(job, zero=(level,), replicas=several or job.replicas)
 
     def __iter__(self) -> Iterator[Space]:
-        return iter(self._spaces.values())
+        return chain(self._spaces.values(), *self.teams.values())
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """The levels, ascending."""
-        return tuple(self._spaces)
+        """The levels, ascending; if all plans have teams of several devices, those of the first split."""
+        return tuple(self._spaces) or next(iter(self.teams.values())).levels
 
     @property
     def lowest(self) -> Space:
-        """The space of the lowest level: of all that does not depend on levels, it is as good as any other."""
-        return self[self.levels[0]]
+        """The first space, of the lowest level: of all that depends neither on levels nor on teams, it will do."""
+        return next(iter(self))
 
     def __getitem__(self, level: int) -> Space:
         return self._spaces[level]
@@ -83,25 +116,44 @@ class Spaces:
     @cached_property
     def unsharded(self) -> tuple[Space, ...]:
         """The spaces of levels 0 and 1, at which heuristics are tried; all of them if there are none."""
-        return tuple(space for space in self if space.job.level < SHARDED) or tuple(self)
+        own = tuple(self._spaces.values()) or next(iter(self.teams.values())).unsharded
+        return tuple(space for space in own if space.job.level < SHARDED) or own
 
     def outside(self, evaluated: EvaluatedPlan) -> str | None:
         """Message why a plan lies outside all spaces or does not fit; None if it is a valid answer."""
-        return self.of(evaluated.candidate).outside(evaluated)
+        return self._teamless(evaluated.candidate) or self.of(evaluated.candidate).outside(evaluated)
 
     def unasked(self, candidate: Candidate, boundaries: Boundaries) -> str | None:
         """Message why a plan lies outside all spaces, without regard to memory; None if it lies in one."""
-        return self.of(candidate).unasked(candidate, boundaries)
+        return self._teamless(candidate) or self.of(candidate).unasked(candidate, boundaries)
+
+    def _teamless(self, candidate: Candidate) -> str | None:
+        """Message if a plan has single devices, such as one of a level that is not searched, and all have teams."""
+        if self._spaces or candidate.chain.split in self.teams:
+            return None
+        return f"it has no teams, asked for are teams of {', '.join(map(str, self.job.teams))}"
 
     def of(self, candidate: Candidate) -> Space:
-        """The space of a candidate's level; without one, or without replicas, the lowest."""
+        """The space of a candidate's split and level; without such a level, or without replicas, the lowest."""
+        split = candidate.chain.split
+        if split in self.teams:
+            return self.teams[split].of(candidate)
         return self._spaces.get(candidate.chain.zero if max(candidate.replicas) > 1 else -1, self.lowest)
 
+    def cluster_of(self, candidate: Candidate) -> Cluster:
+        """The cluster of a candidate's devices, which are teams where it has a split."""
+        return self.of(candidate).cluster
 
-def _worthwhile(space: Space) -> tuple[int, ...]:
+    def find(self, split: Split | None, level: int) -> Space | None:
+        """The space of a split and a level; None if it is not searched."""
+        own = self.teams.get(split) if split is not None else self
+        return None if own is None else own._spaces.get(level)
+
+
+def _worthwhile(space: Space, highest: int) -> tuple[int, ...]:
     """The levels at which plans may share out something that they do not share out in this space, of level 0."""
     job = space.job
     most = min(len(space.cluster.devices), job.batch // min(space.sizes))
     if most == 1 or set(job.replicas) == {1} or job.objective is Objective.BOTTLENECK:
         return ()
-    return tuple(range(1, WHOLLY_SHARDED + 1))
+    return tuple(range(1, highest + 1))

@@ -49,7 +49,7 @@ def test_a_node_stays_open_at_the_time_limit() -> None:
     model, cluster = model_of([7, 2, 2, 9], [0] * 4), equal_devices(3)
     space = Space(model, cluster, Job(batch=4, objective="bottleneck"))
     (node,) = graph_nodes(space)
-    step = node.advance(PlanSearch(Limits(0.0), cluster=cluster))
+    step = node.advance(PlanSearch(Limits(0.0), cluster_of=lambda _: cluster))
     assert (list(step.nodes), step.rest) == ([node], None)
     assert node.bound <= solve(model, cluster, job=space.job).value
 

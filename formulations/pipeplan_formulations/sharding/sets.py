@@ -1,0 +1,303 @@
+"""Tables of Pareto sets: the algebra of elimination for several coordinates.
+
+::
+
+    cell 0      cell 1   cell 2            shape = number of signatures of each operator in the scope
+    ├──────────┼────────┼─────             starts = (0, 3, 5, 6): cell c has points[starts[c]:starts[c + 1]]
+    p p p       p p      p                 of shape (D,) each, in lexicographic order
+
+Two tables are joined cell by cell: every point of one with every point of the other, then the union over the signatures
+of the operator that is eliminated, then dominance. Most of these pairs need not be formed. Points are cut into short
+*runs*, with the least of every coordinate. A run, moved by a point of the other table, is left out if one of a few
+*guards* dominates that least point. The guards of a cell are points of the result: the optima for some weights.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.pareto import front
+from pipeplan_formulations.sharding.instance import Array, Cap, possible
+from pipeplan_formulations.sharding.scalars import aligned
+
+RUN = 16
+"""Largest number of points of a run."""
+PAIRS = 2**20
+"""Approximate number of pairs of points that are formed at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class SetTable:
+    """A Pareto set for each cell; see the module's docstring.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    starts : array, shape (cells + 1,)
+    points : array, shape (P, D)
+    slack : array, shape (D,)
+        A choice of costs c, before anything was thinned, has a point of at most c + slack in its cell.
+    """
+
+    shape: tuple[int, ...]
+    starts: Array
+    points: Array
+    slack: Array
+
+    @cached_property
+    def counts(self) -> Array:
+        """Number of points of each cell."""
+        return np.diff(self.starts)
+
+    @property
+    def size(self) -> float:
+        """Mean number of points of a cell, where there is no point a little more than 0."""
+        return max(1, len(self.points)) / len(self.counts)
+
+    def at(self, cell: tuple[int, ...]) -> Array:
+        """The points of a cell, of shape (P, D)."""
+        number = int(np.ravel_multi_index(cell, self.shape)) if cell else 0
+        return self.points[self.starts[number] : self.starts[number + 1]]
+
+
+class Sets:
+    """Joins of tables of Pareto sets.
+
+    Parameters
+    ----------
+    clock : Clock
+    coordinates, maxima : int
+        As in `Sharding`.
+    caps : sequence of Cap
+        Points that exceed one of them are dropped.
+    most : int, optional
+        Longer sets are thinned to this length. Not with caps: what is kept in place of a point may exceed one.
+    """
+
+    def __init__(
+        self, clock: Clock, coordinates: int, maxima: int, caps: Sequence[Cap] = (), most: int | None = None
+    ) -> None:
+        if most is not None and (most < 1 or caps):
+            raise ValueError(f"sets are to be thinned to {most}: at least 1 is needed, and no caps")
+        self._clock, self._sums, self._most = clock, coordinates - maxima, most
+        self._caps = np.array([cap.weights for cap in caps], np.int64).reshape(len(caps), coordinates).T
+        self._limits = np.array([cap.limit for cap in caps], np.int64)
+        self._nothing = np.zeros(coordinates, np.int64)
+        self._unit = SetTable((), np.array([0, 1]), self._nothing[None], self._nothing)
+        random = np.random.default_rng(0)
+        directions = random.dirichlet(np.full(coordinates, 0.7), 6 * coordinates)
+        self._directions = np.concatenate([np.eye(coordinates) + 1e-6, directions])
+
+    def table(self, costs: Array) -> SetTable:
+        """Table of an edge's costs, of shape (…, D)."""
+        mask = possible(costs)
+        return SetTable(mask.shape, _starts(mask.ravel().astype(np.int64)), costs[mask], self._nothing)
+
+    def classes(self, costs: Array, class_of: Array, count: int) -> SetTable:
+        """Table of an operator whose signatures form classes; −1 stands for none."""
+        sets = [front(costs[(class_of == c) & possible(costs)]) for c in range(count)]
+        return self._of((count,), sets, self._nothing)
+
+    def combine(self, tables: Sequence[SetTable], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]) -> SetTable:
+        """Join the tables over all cells of ``shape``, then unite the sets along its last axis; see `Scalars`."""
+        parts = list(zip(tables, axes, strict=True))
+
+        def points(pair: tuple[int, int]) -> float:
+            """Expected number of points of the join of two parts."""
+            (first, one), (second, two) = (parts[i] for i in pair)
+            return math.prod(shape[axis] for axis in {*one, *two}) * first.size * second.size
+
+        while len(parts) > 2:
+            i, j = min(combinations(range(len(parts)), 2), key=points)
+            (second, two), (first, one) = parts.pop(j), parts.pop(i)
+            scope = tuple(sorted({*one, *two}))
+            own = [tuple(map(scope.index, part)) for part in (one, two)]
+            parts.append((self._join(first, second, own, (*(shape[axis] for axis in scope), 1)), scope))
+        parts += [(self._unit, ())] * (2 - len(parts))
+        return self._join(parts[0][0], parts[1][0], [part[1] for part in parts], shape)
+
+    def split(
+        self, tables: Sequence[SetTable], cells: Sequence[Sequence[tuple[int, ...]]], target: Array
+    ) -> tuple[int, list[Array]]:
+        """The class that gives ``target``, and its point in each table; ``cells[k]`` has the cell in each."""
+        order = sorted(range(len(tables)), key=lambda i: tables[i].size)
+        for k, row in enumerate(cells):
+            found = self._picked([tables[i].at(row[i]) for i in order], self._nothing, target)
+            if found is not None:
+                return k, [point for _, point in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
+        raise AssertionError("every point comes from some class")
+
+    def _picked(self, sets: Sequence[Array], total: Array, target: Array) -> list[Array] | None:
+        """One point of each set that give ``target`` together with ``total``; None if there are none."""
+        sums = self._added(total, sets[0])
+        if len(sets) == 1:
+            return next(([point] for point in sets[0][(sums == target).all(axis=1)]), None)
+        for i in np.flatnonzero((sums <= target).all(axis=1)).tolist():
+            found = self._picked(sets[1:], sums[i], target)
+            if found is not None:
+                return [sets[0][i], *found]
+        return None
+
+    def _added(self, first: Array, second: Array) -> Array:
+        """Points of two parts together: sums, then maxima."""
+        sums = first[..., : self._sums] + second[..., : self._sums]
+        return np.concatenate([sums, np.maximum(first[..., self._sums :], second[..., self._sums :])], axis=-1)
+
+    def _join(
+        self, first: SetTable, second: SetTable, axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
+    ) -> SetTable:
+        """`combine` of two tables."""
+        if first.size < second.size:
+            first, second, axes = second, first, axes[::-1]
+        # cells[i]: for every cell of the result and every signature that is eliminated, the cell of table i
+        cells = [
+            np.broadcast_to(aligned(np.arange(len(t.counts)).reshape(t.shape), own, len(shape)), shape)
+            for t, own in zip((first, second), axes, strict=True)
+        ]
+        one, two = (each.reshape(-1, shape[-1]) for each in cells)
+        pairs = np.cumsum((first.counts[one] * second.counts[two]).sum(axis=1))
+        runs, guards = _Runs(first), _Guards(self._directions, first, second)
+        sets: list[Array] = []
+        while len(sets) < len(one):
+            self._clock.check()
+            begin = len(sets)
+            done = int(pairs[begin - 1]) if begin else 0
+            end = max(begin + 1, int(np.searchsorted(pairs, done + PAIRS)))
+            sets += self._united(first, second, one[begin:end], two[begin:end], runs, guards)
+        return self._of(shape[:-1], sets, self._added(first.slack, second.slack))
+
+    def _united(
+        self, first: SetTable, second: SetTable, one: Array, two: Array, runs: "_Runs", guards: "_Guards"
+    ) -> list[Array]:
+        """Pareto sets of some cells; ``one`` and ``two`` have the pairs of each that are united."""
+        count, width = one.shape
+        best = self._added(*guards.of(one, two))
+        one, two = one.ravel(), two.ravel()
+        # Rows: a run of the first table, moved by a point of the second.
+        pair, number = _expanded(runs.counts[one] * second.counts[two])
+        run = runs.first[one[pair]] + number % runs.counts[one[pair]]
+        moved = second.points[second.starts[two[pair]] + number // runs.counts[one[pair]]]
+        kept = _unguarded(self._added(runs.least[run], moved), best, pair // width)
+        pair, run, moved = pair[kept], run[kept], moved[kept]
+        # Points of the rows that are left.
+        row, number = _expanded(runs.lengths[run])
+        points = self._added(first.points[runs.starts[run][row] + number], moved[row])
+        cell = pair[row] // width
+        if len(self._limits):
+            kept = np.flatnonzero((points @ self._caps <= self._limits).all(axis=1))
+            points, cell = points[kept], cell[kept]
+        if points.shape[1] > 2:
+            kept = _unguarded(points, best, cell)
+            points, cell = points[kept], cell[kept]
+        ends = np.searchsorted(cell, np.arange(count + 1))
+        return [
+            front(points[a:b], self._clock.check) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+        ]
+
+    def _of(self, shape: tuple[int, ...], sets: list[Array], slack: Array) -> SetTable:
+        """Table of these sets, thinned if they are too long."""
+        if self._most is not None:
+            thinned = [thin(points, self._most) for points in sets]
+            sets = [points for points, _ in thinned]
+            slack = slack + np.max([lost for _, lost in thinned], axis=0)
+        counts = np.array([len(points) for points in sets], np.int64)
+        return SetTable(shape, _starts(counts), np.concatenate(sets), slack)
+
+
+def thin(points: Array, most: int) -> tuple[Array, Array]:
+    """At most ``most`` of the points, evenly spread in their order, and the slack that this costs.
+
+    Every point left out, plus the slack, is at least some kept point.
+    """
+    if len(points) <= most:
+        return points, np.zeros(points.shape[1], np.int64)
+    chosen = np.unique(np.linspace(0, len(points) - 1, most).round().astype(np.int64))
+    kept = points[chosen]
+    excess = np.maximum(kept[None] - points[:, None], 0)  # of each point, over each kept one
+    scale = np.maximum(points.max(axis=0) - points.min(axis=0), 1)
+    nearest = (excess / scale).max(axis=2).argmin(axis=1)
+    lost: Array = excess[np.arange(len(points)), nearest].max(axis=0)
+    return kept, lost
+
+
+class _Runs:
+    """Runs of a table's points: the first run and the number of runs of each cell; begin, length, least of a run."""
+
+    def __init__(self, table: SetTable) -> None:
+        self.counts = -(-table.counts // RUN)
+        self.first = _starts(self.counts)[:-1]
+        cell, number = _expanded(self.counts)
+        self.starts = table.starts[cell] + RUN * number
+        self.lengths = np.minimum(table.counts[cell] - RUN * number, RUN)
+        self.least = np.minimum.reduceat(table.points, self.starts) if len(self.starts) else table.points
+
+
+class _Guards:
+    """For each direction and cell of two tables, the point of least weighted sum, and that sum."""
+
+    def __init__(self, directions: NDArray[np.float64], first: SetTable, second: SetTable) -> None:
+        spread = [np.ptp(t.points, axis=0) if len(t.points) else np.zeros(t.points.shape[1]) for t in (first, second)]
+        weights = directions / np.maximum(np.maximum(*spread), 1)
+        self._best = [_optima(table, weights) for table in (first, second)]
+
+    def of(self, one: Array, two: Array) -> tuple[Array, Array]:
+        """For some cells, with the pairs of each, the points of both tables whose sum is best; (cells, directions, D).
+
+        Where there is none, it is a point so large that it dominates nothing.
+        """
+        (points, sums), (others, more) = self._best
+        found = []
+        for direction in range(len(sums)):
+            pair = (sums[direction][one] + more[direction][two]).argmin(axis=1)[:, None]
+            a, b = np.take_along_axis(one, pair, 1)[:, 0], np.take_along_axis(two, pair, 1)[:, 0]
+            found.append((points[direction][a], others[direction][b]))
+        return np.stack([a for a, _ in found], axis=1), np.stack([b for _, b in found], axis=1)
+
+
+def _optima(table: SetTable, weights: NDArray[np.float64]) -> tuple[list[Array], list[NDArray[np.float64]]]:
+    """Points of least weighted sum in each cell for each row of weights, and the sums; huge in empty cells."""
+    points, sums = [], []
+    filled = np.flatnonzero(table.counts)
+    cell = np.repeat(np.arange(len(table.counts)), table.counts)
+    for row in weights:
+        value = table.points @ row
+        least = np.full(len(table.counts), np.inf)
+        best = np.full((len(table.counts), table.points.shape[1]), 2**61)
+        if len(filled):
+            least[filled] = np.minimum.reduceat(value, table.starts[filled])
+            places = np.flatnonzero(value == least[cell])
+            best[cell[places]] = table.points[places]
+        points.append(best)
+        sums.append(least)
+    return points, sums
+
+
+def _unguarded(points: Array, guards: Array, cell: Array) -> NDArray[np.intp]:
+    """Indices of the points that no guard of their cell dominates, except points that equal it."""
+    left = np.arange(len(points))
+    for direction in range(guards.shape[1]):
+        guard, here = guards[:, direction], points[left]
+        own = cell[left]
+        above, equal = np.ones(len(left), np.bool_), np.ones(len(left), np.bool_)
+        for d in range(points.shape[1]):
+            other = guard[own, d]
+            above &= here[:, d] >= other
+            equal &= here[:, d] == other
+        left = left[~above | equal]
+    return left
+
+
+def _expanded(counts: Array) -> tuple[Array, Array]:
+    """For each of ``counts[i]`` copies of i: i, and the number of the copy."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    return owner, np.arange(len(owner)) - np.repeat(_starts(counts)[:-1], counts)
+
+
+def _starts(counts: Array) -> Array:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

@@ -1,0 +1,167 @@
+"""Operators of a layer: what each reads and makes, and along which loops a team of devices may split it.
+
+An operator is described by its loops, as in an einsum. A linear map of s tokens from h to f features::
+
+    makes   [token, f]          loops: token, h, f; h is summed over
+    reads   [token, h]
+    weight  [f, h]              bias [f]
+
+Devices of a team split an operator along one loop, or all of them run the whole of it. The loop says which tensors each
+of them needs and makes: a tensor that has the loop is split along that axis, another one is whole; and what is made is
+a part of a sum where the loop is not among the axes of the output.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.figures import whole
+from pipeplan.core.wording import hint
+
+Shards = tuple[tuple[str, int], ...]
+"""Weights that are split, by name, and the axis of each."""
+INPUT = "input"
+"""Name of a layer's input, where operators say what they read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A parameter of an operator.
+
+    Attributes
+    ----------
+    name : str
+        Name within the layer, like ``'query.weight'``.
+    loops : tuple of str
+        The loop of each axis.
+    size : int
+        Bytes.
+    shared : bool
+        Whether the layer shares it with another one (see `pipeplan.core.model.Tie`); it counts for the first of them.
+    """
+
+    name: str
+    loops: tuple[str, ...]
+    size: int
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of a layer; bytes and operations are those of one sample.
+
+    Attributes
+    ----------
+    name : str
+    kind : str
+        Description for reports: ``'linear'``, ``'attention'``.
+    loops : mapping of str to int
+        Loops along which the operator may be split, and the number of parts that each has: a length, or of attention
+        the number of heads. A team splits a loop if its size divides that number.
+    reads : mapping of str to tuple of str
+        The operators whose outputs it reads (`INPUT`: the layer's input), and the loop of each axis.
+    makes : tuple of str
+        Loop of each axis of the output.
+    output : int
+        Bytes of the output.
+    kept : bool
+        Whether the output is kept until the backward, by this operator or by one that reads it.
+    weights : tuple of Weight
+    forward_flops, input_gradient_flops, weight_gradient_flops : int
+        A multiply-add counts as two.
+    """
+
+    name: str
+    kind: str
+    loops: Mapping[str, int]
+    reads: Mapping[str, tuple[str, ...]]
+    makes: tuple[str, ...]
+    output: int
+    kept: bool = False
+    weights: tuple[Weight, ...] = ()
+    forward_flops: int = 0
+    input_gradient_flops: int = 0
+    weight_gradient_flops: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorGraph:
+    """The operators of a layer in topological order; the last one makes the layer's output.
+
+    Attributes
+    ----------
+    operators : tuple of Operator
+    input : int
+        Bytes of the layer's input for one sample.
+
+    Raises
+    ------
+    InputError
+        If there is no operator, names repeat, an operator reads what no earlier one makes, or a figure is negative.
+    """
+
+    operators: tuple[Operator, ...]
+    input: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.operators:
+            raise InputError("a list of operators has none; leave it out")
+        whole(self.input, "bytes of a layer's input")
+        made: dict[str, int] = {}
+        for each in self.operators:
+            what = f"operator {each.name!r}"
+            if not each.name or each.name in (INPUT, *made):
+                raise InputError(f"{what}: names of operators differ, and none is empty or {INPUT!r}")
+            for source, axes in each.reads.items():
+                if source != INPUT and source not in made:
+                    raise InputError(f"{what} reads {source!r}, which no earlier operator makes{hint(source, made)}")
+                if source != INPUT and len(axes) != made[source]:
+                    raise InputError(f"{what} reads {source!r} with {len(axes)} axes, and it has {made[source]}")
+            for name in ("output", "forward_flops", "input_gradient_flops", "weight_gradient_flops"):
+                whole(getattr(each, name), f"{what}: {name}")
+            for weight in each.weights:
+                whole(weight.size, f"{what}: bytes of {weight.name!r}")
+            used = {loop for row in (each.makes, *each.reads.values()) for loop in row}
+            used |= {loop for weight in each.weights for loop in weight.loops}
+            for loop, parts in each.loops.items():
+                whole(parts, f"{what}: parts of loop {loop!r}", 1)
+                if loop not in used:
+                    raise InputError(f"{what}: no axis has the loop {loop!r}{hint(loop, used)}")
+            made[each.name] = len(each.makes)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """All weights."""
+        return tuple(weight for each in self.operators for weight in each.weights)
+
+    @property
+    def parameters(self) -> int:
+        """Bytes of all weights."""
+        return sum(weight.size for weight in self.weights)
+
+    def counted(self, parameters: int) -> tuple[Weight, ...]:
+        """Return the weights that make up a layer's ``parameters``: all, or those not shared with an earlier one."""
+        return tuple(weight for weight in self.weights if self.parameters == parameters or not weight.shared)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The weights that teams of one size split, alike in all layers with equal operators.
+
+    Attributes
+    ----------
+    team : int
+        Devices of a team.
+    shards : tuple of (str, Shards)
+        For each graph of operators, by name, the weights that are split.
+    number : int
+        Its place among the splits over teams of this size.
+    """
+
+    team: int
+    shards: tuple[tuple[str, Shards], ...]
+    number: int = 0
+
+    def of(self, graph: str) -> dict[str, int]:
+        """The weights of a layer with these operators that are split, and the axis of each."""
+        return dict(dict(self.shards)[graph])

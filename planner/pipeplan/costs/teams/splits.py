@@ -1,0 +1,117 @@
+"""Splits: the weights that teams of a size split, for every layer of a model; those that are worth searching.
+
+Equal layers are split alike, in all stages. For each graph of operators, kind of device and micro-batch size, the
+choices of signatures that no other one dominates are compared (`TeamProblem.figures`). The shards of one of them are
+worth searching unless others are at least as good for all kinds and sizes. Layers that share weights split them alike.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from pipeplan.core.cluster import Cluster, DeviceKind, Link
+from pipeplan.core.model import Layer, LayerCost, Model
+from pipeplan.core.operators import Shards, Split
+from pipeplan.costs.layers import layer_costs
+from pipeplan.costs.teams.problem import TeamProblem
+from pipeplan_formulations.common.pareto import minimal
+
+
+@dataclass(frozen=True)
+class Teams:
+    """Teams of one size on a cluster, for a model and micro-batch sizes.
+
+    Attributes
+    ----------
+    model : Model
+    cluster : Cluster
+    team : int
+    sizes : tuple of int
+        Micro-batch sizes.
+    optimizer : str
+    extrapolate : bool
+        As in a job.
+    """
+
+    model: Model
+    cluster: Cluster
+    team: int
+    sizes: tuple[int, ...]
+    optimizer: str
+    extrapolate: bool
+    _problems: dict[tuple[object, ...], TeamProblem] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def links(self) -> Mapping[str, Link]:
+        """For each kind with enough devices in a node, the slowest link between the members of a team."""
+        found: dict[str, Link] = {}
+        for node in self.cluster.nodes:
+            for kind in set(node.kinds):
+                if node.kinds.count(kind) >= self.team:
+                    known = found.get(kind, node.link)
+                    found[kind] = max(known, node.link, key=lambda link: (link.occupancy(2**40), link.latency))
+        return found
+
+    def costs(self, kind: DeviceKind, size: int) -> tuple[LayerCost, ...]:
+        """Costs of the layers on one device."""
+        return layer_costs(self.model, kind, size, extrapolate=self.extrapolate, optimizer=self.optimizer)
+
+    def problem(self, layer: Layer, cost: LayerCost, kind: DeviceKind, size: int) -> TeamProblem:
+        """The choice of signatures for a layer with these costs on one device; one object for equal layers."""
+        key = layer.operators, layer.parameters, cost, kind.name, size
+        if key not in self._problems:
+            self._problems[key] = self._problem(layer, cost, kind, size)
+        return self._problems[key]
+
+    def _problem(self, layer: Layer, cost: LayerCost, kind: DeviceKind, size: int) -> TeamProblem:
+        peak = kind.peak.get(self.model.dtype)
+        known = peak is not None and kind.bandwidth is not None
+        rates = (kind.efficiency * (peak or 0), kind.efficiency * (kind.bandwidth or 0)) if known else None
+        graph, link = self.model.operators[layer.operators], self.links[kind.name]
+        return TeamProblem(graph, cost, layer.parameters, kind, rates, size, self.team, link)
+
+    def splits(self) -> Iterator[Split]:
+        """Yield the splits that are worth searching."""
+        firsts = {layer.operators: i for i, layer in reversed(list(enumerate(self.model.layers))) if layer.operators}
+        choices = [[(name, shards) for shards in self._worthwhile(i)] for name, i in firsts.items()]
+        number = 0
+        for row in product(*choices):
+            split = Split(self.team, row, number)
+            if any(shards for _, shards in split.shards) and self._agrees(split):
+                number += 1
+                yield split
+
+    def _worthwhile(self, number: int) -> list[Shards]:
+        """The shards of a layer's weights that no other shards dominate on every kind at every micro-batch size."""
+        layer = self.model.layers[number]
+        problems = [
+            self.problem(layer, self.costs(kind, size)[number], kind, size)
+            for kind in self.cluster.kinds.values()
+            if kind.name in self.links
+            for size in self.sizes
+        ]
+        kept = []
+        for fixed in problems[0].shared_axes:
+            found = dict.fromkeys(shards for problem in problems for shards in problem.undominated(fixed))
+            rows = [[figure for problem in problems for figure in problem.figures(shards)] for shards in found]
+            undominated = minimal(np.array(rows)) if rows else ()
+            kept += [shards for i, shards in enumerate(found) if i in undominated]
+        return kept
+
+    def _agrees(self, split: Split) -> bool:
+        """Whether layers that share weights split them alike; where operators are not known, these are whole."""
+        of = {layer.name: layer.operators for layer in self.model.layers}
+        for tie in self.model.ties:
+            axes = {self._shared_axes(of[name], split) for name in tie.layers if of[name]}
+            whole = any(not of[name] for name in tie.layers)
+            if len(axes) > 1 or (whole and any(axis is not None for row in axes for axis in row)):
+                return False
+        return True
+
+    def _shared_axes(self, name: str, split: Split) -> tuple[int | None, ...]:
+        shards = split.of(name)
+        weights = (weight for each in self.model.operators[name].operators for weight in each.weights if weight.shared)
+        return tuple(shards.get(weight.name) for weight in weights)

@@ -1,0 +1,291 @@
+"""Operators of a recorded layer: its calls, with views folded away.
+
+Every tensor is followed as a view of what an operator makes, of an input or of a weight (see `sources`). An operator
+may be split along an axis if that is, on a tensor that it reads, the outermost part of an axis along which this tensor
+may be split itself.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
+from pipeplan.frontend.capture.private import memory_of
+from pipeplan.frontend.operators.alignment import Alignment
+from pipeplan.frontend.operators.factors import opaque
+from pipeplan.frontend.operators.record import Call, Record
+from pipeplan.frontend.operators.rules import Rule, copied, rule_of
+from pipeplan.frontend.operators.sources import SAMPLE, TOKEN, WHOLE, Source, View
+from pipeplan.frontend.operators.views import viewed, views
+from pipeplan.frontend.profile.ties import bytes_of
+from pipeplan.frontend.profile.work import counter
+
+
+class UnfollowedError(Exception):
+    """The operators cannot be told from the calls."""
+
+
+@dataclass(frozen=True)
+class NamedWeight:
+    """A parameter of a layer: its name there in a `Weight`, and whether other layers share it."""
+
+    name: str
+    shared: bool
+
+
+def operators_of(record: Record, weights: Mapping[str, NamedWeight], samples: int) -> OperatorGraph:
+    """Return the operators of a recorded layer, with figures of one of ``samples`` samples.
+
+    ``weights``: trainable parameters by their names in the layer; others count as constants.
+
+    Raises
+    ------
+    UnfollowedError
+        If a tensor is written in place and then read as part of another one.
+    """
+    return _Follower(record, weights, samples).graph()
+
+
+class _Follower:
+    """Walk over the calls of a record."""
+
+    def __init__(self, record: Record, weights: Mapping[str, NamedWeight], samples: int) -> None:
+        self._record, self._samples = record, samples
+        self._views: dict[int, View | None] = {}  # None: a constant
+        self._memories: dict[Any, bool] = {}  # whether it holds constants
+        self._stale: set[int] = set()
+        self._operators: dict[str, Operator] = {}
+        self._owners: dict[Any, str] = {}  # operator whose output a memory holds
+        self._random: set[Any] = set()  # memory of random constants
+        self._weights: dict[str, Weight] = {}
+        self._listed: set[str] = set()  # weights that an operator has
+        self._names: Counter[str] = Counter()
+        self._rank = len(self._input(_first(record.inputs)).source.sizes)
+        for tensor in record.inputs:
+            self._put(tensor, self._input(tensor))
+        known: dict[int, str] = {}
+        for local, parameter in record.parameters.items():
+            if local in weights and id(parameter) not in known:
+                known[id(parameter)] = weights[local].name
+                size = bytes_of((parameter,))
+                row = (WHOLE,) * parameter.dim()
+                self._weights[weights[local].name] = Weight(weights[local].name, row, size, weights[local].shared)
+                shape = tuple(parameter.shape)
+                source = Source(weights[local].name, row, shape, shape, weight=True)
+                self._put(parameter, View(source, tuple(axis if axis[0].size > 1 else () for axis in source.axes)))
+            elif id(parameter) not in known:
+                self._put(parameter, None)
+        self._uses: Counter[str] = Counter()
+
+    def _input(self, tensor: Tensor) -> View:
+        """Return the view of an input: samples, tokens and, of floating-point numbers, features."""
+        shape = tuple(tensor.shape)
+        kept = [n for n, size in enumerate(shape) if n == 0 or size > 1]
+        features = tensor.is_floating_point() and len(shape) > 1
+        names = [SAMPLE if n == 0 else "feature" if features and n == len(shape) - 1 else TOKEN for n in kept]
+        secondary = not _is_main(tensor, self._record.inputs)
+        sizes = tuple(shape[n] for n in kept)
+        parts = tuple(
+            size if name == "feature" and not secondary else 1 for name, size in zip(names, sizes, strict=True)
+        )
+        source = Source(INPUT, tuple(names), sizes, parts, secondary=secondary)
+        places = dict(zip(kept, source.axes, strict=True))
+        return View(source, tuple(places.get(n, ()) for n in range(len(shape))))
+
+    def _put(self, tensor: Tensor, view: View | None) -> None:
+        self._views[id(tensor)] = view
+        self._stale.discard(id(tensor))
+        self._memories[memory_of(tensor)] = view is None
+
+    def _view(self, tensor: Tensor) -> View | None:
+        if id(tensor) in self._stale:
+            raise UnfollowedError("a tensor was written in place, and then read as part of another one")
+        if id(tensor) not in self._views:
+            if not self._memories.get(memory_of(tensor), True):
+                raise UnfollowedError("a tensor is a view that no operation made")
+            self._views[id(tensor)] = None
+        return self._views[id(tensor)]
+
+    def graph(self) -> OperatorGraph:
+        """Return the operators."""
+        self._count_uses()
+        for number, call in enumerate(self._record.calls):
+            self._follow(call, is_loss=number >= self._record.loss)
+        last = self._output()
+        operators = _reached(self._operators, last)
+        unused = tuple(weight for name, weight in self._weights.items() if name not in self._listed)
+        if unused:
+            operators.insert(0, Operator("unused", "unused", {}, {}, (), 0, weights=unused))
+        kept = {self._owners[memory] for memory in self._record.kept if memory in self._owners}
+        total = self._each(bytes_of(self._record.inputs))
+        return OperatorGraph(tuple(replace(e, kept=e.kept or e.name in kept) for e in operators), total)
+
+    def _each(self, total: int) -> int:
+        """Return a figure per sample."""
+        return -(-total // self._samples)
+
+    def _count_uses(self) -> None:
+        """Count the operators that read each weight; one that several read is split by none."""
+        names = {key: view.source.name for key, view in self._views.items() if view is not None and view.source.weight}
+        for call in self._record.calls:
+            read = {names[id(each)] for each in call.given if id(each) in names}
+            if read and views(call, is_weight=True):
+                names |= {id(each): next(iter(read)) for each in call.made}
+            else:
+                self._uses.update(read)
+
+    def _follow(self, call: Call, *, is_loss: bool) -> None:
+        if any(id(each) in self._stale for each in call.given) and views(call, is_weight=False):
+            self._stale.update(id(each) for each in call.made)  # autograd makes such views anew; few are read
+            return
+        read = [self._view(each) for each in call.given]
+        written = {id(each) for each in call.given} & {id(each) for each in call.made}
+        if all(view is None for view in read) or call.name.endswith("_like") or call.name.startswith("new_"):
+            drawn = torch.Tag.nondeterministic_seeded in call.operation.tags
+            drawn |= any(memory_of(each) in self._random for each in call.given)
+            for each in call.made:
+                self._put(each, None)
+                if drawn:
+                    self._random.add(memory_of(each))
+            return
+        if written:
+            self._write(call)
+        first = read[0]
+        if first is not None and views(call, first.source.weight):
+            for each, axes in zip(call.made, viewed(call, first.axes), strict=True):
+                self._put(each, View(first.source, axes))
+                if memory_of(each) not in self._owners and not first.source.weight and first.source.name != INPUT:
+                    self._owners[memory_of(each)] = first.source.name
+            return
+        rule = None if is_loss else rule_of(call)
+        self._operate(call, rule)
+
+    def _write(self, call: Call) -> None:
+        """Mark all other views of memory that is written."""
+        memories = {memory_of(each) for each in call.made}
+        mine = {id(each) for each in call.made}
+        for other in self._record.calls:
+            for each in (*other.given, *other.made):
+                if memory_of(each) in memories and id(each) not in mine:
+                    self._stale.add(id(each))
+
+    def _operate(self, call: Call, rule: Rule | None) -> None:
+        """Append the operator of a call, and follow its results."""
+        made = call.made[0]
+        closed = rule is None or any(
+            view is not None and view.source.weight and self._uses[view.source.name] > 1
+            for view in map(self._view, call.given)
+        )
+        if rule is None:
+            reads = tuple((each, (None,) * each.dim()) for each in call.given)
+            rule = Rule(call.name.lstrip("_").replace("_", " "), reads, tuple(range(made.dim())))
+        listed = [self._view(each) for each, _ in rule.reads]
+        if rule.kind == "matmul" and any(view is not None and view.source.weight for view in listed[:2]):
+            rule = replace(rule, kind="linear")
+        dropped = [each for each in call.given if memory_of(each) in self._random & self._record.kept]
+        if dropped:
+            rule = replace(rule, kind="dropout")
+        forward, to_input, to_weight = self._flops(call)
+        view = self._append(
+            rule,
+            made,
+            closed=closed,
+            kept=bool(dropped),
+            forward_flops=forward,
+            input_gradient_flops=to_input,
+            weight_gradient_flops=to_weight,
+        )
+        self._owners[memory_of(made)] = view.source.name
+        self._put(made, view)
+        for each in call.made[1:]:
+            self._put(each, View(view.source, tuple(map(opaque, each.shape))))
+
+    def _append(self, rule: Rule, made: Tensor, *, closed: bool, **figures: Any) -> View:
+        """Append an operator, split by no loop if it is ``closed``; return what it makes."""
+        found = Alignment(rule, [self._view(each) for each, _ in rule.reads], made, self._samples)
+        loops = {} if closed else dict(found.loops())
+        rows: dict[str, tuple[str, ...]] = {}
+        for source, row in found.rows():
+            if source.secondary:  # the graph describes the main input
+                row = (SAMPLE, *(WHOLE,) * (self._rank - 1))
+            rows[source.name] = _agreed(rows.get(source.name, row), row, loops)
+        used = {loop for row in rows.values() for loop in row}
+        loops = {loop: parts for loop, parts in loops.items() if loop in used}
+        weights = [replace(self._weights[name], loops=row) for name, row in rows.items() if name in self._weights]
+        name = self._name(rule.kind, weights)
+        reads = {source: row for source, row in rows.items() if source not in self._weights}
+        own = tuple(each for each in weights if each.name not in self._listed)
+        self._listed.update(each.name for each in own)
+        output = self._each(bytes_of((made,)))
+        self._operators[name] = Operator(name, rule.kind, loops, reads, found.makes, output, weights=own, **figures)
+        parts = tuple(loops.get(loop, 1) for loop in found.makes)
+        return View(Source(name, found.makes, found.sizes, parts), found.axes)
+
+    def _name(self, kind: str, weights: Sequence[Weight]) -> str:
+        path = weights[0].name.rpartition(".")[0].strip(".") if weights else ""
+        name = path or kind
+        self._names[name] += 1
+        return name if self._names[name] == 1 and name != INPUT else f"{name}#{self._names[name]}"
+
+    def _flops(self, call: Call) -> tuple[int, int, int]:
+        """Return operations per sample: forward, and gradients of inputs and of weights."""
+        formula = counter().flop_registry.get(call.operation.overloadpacket)
+        if formula is None:
+            return 0, 0, 0
+        forward = formula(*call.args, **call.kwargs, out_val=call.made[0] if len(call.made) == 1 else call.made)
+        if "attention" in call.name:
+            return self._each(forward), self._each(forward * 5 // 2) * any(call.wanted), 0
+        to_input = to_weight = 0
+        for each, wanted in list(zip(call.given, call.wanted, strict=True))[-2 if "mm" in call.name else 0 :][:2]:
+            view = self._view(each)
+            to_weight += forward * (wanted and view is not None and view.source.weight)
+            to_input += forward * (wanted and view is not None and not view.source.weight)
+        return self._each(forward), self._each(to_input), self._each(to_weight)
+
+    def _output(self) -> str:
+        """Return the operator that makes the layer's output; append one if none makes just that."""
+        outputs = self._record.outputs
+        own = [each for each in outputs if self._is_made(self._view(each))]
+        main = own[0] if len(own) == 1 else outputs[0] if len(outputs) == 1 else None
+        if main is None:
+            main = _first(outputs)
+            reads = tuple((each, (None,) * each.dim()) for each in outputs)
+            rule = Rule("several outputs", reads, tuple(range(main.dim())))
+            return self._append(rule, main, closed=True).source.name
+        view = self._view(main)
+        if view is not None and self._is_made(view):
+            is_read = any(view.source.name in each.reads for each in self._operators.values())
+            if not is_read and tuple(axis for axis in view.axes if axis) == view.source.axes:
+                return view.source.name
+        return self._append(copied(main), main, closed=False).source.name
+
+    def _is_made(self, view: View | None) -> bool:
+        return view is not None and not view.source.weight and view.source.name in self._operators
+
+
+def _agreed(one: Sequence[str], other: Sequence[str], loops: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the loops of a source that is read twice; an axis that is read in two ways is split in none."""
+    return tuple(a if a == b or not {a, b} & loops.keys() else WHOLE for a, b in zip(one, other, strict=True))
+
+
+def _reached(operators: Mapping[str, Operator], last: str) -> list[Operator]:
+    """Return the operators that the last one depends on, and those with weights, in order; the last one ends them."""
+    needed = {last} | {each.name for each in operators.values() if each.weights}
+    for each in reversed(list(operators.values())):
+        if each.name in needed:
+            needed.update(each.reads)
+    return [each for each in operators.values() if each.name in needed - {last}] + [operators[last]]
+
+
+def _first(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the first tensor of floating-point numbers, or just the first."""
+    return next((each for each in tensors if each.is_floating_point()), tensors[0])
+
+
+def _is_main(tensor: Tensor, inputs: Sequence[Tensor]) -> bool:
+    """Return whether the graph describes an input: the only one, or the only one of floating-point numbers."""
+    return len(inputs) == 1 or (tensor.is_floating_point() and sum(each.is_floating_point() for each in inputs) == 1)

@@ -1,0 +1,159 @@
+"""Rules: the axes of an operation's tensors, as in an einsum, and which of them no team splits.
+
+::
+
+    addmm   bias [out], x [token, in], w [in, out]  ──▶  [token, out]
+
+They are those of operations that run on shards (see docs/tensor-parallel.md). An operation without a rule runs whole.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeplan.frontend.operators.record import Call
+
+_ATEN = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Axes of an operation, by numbers.
+
+    Attributes
+    ----------
+    kind : str
+    reads : tuple of pair
+        Each tensor that is read, with its axes; None for one that broadcasts.
+    makes : tuple
+        Axes of the first result, in the same way.
+    names : mapping of int to str
+        Names of axes that have their own in this operation.
+    whole : set of int
+        Axes that are never split.
+    """
+
+    kind: str
+    reads: tuple[tuple[Tensor, tuple[int | None, ...]], ...]
+    makes: tuple[int | None, ...]
+    names: Mapping[int, str] = field(default_factory=dict)
+    whole: frozenset[int] = frozenset()
+
+
+def rule_of(call: Call) -> Rule | None:
+    """Return the rule of a call, or None."""
+    packet = call.operation.overloadpacket
+    if packet in _RULES:
+        return _RULES[packet](call)
+    return _elementwise(call) if torch.Tag.pointwise in call.operation.tags or packet is _ATEN._to_copy else None
+
+
+def copied(tensor: Tensor) -> Rule:
+    """Return the rule of an operator that passes a tensor on."""
+    axes = tuple(range(tensor.dim()))
+    return Rule("view", ((tensor, axes),), axes)
+
+
+def _elementwise(call: Call) -> Rule:
+    made = call.made[0]
+    axes = range(made.dim())
+    reads = tuple((each, _broadcast(each, made)) for each in call.given)
+    return Rule(call.name.lstrip("_").removesuffix("_copy"), reads, tuple(axes))
+
+
+def _broadcast(tensor: Tensor, made: Tensor) -> tuple[int | None, ...]:
+    first = made.dim() - tensor.dim()
+    return tuple(first + n if tensor.shape[n] == made.shape[first + n] else None for n in range(tensor.dim()))
+
+
+_PRODUCT = {1: "in", 2: "out"}
+
+
+def _mm(call: Call) -> Rule:
+    one, other = call.given
+    return Rule("matmul", ((one, (0, 1)), (other, (1, 2))), (0, 2), _PRODUCT)
+
+
+def _addmm(call: Call) -> Rule:
+    bias, one, other = call.given
+    added = tuple((0, 2)[2 - bias.dim() + n] if length > 1 else None for n, length in enumerate(bias.shape))
+    return Rule("matmul", ((one, (0, 1)), (other, (1, 2)), (bias, added)), (0, 2), _PRODUCT)
+
+
+def _bmm(call: Call) -> Rule:
+    one, other = call.given
+    return Rule("matmul", ((one, (3, 0, 1)), (other, (3, 1, 2))), (3, 0, 2), _PRODUCT)
+
+
+def _attention(call: Call) -> Rule:
+    query, key, value = call.given[:3]
+    reads: list[tuple[Tensor, tuple[int | None, ...]]] = [(query, (0, 1, 2, 3))]
+    head = 1 if key.shape[1] == query.shape[1] else 6
+    reads += [(key, (0, head, 4, 3)), (value, (0, head, 4, 5))]
+    for mask in call.given[3:]:
+        full = (0, 1, 2, 4)[4 - mask.dim() :]
+        reads.append((mask, tuple(a if length > 1 else None for a, length in zip(full, mask.shape, strict=True))))
+    names = {1: "head", 3: "in", 4: "key", 5: "value"}
+    return Rule("attention", tuple(reads), (0, 1, 2, 5), names, frozenset({2, 3, 4, 5, 6}))
+
+
+def _softmax(call: Call) -> Rule:
+    made = call.made[0]
+    axes = tuple(range(made.dim()))
+    whole = frozenset({call.args[1] % made.dim()}) if made.dim() else frozenset[int]()
+    return Rule(call.name.strip("_").replace("_", " "), ((call.given[0], axes),), axes, {}, whole)
+
+
+def _norm(call: Call) -> Rule:
+    made = call.made[0]
+    axes = tuple(range(made.dim()))
+    first = made.dim() - len(call.args[1])
+    reads = tuple((each, axes[made.dim() - each.dim() :]) for each in call.given)
+    kind = "layer norm" if "layer" in call.name else "rms norm"
+    return Rule(kind, reads, axes, {made.dim() - 1: "feature"}, frozenset(axes[first:]))
+
+
+def _embedding(call: Call) -> Rule:
+    weight, numbers = call.given
+    axes = tuple(range(numbers.dim()))
+    feature, vocabulary = len(axes), len(axes) + 1
+    reads: tuple[tuple[Tensor, tuple[int | None, ...]], ...] = ((weight, (vocabulary, feature)), (numbers, axes))
+    return Rule("embedding", reads, (*axes, feature), {feature: "feature", vocabulary: "vocabulary"})
+
+
+def _reduction(call: Call) -> Rule:
+    given, made = call.given[0], call.made[0]
+    axes = tuple(range(given.dim()))
+    said = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim")
+    gone = frozenset(n % given.dim() for n in said) if said else frozenset(axes)
+    makes: tuple[int | None, ...] = tuple(axis for axis in axes if axis not in gone)
+    if made.dim() == given.dim():
+        makes = tuple(None if axis in gone else axis for axis in axes)
+    return Rule(call.name, ((given, axes),), makes, {}, gone)
+
+
+def _cat(call: Call) -> Rule:
+    made = call.made[0]
+    place = (call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", 0)) % made.dim()
+    axes = tuple(range(made.dim()))
+    reads = tuple(
+        (each, (*axes[:place], made.dim() + n, *axes[place + 1 :])) for n, each in enumerate(call.given) if each.dim()
+    )
+    own = range(made.dim(), made.dim() + len(call.given))
+    return Rule("cat", reads, axes, {}, frozenset({place, *own}))
+
+
+_RULES: Mapping[Any, Callable[[Call], Rule]] = {
+    _ATEN.mm: _mm,
+    _ATEN.addmm: _addmm,
+    _ATEN.bmm: _bmm,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
+    **dict.fromkeys((_ATEN._softmax, _ATEN._log_softmax), _softmax),
+    **dict.fromkeys((_ATEN.native_layer_norm, _ATEN._fused_rms_norm), _norm),
+    _ATEN.embedding: _embedding,
+    **dict.fromkeys((_ATEN.sum, _ATEN.mean), _reduction),
+    _ATEN.cat: _cat,
+}

@@ -1,0 +1,81 @@
+"""The operators of a layer in a model file: schema, reading and writing."""
+
+from typing import Any
+
+from pydantic import Field
+
+from pipeplan.core.operators import Operator, OperatorGraph, Weight
+from pipeplan.io.schema import Bytes, Count, Flops, Items, Strict, written_bytes, written_flops
+from pipeplan.io.text import Line, Row, lean
+
+
+class WeightEntry(Strict):
+    """A parameter of an operator; see `pipeplan.core.operators.Weight`."""
+
+    name: str
+    loops: Items[str]
+    size: Bytes
+    shared: bool = False
+
+
+class OperatorEntry(Strict):
+    """An operator of a layer; see `pipeplan.core.operators.Operator`."""
+
+    name: str
+    kind: str
+    loops: dict[str, Count] = Field(default_factory=dict)
+    reads: dict[str, Items[str]]
+    makes: Items[str]
+    output: Bytes
+    kept: bool = False
+    weights: Items[WeightEntry] = ()
+    forward_flops: Flops = 0
+    input_gradient_flops: Flops = 0
+    weight_gradient_flops: Flops = 0
+
+
+class OperatorsEntry(Strict):
+    """The operators of a layer; see `pipeplan.core.operators.OperatorGraph`."""
+
+    input: Bytes = 0
+    operators: Items[OperatorEntry]
+
+    def graph(self) -> OperatorGraph:
+        """Return the operators that this entry describes."""
+        rows = (({f: getattr(each, f) for f in OperatorEntry.model_fields}, each.weights) for each in self.operators)
+        return OperatorGraph(
+            tuple(
+                Operator(**row | {"weights": tuple(Weight(w.name, w.loops, w.size, w.shared) for w in weights)})
+                for row, weights in rows
+            ),
+            self.input,
+        )
+
+
+def operators_data(graph: OperatorGraph) -> dict[str, Any]:
+    """Return the plain data of the operators of a layer, as in a file."""
+    return lean(input=written_bytes(graph.input) if graph.input else "") | {
+        "operators": [_operator_data(each) for each in graph.operators]
+    }
+
+
+def _operator_data(each: Operator) -> Row:
+    weights = [
+        Row(name=w.name, loops=Line(w.loops), size=written_bytes(w.size), **lean(shared=w.shared or None))
+        for w in each.weights
+    ]
+    flops = {
+        name: written_flops(getattr(each, name))
+        for name in ("forward_flops", "input_gradient_flops", "weight_gradient_flops")
+        if getattr(each, name)
+    }
+    return Row(
+        name=each.name,
+        kind=each.kind,
+        **lean(loops=Row(each.loops)),
+        reads=Row({source: Line(axes) for source, axes in each.reads.items()}),
+        makes=Line(each.makes),
+        output=written_bytes(each.output),
+        **lean(kept=each.kept or None, weights=weights),
+        **flops,
+    )

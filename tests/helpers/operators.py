@@ -1,0 +1,44 @@
+"""Operators of small layers: a pair of linear maps, and a transformer block."""
+
+from dataclasses import replace
+
+from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
+from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
+
+
+def linear(name: str, source: str, width: int, out: int, bias: int = 0, kept: bool = True) -> Operator:
+    """A linear map of ten tokens."""
+    weights = [Weight(f"{name}.weight", ("out", "in"), width * out)]
+    weights += [Weight(f"{name}.bias", ("out",), bias)] if bias else []
+    flops = 20 * width * out
+    return Operator(
+        name, "linear", {"out": out, "in": width}, {source: ("token", "in")}, ("token", "out"), 10 * out, kept,
+        tuple(weights), flops, flops, flops,
+    )  # fmt: skip
+
+
+def pair(width: int = 8, inner: int = 32) -> OperatorGraph:
+    """A perceptron: wide, elementwise, narrow."""
+    axes = ("token", "feature")
+    between = Operator("act", "elementwise", {"feature": inner}, {"wide": axes}, axes, 10 * inner, True)
+    return OperatorGraph(
+        (linear("wide", INPUT, width, inner), between, linear("narrow", "act", inner, width)), 10 * width
+    )
+
+
+COST = LayerCost(12_000, 24_000, 12_000, 12_000, saved=720, output=80, update=600)
+
+
+def perceptrons(count: int = 4, sizes: tuple[int, ...] = (1, 2)) -> Model:
+    """Equal layers of two linear maps."""
+    graph = pair()
+    names = [f"l{i}" for i in range(count)]
+    layers = tuple(
+        Layer(name, graph.parameters, tuple(names[i - 1 : i] if i else ()), operators="pair")
+        for i, name in enumerate(names)
+    )
+    times = [
+        Profile("unit", size, (replace(COST, forward=size * COST.forward),) * count, Provenance("imported", "test"))
+        for size in sizes
+    ]
+    return Model("perceptrons", layers, tuple(times), operators={"pair": graph})

@@ -1,0 +1,151 @@
+"""Teams: layouts of signatures, redistributions, the splits worth searching, and plans with teams."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from helpers.instances import equal_devices
+from helpers.operators import COST, pair, perceptrons
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job
+from pipeplan.core.model import Layer, Model, Profile, Provenance, Tie
+from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
+from pipeplan.core.plan import Plan
+from pipeplan.costs.teams import team_questions
+from pipeplan.costs.teams.signatures import PARTIAL, WHOLE, made_layout, redistribution, returned_layout
+from pipeplan.io.load import load_cluster, load_model
+from pipeplan.io.model_file import model_data, model_from_data
+from pipeplan.solve import solve
+
+MEGATRON = {"wide.weight": 0, "narrow.weight": 1}
+
+
+def test_layouts_are_those_of_a_matrix_product() -> None:
+    """Columns need the whole input and return a part of its gradient; rows make a part of the output."""
+    wide = pair().operators[0]
+    assert (made_layout(wide, "out"), returned_layout(wide, "out", INPUT)) == (1, PARTIAL)
+    assert (made_layout(wide, "in"), returned_layout(wide, "in", INPUT)) == (PARTIAL, 1)
+    assert (made_layout(wide, ""), returned_layout(wide, "", INPUT)) == (WHOLE, WHOLE)
+
+
+def test_redistributions_send_what_rings_send() -> None:
+    """Per member (T - 1) / T of the bytes for a gather or a scatter, twice that for an all-reduce."""
+    link = Link(10**9, 0)
+    times = {(a, b): redistribution(a, b, 800, 4, link) for a, b in product((WHOLE, PARTIAL, 0, 1), repeat=2)}
+    assert times[PARTIAL, WHOLE] == 1200
+    assert times[PARTIAL, 0] == times[0, WHOLE] == 600
+    assert times[0, 1] == 150
+    assert times[WHOLE, 1] == times[0, 0] == 0
+    assert times[WHOLE, PARTIAL] is None
+
+
+def test_a_pair_is_split_by_columns_then_rows() -> None:
+    """Megatron's pair is the only way worth searching where links are fast: a sum forward and one backward."""
+    model, cluster = perceptrons(), equal_devices(4, link=Link(10**9, 1))
+    (question,) = team_questions(model, cluster, Job(4), 2)
+    assert question.split.of("pair") == MEGATRON
+    cost = question.model.profiles[0].costs[0]
+    reduced = 2 * (1 + 40)  # an all-reduce of 80 bytes in 2 rounds
+    assert cost.forward == COST.forward // 2 + reduced
+    assert cost.backward == COST.backward // 2 + reduced
+    assert question.model.layers[0].parameters == pair().parameters // 2
+    assert cost.saved == 320 + 80  # the output is whole
+    assert cost.update == COST.update // 2
+
+
+def test_slow_links_leave_layers_whole() -> None:
+    """Splits that take longer stay worth searching, as they need less memory."""
+    fast, slow = (equal_devices(4, link=Link(rate, 1)) for rate in (10**9, 10**3))
+    plans = [solve(perceptrons(), cluster, 4, teams=(1, 2), optimizer="adam", workers=1) for cluster in (fast, slow)]
+    assert plans[0].value < plans[1].value
+    assert plans[1].plan.team == 1
+    tight = replace(slow, kinds={"unit": replace(slow.kinds["unit"], memory=2500)})
+    assert solve(perceptrons(1), tight, 1, teams=(1, 2), optimizer="adam", zero=(0,)).plan.team == 2
+
+
+def test_the_answer_is_the_best_of_all_teams(tmp_path: object) -> None:
+    """One search over teams of 1, 2 and 4 finds the least of three searches; what it is proved for is said."""
+    model, cluster = perceptrons(), equal_devices(4, link=Link(10**8, 10))
+    alone = [solve(model, cluster, 4, teams=(team,), optimizer="adam", workers=1) for team in (1, 2, 4)]
+    found = solve(model, cluster, 4, teams=(1, 2, 4), optimizer="adam", workers=1)
+    assert found.value == found.bound == min(each.value for each in alone)
+    assert f"teams of {found.plan.team}" in str(found) or found.plan.team == 1
+    assert "teams of 1 and 2 and 4 devices" in found.searched.in_words()
+    assert any("samples (sequence" in each for each in found.searched.not_searched)
+    assert [each.plan.team for each in alone] == [1, 2, 4]
+    assert alone[1].plan.shards == tuple((f"l{i}.{name}", axis) for i in range(4) for name, axis in MEGATRON.items())
+    assert alone[1].plan.fingerprint == model.fingerprint
+    path = tmp_path / "plan.json"  # type: ignore[operator]
+    alone[1].plan.save(path)
+    assert Plan.load(path) == alone[1].plan
+
+
+def test_shared_weights_are_cut_alike() -> None:
+    """A weight that two layers share has one axis, or none, in every split."""
+    table = Weight("table", ("word", "feature"), 64, shared=True)
+    lookup = Operator(
+        "lookup", "embedding", {"word": 8, "feature": 8}, {INPUT: ("token",)}, ("token", "feature"), 80, True, (table,)
+    )
+    head = Operator(
+        "head", "linear", {"word": 8, "feature": 8}, {INPUT: ("token", "feature")}, ("token", "word"), 80, True,
+        (table,), 10, 10, 10,
+    )  # fmt: skip
+    layers = (Layer("first", 64, operators="lookup"), Layer("last", 0, ("first",), operators="head"))
+    model = Model(
+        "tied", layers, (Profile("unit", 1, (COST, COST), Provenance("imported", "test")),),
+        ties=(Tie(("first", "last"), 64),),
+        operators={"lookup": OperatorGraph((lookup,)), "head": OperatorGraph((head,), 80)},
+    )  # fmt: skip
+    questions = list(team_questions(model, equal_devices(2, link=Link(10**9, 1)), Job(1), 2))
+    axes = {(each.split.of("lookup").get("table"), each.split.of("head").get("table")) for each in questions}
+    assert axes
+    assert all(first == last for first, last in axes)
+    assert {each.model.ties[0].parameters for each in questions if each.split.of("head")} == {32}
+
+
+def test_devices_of_a_node_make_up_teams() -> None:
+    """Of one kind, within a node; leftovers are unused, and the members share the network's card."""
+    kinds = {name: DeviceKind(name, memory=9, price=2.0, timed_as="unit") for name in ("a", "b")}
+    nodes = (Node(("a", "b", "a", "a"), Link(10**9, 3)), Node(("b", "b"), Link(10**6, 3)))
+    cluster = Cluster("mixed", kinds, nodes, Link(1001, 5), Overlap.COPY)
+    question = next(iter(team_questions(perceptrons(), cluster, Job(4), 2)))
+    assert [node.kinds for node in question.cluster.nodes] == [("a",), ("b",)]
+    assert question.cluster.network == Link(500, 5)
+    assert {kind.price for kind in question.cluster.kinds.values()} == {4.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"teams": (3,)}, "no operator"),
+        ({"teams": (8,)}, "no node"),
+        ({"teams": (2,), "zero": (2,)}, "levels 0 and 1"),
+        ({"teams": (2,), "pin": (("l0", "d1"),)}, "pin it to a kind"),
+        ({"teams": (2,), "objective": "bottleneck"}, "time of steps"),
+        ({"teams": (0,)}, "at least one"),
+    ],
+)
+def test_what_teams_exclude_is_refused(options: dict[str, object], words: str) -> None:
+    """Each refusal says what to change."""
+    with pytest.raises(InputError, match=words):
+        solve(perceptrons(), equal_devices(6), 4, **options)
+
+
+def test_models_without_operators_have_no_teams() -> None:
+    """The message says to profile the model again."""
+    with pytest.raises(InputError, match="profile it again"):
+        solve(load_model("vgg-16"), load_cluster("4-v100-nvlink"), 64, teams=(1, 2))
+
+
+def test_operators_of_a_layer_must_be_its_own() -> None:
+    """Other weights than the layer's, unknown names and sources are refused; files keep what is right."""
+    model = perceptrons()
+    assert model_from_data(model_data(model), "file") == model
+    with pytest.raises(InputError, match="have weights of 512 bytes, the layer has 9"):
+        replace(model, layers=(replace(model.layers[0], parameters=9), *model.layers[1:]))
+    with pytest.raises(InputError, match="did you mean 'pair'"):
+        replace(model, layers=(replace(model.layers[0], operators="pare"), *model.layers[1:]))
+    with pytest.raises(InputError, match="no earlier operator makes"):
+        OperatorGraph(pair().operators[1:])

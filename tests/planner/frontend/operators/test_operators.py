@@ -1,0 +1,184 @@
+"""Operators of layers: what is followed through views, what is not, figures, names of weights."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers.distributed.models import tiny_decoder, tiny_mlp, tiny_resnet, tiny_tied
+from helpers.layer_operators import LayersOperators, chain, eager, fused, layers_operators, llama_like
+from pipeplan.core.weight_names import shard_name, weight_name
+from pipeplan.frontend.capture import Stages
+from pipeplan.frontend.profile import profile
+from pipeplan.frontend.workload import Workload
+from pipeplan.io.model_file import read_model, write_model
+
+
+@pytest.fixture(scope="module")
+def decoder() -> LayersOperators:
+    """The decoder of the zoo."""
+    return layers_operators(tiny_decoder)
+
+
+def test_heads_side_by_side_connect(decoder: LayersOperators) -> None:
+    """Attention by heads splits the outputs of the matrix ahead, and the inputs of the one behind, into as many."""
+    found = decoder.operators("block0")
+    assert found["attention"].loops == {"head": 2}
+    assert found["attention"].reads == {"query_key_value": ("sample", "token", "head")}
+    assert found["attention"].makes == ("sample", "head", "token", "value")
+    assert found["query_key_value"].loops == {"in": 16, "out": 48}
+    assert found["attention_out"].loops == {"in": 2, "out": 16}
+    assert found["attention_out"].reads["attention"][1] == "in"
+    assert [(w.name, w.loops) for w in found["narrow"].weights] == [
+        ("narrow.weight", ("out", "in")),
+        ("narrow.bias", ("out",)),
+    ]
+    assert found["gelu"].loops == {"out": 32}
+    assert found["perceptron_norm"].loops == {}
+
+
+def test_equal_layers_share_a_graph(decoder: LayersOperators) -> None:
+    """Three blocks have the operators of the first."""
+    assert decoder.found.names == ("embedding", "block0", "block0", "block0", "norm", "head")
+
+
+def test_figures_are_those_of_one_sample(decoder: LayersOperators) -> None:
+    """Bytes do not depend on the number of samples; what autograd saves is kept; a loss is whole."""
+    assert layers_operators(tiny_decoder, 3).found.graphs["block0"] == decoder.graph("block0")
+    found = decoder.operators("block0")
+    assert decoder.graph("block0").input == 6 * 16 * 4
+    assert found["widen"].output == 6 * 32 * 4
+    assert found["widen"].forward_flops == found["widen"].weight_gradient_flops == 2 * 6 * 16 * 32
+    assert not found["attention_out"].kept  # an addition saves nothing
+    assert all(found[name].kept for name in ("query_key_value", "attention", "widen", "gelu", "perceptron_norm"))
+    head = decoder.operators("head")
+    assert list(head) == ["linear", "log softmax", "nll loss forward"]
+    assert head["log softmax"].loops == {}
+    assert head["log softmax"].reads == {"linear": ("whole",) * 3}
+
+
+def test_grouped_queries_limit_heads() -> None:
+    """Two groups of keys allow two parts of four heads; rotated halves are followed."""
+    found = layers_operators(llama_like).operators("1")
+    assert found["attention"].loops == {"head": 2}
+    assert found["attention"].reads["value"] == ("sample", "token 2", "head")
+    assert found["out"].loops["in"] == 2
+    assert found["down"].loops == {"in": 32, "out": 16}
+    assert found["cat"].loops == {"out": 4}
+
+
+def test_attention_as_products_is_followed() -> None:
+    """Products of all heads of all samples at once, softmax and dropout are split by heads."""
+    found = layers_operators(eager).operators("1")
+    assert [found[name].loops for name in ("matmul", "softmax", "dropout", "matmul#2")] == [{"out": 4}] * 4
+    assert found["dropout"].kept
+    assert found["out"].loops["in"] == 4
+
+
+def test_queries_before_keys_do_not_connect() -> None:
+    """A shard of such a matrix is no set of heads: attention reads it whole, and is not split."""
+    found = layers_operators(fused).operators("1")
+    assert found["attention"].loops == {}
+    assert found["attention"].reads == {"fused": ("sample", "token", "whole")}
+    assert found["fused"].loops == {"in": 16, "out": 48}
+
+
+def test_embeddings_and_ties() -> None:
+    """A table is split by words or features; a tied one is shared, and its layers' weights sum to their bytes."""
+    found = layers_operators(tiny_tied)
+    tokens = found.operators("embedding")["tokens"]
+    assert tokens.loops == {"vocabulary": 50, "feature": 16}
+    assert tokens.weights[0].shared
+    assert found.operators("head")["linear"].weights[0].shared
+    assert not found.operators("block0")["widen"].weights[0].shared
+
+
+class Odd(nn.Module):
+    """Uses a matrix twice, another not at all, and an operation without a rule; writes in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice, self.never, self.last = nn.Linear(16, 16), nn.Linear(16, 3), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape."""
+        x = torch.cumsum(self.twice(self.twice(x)), 1)
+        return torch.relu_(self.last(x))
+
+
+class Reading(nn.Module):
+    """Depends on values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape."""
+        return x if float(x.detach().sum()) > 0 else -x
+
+
+def test_what_has_no_rule_is_whole() -> None:
+    """Operations without a rule, and matrices used twice, are in no loop; unused parameters are listed."""
+    found = layers_operators(lambda: chain(Odd()), loss=False).operators("1")
+    assert found["cumsum"].loops == found["twice"].loops == found["twice#2"].loops == {}
+    assert found["twice#2"].weights == ()
+    assert [w.name for w in found["unused"].weights] == ["never.weight", "never.bias"]
+    assert found["relu"].loops == {"out": 16}
+    assert list(found)[-1] == "relu"
+
+
+def test_data_dependent_layers_have_none() -> None:
+    """A layer that reads values has no operators; the one behind it has."""
+    workload = chain()
+    stages = Stages(nn.Linear(16, 16), Reading(), nn.Linear(16, 4))
+    found = layers_operators(lambda: replace(workload, module=stages)).found
+    assert found.names == ("0", "", "2")
+
+
+def test_profiles_hold_operators(tmp_path: Path) -> None:
+    """A profile has them, with the operations that torch counts; its file reads back alike."""
+    for workload in (tiny_decoder(), tiny_mlp(), tiny_resnet()):
+        _check_profile(workload, tmp_path)
+
+
+def _check_profile(workload: Workload, folder: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    model = profile(
+        workload.module,
+        lambda size: workload.draw(size, generator),
+        micro_batches=(2,),
+        repeats=1,
+        warmup=0,
+        loss=workload.loss,
+    )
+    assert all(layer.operators for layer in model.layers)
+    known = dict(workload.module.named_parameters(remove_duplicate=False))
+    for layer in model.layers:
+        graph = model.operators[layer.operators].operators
+        assert layer.work is not None
+        assert sum(each.forward_flops for each in graph) == layer.work.forward_flops
+        assert sum(each.weight_gradient_flops for each in graph) == layer.work.weight_gradient_flops
+        for weight in (weight for each in graph for weight in each.weights):
+            assert known[shard_name(layer.name, weight.name)].numel() * 4 == weight.size
+    path = folder / "model.yaml"
+    write_model(model, path)
+    assert read_model(path) == model
+    assert read_model(path).fingerprint == model.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("layer", "weight", "full"),
+    [
+        ("block0", "widen.weight", "block0.widen.weight"),
+        ("transformer.h.3.attn", ".ln_1.weight", "transformer.h.3.ln_1.weight"),
+        ("model.wte..wpe", "weight", "model.wte.weight"),
+        ("model.wte..wpe", ".wpe.weight", "model.wpe.weight"),
+        ("norm#2", "weight", "norm.weight"),
+        ("h.0:softmax", "scale", "h.0.scale"),
+        ("softmax", ".scale", "scale"),
+        ("lm_head", ".wte.weight", "wte.weight"),
+    ],
+)
+def test_names_of_shards(layer: str, weight: str, full: str) -> None:
+    """A weight's name is relative to its layer's first module."""
+    assert weight_name(layer, full) == weight
+    assert shard_name(layer, weight) == full

@@ -1,0 +1,77 @@
+"""Questions about teams that the referee once found answered wrongly."""
+
+from typing import Any
+
+import pytest
+
+from referee.bridge import ask
+from referee.verdict import judge
+
+
+def linear(*shared: str) -> dict[str, Any]:
+    """A linear map of features to others: a weight that may be cut along the loop summed over, and a bias that not."""
+    weights = [{"name": "weight", "loops": ["out", "in"], "size": 16}, {"name": "bias", "loops": ["out"], "size": 4}]
+    operator = {"name": "map", "kind": "linear", "loops": {"in": 4}, "reads": {"input": ["in"]}, "makes": ["out"]}
+    operator |= {"output": 4, "kept": True, "forward_flops": 40, "input_gradient_flops": 40}
+    return {
+        "input": 4,
+        "operators": [
+            operator
+            | {
+                "weights": [each | {"shared": each["name"] in shared} for each in weights],
+                "weight_gradient_flops": 40,
+            }
+        ],
+    }
+
+
+def asked(layers: list[dict[str, Any]], graph: dict[str, Any], devices: int, **job: Any) -> dict[str, Any]:
+    """A question about layers of 100 ns and 200 ns on devices of one node."""
+    cost = {"forward": 100, "backward": 200, "input_gradient": 100, "weight_gradient": 100, "saved": 4, "output": 4}
+    profile = {"device": "a", "micro_batch": 1, "provenance": {"how": "imported", "source": "drawn"}}
+    return {
+        "model": {
+            "name": "asked",
+            "layers": layers,
+            "operators": {"linear": graph},
+            "profiles": [profile | {"costs": {layer["name"]: cost for layer in layers}}],
+        },
+        "cluster": {
+            "name": "node",
+            "devices": {"a": {}},
+            "nodes": [{"devices": [{"kind": "a", "count": 1}] * devices, "link": {"bandwidth": 10**9}}],
+            "network": None,
+            "overlap": True,
+        },
+        "job": {"batch": 2, **job},
+        "solve": {"backend": "cpsat", "time_limit": 60.0, "gap": 0.0, "workers": 1},
+    }
+
+
+def test_a_plan_of_single_devices_is_no_answer_where_teams_are_asked_for() -> None:
+    """On slow links the fully sharded plan that stands beside the answer is faster, and was taken for one."""
+    document = asked([{"name": "l0", "parameters": 20, "inputs": [], "operators": "linear"}], linear(), 2, teams=[2])
+    document["cluster"]["nodes"][0]["link"] = {"bandwidth": 10**6}
+    answer = ask(document)
+    assert (answer["team"], judge(document, answer).faults) == (2, [])
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_layers_share_several_weights(known: bool) -> None:
+    """One of them is cut, or the first layer's operators are not known, so that other weights may be."""
+    layers: list[dict[str, Any]] = [
+        {"name": "l0", "parameters": 20, "inputs": []},
+        {"name": "l1", "parameters": 0, "inputs": ["l0"], "operators": "linear"},
+    ]
+    graph = linear("weight", "bias")
+    if known:
+        layers[0]["operators"] = "linear"
+    else:
+        more = {"name": "more", "kind": "linear", "loops": {"out": 4}, "reads": {"map": ["out"]}, "makes": ["more"]}
+        more |= {"output": 4, "forward_flops": 40, "weights": [{"name": "own", "loops": ["more", "out"], "size": 8}]}
+        graph["operators"].append(more)
+        layers[1]["parameters"] = 8
+    document = asked(layers, graph, 4, teams=[2])
+    document["model"]["ties"] = [{"layers": ["l0", "l1"], "parameters": 20}]
+    answer = ask(document)
+    assert (answer["outcome"], judge(document, answer).faults) == ("plan", [])

@@ -1,0 +1,211 @@
+"""What a member of a team has of a layer whose operators are split along loops, or run whole by every member.
+
+All signatures of the operators are looked at, and all layouts of the gradients of what they make.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, cached_property
+from itertools import product
+from typing import Any
+
+from .costs import Costs
+from .documents import Document, Link, Question
+from .rings import Ring, occupancy
+
+WHOLE, PART = -1, -2
+"""Layouts of a tensor; others are the axis along which it is split."""
+PASSES = ("forward", "input_gradient", "weight_gradient")
+INPUT = "input"
+
+Cuts = frozenset[tuple[str, int]]
+"""Weights of a graph of operators that are split, and their axes."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A signature for each operator, and what a member has then."""
+
+    shards: Cuts
+    forward: int
+    backward: int
+    input_gradient: int
+    weight_gradient: int
+    update: int
+    summed: int
+    parameters: int
+    saved: int
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Of choices with the same shards, the one that has least here is taken."""
+        both = self.forward + self.backward
+        return both, self.saved, self.forward, self.input_gradient, self.weight_gradient, self.summed
+
+    @property
+    def four(self) -> tuple[int, ...]:
+        """What shards are compared in."""
+        return self.forward + self.backward, self.summed, self.parameters, self.saved
+
+
+class Member:
+    """The choices of one layer on a kind at a micro-batch size."""
+
+    def __init__(
+        self, entry: Document, question: Question, kind: str, cost: Costs, parameters: int, **rest: Any
+    ) -> None:
+        self.team, self.size, self.link = rest["team"], rest["size"], rest["link"]
+        self.cost, self.parameters = cost, parameters
+        self.operators: list[Document] = entry["operators"]
+        self.bytes = {INPUT: entry.get("input", 0)} | {each["name"]: each["output"] for each in self.operators}
+        self.overhead: int = question.kinds[kind].get("overhead", 0)
+        own, dtype = question.kinds[kind], question.dtype
+        self.rates: tuple[Fraction, Fraction] | None = None
+        if dtype in own.get("peak", {}) and own.get("bandwidth") is not None:
+            reached = Fraction(str(own.get("efficiency", 0.5)))
+            self.rates = reached * own["peak"][dtype], reached * own["bandwidth"]
+        weights = [weight for each in self.operators for weight in each.get("weights", ())]
+        every = sum(weight["size"] for weight in weights)
+        self.counted = [weight for weight in weights if every == parameters or not weight.get("shared")]
+        self.move = cache(self._move)
+
+    def loops(self, operator: Document) -> list[str]:
+        """The signatures of an operator; empty for whole."""
+        return ["", *(loop for loop, parts in operator.get("loops", {}).items() if parts % self.team == 0)]
+
+    def choices(self) -> Iterator[Choice]:
+        """Every one of them."""
+        for loops in product(*map(self.loops, self.operators)):
+            yield self._choice(dict(zip((each["name"] for each in self.operators), loops, strict=True)))
+
+    def _choice(self, loops: dict[str, str]) -> Choice:
+        forward, back = self._redistributed(loops)
+        times = dict.fromkeys(("forward", "backward", *PASSES[1:]), 0)
+        update = summed = parameters = 0
+        shards: set[tuple[str, int]] = set()
+        for each in self.operators:
+            loop, whole = loops[each["name"]], 0
+            mine = 0
+            for weight in each.get("weights", ()):
+                part = weight["size"]
+                if loop in weight["loops"]:
+                    shards.add((weight["name"], weight["loops"].index(loop)))
+                    part //= self.team
+                elif loop and loop in each["makes"]:
+                    whole += weight["size"]
+                mine += part if weight in self.counted else 0
+            parameters += mine
+            update += _share(self.cost.update, mine, self.parameters)
+            summed += self._ring(whole, 2)
+        for name in times:
+            rest, total = self._rest(name), self.wholes[name]
+            times[name] = getattr(self.cost, name) - rest
+            times[name] += sum(
+                _share(rest, self.roofline(each, loops[each["name"]], name), total) for each in self.operators
+            )
+        times["forward"] += forward
+        times["backward"] += back
+        times["input_gradient"] += back
+        figures = {"update": update + summed, "summed": summed, "parameters": parameters}
+        return Choice(frozenset(shards), **times, **figures, saved=self._saved(loops))
+
+    def _rest(self, name: str) -> int:
+        """Nanoseconds of a pass that are shared out to the operators."""
+        whole: int = getattr(self.cost, name)
+        twice = name == "backward" and self.cost.input_gradient > 0 and self.cost.weight_gradient > 0
+        return max(whole - self.overhead * (2 if twice else 1), 0) if self.wholes[name] else 0
+
+    @cached_property
+    def wholes(self) -> dict[str, int]:
+        """Rooflines of all operators as wholes."""
+        names = ("forward", "backward", *PASSES[1:])
+        return {name: sum(self.roofline(each, "", name) for each in self.operators) for name in names}
+
+    def roofline(self, operator: Document, loop: str, name: str) -> int:
+        """Picoseconds of a pass of an operator; without rates its operations."""
+        if name == "backward":
+            return sum(self.roofline(operator, loop, half) for half in PASSES[1:])
+        flops, share = operator.get(f"{name}_flops", 0) * self.size, self.team if loop else 1
+        if self.rates is None:
+            return int(flops * 1000 // share)
+        weights = operator.get("weights", ())
+        if name == "weight_gradient" and not weights:
+            return 0
+        moved = sum(weight["size"] // (self.team if loop in weight["loops"] else 1) for weight in weights)
+        for tensor, axes in (*operator["reads"].items(), (operator["name"], operator["makes"])):
+            moved += self.size * self.bytes[tensor] // (self.team if loop in axes else 1)
+        peak, bandwidth = self.rates
+        return round(10**12 * max(flops / (share * peak), moved / bandwidth))
+
+    def _saved(self, loops: dict[str, str]) -> int:
+        kept = [each for each in self.operators if each.get("kept")]
+        total = sum(each["output"] for each in kept)
+        if not total:
+            return self.cost.saved
+        found = 0
+        for each in kept:
+            split = each is not self.operators[-1] and loops[each["name"]] in each["makes"]
+            found += _share(self.cost.saved, each["output"] // (self.team if split else 1), total)
+        return found
+
+    def _redistributed(self, loops: dict[str, str]) -> tuple[int, int]:
+        """Nanoseconds of tensors forward and of gradients backward."""
+        there = back = 0
+        last = self.operators[-1]["name"]
+        makers = {each["name"]: each for each in self.operators}
+        for name, bytes_ in self.bytes.items():
+            readers, size = [each for each in self.operators if name in each["reads"]], bytes_ * self.size
+            made = needed = held = WHOLE
+            if name != INPUT:
+                made = needed = _axis(makers[name]["makes"], loops[name])
+                if loops[name] and made == WHOLE:
+                    made = PART
+                held = WHOLE if name == last or made == PART else made
+            there += self.move(made, held, size) or 0
+            reads = [_axis(each["reads"][name], loops[each["name"]]) for each in readers]
+            there += sum(self.move(held, read, size) or 0 for read in reads)
+            returned = [
+                PART if loops[each["name"]] and axis == WHOLE else axis
+                for each, axis in zip(readers, reads, strict=True)
+            ]
+            ways = [
+                [*(self.move(each, gradient, size) for each in returned), self.move(gradient, needed, size)]
+                for gradient in self._gradients(name, readers, makers.get(name))
+            ]
+            back += min(sum(each for each in way if each is not None) for way in ways if None not in way)
+        return there, back
+
+    def _gradients(self, name: str, readers: Sequence[Document], maker: Document | None) -> set[int]:
+        """The layouts in which the gradient of a tensor may be summed up."""
+        if maker is None or name == self.operators[-1]["name"]:
+            return {WHOLE}
+        needed = {_axis(maker["makes"], loop) for loop in self.loops(maker)}
+        return (
+            {WHOLE, PART} | needed | {_axis(each["reads"][name], loop) for each in readers for loop in self.loops(each)}
+        )
+
+    def _move(self, source: int, target: int, size: int) -> int | None:
+        """Nanoseconds from one layout to another; None if there is no way."""
+        if source != target and target == PART:
+            return None
+        if source in (target, WHOLE) or not size:
+            return 0
+        if source == PART or target == WHOLE:
+            return self._ring(size, 2 if (source, target) == (PART, WHOLE) else 1)
+        link, rounds = self.link, self.team - 1
+        if link.bandwidth is not None and link.efficiency != 1:
+            link = Link(max(round(link.bandwidth * Fraction(str(link.efficiency))), 1), link.latency)
+        return rounds * (link.latency + occupancy(link, -(-size // self.team**2)))
+
+    def _ring(self, size: int, halves: int) -> int:
+        own = Ring(self.team, self.link, halves)
+        return own.moves(size) + own.latency if size else 0
+
+
+def _axis(axes: Sequence[str], loop: str) -> int:
+    return list(axes).index(loop) if loop in axes else WHOLE
+
+
+def _share(whole: int, part: int, total: int) -> int:
+    return -(-whole * part // total) if total else 0

@@ -1,0 +1,142 @@
+"""Random operators of layers, and teams of devices to split them over."""
+
+from random import Random
+
+from .costs import ITEM
+from .documents import Document
+
+LOOPS = "pqr"
+
+
+def in_teams(random: Random, document: Document) -> None:
+    """Make a question one about teams: enough devices of a kind in a node, operators, mostly nothing that forbids."""
+    model, cluster, job = document["model"], document["cluster"], document["job"]
+    _more_devices(random, cluster)
+    for entry in cluster["devices"].values():
+        if random.random() < 0.6:
+            entry["peak"] = {model["dtype"]: random.choice((5 * 10**8, 10**9, 2 * 10**9))}
+            entry |= {"bandwidth": random.choice((10**9, 2 * 10**9)), "efficiency": random.choice((0.5, 1.0))}
+        if random.random() < 0.3:
+            entry["overhead"] = random.choice((1, 2, 5, 40))
+    _with_operators(random, model)
+    slower = random.choice((1, 1, 5, 20))
+    for row in [row for profile in model["profiles"] for row in profile["costs"].values()]:
+        row |= {name: slower * row[name] for name in ("forward", "backward", "input_gradient", "weight_gradient")}
+        row["update"] *= random.choice((1, slower))
+    whole = sum(
+        4 * layer["parameters"] + 2 * model["profiles"][0]["costs"][layer["name"]]["saved"] for layer in model["layers"]
+    )
+    for limited in (*cluster["devices"].values(), job):
+        if "memory" in limited:
+            limited["memory"] = int(whole * random.uniform(0.1, 1.2)) + 1
+    most = max(_alike(node) for node in cluster["nodes"])
+    sizes = [size for size in (2, 2, 2, 3, 4) if size <= most] or [2]
+    job["teams"] = random.choice(([random.choice(sizes)], [1, random.choice(sizes)], [1, *sorted(set(sizes))]))
+    if random.random() < 0.92:
+        _allow(job, cluster)
+
+
+def _allow(job: Document, cluster: Document) -> None:
+    """Drop what teams exclude."""
+    job.pop("intra_layer", None)
+    if job.get("objective") == "bottleneck":
+        job.pop("objective")
+    if min(job.get("zero") or [0]) > 1:
+        job["zero"] = [1, *job["zero"]]
+    kind = cluster["nodes"][0]["devices"][0]["kind"]
+    job["pin"] = list({name: kind for name, _ in job.get("pin", ())}.items())
+
+
+def _alike(node: Document) -> int:
+    kinds = [group["kind"] for group in node["devices"]]
+    return max(map(kinds.count, kinds))
+
+
+def _more_devices(random: Random, cluster: Document) -> None:
+    """Every device twice where they are few; two alike in the first node at least, mostly."""
+    nodes = cluster["nodes"]
+    if sum(len(node["devices"]) for node in nodes) <= 3:
+        for node in nodes:
+            node["devices"] = [dict(group) for group in node["devices"] for _ in range(2)]
+        if random.random() < 0.3:
+            random.shuffle(nodes[0]["devices"])
+    elif max(map(_alike, nodes)) == 1 and random.random() < 0.9:
+        nodes[0]["devices"] += [dict(nodes[0]["devices"][0])]
+
+
+def _with_operators(random: Random, model: Document) -> None:
+    """Operators of most layers, and of those that share weights; the parameters of layers are theirs then."""
+    item, layers = ITEM[model["dtype"]], model["layers"]
+    model.pop("ties", None)
+    plain = {f"g{g}": _graph(random, item, 0) for g in range(random.choice((1, 1, 2)))}
+    for layer in layers:
+        if random.random() < 0.85:
+            layer["operators"] = random.choice(list(plain))
+            layer["parameters"] = _weights(plain[layer["operators"]])
+    model["operators"] = {name: graph for name, graph in plain.items() if random.random() < 0.95}
+    for layer in layers:
+        if layer.get("operators", "") not in model["operators"]:
+            layer.pop("operators", None)
+    if len(layers) > 1 and random.random() < 0.35:
+        tied = sorted(random.sample(range(len(layers)), min(len(layers), random.choice((2, 2, 3)))))
+        sizes = [item * random.choice((2, 2, 4, 6, 3, 1)) for _ in range(random.choice((1, 1, 2)))]
+        own = {"t0": _graph(random, item, 1, sizes), "t1": _graph(random, item, 1, sizes)}
+        for i in tied:
+            name, layer = random.choice(("t0", "t0", "t1", "")), layers[i]
+            layer.pop("operators", None)
+            copied = 0 if i == tied[0] else sum(sizes)
+            if name:
+                model["operators"][name] = own[name]
+                layer |= {"operators": name, "parameters": _weights(own[name]) - copied}
+            elif not copied:
+                layer["parameters"] += sum(sizes)
+        model["ties"] = [{"layers": [layers[i]["name"] for i in tied], "parameters": sum(sizes)}]
+
+
+def _weights(graph: Document) -> int:
+    return sum(int(weight["size"]) for operator in graph["operators"] for weight in operator["weights"])
+
+
+def _graph(random: Random, item: int, shared: int, sizes: list[int] | None = None) -> Document:
+    """One to four operators; some of them may be split along their loops, each reads some of those before it."""
+    count = random.choice((1, 1, 1, 1, 2, 2, 2, 3)) if random.random() < 0.95 else 4
+    graph: Document = {"input": random.choice((0, 1, 4, 7)), "operators": []}
+    axes: dict[str, int] = {"input": random.choice((1, 2))}
+    bytes_ = {"input": graph["input"]}
+    for k in range(count):
+        last = k == count - 1
+        unread = [name for name in axes if not any(name in each["reads"] for each in graph["operators"])]
+        sources = unread if last else random.sample(list(axes), min(len(axes), random.choice((1, 1, 2))))
+        if last and len(axes) > 1 and random.random() < 0.8:
+            sources = [name for name in sources if name != "input"] or sources
+        makes = random.sample(LOOPS, random.choice((1, 2)))
+        reads = {name: random.sample(LOOPS, axes[name]) for name in sources}
+        weights = []
+        own = sizes if shared and k == 0 and sizes else []
+        drawn = [item * random.choice((0, 1, 2, 3, 4, 8, 12)) for _ in range(random.choice((0, 1, 1, 2)) or int(not k))]
+        for n, size in enumerate([*own, *drawn]):
+            loops = random.sample(LOOPS, random.choice((1, 2)))
+            weights.append(
+                {"name": f"w{k}{n}", "loops": loops, "size": size} | ({"shared": True} if n < len(own) else {})
+            )
+        used = sorted({loop for row in (makes, *reads.values(), *(w["loops"] for w in weights)) for loop in row})
+        parts = {
+            loop: random.choice((2, 4, 12, 12, 12, 3))
+            for loop in random.sample(used, min(len(used), random.choice((0, 1, 2, 2, 2))))
+        }
+        if weights and random.random() < 0.6:
+            parts[weights[-1]["loops"][0]] = 12
+        flops = {
+            f"{name}_flops": random.choice((0, 2, 5, 12, 40))
+            for name in ("forward", "input_gradient", "weight_gradient")
+        }
+        if not weights and random.random() < 0.8:
+            flops["weight_gradient_flops"] = 0
+        name = f"o{k}"
+        graph["operators"].append(
+            {"name": name, "kind": "drawn", "loops": parts, "reads": reads, "makes": makes, "weights": weights}
+            | {"output": random.choice((0, 1, 2, 5, 8)), "kept": random.random() < 0.6}
+            | flops
+        )
+        axes[name], bytes_[name] = len(makes), graph["operators"][-1]["output"]
+    return graph

@@ -1,0 +1,250 @@
+"""Teams of devices that share every layer: the question in which teams are devices, and the shards worth searching."""
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from functools import cached_property
+from itertools import product
+
+from .costs import ContradictionError, layer_costs, sizes
+from .documents import Document, Link, Question
+from .members import Choice, Cuts, Member
+from .rings import occupancy
+
+Split = dict[str, Cuts]
+"""The shards of each graph."""
+
+
+class Teams:
+    """Teams of one size for a question."""
+
+    def __init__(self, document: Document, team: int) -> None:
+        self.question, self.team = Question(document, 0), team
+        self.graphs: Document = document["model"].get("operators") or {}
+        self.layers = self.question.layers
+        self._choices: dict[tuple[object, ...], list[Choice]] = {}
+
+    @cached_property
+    def links(self) -> dict[str, Link]:
+        """The slowest link between members, for each kind that has teams."""
+        found: dict[str, Link] = {}
+        question = self.question
+        for node, link in enumerate(question.links):
+            for kind in {device.kind for device in question.devices if device.node == node}:
+                if sum((device.node, device.kind) == (node, kind) for device in question.devices) >= self.team:
+                    known = found.get(kind, link)
+                    slow = [(occupancy(each, 2**40), each.latency) for each in (known, link)]
+                    found[kind] = known if slow[0] >= slow[1] else link
+        return found
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Micro-batch sizes of the question; of those that it names, kinds without teams need no costs."""
+        named = [self.question.batch // count for count in self.question.job["micro_batches"]]
+        if not named:
+            return sizes(self.question)
+        for kind in self.links:
+            measured = self.question.profiles(kind)
+            if not self.question.job["extrapolate"] and not all(min(measured) <= b <= max(measured) for b in named):
+                raise ContradictionError(f"micro-batches of {named} lie outside the profiles of {kind}")
+        return tuple(dict.fromkeys(named))
+
+    def graph(self, layer: int) -> str:
+        """The name of a layer's operators; empty if they are not known."""
+        return str(self.layers[layer].get("operators", ""))
+
+    @cached_property
+    def firsts(self) -> dict[str, int]:
+        """The first layer of each graph of operators."""
+        return {self.graph(i): i for i in reversed(range(len(self.layers))) if self.graph(i)}
+
+    def choices(self, layer: int, kind: str, size: int) -> list[Choice]:
+        """All signatures of a layer; of each, the layouts of gradients that take least."""
+        cost, parameters = layer_costs(self.question, kind, size)[layer], self.question.parameters[layer]
+        key = self.graph(layer), kind, size, cost, parameters
+        if key not in self._choices:
+            own = Member(
+                self.graphs[self.graph(layer)],
+                self.question,
+                kind,
+                cost,
+                parameters,
+                team=self.team,
+                size=size,
+                link=self.links[kind],
+            )
+            self._choices[key] = list(own.choices())
+        return self._choices[key]
+
+    def member(self, layer: int, kind: str, size: int, split: Split) -> Choice:
+        """What a member has of a layer under given shards."""
+        own = split[self.graph(layer)]
+        return min(
+            (each for each in self.choices(layer, kind, size) if each.shards == own), key=lambda each: each.order
+        )
+
+    def weights(self, layer: int) -> list[Document]:
+        """The weights of a layer's operators."""
+        operators = self.graphs[self.graph(layer)]["operators"] if self.graph(layer) else ()
+        return [weight for operator in operators for weight in operator.get("weights", ())]
+
+    def document(self, split: Split) -> Document:
+        """The question in which teams are devices."""
+        question, team, document = self.question, self.team, self.question.document
+        cluster, model = document["cluster"], document["model"]
+        nodes = []
+        for node in cluster["nodes"]:
+            kinds = [group["kind"] for group in node["devices"]]
+            groups = [
+                {"kind": kind, "count": 1} for kind in dict.fromkeys(kinds) for _ in range(kinds.count(kind) // team)
+            ]
+            nodes += [{"devices": groups, "link": node["link"]}] if groups else []
+        kept = ("memory", "runtime", "speed_beside_collectives")
+        devices = {kind: {k: v for k, v in cluster["devices"][kind].items() if k in kept} for kind in self.links}
+        network = cluster.get("network")
+        if network is not None and network.get("bandwidth") is not None:
+            network = network | {"bandwidth": max(network["bandwidth"] // team, 1)}
+        layers = [
+            {"name": layer["name"], "inputs": layer["inputs"], "parameters": self._parameters(i, split)}
+            for i, layer in enumerate(self.layers)
+        ]
+        profiles = [
+            {"device": kind, "micro_batch": size, "costs": self._costs(kind, size, split)}
+            for kind in self.links
+            for size in self.sizes
+        ]
+        ties = [tie | {"parameters": self._shared(tie, split)} for tie in model.get("ties", ())]
+        ties = [tie for tie in ties if tie["parameters"]]
+        job = {name: value for name, value in document["job"].items() if name != "teams"}
+        job["micro_batches"] = [question.batch // size for size in self.sizes]
+        job["zero"] = [level for level in question.job["zero"] if level < 2]
+        return {
+            "model": {**model, "layers": layers, "profiles": profiles, "ties": ties},
+            "cluster": {**cluster, "devices": devices, "nodes": nodes, "network": network},
+            "job": job,
+            "solve": document["solve"],
+        }
+
+    def _parameters(self, layer: int, split: Split) -> int:
+        if not self.graph(layer):
+            return self.question.parameters[layer]
+        return self.member(layer, next(iter(self.links)), self.sizes[0], split).parameters
+
+    def _costs(self, kind: str, size: int, split: Split) -> Document:
+        rows = {}
+        for i, cost in enumerate(layer_costs(self.question, kind, size)):
+            row = dict(vars(cost))
+            if self.graph(i):
+                own = vars(self.member(i, kind, size, split))
+                row |= {name: value for name, value in own.items() if name not in ("shards", "parameters")}
+            rows[self.question.names[i]] = row
+        return rows
+
+    def _shared(self, tie: Document, split: Split) -> int:
+        first = self.question.place[tie["layers"][0]]
+        cut = dict(split[self.graph(first)]) if self.graph(first) else {}
+        shared = [weight for weight in self.weights(first) if weight.get("shared")]
+        whole = sum(weight["size"] for weight in shared)
+        own = sum(weight["size"] // (self.team if weight["name"] in cut else 1) for weight in shared)
+        return int(tie["parameters"]) * own // whole if whole else int(tie["parameters"])
+
+    def name(self, split: Split) -> Cuts:
+        """Cuts as a plan states them: weights of layers."""
+        return frozenset(
+            (f"{layer['name']}.{weight}", axis)
+            for i, layer in enumerate(self.layers)
+            if self.graph(i)
+            for weight, axis in split[self.graph(i)]
+        )
+
+    def shared_axes(self, graph: str, shards: Cuts) -> tuple[int | None, ...]:
+        """The axis of each weight that others share; None for whole ones."""
+        shared = [weight["name"] for weight in self.weights(self.firsts[graph]) if weight.get("shared")]
+        return tuple(dict(shards).get(name) for name in shared)
+
+    def agrees(self, axes: dict[str, tuple[int | None, ...]]) -> bool:
+        """Whether layers that share weights cut these alike; those without operators keep them whole."""
+        for tie in self.question.ties:
+            own = [axes[graph] for graph in map(self.graph, tie[0]) if graph]
+            whole = len(own) < len(tie[0])
+            if len(set(own)) > 1 or (whole and any(axis is not None for row in own for axis in row)):
+                return False
+        return True
+
+
+def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
+    """What is wrong with the shards that were searched: impossible ones, and such that should have been."""
+    searched = list(searched)
+    cells = [(kind, size) for kind in teams.links for size in teams.sizes]
+    rows = {graph: [teams.choices(first, kind, size) for kind, size in cells] for graph, first in teams.firsts.items()}
+    possible = {graph: {each.shards for each in own[0]} for graph, own in rows.items()}
+    for split in searched:
+        if set(split) != set(possible) or any(shards not in possible[graph] for graph, shards in split.items()):
+            yield f"shards {split} are impossible"
+            return
+        if not any(split.values()):
+            yield "nothing is split"
+        if not teams.agrees({graph: teams.shared_axes(graph, shards) for graph, shards in split.items()}):
+            yield f"shards {split} tell shared weights apart"
+    if len({teams.name(split) for split in searched}) < len(searched):
+        yield "shards are searched twice"
+    axes = {graph: {teams.shared_axes(graph, shards) for shards in own} for graph, own in possible.items()}
+    together = [dict(zip(axes, row, strict=True)) for row in product(*axes.values())]
+    together = [row for row in together if teams.agrees(row)]
+    for graph, first in teams.firsts.items():
+        own = {split[graph] for split in searched}
+        if not _beside_whole(teams, graph, searched):
+            own.add(frozenset())
+        figures = {shards: _figures(teams, first, rows[graph], cells, shards) for shards in possible[graph]}
+        for axis in {row[graph] for row in together}:
+            alike = [shards for shards in possible[graph] if teams.shared_axes(graph, shards) == axis]
+            covered = {
+                shards
+                for shards in alike
+                if any(
+                    all(a <= b for a, b in zip(figures[each], figures[shards], strict=True))
+                    for each in own & set(alike)
+                )
+            }
+            for (kind, size), choices in zip(cells, rows[graph], strict=True):
+                among = [each for each in choices if each.shards in alike]
+                for four in _least({each.four for each in among}):
+                    ways = {each.shards for each in among if each.four == four}
+                    if not ways & covered:
+                        shards = [sorted(way) for way in ways]
+                        yield f"{graph}: shards {shards} have {four} on {kind} at {size} and are left out"
+
+
+def _beside_whole(teams: Teams, graph: str, searched: list[Split]) -> bool:
+    """Whether there are shards of other graphs with which a whole graph should have been searched."""
+    others = {
+        name: {
+            (teams.shared_axes(name, shards), bool(shards))
+            for shards in (frozenset(), *(split[name] for split in searched))
+        }
+        for name in teams.firsts
+        if name != graph
+    }
+    whole = {graph: teams.shared_axes(graph, frozenset())}
+    rows = (dict(zip(others, row, strict=True)) for row in product(*others.values()))
+    return any(
+        any(cut for _, cut in row.values()) and teams.agrees(whole | {name: axes for name, (axes, _) in row.items()})
+        for row in rows
+    )
+
+
+def _least(points: set[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    return [p for p in points if not any(q != p and all(a <= b for a, b in zip(q, p, strict=True)) for q in points)]
+
+
+def _figures(
+    teams: Teams, layer: int, rows: list[list[Choice]], cells: list[tuple[str, int]], shards: Cuts
+) -> tuple[int, ...]:
+    """The four numbers of shards for every kind and size, the last two in 1024ths of the layer's."""
+    found: list[int] = []
+    for (kind, size), choices in zip(cells, rows, strict=True):
+        cost = layer_costs(teams.question, kind, size)[layer]
+        best = min((each for each in choices if each.shards == shards), key=lambda each: each.order)
+        wholes = teams.question.parameters[layer], cost.saved
+        found += best.four[:2]
+        found += [round(Fraction(1024 * own, max(whole, 1))) for own, whole in zip(best.four[2:], wholes, strict=True)]
+    return tuple(found)
