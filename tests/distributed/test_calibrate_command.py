@@ -70,7 +70,8 @@ def test_the_calibrated_files_predict_the_measured_step(files: Path, capsys: pyt
 
 def test_a_model_of_another_shape_is_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A plan for another model is refused before anything is started."""
-    write_model(Model("other", read_model(files / "model.yaml").layers[:-1]), files / "other.yaml")
+    whole = read_model(files / "model.yaml")
+    write_model(Model("other", whole.layers[:-1], operators=whole.operators), files / "other.yaml")
     assert main(arguments(files, "other.yaml")) == 1
     assert "made for another model" in capsys.readouterr().err
 

@@ -115,7 +115,7 @@ SUM, GATHER = "all_reduce", "all_gather_into_tensor"
         ("columns without rows", {SUM: 1}, {SUM: 2, GATHER: 1}),
         ("head", {GATHER: 1}, {GATHER: 1, SUM: 1}),
         ("vocabulary", {SUM: 1}, {SUM: 1}),
-        ("stream", {GATHER: 3}, {GATHER: 6}),
+        ("stream", {GATHER: 1}, {GATHER: 1}),
     ],
 )
 def test_cuts_decide_what_is_sent(

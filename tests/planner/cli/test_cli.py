@@ -23,6 +23,7 @@ SOLVE_KEYS = {
     "micro_batch",
     "micro_batches",
     "zero",
+    "team",
     "schedule",
     "stages",
     "runners_up",
