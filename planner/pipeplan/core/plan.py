@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeplan.core.job import SHARDED
+from pipeplan.core.operators import Shards
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 
@@ -111,7 +112,7 @@ class Plan:
     zero: int = 0
     period: int | None = None
     team: int = 1
-    shards: tuple[tuple[str, int], ...] = ()
+    shards: Shards = ()
 
     @property
     def value(self) -> int:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
-from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Shards
+from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Shards, Weight
 from pipeplan.costs.collectives import all_reduce, alone
 from pipeplan.costs.teams.signatures import (
     gradient_layout,
@@ -49,7 +49,7 @@ WORTH = 2**20
 COORDINATES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "summed", "parameters", "saved")
 """What the coordinates of a problem are: nanoseconds of the four passes, of the update and of sums behind it, bytes
 that stay, bytes per micro-batch."""
-PASSES = ("forward", "input_gradient", "weight_gradient")
+PASSES = COORDINATES[:4]
 PICOSECONDS = 10**12
 
 Layouts = Sequence[tuple[int, int]]
@@ -117,7 +117,7 @@ class TeamProblem:
         operators = self.graph.operators
         costs = [self._operator(each, loops, fixed) for each, loops in zip(operators, self.loops, strict=True)]
         costs += [self._tensor(name, rows) for name, rows in self.tensors]
-        return Sharding(tuple(costs), tuple(self._edges()))
+        return Sharding(tuple(costs), self._edges)
 
     def shards(self, choice: tuple[int, ...]) -> Shards:
         """The weights that a choice splits."""
@@ -130,10 +130,7 @@ class TeamProblem:
         """The cost of the layer on each member if exactly these weights are split: the fastest choice of the rest."""
         of = self._fastest(shards)
         return LayerCost(
-            forward=of["forward"] + self._constant("forward"),
-            backward=of["backward"] + self._constant("backward"),
-            input_gradient=of["input_gradient"] + self._constant("input_gradient"),
-            weight_gradient=of["weight_gradient"] + self._constant("weight_gradient"),
+            **{name: of[name] + self._constant(name) for name in PASSES},
             saved=of["saved"],
             output=self.cost.output,
             workspace=self.cost.workspace,
@@ -179,11 +176,12 @@ class TeamProblem:
         """Nanoseconds of a pass that do not depend on how it is split."""
         passes = 2 if name == "backward" and self.cost.input_gradient and self.cost.weight_gradient else 1
         whole: int = getattr(self.cost, name)
-        return min(whole, passes * self.kind.overhead) if self._whole(name) else whole
+        return min(whole, passes * self.kind.overhead) if self._wholes[name] else whole
 
-    def _whole(self, name: str) -> int:
-        """The sum over the operators that a pass is shared out by."""
-        return sum(self._estimate(each, "", name) for each in self.graph.operators)
+    @cached_property
+    def _wholes(self) -> dict[str, int]:
+        """For each pass the sum over whole operators, by which it is shared out."""
+        return {name: sum(self._estimate(each, "", name) for each in self.graph.operators) for name in PASSES}
 
     def _estimate(self, operator: Operator, loop: str, name: str) -> int:
         """Roofline of a pass of an operator, in picoseconds; without rates its operations."""
@@ -197,17 +195,16 @@ class TeamProblem:
             return 0
         peak, bandwidth = self.rates
         moved = sum(weight.size // (self.team if loop in weight.loops else 1) for weight in operator.weights)
-        tensors = {**{source: self._bytes(source) for source in operator.reads}, operator.name: operator.output}
+        tensors = {**{source: self._sizes[source] for source in operator.reads}, operator.name: operator.output}
         for tensor, size in tensors.items():
             axes = operator.reads.get(tensor, operator.makes)
             moved += self.micro_batch * size // (share if loop in axes else 1)
         return round(PICOSECONDS * max(flops / (share * peak), moved / bandwidth))
 
-    def _bytes(self, name: str) -> int:
-        """Bytes of a tensor for one sample."""
-        if name == INPUT:
-            return self.graph.input
-        return next(each.output for each in self.graph.operators if each.name == name)
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        """Bytes of every tensor for one sample."""
+        return {INPUT: self.graph.input} | {each.name: each.output for each in self.graph.operators}
 
     def _operator(
         self, operator: Operator, loops: tuple[str, ...], fixed: Mapping[str, int | None]
@@ -224,20 +221,26 @@ class TeamProblem:
     def _signature(self, operator: Operator, loop: str) -> list[int]:
         passes = [
             _share(
-                getattr(self.cost, name) - self._constant(name), self._estimate(operator, loop, name), self._whole(name)
+                getattr(self.cost, name) - self._constant(name),
+                self._estimate(operator, loop, name),
+                self._wholes[name],
             )
-            for name in ("forward", "backward", *PASSES[1:])
+            for name in PASSES
         ]
-        counted = self.graph.counted(self.parameters)
         own = sum(
             weight.size // (self.team if loop in weight.loops else 1)
             for weight in operator.weights
-            if weight in counted
+            if weight in self._counted
         )
         update = _share(self.cost.update, own, self.parameters)
         size = summed_weights(operator, loop)
         summed = alone(all_reduce(self.team, self.link), size) if size else 0
         return [*passes, update, summed, own, 0]
+
+    @cached_property
+    def _counted(self) -> tuple[Weight, ...]:
+        """The weights that make up the layer's parameters."""
+        return self.graph.counted(self.parameters)
 
     def _tensor(self, name: str, rows: tuple[tuple[int, int], ...]) -> NDArray[np.int64]:
         """A tensor costs what is kept of it until the backward."""
@@ -248,7 +251,10 @@ class TeamProblem:
             saved = [self.cost.saved for _ in rows]
         return np.array([[0] * (len(COORDINATES) - 1) + [each] for each in saved], np.int64)
 
-    def _edges(self) -> Iterator[Edge]:
+    @cached_property
+    def _edges(self) -> tuple[Edge, ...]:
+        """Redistributions, which do not depend on what is fixed."""
+        found = []
         index = {name: len(self.graph.operators) + i for i, (name, _) in enumerate(self.tensors)}
         rows = dict(self.tensors)
         for v, (each, loops) in enumerate(zip(self.graph.operators, self.loops, strict=True)):
@@ -259,11 +265,12 @@ class TeamProblem:
                 for t, (held, _) in enumerate(rows[each.name]):
                     if held != held_layout(each, loop) and not output:
                         table[k, t] = UNLIMITED
-            yield Edge(v, index[each.name], table)
+            found.append(Edge(v, index[each.name], table))
             for source in each.reads:
                 read = [(read_layout(each, loop, source), returned_layout(each, loop, source)) for loop in loops]
-                size = self._bytes(source) * self.micro_batch
-                yield Edge(index[source], v, self._table(rows[source], read, size))
+                size = self._sizes[source] * self.micro_batch
+                found.append(Edge(index[source], v, self._table(rows[source], read, size)))
+        return tuple(found)
 
     def _table(self, sources: Layouts, targets: Layouts, size: int) -> NDArray[np.int64]:
         """Redistributions of a tensor forward, and of its gradient backward."""

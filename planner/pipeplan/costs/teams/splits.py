@@ -42,6 +42,7 @@ class Teams:
     sizes: tuple[int, ...]
     optimizer: str
     extrapolate: bool
+    _costs: dict[tuple[str, int], tuple[LayerCost, ...]] = field(default_factory=dict, init=False, repr=False)
     _problems: dict[tuple[object, ...], TeamProblem] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -57,7 +58,11 @@ class Teams:
 
     def costs(self, kind: DeviceKind, size: int) -> tuple[LayerCost, ...]:
         """Costs of the layers on one device."""
-        return layer_costs(self.model, kind, size, extrapolate=self.extrapolate, optimizer=self.optimizer)
+        if (kind.name, size) not in self._costs:
+            self._costs[kind.name, size] = layer_costs(
+                self.model, kind, size, extrapolate=self.extrapolate, optimizer=self.optimizer
+            )
+        return self._costs[kind.name, size]
 
     def problem(self, layer: Layer, cost: LayerCost, kind: DeviceKind, size: int) -> TeamProblem:
         """The choice of signatures for a layer with these costs on one device; one object for equal layers."""
@@ -113,5 +118,4 @@ class Teams:
 
     def _shared_axes(self, name: str, split: Split) -> tuple[int | None, ...]:
         shards = split.of(name)
-        weights = (weight for each in self.model.operators[name].operators for weight in each.weights if weight.shared)
-        return tuple(shards.get(weight.name) for weight in weights)
+        return tuple(shards.get(weight.name) for weight in self.model.operators[name].weights if weight.shared)
