@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeplan.core.model import Layer, Model, Tie, Work
-from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, TOKEN, Operator, OperatorGraph, Weight
 from pipeplan.costs.layers import item_size
 
 
@@ -137,17 +137,18 @@ class _Operators:
         """Tokens, positions and segments, and BERT's norm."""
         shape, e, h = self.shape, self.e, self.shape.hidden
         size = e * shape.tokens * h
-        axes, tokens = ("token", "feature"), shape.vocabulary
+        axes, words, s = (TOKEN, "feature"), shape.vocabulary, shape.tokens
         learned = {"positions": shape.positions, "segments": shape.segments}
         others = tuple(Weight(f"{name}.weight", ("row", "feature"), e * n * h) for name, n in learned.items() if n)
         self._add(
-            "lookup", "embedding", {"feature": h, "vocabulary": tokens}, {INPUT: ("token",)}, axes, size,
+            "lookup", "embedding", {"feature": h, "vocabulary": words, TOKEN: s}, {INPUT: (TOKEN,)}, axes, size,
             kept=not (others or shape.transform), weight_gradient_flops=shape.tokens * h,
-            weights=(Weight("tokens.weight", ("vocabulary", "feature"), e * tokens * h, shape.tied),),
+            weights=(Weight("tokens.weight", ("vocabulary", "feature"), e * words * h, shape.tied),),
         )  # fmt: skip
         if others:
             kept = not shape.transform
-            self._add("places", "embedding", {"feature": h}, {"lookup": axes}, axes, size, kept=kept, weights=others)
+            loops = {"feature": h, TOKEN: s}
+            self._add("places", "embedding", loops, {"lookup": axes}, axes, size, kept=kept, weights=others)
         if shape.transform:
             self._norm("norm", "places")
         return OperatorGraph(tuple(self.rows))
@@ -158,20 +159,20 @@ class _Operators:
         self._norm("norm_1", INPUT)
         for name, width in (("query", h), ("key", k), ("value", k)):
             self._linear(name, "norm_1", h, width)
-        own, other = ("token", "head"), ("other", "head")
+        own, other = (TOKEN, "head"), ("other", "head")
         self._add(
             "attention", "attention", {"head": shape.key_heads or shape.heads},
             {"query": own, "key": other, "value": other}, own, e * s * h, kept=True,
             forward_flops=4 * s * s * h, input_gradient_flops=8 * s * s * h,
         )  # fmt: skip
         self._linear("out", "attention", h, h, kept=False)
-        self._elementwise("residual_1", (INPUT, "out"), h, {})
+        self._elementwise("residual_1", (INPUT, "out"), h)
         self._norm("norm_2", "residual_1")
         for name in ("gate", "up") if shape.gated else ("up",):
             self._linear(name, "norm_2", h, f)
-        self._elementwise("inner", ("gate", "up") if shape.gated else ("up",), f, {"feature": f})
+        self._elementwise("inner", ("gate", "up") if shape.gated else ("up",), f, feature=f)
         self._linear("down", "inner", f, h, kept=False)
-        self._elementwise("residual_2", ("residual_1", "down"), h, {})
+        self._elementwise("residual_2", ("residual_1", "down"), h)
         return OperatorGraph(tuple(self.rows), e * s * h)
 
     def head(self) -> OperatorGraph:
@@ -184,7 +185,7 @@ class _Operators:
         else:
             self._norm("norm", INPUT)
         self._linear("projection", before, h, shape.vocabulary, bias=shape.transform, shared=shape.tied)
-        axes = ("token", "vocabulary")
+        axes = (TOKEN, "vocabulary")
         self._add("log_softmax", "softmax", {}, {"projection": axes}, axes, 4 * s * shape.vocabulary, kept=True)
         self._add("loss", "loss", {}, {"log_softmax": axes}, (), 4)
         return OperatorGraph(tuple(self.rows), e * s * h)
@@ -197,11 +198,12 @@ class _Operators:
         self.rows.append(Operator(name, kind, loops, reads, makes, output, **figures))
 
     def _norm(self, name: str, source: str) -> None:
-        shape, axes = self.shape, ("token", "feature")
+        shape, axes = self.shape, (TOKEN, "feature")
         weights = (Weight(f"{name}.weight", ("feature",), self.e * _norm(shape)),)
         self._add(
-            name, "norm", {}, {source: axes}, axes, self.e * shape.tokens * shape.hidden, kept=True, weights=weights
-        )
+            name, "norm", {TOKEN: shape.tokens}, {source: axes}, axes, self.e * shape.tokens * shape.hidden, kept=True,
+            weights=weights,
+        )  # fmt: skip
 
     def _linear(
         self, name: str, source: str, width: int, out: int, *, kept: bool = True, bias: bool | None = None,
@@ -212,17 +214,17 @@ class _Operators:
         if self.shape.biased if bias is None else bias:
             weights.append(Weight(f"{name}.bias", ("out",), self.e * out))
         self._add(
-            name, "linear", {"out": out, "in": width}, {source: ("token", "in")}, ("token", "out"),
+            name, "linear", {"out": out, "in": width}, {source: (TOKEN, "in")}, (TOKEN, "out"),
             self.e * self.shape.tokens * out, kept=kept, weights=tuple(weights),
             forward_flops=flops, input_gradient_flops=flops, weight_gradient_flops=flops,
         )  # fmt: skip
 
-    def _elementwise(self, name: str, sources: tuple[str, ...], width: int, loops: dict[str, int]) -> None:
-        axes = ("token", "feature")
+    def _elementwise(self, name: str, sources: tuple[str, ...], width: int, **loops: int) -> None:
+        axes = (TOKEN, "feature")
         self._add(
             name,
             "elementwise",
-            loops,
+            {**loops, TOKEN: self.shape.tokens},
             dict.fromkeys(sources, axes),
             axes,
             self.e * self.shape.tokens * width,

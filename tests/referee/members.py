@@ -71,8 +71,9 @@ class Member:
         self.move = cache(self._move)
 
     def loops(self, operator: Document) -> list[str]:
-        """The signatures of an operator; empty for whole."""
-        return ["", *(loop for loop, parts in operator.get("loops", {}).items() if parts % self.team == 0)]
+        """The signatures of an operator; empty for whole. Nothing is split along tokens."""
+        loops = operator.get("loops", {})
+        return ["", *(loop for loop, parts in loops.items() if parts % self.team == 0 and loop != "token")]
 
     def choices(self) -> Iterator[Choice]:
         """Every one of them."""

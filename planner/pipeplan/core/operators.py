@@ -22,6 +22,11 @@ Shards = tuple[tuple[str, int], ...]
 """Weights that are split, by name, and the axis of each."""
 INPUT = "input"
 """Name of a layer's input, where operators say what they read."""
+TOKEN = "token"
+"""The loop over the tokens of a sequence, axis 1 of the tensors that pass between layers.
+
+Axes have this name wherever they are the tokens; only operators that may run on a part of the tokens have the loop.
+"""
 
 
 @dataclass(frozen=True, slots=True)

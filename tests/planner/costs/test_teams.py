@@ -14,7 +14,7 @@ from pipeplan.core.model import Layer, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.costs.teams import team_questions
-from pipeplan.costs.teams.signatures import PARTIAL, WHOLE, made_layout, redistribution, returned_layout
+from pipeplan.costs.teams.signatures import PARTIAL, WHOLE, made_layout, redistribution, returned_layout, signatures
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.io.model_file import model_data, model_from_data
 from pipeplan.solve import solve
@@ -28,6 +28,13 @@ def test_layouts_are_those_of_a_matrix_product() -> None:
     assert (made_layout(wide, "out"), returned_layout(wide, "out", INPUT)) == (1, PARTIAL)
     assert (made_layout(wide, "in"), returned_layout(wide, "in", INPUT)) == (PARTIAL, 1)
     assert (made_layout(wide, ""), returned_layout(wide, "", INPUT)) == (WHOLE, WHOLE)
+
+
+def test_tokens_are_split_where_asked_for() -> None:
+    """The loop over tokens gives no signature by itself."""
+    norm = Operator("norm", "norm", {"token": 4, "x": 2}, {INPUT: ("token", "x")}, ("token", "x"), 8)
+    assert signatures(norm, 2) == ("", "x")
+    assert signatures(norm, 2, tokens=True) == ("", "token", "x")
 
 
 def test_redistributions_send_what_rings_send() -> None:

@@ -14,7 +14,7 @@ A weight without the loop is whole, and the members sum its gradient once per st
 """
 
 from pipeplan.core.cluster import Link
-from pipeplan.core.operators import Operator, OperatorGraph
+from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
 from pipeplan.costs.collectives import all_reduce, alone
 
 WHOLE, PARTIAL = -1, -2
@@ -23,9 +23,10 @@ UNSPLIT = ""
 """The signature of an operator that every member runs as a whole."""
 
 
-def signatures(operator: Operator, team: int) -> tuple[str, ...]:
-    """Return the loops along which a team can split an operator, after `UNSPLIT`."""
-    return UNSPLIT, *(loop for loop, parts in operator.loops.items() if parts % team == 0)
+def signatures(operator: Operator, team: int, *, tokens: bool = False) -> tuple[str, ...]:
+    """Return the loops along which a team can split an operator, after `UNSPLIT`; ``tokens``: with that over tokens."""
+    loops = (loop for loop, parts in operator.loops.items() if parts % team == 0)
+    return UNSPLIT, *(loop for loop in loops if tokens or loop != TOKEN)
 
 
 def read_layout(operator: Operator, loop: str, source: str) -> int:

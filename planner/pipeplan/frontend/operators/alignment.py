@@ -11,9 +11,10 @@ from math import gcd
 
 from torch import Tensor
 
+from pipeplan.core.operators import TOKEN
 from pipeplan.frontend.operators.factors import Axis, Factor, regrouped
 from pipeplan.frontend.operators.rules import Rule
-from pipeplan.frontend.operators.sources import SAMPLE, WHOLE, Source, View, fixed
+from pipeplan.frontend.operators.sources import SAMPLE, UNNAMED, WHOLE, Source, View, fixed
 
 Piece = tuple[int, int]
 """Number of an axis of the operation, and of its piece, outermost first."""
@@ -95,7 +96,7 @@ class Alignment:
                     name = own if p == 0 else f"{own} inner"
                 if name is None:
                     first = self._rule.makes[:1] == (axis,) and p == 0 and sizes[0] == self._samples
-                    name = labels[0] if labels else SAMPLE if first and len(self._rule.makes) > 1 else "axis"
+                    name = labels[0] if labels else SAMPLE if first and len(self._rule.makes) > 1 else UNNAMED
                 taken[name] += 1
                 found[axis, p] = name if taken[name] == 1 else f"{name} {taken[name]}"
         return found
@@ -135,4 +136,24 @@ class Alignment:
                     continue
                 here = gcd(common, source.parts[axis], self._pieces[own][p])
                 parts[name] = gcd(parts.get(name, 0), here)
+        if self._by_tokens():
+            parts[TOKEN] = self._lengths[self._rule.makes[1] or 0]
         return {name: count for name, count in parts.items() if count > 1}
+
+    def _by_tokens(self) -> bool:
+        """Return whether tokens are all of axis 1 of what is made, and the operation may run on a part of them."""
+        axis = self._rule.makes[1] if len(self._rule.makes) > 1 else None
+        if axis is None or not self._rule.tokens or axis in self._rule.whole:
+            return False
+        alone = len(self._pieces[axis]) == 1 and self._names[axis, 0] == TOKEN
+        return alone and all(_has_tokens(view, axes[axis]) for view, axes in self._reads if axis in axes)
+
+
+def _has_tokens(view: View, axis: Axis) -> bool:
+    """Return whether an axis of a view is all tokens of its source, or an axis that no input determines (positions)."""
+    source = view.source
+    if source.weight or source.secondary or len(axis) != 1 or axis[0].axis is None:
+        return False
+    here = axis[0].axis
+    named = source.loops[here] == UNNAMED or (source.loops[:2] == (SAMPLE, TOKEN) and here == 1)
+    return named and axis[0].size == source.sizes[here]

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, TOKEN, Operator, OperatorGraph, Weight
 from pipeplan.frontend.capture.private import memory_of
 from pipeplan.frontend.operators.alignment import Alignment
 from pipeplan.frontend.operators.factors import opaque
 from pipeplan.frontend.operators.record import Call, Record
 from pipeplan.frontend.operators.rules import Rule, copied, rule_of
-from pipeplan.frontend.operators.sources import SAMPLE, TOKEN, WHOLE, Source, View
+from pipeplan.frontend.operators.sources import SAMPLE, WHOLE, Source, View
 from pipeplan.frontend.operators.views import viewed, views
 from pipeplan.frontend.profile.ties import bytes_of
 from pipeplan.frontend.profile.work import counter
@@ -82,11 +82,16 @@ class _Follower:
         self._uses: Counter[str] = Counter()
 
     def _input(self, tensor: Tensor) -> View:
-        """Return the view of an input: samples, tokens and, of floating-point numbers, features."""
+        """Return the view of an input: samples, tokens and, of floating-point numbers, features.
+
+        There are tokens along axis 1 of numbers [sample, token] and of tensors [sample, token, feature], not of images.
+        """
         shape = tuple(tensor.shape)
         kept = [n for n, size in enumerate(shape) if n == 0 or size > 1]
         features = tensor.is_floating_point() and len(shape) > 1
-        names = [SAMPLE if n == 0 else "feature" if features and n == len(shape) - 1 else TOKEN for n in kept]
+        rest = [WHOLE if len(shape) > 2 + features else TOKEN] * (len(shape) - 1 - features)
+        every = (SAMPLE, *rest, *["feature"] * features)
+        names = [every[n] for n in kept]
         secondary = not _is_main(tensor, self._record.inputs)
         sizes = tuple(shape[n] for n in kept)
         parts = tuple(

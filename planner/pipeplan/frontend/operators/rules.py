@@ -34,6 +34,9 @@ class Rule:
         Names of axes that have their own in this operation.
     whole : set of int
         Axes that are never split.
+    tokens : bool
+        Whether it may run on a part of the tokens if they are an axis of their own: not products, whose tensors have
+        samples and tokens in one axis, nor attention, which reads other tokens.
     """
 
     kind: str
@@ -41,6 +44,7 @@ class Rule:
     makes: tuple[int | None, ...]
     names: Mapping[int, str] = field(default_factory=dict)
     whole: frozenset[int] = frozenset()
+    tokens: bool = True
 
 
 def rule_of(call: Call) -> Rule | None:
@@ -74,18 +78,18 @@ _PRODUCT = {1: "in", 2: "out"}
 
 def _mm(call: Call) -> Rule:
     one, other = call.given
-    return Rule("matmul", ((one, (0, 1)), (other, (1, 2))), (0, 2), _PRODUCT)
+    return Rule("matmul", ((one, (0, 1)), (other, (1, 2))), (0, 2), _PRODUCT, tokens=False)
 
 
 def _addmm(call: Call) -> Rule:
     bias, one, other = call.given
     added = tuple((0, 2)[2 - bias.dim() + n] if length > 1 else None for n, length in enumerate(bias.shape))
-    return Rule("matmul", ((one, (0, 1)), (other, (1, 2)), (bias, added)), (0, 2), _PRODUCT)
+    return Rule("matmul", ((one, (0, 1)), (other, (1, 2)), (bias, added)), (0, 2), _PRODUCT, tokens=False)
 
 
 def _bmm(call: Call) -> Rule:
     one, other = call.given
-    return Rule("matmul", ((one, (3, 0, 1)), (other, (3, 1, 2))), (3, 0, 2), _PRODUCT)
+    return Rule("matmul", ((one, (3, 0, 1)), (other, (3, 1, 2))), (3, 0, 2), _PRODUCT, tokens=False)
 
 
 def _attention(call: Call) -> Rule:
@@ -97,7 +101,7 @@ def _attention(call: Call) -> Rule:
         full = (0, 1, 2, 4)[4 - mask.dim() :]
         reads.append((mask, tuple(a if length > 1 else None for a, length in zip(full, mask.shape, strict=True))))
     names = {1: "head", 3: "in", 4: "key", 5: "value"}
-    return Rule("attention", tuple(reads), (0, 1, 2, 5), names, frozenset({2, 3, 4, 5, 6}))
+    return Rule("attention", tuple(reads), (0, 1, 2, 5), names, frozenset({2, 3, 4, 5, 6}), tokens=False)
 
 
 def _softmax(call: Call) -> Rule:
@@ -112,8 +116,9 @@ def _norm(call: Call) -> Rule:
     axes = tuple(range(made.dim()))
     first = made.dim() - len(call.args[1])
     reads = tuple((each, axes[made.dim() - each.dim() :]) for each in call.given)
-    kind = "layer norm" if "layer" in call.name else "rms norm"
-    return Rule(kind, reads, axes, {made.dim() - 1: "feature"}, frozenset(axes[first:]))
+    layer = "layer" in call.name  # of the other one, ranks of a team gather what they read
+    kind = "layer norm" if layer else "rms norm"
+    return Rule(kind, reads, axes, {made.dim() - 1: "feature"}, frozenset(axes[first:]), tokens=layer)
 
 
 def _embedding(call: Call) -> Rule:

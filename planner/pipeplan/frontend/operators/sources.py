@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
+from pipeplan.core.operators import TOKEN
 from pipeplan.frontend.operators.factors import Axis, Factor
 
-SAMPLE, TOKEN, WHOLE = "sample", "token", "whole"
+SAMPLE, WHOLE = "sample", "whole"
 """Loops that no team splits. `WHOLE`: of an axis that an operator reads in another order, or in part."""
+UNNAMED = "axis"
+"""Name of an axis that nothing names."""
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ def test_heads_side_by_side_connect(decoder: LayersOperators) -> None:
         ("narrow.weight", ("out", "in")),
         ("narrow.bias", ("out",)),
     ]
-    assert found["gelu"].loops == {"out": 32}
-    assert found["perceptron_norm"].loops == {}
+    assert found["gelu"].loops == {"out": 32, "token": 6}
+    assert found["perceptron_norm"].loops == {"token": 6}
 
 
 def test_equal_layers_share_a_graph(decoder: LayersOperators) -> None:
@@ -69,6 +69,30 @@ def test_grouped_queries_limit_heads() -> None:
     assert found["cat"].loops == {"out": 4}
 
 
+class Turned(nn.Module):
+    """Adds along samples and tokens, behind views that merge or swap them, and positions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, width) to (batch, length)."""
+        merged = x.reshape(-1, x.shape[2]).tanh().reshape(x.shape)
+        turned = x.transpose(0, 1).sigmoid().transpose(0, 1)
+        placed = merged + turned + torch.arange(6.0, device=x.device)[:, None].exp()
+        return nn.functional.softmax(placed, 1).mean(2).exp()
+
+
+def test_operators_by_tokens() -> None:
+    """Those that treat tokens separately have that loop, where tokens are axis 1; images have none."""
+    found = layers_operators(llama_like).operators("1")
+    by_tokens = {name for name, each in found.items() if "token" in each.loops}
+    norm, residuals = {"norm", "pow", "mean", "add#4", "rsqrt", "mul#5", "mul#6"}, {"add#3", "add#5"}
+    assert by_tokens == norm | residuals | {"silu", "mul#7"}
+    assert all("token" in found[name].makes for name in ("query", "attention", "out", "down"))
+    odd = layers_operators(lambda: chain(Turned()), loss=False).operators("1")
+    assert {name for name, each in odd.items() if "token" in each.loops} == {"add#2", "mean", "exp"}
+    images = layers_operators(tiny_resnet).found.graphs.values()
+    assert not any("token" in (*each.loops, *each.makes) for graph in images for each in graph.operators)
+
+
 def test_attention_as_products_is_followed() -> None:
     """Products of all heads of all samples at once, softmax and dropout are split by heads."""
     found = layers_operators(eager).operators("1")
@@ -89,7 +113,7 @@ def test_embeddings_and_ties() -> None:
     """A table is split by words or features; a tied one is shared, and its layers' weights sum to their bytes."""
     found = layers_operators(tiny_tied)
     tokens = found.operators("embedding")["tokens"]
-    assert tokens.loops == {"vocabulary": 50, "feature": 16}
+    assert tokens.loops == {"vocabulary": 50, "feature": 16, "token": 6}
     assert tokens.weights[0].shared
     assert found.operators("head")["linear"].weights[0].shared
     assert not found.operators("block0")["widen"].weights[0].shared
