@@ -26,12 +26,24 @@ def pair(width: int = 8, inner: int = 32) -> OperatorGraph:
     )
 
 
+def block(width: int = 8, inner: int = 32) -> OperatorGraph:
+    """A norm, a perceptron behind it, and the input beside both: ten tokens, of which operators may take parts."""
+    axes, size = ("token", "feature"), 10 * width
+    norm = Operator(
+        "norm", "norm", {"token": 10}, {INPUT: axes}, axes, size, True, (Weight("norm.weight", ("feature",), 8),)
+    )
+    wide, act, narrow = pair(width, inner).operators
+    wide = replace(wide, reads={"norm": ("token", "in")})
+    add = Operator("add", "elementwise", {"token": 10}, {INPUT: axes, "narrow": axes}, axes, size, True)
+    return OperatorGraph((norm, wide, act, replace(narrow, kept=False), add), size)
+
+
 COST = LayerCost(12_000, 24_000, 12_000, 12_000, saved=720, output=80, update=600)
 
 
-def perceptrons(count: int = 4, sizes: tuple[int, ...] = (1, 2)) -> Model:
-    """Equal layers of two linear maps."""
-    graph = pair()
+def perceptrons(count: int = 4, sizes: tuple[int, ...] = (1, 2), graph: OperatorGraph | None = None) -> Model:
+    """Equal layers of two linear maps, or of a graph of operators."""
+    graph = graph or pair()
     names = [f"l{i}" for i in range(count)]
     layers = tuple(
         Layer(name, graph.parameters, tuple(names[i - 1 : i] if i else ()), operators="pair")

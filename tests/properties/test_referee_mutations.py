@@ -323,20 +323,19 @@ def kept(document: dict[str, Any]) -> int:
 
 def backward_for_nothing(own: TeamProblem, *layouts: Any) -> Any:
     """As if gradients were redistributed in no time."""
-    table = TABLE(own, *layouts)
-    table[..., 1:3][table[..., 1:3] < UNLIMITED] = 0
-    return table
+    costs = REDISTRIBUTED(own, *layouts)
+    return costs if UNLIMITED in costs else [costs[0], 0, 0, *costs[3:]]
 
 
 def saved_whole(own: TeamProblem, name: str, rows: Any) -> Any:
     """As if every tensor that is kept were held whole."""
-    return TENSOR(own, name, [(-1, gradient) for _, gradient in rows])
+    return TENSOR(own, name, [row._replace(held=-1) for row in rows])
 
 
-TABLE, TENSOR = TeamProblem._table, TeamProblem._tensor
+REDISTRIBUTED, TENSOR = TeamProblem._redistributed, TeamProblem._tensor
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("_table", backward_for_nothing), ("_tensor", saved_whole)])
+@pytest.mark.parametrize(("name", "wrong"), [("_redistributed", backward_for_nothing), ("_tensor", saved_whole)])
 def test_members_that_cost_too_little_or_too_much_are_noticed(
     monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any
 ) -> None:
@@ -344,6 +343,20 @@ def test_members_that_cost_too_little_or_too_much_are_noticed(
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(TeamProblem, name, wrong)
     assert noticed(lambda document: not document["model"].get("ties") and kept(document) > 8, on_teams)
+
+
+def test_tokens_that_gather_themselves_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of the tokens that are all there where an operator needs them, at no cost."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(
+        TeamProblem, "_tensor", lambda own, name, rows: TENSOR(own, name, [row._replace(gathered=0) for row in rows])
+    )
+    assert noticed(lambda document: has_tokens(document["model"]["operators"].values()), on_teams)
+
+
+def has_tokens(graphs: Any) -> bool:
+    """Whether operators may be split along tokens."""
+    return any("token" in each["loops"] for graph in graphs for each in graph["operators"])
 
 
 def test_teams_that_have_the_network_for_themselves_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,8 @@ def _recorded(splits: Document, *question: Any) -> Iterator[TeamQuestion]:
     """The questions of teams of a size; their shards are written down as they are searched for the first time."""
     shards = [] if question[-1] in splits else splits.setdefault(question[-1], [])
     for each in team_questions(*question):
-        shards.append({graph: list(own) for graph, own in each.split.shards})
+        cuts = {graph: list(own) for graph, own in each.split.shards}
+        shards.append({"shards": cuts, "sequence": list(each.split.sequence)})
         yield each
 
 
@@ -81,6 +82,7 @@ def as_document(result: Result) -> Document:
         "zero": plan.zero,
         "team": plan.team,
         "shards": list(plan.shards),
+        "sequence": list(plan.sequence),
         "micro_batch": plan.micro_batch,
         "micro_batches": plan.micro_batches,
         "family": plan.schedule.family,

@@ -19,6 +19,7 @@ DEFAULTS: Document = {
     "recompute": "choose",
     "zero": (),
     "teams": (),
+    "sequence_parallel": True,
     "overlap_reduction": True,
     "order": "search",
     "together": (),

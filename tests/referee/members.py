@@ -17,7 +17,7 @@ from .rings import Ring, occupancy
 WHOLE, PART = -1, -2
 """Layouts of a tensor; others are the axis along which it is split."""
 PASSES = ("forward", "input_gradient", "weight_gradient")
-INPUT = "input"
+INPUT, TOKEN = "input", "token"
 
 Cuts = frozenset[tuple[str, int]]
 """Weights of a graph of operators that are split, and their axes."""
@@ -56,6 +56,8 @@ class Member:
         self, entry: Document, question: Question, kind: str, cost: Costs, parameters: int, **rest: Any
     ) -> None:
         self.team, self.size, self.link = rest["team"], rest["size"], rest["link"]
+        self.split_input, self.split_output = rest["ends"]
+        self.tokens = self.split_input or self.split_output
         self.cost, self.parameters = cost, parameters
         self.operators: list[Document] = entry["operators"]
         self.bytes = {INPUT: entry.get("input", 0)} | {each["name"]: each["output"] for each in self.operators}
@@ -71,17 +73,38 @@ class Member:
         self.move = cache(self._move)
 
     def loops(self, operator: Document) -> list[str]:
-        """The signatures of an operator; empty for whole. Nothing is split along tokens."""
-        loops = operator.get("loops", {})
-        return ["", *(loop for loop, parts in loops.items() if parts % self.team == 0 and loop != "token")]
+        """The signatures of an operator; empty for whole."""
+        loops = [loop for loop, parts in operator.get("loops", {}).items() if parts % self.team == 0]
+        return ["", *(loop for loop in loops if self.tokens or loop != TOKEN)]
 
     def choices(self) -> Iterator[Choice]:
         """Every one of them."""
-        for loops in product(*map(self.loops, self.operators)):
-            yield self._choice(dict(zip((each["name"] for each in self.operators), loops, strict=True)))
+        for row in product(*map(self.loops, self.operators)):
+            loops = dict(zip((each["name"] for each in self.operators), row, strict=True))
+            if all(self._possible(each, loops) for each in self.operators):
+                yield self._choice(loops)
+
+    def _possible(self, operator: Document, loops: dict[str, str]) -> bool:
+        """Whether an operator that has parts of the tokens reads a tensor that has, or several."""
+        if loops[operator["name"]] != TOKEN or len(operator["reads"]) != 1:
+            return True
+        [(source, axes)] = operator["reads"].items()
+        return TOKEN not in axes or self._held(source, loops) != WHOLE
+
+    def _held(self, name: str, loops: dict[str, str]) -> int:
+        """The layout in which a tensor is held."""
+        makers = {each["name"]: each for each in self.operators}
+        if name == INPUT:
+            return token_axis(self.operators, INPUT) if self.split_input else WHOLE
+        if name == self.operators[-1]["name"]:
+            return token_axis(self.operators, name) if self.split_output else WHOLE
+        made = makers[name]["makes"]
+        if loops[name] and loops[name] not in made:  # a part of a sum
+            return _axis(made, TOKEN) if self.tokens else WHOLE
+        return _axis(made, loops[name])
 
     def _choice(self, loops: dict[str, str]) -> Choice:
-        forward, back = self._redistributed(loops)
+        forward, back, again = self._redistributed(loops)
         times = dict.fromkeys(("forward", "backward", *PASSES[1:]), 0)
         update = summed = parameters = 0
         shards: set[tuple[str, int]] = set()
@@ -106,7 +129,8 @@ class Member:
                 _share(rest, self.roofline(each, loops[each["name"]], name), total) for each in self.operators
             )
         times["forward"] += forward
-        times["backward"] += back
+        times["backward"] += back + again
+        times["weight_gradient"] += again
         times["input_gradient"] += back
         figures = {"update": update + summed, "summed": summed, "parameters": parameters}
         return Choice(frozenset(shards), **times, **figures, saved=self._saved(loops))
@@ -146,42 +170,51 @@ class Member:
             return self.cost.saved
         found = 0
         for each in kept:
-            split = each is not self.operators[-1] and loops[each["name"]] in each["makes"]
+            split = self._held(each["name"], loops) != WHOLE
             found += _share(self.cost.saved, each["output"] // (self.team if split else 1), total)
         return found
 
-    def _redistributed(self, loops: dict[str, str]) -> tuple[int, int]:
-        """Nanoseconds of tensors forward and of gradients backward."""
-        there = back = 0
+    def _redistributed(self, loops: dict[str, str]) -> tuple[int, int, int]:
+        """Nanoseconds of tensors forward, of gradients backward, and of tensors for weight gradients."""
+        there = back = again = 0
         last = self.operators[-1]["name"]
         makers = {each["name"]: each for each in self.operators}
         for name, bytes_ in self.bytes.items():
             readers, size = [each for each in self.operators if name in each["reads"]], bytes_ * self.size
-            made = needed = held = WHOLE
+            held = self._held(name, loops)
+            made = needed = held
             if name != INPUT:
                 made = needed = _axis(makers[name]["makes"], loops[name])
                 if loops[name] and made == WHOLE:
                     made = PART
-                held = WHOLE if name == last or made == PART else made
             there += self.move(made, held, size) or 0
             reads = [_axis(each["reads"][name], loops[each["name"]]) for each in readers]
-            there += sum(self.move(held, read, size) or 0 for read in reads)
+            if self.tokens and held != WHOLE and held == token_axis(self.operators, name):
+                # all tokens are gathered once for all, and once more if that is for weights
+                want = [each for each, read in zip(readers, reads, strict=True) if read == WHOLE]
+                gather = self.move(held, WHOLE, size) or 0
+                there += gather if want else 0
+                again += gather if any(each.get("weights") for each in want) else 0
+                there += sum(self.move(held, read, size) or 0 for read in reads if read != WHOLE)
+            else:
+                there += sum(self.move(held, read, size) or 0 for read in reads)
             returned = [
                 PART if loops[each["name"]] and axis == WHOLE else axis
                 for each, axis in zip(readers, reads, strict=True)
             ]
+            if name == last:
+                back += self.move(held, needed, size) or 0
+                continue
             ways = [
                 [*(self.move(each, gradient, size) for each in returned), self.move(gradient, needed, size)]
                 for gradient in self._gradients(name, readers, makers.get(name))
             ]
             back += min(sum(each for each in way if each is not None) for way in ways if None not in way)
-        return there, back
+        return there, back, again
 
     def _gradients(self, name: str, readers: Sequence[Document], maker: Document | None) -> set[int]:
         """The layouts in which the gradient of a tensor may be summed up."""
-        if maker is None or name == self.operators[-1]["name"]:
-            return {WHOLE}
-        needed = {_axis(maker["makes"], loop) for loop in self.loops(maker)}
+        needed = {_axis(maker["makes"], loop) for loop in self.loops(maker)} if maker else set()
         return (
             {WHOLE, PART} | needed | {_axis(each["reads"][name], loop) for each in readers for loop in self.loops(each)}
         )
@@ -202,6 +235,14 @@ class Member:
     def _ring(self, size: int, halves: int) -> int:
         own = Ring(self.team, self.link, halves)
         return own.moves(size) + own.latency if size else 0
+
+
+def token_axis(operators: Sequence[Document], name: str) -> int:
+    """The axis of a tensor's tokens, if all say the same."""
+    rows = [each["reads"][name] for each in operators if name in each["reads"]]
+    rows += [each["makes"] for each in operators if each["name"] == name]
+    axes = {_axis(row, TOKEN) for row in rows}
+    return axes.pop() if len(axes) == 1 else WHOLE
 
 
 def _axis(axes: Sequence[str], loop: str) -> int:

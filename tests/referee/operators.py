@@ -34,6 +34,8 @@ def in_teams(random: Random, document: Document) -> None:
     job["teams"] = random.choice(([random.choice(sizes)], [1, random.choice(sizes)], [1, *sorted(set(sizes))]))
     if random.random() < 0.92:
         _allow(job, cluster)
+    if random.random() < 0.2:
+        job["sequence_parallel"] = False
 
 
 def _allow(job: Document, cluster: Document) -> None:
@@ -68,6 +70,7 @@ def _with_operators(random: Random, model: Document) -> None:
     """Operators of most layers, and of those that share weights; the parameters of layers are theirs then."""
     item, layers = ITEM[model["dtype"]], model["layers"]
     model.pop("ties", None)
+    tokens = random.random() < 0.5
     plain = {f"g{g}": _graph(random, item, 0) for g in range(random.choice((1, 1, 2)))}
     for layer in layers:
         if random.random() < 0.85:
@@ -91,6 +94,30 @@ def _with_operators(random: Random, model: Document) -> None:
             elif not copied:
                 layer["parameters"] += sum(sizes)
         model["ties"] = [{"layers": [layers[i]["name"] for i in tied], "parameters": sum(sizes)}]
+    if tokens:
+        for graph in model["operators"].values():
+            _name_tokens(random, graph)
+
+
+def _name_tokens(random: Random, graph: Document) -> None:
+    """Call a loop that no weight has the one over tokens; inputs and outputs have it, mostly."""
+    parts, last = random.choice((12, 12, 12, 4)), graph["operators"][-1]
+    for each in graph["operators"]:
+        free = sorted({loop for row in (each["makes"], *each["reads"].values()) for loop in row})
+        free = [loop for loop in free if not any(loop in weight["loops"] for weight in each["weights"])]
+        own = "p" if "p" in free else random.choice(free) if free and random.random() < 0.8 else ""
+        for row in (each["makes"], *each["reads"].values()):
+            row[:] = ["token" if loop == own else loop for loop in row]
+        ends = [row for source, row in each["reads"].items() if source == "input"]
+        ends += [each["makes"]] if each is last else []
+        for row in ends:
+            if "token" not in row and random.random() < 0.9:
+                row[0] = "token"
+        used = {loop for row in (each["makes"], *each["reads"].values()) for loop in row}
+        if "token" in used and random.random() < 0.75:
+            each["loops"]["token"] = parts
+        used |= {loop for weight in each["weights"] for loop in weight["loops"]}
+        each["loops"] = {loop: number for loop, number in each["loops"].items() if loop in used}
 
 
 def _weights(graph: Document) -> int:

@@ -7,7 +7,7 @@ from itertools import product
 
 from .costs import ContradictionError, layer_costs, sizes
 from .documents import Document, Link, Question
-from .members import Choice, Cuts, Member
+from .members import INPUT, TOKEN, WHOLE, Choice, Cuts, Member, token_axis
 from .rings import occupancy
 
 Split = dict[str, Cuts]
@@ -17,8 +17,8 @@ Split = dict[str, Cuts]
 class Teams:
     """Teams of one size for a question."""
 
-    def __init__(self, document: Document, team: int) -> None:
-        self.question, self.team = Question(document, 0), team
+    def __init__(self, document: Document, team: int, tokens: bool = False) -> None:
+        self.question, self.team, self.tokens = Question(document, 0), team, tokens
         self.graphs: Document = document["model"].get("operators") or {}
         self.layers = self.question.layers
         self._choices: dict[tuple[object, ...], list[Choice]] = {}
@@ -57,10 +57,30 @@ class Teams:
         """The first layer of each graph of operators."""
         return {self.graph(i): i for i in reversed(range(len(self.layers))) if self.graph(i)}
 
+    @cached_property
+    def sequence(self) -> list[bool]:
+        """For each layer whether its output is split along tokens; nothing if none is."""
+        names = self.question.names
+        found = []
+        for i in range(len(names) - 1 if self.tokens else 0):
+            graphs = [self.graphs.get(self.graph(each), {}).get("operators", []) for each in (i, i + 1)]
+            crossing = {source for layer in self.layers[i + 1 :] for source in layer["inputs"]} & set(names[: i + 1])
+            parts = [{op["loops"][TOKEN] for op in graph if TOKEN in op.get("loops", {})} for graph in graphs]
+            found.append(
+                crossing == {names[i]}
+                and all(graphs)
+                and token_axis(graphs[0], graphs[0][-1]["name"]) != WHOLE
+                and token_axis(graphs[1], INPUT) != WHOLE
+                and bool(parts[1])
+                and not any(each % self.team for each in parts[0] | parts[1])
+            )
+        return [*found, False] if any(found) else []
+
     def choices(self, layer: int, kind: str, size: int) -> list[Choice]:
         """All signatures of a layer; of each, the layouts of gradients that take least."""
         cost, parameters = layer_costs(self.question, kind, size)[layer], self.question.parameters[layer]
-        key = self.graph(layer), kind, size, cost, parameters
+        ends = (layer > 0 and self.sequence[layer - 1], self.sequence[layer]) if self.sequence else (False, False)
+        key = self.graph(layer), kind, size, cost, parameters, ends
         if key not in self._choices:
             own = Member(
                 self.graphs[self.graph(layer)],
@@ -71,6 +91,7 @@ class Teams:
                 team=self.team,
                 size=size,
                 link=self.links[kind],
+                ends=ends,
             )
             self._choices[key] = list(own.choices())
         return self._choices[key]
@@ -136,6 +157,7 @@ class Teams:
             if self.graph(i):
                 own = vars(self.member(i, kind, size, split))
                 row |= {name: value for name, value in own.items() if name not in ("shards", "parameters")}
+                row["output"] = -(-row["output"] // (self.team if self.sequence and self.sequence[i] else 1))
             rows[self.question.names[i]] = row
         return rows
 

@@ -12,8 +12,8 @@ from .schedules import SUITED, families, write
 from .space import Layers
 from .teams import Cuts, Split, Teams, unsearched
 
-Key = tuple[int, Cuts, int]
-"""Devices of a team, what it shards, and the level of ZeRO."""
+Key = tuple[int, Cuts, tuple[str, ...], int]
+"""Devices of a team, what it shards, the layers whose outputs it splits along tokens, and the level of ZeRO."""
 DOWNSETS = "any layers that read from no later stage"
 """How an answer says that it searched more than consecutive layers."""
 
@@ -42,14 +42,18 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
             verdict.faults.append(f"contradiction: {reason}; the answer: {answer.get('text', answer['outcome'])}")
         return verdict
     for team in _teams(document):
-        verdict.faults += [f"teams of {team.team}: {fault}" for fault in unsearched(team, _splits(answer, team.team))]
+        verdict.faults += [f"teams of {team.team}: {fault}" for fault in unsearched(team, _splits(answer, team))]
+    for size, rows in answer["splits"].items():
+        known = [list(own.sequence) for own in _teams(document) if own.team == size]
+        verdict.faults += [f"teams of {size} split {row}, not {known}" for row in rows if row["sequence"] not in known]
     if verdict.faults:
         return verdict
     questions = _questions(document, answer)
     first = next(iter(questions))
-    key = answer.get("team", first[0]), frozenset(answer.get("shards", first[1])), answer.get("zero", first[2])
+    shards, sequence = frozenset(answer.get("shards", first[1])), tuple(answer.get("sequence", first[2]))
+    key = answer.get("team", first[0]), shards, sequence, answer.get("zero", first[3])
     if key not in questions:
-        verdict.faults.append(f"team, shards and level of ZeRO {key} are outside what was asked: {list(questions)}")
+        verdict.faults.append(f"team, splits and level of ZeRO {key} are outside what was asked: {list(questions)}")
         return verdict
     question = questions[key]
     if answer["outcome"] == "stopped":
@@ -90,11 +94,12 @@ def _questions(document: Document, answer: Document) -> dict[Key, Question]:
     found: dict[Key, Question] = {}
     teams = _teams(document)
     if not teams or 1 in document["job"]["teams"]:
-        found |= {(1, frozenset(), level): each for level, each in _levels(document).items()}
+        found |= {(1, frozenset(), (), level): each for level, each in _levels(document).items()}
     for own in teams:
-        for split in _splits(answer, own.team):
-            levels = _levels(own.document(split))
-            found |= {(own.team, own.name(split), level): each for level, each in levels.items() if level < 2}
+        names = tuple(name for name, parts in zip(own.question.names, own.sequence, strict=False) if parts)
+        for split in _splits(answer, own):
+            levels = _levels(own.document(split)).items()
+            found |= {(own.team, own.name(split), names, level): each for level, each in levels if level < 2}
     return found
 
 
@@ -114,11 +119,17 @@ def _levels(document: Document) -> dict[int, Question]:
 
 
 def _teams(document: Document) -> list[Teams]:
-    return [Teams(document, team) for team in dict.fromkeys(document["job"].get("teams", ())) if team > 1]
+    """Teams of each size, with whole tensors between layers and, where that can be, with parts of the tokens."""
+    found = []
+    for team in dict.fromkeys(document["job"].get("teams", ())):
+        asked = document["job"].get("sequence_parallel", True)
+        whole, parts = Teams(document, team), Teams(document, team, tokens=asked)
+        found += [each for each in (whole, parts) if team > 1 and (any(each.sequence) or each is whole)]
+    return found
 
 
-def _splits(answer: Document, team: int) -> list[Split]:
-    rows = answer["splits"].get(team, ())
+def _splits(answer: Document, teams: Teams) -> list[Split]:
+    rows = [row["shards"] for row in answer["splits"].get(teams.team, ()) if row["sequence"] == list(teams.sequence)]
     return [{graph: frozenset(map(tuple, shards)) for graph, shards in split.items()} for split in rows]
 
 
@@ -131,10 +142,11 @@ def _refusal(document: Document, answer: Document) -> str | None:
     found = next((reason for reason in reasons if reason is not None), None)
     if found is not None:
         return found
-    for own in teams:
-        if not _splits(answer, own.team) and not list(unsearched(own, ())):
+    for size in {own.team for own in teams}:
+        if not any(_splits(answer, own) or list(unsearched(own, ())) for own in teams if own.team == size):
             return "nothing can be split"
-        for split in _splits(answer, own.team):
+    for own in teams:
+        for split in _splits(answer, own):
             levels = _levels(own.document(split)).items()
             found = next((why for level, each in levels if level < 2 and (why := contradiction(each))), None)
             if found is not None:

@@ -48,6 +48,12 @@ def add_questions(parser: ArgumentParser) -> None:
         help="devices that may share every layer of a stage (tensor parallelism), like 1,2,4,8 (default: 1)",
     )
     parser.add_argument(
+        "--sequence-parallel",
+        action=BooleanOptionalAction,
+        default=True,
+        help="let teams also split along tokens what passes between layers (the default)",
+    )
+    parser.add_argument(
         "--overlap-reduction",
         action=BooleanOptionalAction,
         default=True,
@@ -198,6 +204,7 @@ def read_job(options: Namespace, model: "Model") -> "Job":
         recompute=Recompute(options.recompute),
         zero=numbers(options.zero, "--zero"),
         teams=numbers(options.teams, "--teams"),
+        sequence_parallel=options.sequence_parallel,
         overlap_reduction=options.overlap_reduction,
         intra_layer=options.intra_layer,
         order=Order(options.order),

@@ -96,6 +96,8 @@ class Job:
     teams : tuple of int
         Numbers of devices that share every layer of a stage (tensor parallelism) to consider; empty is 1. All stages of
         a plan have one. Replicas, depths and micro-batches count teams as devices; memory is that of one device.
+    sequence_parallel : bool
+        Let teams also split along tokens what passes between layers, where operators are known to allow it.
     overlap_reduction : bool
         Sum a stage's gradients in buckets while its last backward still runs, instead of all behind it.
     order : Order
@@ -128,6 +130,7 @@ class Job:
     recompute: Recompute = Recompute.CHOOSE
     zero: tuple[int, ...] = ()
     teams: tuple[int, ...] = ()
+    sequence_parallel: bool = True
     overlap_reduction: bool = True
     order: Order = Order.SEARCH
     together: tuple[tuple[str, ...], ...] = ()
@@ -144,7 +147,7 @@ class Job:
         self._set("batch", whole(self.batch, "the batch (samples of one step)", 1, MOST_SAMPLES))
         if self.memory is not None:
             self._set("memory", whole(self.memory, "memory (bytes that a device may use)"))
-        for name in ("extrapolate", "equal_replicas", "overlap_reduction", "intra_layer"):
+        for name in ("extrapolate", "equal_replicas", "sequence_parallel", "overlap_reduction", "intra_layer"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} is either True or False, not {shown(getattr(self, name))}")
         for name, what in (
@@ -169,6 +172,11 @@ class Job:
             )
         if self.level >= SHARDED:
             self._check_sharded()
+        if self.intra_layer and max(self.teams, default=1) > 1:
+            raise InputError(
+                f"teams of {max(self.teams)} split layers between their devices, and intra_layer between stages; drop "
+                "one"
+            )
         for count in self.micro_batches:
             if self.batch % count:
                 raise InputError(f"{count} micro-batches do not divide the batch of {self.batch} samples")

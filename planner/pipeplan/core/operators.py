@@ -161,11 +161,14 @@ class Split:
         For each graph of operators, by name, the weights that are split.
     number : int
         Its place among the splits over teams of this size.
+    sequence : tuple of bool
+        For each layer whether its output is split along tokens; none is if there is no entry.
     """
 
     team: int
     shards: tuple[tuple[str, Shards], ...]
     number: int = 0
+    sequence: tuple[bool, ...] = ()
 
     def of(self, graph: str) -> dict[str, int]:
         """The weights of a layer with these operators that are split, and the axis of each."""

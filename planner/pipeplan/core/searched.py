@@ -48,9 +48,10 @@ RECOMPUTED = {
 
 TENSOR = "tensor, sequence and context parallelism"
 TEAMS = (
-    "tensors split along tokens or samples (sequence and context parallelism), teams that differ from stage to stage, "
-    "equal layers split in unlike ways, teams across nodes or at levels 2 and 3 of ZeRO"
+    "teams that split attention along tokens (context parallelism) or anything along samples, teams that differ from "
+    "stage to stage, equal layers split in unlike ways, teams across nodes or at levels 2 and 3 of ZeRO"
 )
+WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
 BEYOND_NEIGHBOURS = "tensor, sequence and context parallelism beyond two neighbours that divide a layer"
 DIVIDED_REPLICAS = (
     "divided layers on replicated stages, recomputed, or between kinds of device whose profiles differ in bytes"
@@ -187,18 +188,19 @@ class Searched:
             rest.append(UNLIKE_LEVELS)
         return replace(self, zero=levels, sharded=sharded, not_searched=tuple(rest))
 
-    def with_teams(self, ways: Mapping[int, int]) -> "Searched":
+    def with_teams(self, ways: Mapping[int, int], tokens: bool) -> "Searched":
         """Return the description with teams: for each number of devices the ways to split layers that are searched.
 
-        A team of one device has none.
+        A team of one device has none. ``tokens``: whether some split what passes between layers along tokens.
         """
         if not ways or set(ways) == {1}:
             return self
         counts = [str(count) for team, count in ways.items() if team > 1]
         split = f"{' and '.join(counts)} {'way' if counts == ['1'] else 'ways'}"
         teams = f"teams of {' and '.join(map(str, ways))} devices, layers split in {split} and alike in all stages"
+        teams += ", tensors between layers whole or split along tokens" * tokens
         rest = tuple(sentence for sentence in self.not_searched if sentence != TENSOR)
-        return replace(self, teams=teams, not_searched=(TEAMS, *rest))
+        return replace(self, teams=teams, not_searched=(TEAMS, *(() if tokens else (WHOLE_SEQUENCES,)), *rest))
 
     def without(self, sentence: str) -> "Searched":
         """Return the same description with one more sentence in ``not_searched``."""

@@ -35,9 +35,9 @@ def zero_suffix(level: int) -> str:
     return f", ZeRO-{level}" if level else ""
 
 
-def team_suffix(team: int) -> str:
-    """Return ``', teams of 8'``; an empty text for single devices."""
-    return f", teams of {team}" if team > 1 else ""
+def team_suffix(team: int, tokens: bool = False) -> str:
+    """Return ``', teams of 8'``, with ``tokens`` ``', sequence-parallel teams of 8'``; empty for single devices."""
+    return f", {'sequence-parallel ' if tokens else ''}teams of {team}" if team > 1 else ""
 
 
 def wrapped(text: str) -> list[str]:

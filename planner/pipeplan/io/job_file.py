@@ -50,6 +50,7 @@ class JobFile(Strict):
     zero: Items[Whole] = ()
     zero1: bool | None = None
     teams: Items[Count] = ()
+    sequence_parallel: bool = True
     overlap_reduction: bool = True
     order: Literal["search", "given"] = "search"
     together: Items[Items[str]] = ()
@@ -100,6 +101,7 @@ def job_data(job: Job) -> dict[str, Any]:
         recompute=None if job.recompute is Recompute.CHOOSE else job.recompute.value,
         zero=Line(job.zero),
         teams=Line(job.teams),
+        sequence_parallel=None if job.sequence_parallel else False,
         overlap_reduction=None if job.overlap_reduction else False,
         order=None if job.order is Order.SEARCH else job.order.value,
         together=[Line(names) for names in job.together],

@@ -54,7 +54,8 @@ def shared_out(plan: Plan, model: Model, split: Split | None) -> Plan:
         if layer.operators
         for name, axis in split.of(layer.operators).items()
     )
-    return replace(plan, fingerprint=model.fingerprint, team=split.team, shards=shards)
+    sequence = tuple(layer.name for layer, parts in zip(model.layers, split.sequence, strict=False) if parts)
+    return replace(plan, fingerprint=model.fingerprint, team=split.team, shards=shards, sequence=sequence)
 
 
 def _stage(evaluated: EvaluatedPlan, priced: Stage, s: int, a: int, b: int, job: Job) -> PlanStage:

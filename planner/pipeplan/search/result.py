@@ -93,9 +93,10 @@ def in_words(result: Result) -> str:
     plan = result.plan
     meaning = MEANING[result.job.objective]
     many = counted(plan.micro_batches, "micro-batch")
+    teams = team_suffix(plan.team, bool(plan.sequence))
     lines = [
         f"{plan.model} on {plan.cluster}: {counted(len(plan.stages), 'stage')}, {many} of {plan.micro_batch}, "
-        f"schedule {plan.schedule.family}{_splits(plan)}{zero_suffix(plan.zero)}{team_suffix(plan.team)}",
+        f"schedule {plan.schedule.family}{_splits(plan)}{zero_suffix(plan.zero)}{teams}",
         f"{meaning} {format_time(result.value)}{_step(result)}, proven bound {format_time(result.bound)}, "
         f"gap {result.gap:.2%} "
         f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",

@@ -51,7 +51,9 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
     )
     orders = space.any_order or any(family.two_lanes for family in space.families)
     ways = Counter(split.team for split in spaces.teams)
-    return found.at_levels(spaces.levels, bool(spaces.model.ties), orders).with_teams({t: ways[t] for t in job.teams})
+    tokens = any(split.sequence for split in spaces.teams)
+    at_levels = found.at_levels(spaces.levels, bool(spaces.model.ties), orders)
+    return at_levels.with_teams({team: ways[team] for team in job.teams}, tokens)
 
 
 def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:

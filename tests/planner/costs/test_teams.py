@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from helpers.instances import equal_devices
-from helpers.operators import COST, pair, perceptrons
+from helpers.operators import COST, block, pair, perceptrons
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
@@ -62,6 +63,31 @@ def test_a_pair_is_split_by_columns_then_rows() -> None:
     assert cost.update == COST.update // 2
 
 
+def test_tensors_between_layers_are_split_along_tokens(tmp_path: Path) -> None:
+    """A gather and a reduce-scatter take the place of an all-reduce, and weight gradients gather once more."""
+    model, cluster, rounds = perceptrons(graph=block()), equal_devices(4, link=Link(10**9, 1)), 1 + 40
+    whole, parts = team_questions(model, cluster, Job(4), 2)
+    assert (whole.split.sequence, parts.split.sequence) == ((), (True, True, True, False))
+    before, after = whole.model.profiles[0].costs, parts.model.profiles[0].costs
+    first, inside, last = after[0], after[1], after[3]
+    assert inside.forward == before[1].forward == COST.forward // 2 + 2 * rounds
+    assert inside.weight_gradient == before[1].weight_gradient + rounds
+    assert inside.input_gradient == before[1].input_gradient
+    assert inside.output == COST.output // 2 and last.output == COST.output
+    assert first.forward + rounds == inside.forward == last.forward - rounds  # one is given all, one makes all
+    kept = 80 + 320 + 320 + 80
+    assert before[1].saved == -(-720 * 80 // kept) * 2 + 2 * (720 * 160 // kept)
+    assert inside.saved == 2 * (720 * 40 // kept) + 2 * (720 * 160 // kept)
+    assert inside.update - before[1].update == 2 * 1 + 8  # an all-reduce of the norm's weight
+    assert len(list(team_questions(model, cluster, Job(4, sequence_parallel=False), 2))) == 1
+    nodes = (Node(("unit", "unit"), Link(10**9, 1)),) * 2
+    slow = Cluster("slow", cluster.kinds, nodes, Link(10**6, 1), Overlap.COPY)
+    found = solve(model, slow, 4, teams=(2,), depths=(2,), workers=1)
+    assert found.plan.sequence == ("l0", "l1", "l2") and "sequence-parallel teams of 2" in str(found)
+    found.plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == found.plan
+
+
 def test_slow_links_leave_layers_whole() -> None:
     """Splits that take longer stay worth searching, as they need less memory."""
     fast, slow = (equal_devices(4, link=Link(rate, 1)) for rate in (10**9, 10**3))
@@ -72,7 +98,7 @@ def test_slow_links_leave_layers_whole() -> None:
     assert solve(perceptrons(1), tight, 1, teams=(1, 2), optimizer="adam", zero=(0,)).plan.team == 2
 
 
-def test_the_answer_is_the_best_of_all_teams(tmp_path: object) -> None:
+def test_the_answer_is_the_best_of_all_teams(tmp_path: Path) -> None:
     """One search over teams of 1, 2 and 4 finds the least of three searches; what it is proved for is said."""
     model, cluster = perceptrons(), equal_devices(4, link=Link(10**8, 10))
     alone = [solve(model, cluster, 4, teams=(team,), optimizer="adam", workers=1) for team in (1, 2, 4)]
@@ -80,11 +106,12 @@ def test_the_answer_is_the_best_of_all_teams(tmp_path: object) -> None:
     assert found.value == found.bound == min(each.value for each in alone)
     assert f"teams of {found.plan.team}" in str(found) or found.plan.team == 1
     assert "teams of 1 and 2 and 4 devices" in found.searched.in_words()
-    assert any("samples (sequence" in each for each in found.searched.not_searched)
+    assert any("along samples" in each for each in found.searched.not_searched)
+    assert any("sequence parallelism" in each for each in found.searched.not_searched)
     assert [each.plan.team for each in alone] == [1, 2, 4]
     assert alone[1].plan.shards == tuple((f"l{i}.{name}", axis) for i in range(4) for name, axis in MEGATRON.items())
     assert alone[1].plan.fingerprint == model.fingerprint
-    path = tmp_path / "plan.json"  # type: ignore[operator]
+    path = tmp_path / "plan.json"
     alone[1].plan.save(path)
     assert Plan.load(path) == alone[1].plan
 
@@ -131,6 +158,7 @@ def test_devices_of_a_node_make_up_teams() -> None:
         ({"teams": (2,), "zero": (2,)}, "levels 0 and 1"),
         ({"teams": (2,), "pin": (("l0", "d1"),)}, "pin it to a kind"),
         ({"teams": (2,), "objective": "bottleneck"}, "time of steps"),
+        ({"teams": (2,), "intra_layer": True}, "drop one"),
         ({"teams": (0,)}, "at least one"),
     ],
 )

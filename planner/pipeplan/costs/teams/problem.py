@@ -12,7 +12,7 @@ roofline of each, and a split operator takes less by its own roofline. What a ki
 layer (`DeviceKind.overhead`) stays.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -22,9 +22,13 @@ from numpy.typing import NDArray
 
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
-from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Shards, Weight
+from pipeplan.core.operators import INPUT, TOKEN, Operator, OperatorGraph, Shards, Weight
 from pipeplan.costs.collectives import all_reduce, alone
 from pipeplan.costs.teams.signatures import (
+    WHOLE,
+    WHOLE_ENDS,
+    Ends,
+    Layout,
     gradient_layout,
     held_layout,
     layouts,
@@ -35,6 +39,7 @@ from pipeplan.costs.teams.signatures import (
     shards_of,
     signatures,
     summed_weights,
+    token_axis,
 )
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
@@ -51,9 +56,6 @@ COORDINATES = ("forward", "backward", "input_gradient", "weight_gradient", "upda
 that stay, bytes per micro-batch."""
 PASSES = COORDINATES[:4]
 PICOSECONDS = 10**12
-
-Layouts = Sequence[tuple[int, int]]
-"""Pairs of the layout of a tensor and that of its gradient."""
 
 
 def combined(*rows: tuple[str, ...]) -> NDArray[np.int64]:
@@ -88,6 +90,8 @@ class TeamProblem:
     team : int
     link : Link
         Between the members.
+    ends : Ends
+        Whether what the layer reads and makes is split along tokens; only then are operators.
     """
 
     graph: OperatorGraph
@@ -98,19 +102,21 @@ class TeamProblem:
     micro_batch: int
     team: int
     link: Link
+    ends: Ends = WHOLE_ENDS
     _found: dict[Shards, dict[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _times: dict[tuple[str, int, int], int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def loops(self) -> tuple[tuple[str, ...], ...]:
         """The signatures of each operator."""
-        return tuple(signatures(each, self.team) for each in self.graph.operators)
+        return tuple(signatures(each, self.team, any(self.ends)) for each in self.graph.operators)
 
     @cached_property
-    def tensors(self) -> tuple[tuple[str, tuple[tuple[int, int], ...]], ...]:
-        """Each tensor that operators read or make, and the layouts of it and its gradient."""
+    def tensors(self) -> tuple[tuple[str, tuple[Layout, ...]], ...]:
+        """Each tensor that operators read or make, and its layouts."""
         names = [INPUT] if any(INPUT in each.reads for each in self.graph.operators) else []
         names += [each.name for each in self.graph.operators]
-        return tuple((name, layouts(self.graph, self.team, name)) for name in names)
+        return tuple((name, layouts(self.graph, self.team, name, self.ends)) for name in names)
 
     def sharding(self, fixed: Mapping[str, int | None]) -> Sharding:
         """The problem without the signatures that split weights along other axes than ``fixed`` has, None for whole."""
@@ -132,7 +138,7 @@ class TeamProblem:
         return LayerCost(
             **{name: of[name] + self._constant(name) for name in PASSES},
             saved=of["saved"],
-            output=self.cost.output,
+            output=-(-self.cost.output // self.team) if self.ends.output else self.cost.output,
             workspace=self.cost.workspace,
             update=of["update"] + of["summed"],
         )
@@ -242,14 +248,25 @@ class TeamProblem:
         """The weights that make up the layer's parameters."""
         return self.graph.counted(self.parameters)
 
-    def _tensor(self, name: str, rows: tuple[tuple[int, int], ...]) -> NDArray[np.int64]:
-        """A tensor costs what is kept of it until the backward."""
+    def _tensor(self, name: str, rows: tuple[Layout, ...]) -> NDArray[np.int64]:
+        """A tensor costs what is kept of it until the backward, and gathering all of its tokens.
+
+        The layer's input costs the redistribution of its gradient, too.
+        """
         kept = {each.name: each.output for each in self.graph.operators if each.kept}
         total, own = sum(kept.values()), kept.get(name, 0)
-        saved = [_share(self.cost.saved, own // self.team if held >= 0 else own, total) for held, _ in rows]
-        if not total and name == self.graph.operators[-1].name:
-            saved = [self.cost.saved for _ in rows]
-        return np.array([[0] * (len(COORDINATES) - 1) + [each] for each in saved], np.int64)
+        costs = np.zeros((len(rows), len(COORDINATES)), np.int64)
+        for cost, row in zip(costs, rows, strict=True):
+            cost[-1] = _share(self.cost.saved, own // self.team if row.held >= 0 else own, total)
+            if not total and name == self.graph.operators[-1].name:
+                cost[-1] = self.cost.saved
+            if row.gathered:
+                cost[0] = self._moved(name, row.held, WHOLE)
+            if row.gathered > 1:
+                cost[[1, 3]] = cost[0]
+            if name == INPUT:
+                cost[1:3] += self._moved(name, row.gradient, row.held)
+        return costs
 
     @cached_property
     def _edges(self) -> tuple[Edge, ...]:
@@ -258,44 +275,68 @@ class TeamProblem:
         index = {name: len(self.graph.operators) + i for i, (name, _) in enumerate(self.tensors)}
         rows = dict(self.tensors)
         for v, (each, loops) in enumerate(zip(self.graph.operators, self.loops, strict=True)):
-            made = [(made_layout(each, loop), gradient_layout(each, loop)) for loop in loops]
-            size, output = each.output * self.micro_batch, v == len(self.loops) - 1
-            table = self._table(made, rows[each.name], size)
-            for k, loop in enumerate(loops):
-                for t, (held, _) in enumerate(rows[each.name]):
-                    if held != held_layout(each, loop) and not output:
-                        table[k, t] = UNLIMITED
+            table = np.array([[self._made(each, loop, row) for row in rows[each.name]] for loop in loops])
             found.append(Edge(v, index[each.name], table))
             for source in each.reads:
-                read = [(read_layout(each, loop, source), returned_layout(each, loop, source)) for loop in loops]
-                size = self._sizes[source] * self.micro_batch
-                found.append(Edge(index[source], v, self._table(rows[source], read, size)))
+                table = np.array([[self._read(each, loop, source, row) for loop in loops] for row in rows[source]])
+                found.append(Edge(index[source], v, table))
         return tuple(found)
 
-    def _table(self, sources: Layouts, targets: Layouts, size: int) -> NDArray[np.int64]:
-        """Redistributions of a tensor forward, and of its gradient backward."""
-        table = np.zeros((len(sources), len(targets), len(COORDINATES)), np.int64)
-        for s, (held, wanted) in enumerate(sources):
-            for t, (needed, returned) in enumerate(targets):
-                forward = redistribution(held, needed, size, self.team, self.link)
-                backward = redistribution(returned, wanted, size, self.team, self.link)
-                if forward is None or backward is None:
-                    table[s, t] = UNLIMITED
-                else:
-                    table[s, t, :3] = forward, backward, backward
-        return table
+    def _made(self, operator: Operator, loop: str, row: Layout) -> list[int]:
+        """What it takes to hold what an operator makes in a layout, and to give it the gradient in its own."""
+        is_output = operator is self.graph.operators[-1]
+        if not is_output and row.held != held_layout(operator, loop, any(self.ends)):
+            return [UNLIMITED] * len(COORDINATES)
+        made, needed = made_layout(operator, loop), gradient_layout(operator, loop)
+        return self._redistributed(operator.name, (made, row.held), (row.gradient, needed))
+
+    def _read(self, operator: Operator, loop: str, source: str, row: Layout) -> list[int]:
+        """What it takes an operator to read a tensor, and to return a gradient in the layout of its sum.
+
+        All tokens of a tensor are gathered once for all readers (see `_tensor`), and again for weight gradients.
+        Operators that read a single tensor have parts of the tokens only where this has.
+        """
+        needed, returned = read_layout(operator, loop, source), returned_layout(operator, loop, source)
+        held, axis = row.held, self._token_axes[source]
+        if needed == WHOLE and held == axis != WHOLE:
+            if row.gathered < (2 if operator.weights else 1):
+                return [UNLIMITED] * len(COORDINATES)
+            held = WHOLE
+        if loop == TOKEN and held == WHOLE != needed and len(operator.reads) == 1:
+            return [UNLIMITED] * len(COORDINATES)
+        return self._redistributed(source, (held, needed), (returned, row.gradient))
+
+    @cached_property
+    def _token_axes(self) -> dict[str, int]:
+        """The axis of the tokens of each tensor; `WHOLE` where tokens are not split."""
+        split = any(self.ends)
+        return {name: token_axis(self.graph, name) if split else WHOLE for name, _ in self.tensors}
+
+    def _redistributed(self, name: str, there: tuple[int, int], back: tuple[int, int]) -> list[int]:
+        """The costs of redistributing a tensor in the forward and its gradient in the backward."""
+        forward, backward = self._moved(name, *there), self._moved(name, *back)
+        if UNLIMITED in (forward, backward):
+            return [UNLIMITED] * len(COORDINATES)
+        return [forward, backward, backward] + [0] * (len(COORDINATES) - 3)
+
+    def _moved(self, name: str, source: int, target: int) -> int:
+        """Nanoseconds from one layout of a tensor to another; `UNLIMITED` if there is no way."""
+        key = name, source, target
+        if key not in self._times:
+            found = redistribution(source, target, self._sizes[name] * self.micro_batch, self.team, self.link)
+            self._times[key] = UNLIMITED if found is None else found
+        return self._times[key]
 
 
 def _in_order(problem: Sharding) -> NDArray[np.int64]:
     """Return one row of weights by which choices compare as by the rows of `FASTEST` in order, as far as 61 bits go."""
-    most = [int(each) for each in problem.project(FASTEST).largest]
-    row, largest = FASTEST[0], most[0]
-    for number, (other, bound) in enumerate(zip(FASTEST[1:], most[1:], strict=True)):
-        factor = bound + 1 if number else min(bound + 1, WORTH)
-        if largest * factor + bound >= LARGEST:
+    row, *others = FASTEST.astype(object)
+    for number, (other, bound) in enumerate(zip(others, problem.project(FASTEST).largest[1:], strict=True)):
+        both = (bound + 1 if number else min(bound + 1, WORTH)) * row + other
+        if sum(both * problem.largest) >= LARGEST:
             break
-        row, largest = factor * row + other, factor * largest + bound
-    return np.array([row])
+        row = both
+    return np.array([row], np.int64)
 
 
 def _share(whole: int, part: int, total: int) -> int:

@@ -45,7 +45,7 @@ def team_questions(model: Model, cluster: Cluster, job: Job, team: int) -> Itera
         zero=tuple(level for level in job.zero if level < SHARDED),
     )
     found = False
-    for split in teams.splits():
+    for split in teams.splits(job.sequence_parallel):
         found = True
         yield TeamQuestion(split, team_model(teams, split), team_cluster(cluster, team), own)
     if not found:
@@ -63,10 +63,6 @@ def _require_teams(model: Model, cluster: Cluster, job: Job, team: int) -> None:
         raise InputError(f"teams of {team} run at levels 0 and 1 of ZeRO (zero), and the job names others only")
     if not job.objective.simulated:
         raise InputError(f"teams of {team} are planned for the time of steps; ask for the objective 'step' or 'period'")
-    if job.intra_layer:
-        raise InputError(
-            f"teams of {team} split layers between their devices, and intra_layer between stages; drop one"
-        )
     named = [where for _, where in job.pin if where not in cluster.kinds]
     if named:
         raise InputError(f"teams of {team}: a layer is pinned to {named[0]!r}, one device; pin it to a kind")
@@ -119,12 +115,12 @@ def team_model(teams: Teams, split: Split) -> Model:
 
 
 def _costs(teams: Teams, split: Split, kind: DeviceKind, size: int) -> tuple[LayerCost, ...]:
-    pairs = zip(teams.model.layers, teams.costs(kind, size), strict=True)
+    pairs = enumerate(zip(teams.model.layers, teams.costs(kind, size), strict=True))
     return tuple(
-        teams.problem(layer, cost, kind, size).member(tuple(split.of(layer.operators).items()))
+        teams.problem(i, kind, size, split.sequence).member(tuple(split.of(layer.operators).items()))
         if layer.operators
         else cost
-        for layer, cost in pairs
+        for i, (layer, cost) in pairs
     )
 
 

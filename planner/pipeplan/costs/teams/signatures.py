@@ -11,7 +11,13 @@ operator (`pipeplan.core.operators`) a signature fixes the layout of all its ten
     split along the tokens        axis 0   whole    axis 0   axis 0          axis 0
 
 A weight without the loop is whole, and the members sum its gradient once per step.
+
+Where tensors between layers are split along tokens, so is most of what is not split otherwise: operators with the loop
+`TOKEN` work on parts, parts of a sum are added up to such a part, and what needs all tokens gathers them once for all
+that read the tensor. They are not kept: a weight gradient gathers them again.
 """
+
+from typing import NamedTuple
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
@@ -23,10 +29,37 @@ UNSPLIT = ""
 """The signature of an operator that every member runs as a whole."""
 
 
-def signatures(operator: Operator, team: int, *, tokens: bool = False) -> tuple[str, ...]:
-    """Return the loops along which a team can split an operator, after `UNSPLIT`; ``tokens``: with that over tokens."""
-    loops = (loop for loop, parts in operator.loops.items() if parts % team == 0)
-    return UNSPLIT, *(loop for loop in loops if tokens or loop != TOKEN)
+class Ends(NamedTuple):
+    """Whether a layer's input and its output are split along tokens."""
+
+    input: bool = False
+    output: bool = False
+
+
+WHOLE_ENDS = Ends()
+
+
+def ends_of(sequence: tuple[bool, ...], layer: int) -> Ends:
+    """Return the ends of a layer; ``sequence`` says which layers' outputs are split, none if it is empty."""
+    return Ends(layer > 0 and sequence[layer - 1], sequence[layer]) if sequence else WHOLE_ENDS
+
+
+class Layout(NamedTuple):
+    """Layout of a tensor, and that in which its gradient is summed up.
+
+    ``gathered``: how often all of a tensor that is split along tokens is gathered in a micro-batch: not, in the forward
+    only, or in the backward again.
+    """
+
+    held: int
+    gradient: int
+    gathered: int = 0
+
+
+def signatures(operator: Operator, team: int, tokens: bool = False) -> tuple[str, ...]:
+    """Return the loops along which a team can split an operator, after `UNSPLIT`; `TOKEN` only if ``tokens``."""
+    loops = (loop for loop, parts in operator.loops.items() if parts % team == 0 and (tokens or loop != TOKEN))
+    return UNSPLIT, *loops
 
 
 def read_layout(operator: Operator, loop: str, source: str) -> int:
@@ -85,24 +118,57 @@ def redistribution(source: int, target: int, size: int, team: int, link: Link) -
     return (team - 1) * (link.latency + part)
 
 
-def held_layout(operator: Operator, loop: str) -> int:
-    """Return the layout in which what an operator makes is held: as it is made, parts of a sum added up at once."""
+def held_layout(operator: Operator, loop: str, tokens: bool = False) -> int:
+    """Return the layout in which what an operator makes is held: as it is made, parts of a sum added up at once.
+
+    With ``tokens`` they are added up to a part of the tokens.
+    """
     made = made_layout(operator, loop)
-    return WHOLE if made == PARTIAL else made
+    if made != PARTIAL:
+        return made
+    return _layout(operator.makes, TOKEN) if tokens else WHOLE
 
 
-def layouts(graph: OperatorGraph, team: int, name: str) -> tuple[tuple[int, int], ...]:
+def token_axis(graph: OperatorGraph, name: str) -> int:
+    """Return the axis of a tensor's tokens; `WHOLE` if it has none, or is not read as one that has.
+
+    ``name`` is that of the operator that makes it, or of the layer's input.
+    """
+    rows = {each.reads[name] for each in graph.operators if name in each.reads}
+    rows |= {each.makes for each in graph.operators if each.name == name}
+    axes = {_layout(row, TOKEN) for row in rows}
+    return axes.pop() if len(axes) == 1 else WHOLE
+
+
+def has_token_parts(graph: OperatorGraph, team: int) -> bool:
+    """Return whether there are operators with the loop `TOKEN`, and a team divides the parts of all of them."""
+    parts = [each.loops[TOKEN] for each in graph.operators if TOKEN in each.loops]
+    return bool(parts) and not any(each % team for each in parts)
+
+
+def layouts(graph: OperatorGraph, team: int, name: str, ends: Ends = WHOLE_ENDS) -> tuple[Layout, ...]:
     """Return the layouts in which a tensor may be held, each with those in which its gradient may be summed up.
 
     ``name`` is that of the operator that makes it, or of the layer's input. The input and the output of a layer are
-    whole, and so are their gradients.
+    whole or split along tokens; the gradient of an output has the same layout.
     """
+    tokens = any(ends)
     readers = [each for each in graph.operators if name in each.reads]
     maker = next((each for each in graph.operators if each.name == name), None)
-    if maker is None or not readers:
-        return ((WHOLE, WHOLE),)
-    loops = signatures(maker, team)
-    returned = {WHOLE, *(gradient_layout(maker, loop) for loop in loops)}
-    returned |= {returned_layout(each, loop, name) for each in readers for loop in signatures(each, team)}
-    held = {held_layout(maker, loop) for loop in loops}
-    return tuple((own, gradient) for own in sorted(held) for gradient in sorted(returned))
+    axis = token_axis(graph, name)
+    if not readers:
+        own = axis if ends.output else WHOLE
+        return (Layout(own, own),)
+    held = {axis if ends.input else WHOLE}
+    gradients = {WHOLE}
+    if maker is not None:
+        loops = signatures(maker, team, tokens)
+        held = {held_layout(maker, loop, tokens) for loop in loops}
+        gradients |= {gradient_layout(maker, loop) for loop in loops}
+    gradients |= {returned_layout(each, loop, name) for each in readers for loop in signatures(each, team, tokens)}
+    return tuple(
+        Layout(own, gradient, times)
+        for own in sorted(held)
+        for gradient in sorted(gradients)
+        for times in (range(3) if tokens and axis >= 0 and own == axis else (0,))
+    )

@@ -1,22 +1,25 @@
-"""Splits: the weights that teams of a size split, for every layer of a model; those that are worth searching.
+"""Splits: what teams of a size split in every layer of a model, and between layers; those that are worth searching.
 
 Equal layers are split alike, in all stages. For each graph of operators, kind of device and micro-batch size, the
 choices of signatures that no other one dominates are compared (`TeamProblem.figures`). The shards of one of them are
 worth searching unless others are at least as good for all kinds and sizes. Layers that share weights split them alike.
+
+Tensors between layers are whole on every member, or all those that can be are split along tokens: `sequence`.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import Layer, LayerCost, Model
-from pipeplan.core.operators import Shards, Split
+from pipeplan.core.operators import INPUT, Shards, Split
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.teams.problem import TeamProblem
+from pipeplan.costs.teams.signatures import WHOLE, Ends, ends_of, has_token_parts, token_axis
 from pipeplan_formulations.common.pareto import minimal
 
 
@@ -64,36 +67,53 @@ class Teams:
             )
         return self._costs[kind.name, size]
 
-    def problem(self, layer: Layer, cost: LayerCost, kind: DeviceKind, size: int) -> TeamProblem:
-        """The choice of signatures for a layer with these costs on one device; one object for equal layers."""
-        key = layer.operators, layer.parameters, cost, kind.name, size
+    def problem(self, number: int, kind: DeviceKind, size: int, sequence: tuple[bool, ...]) -> TeamProblem:
+        """The choice of signatures for a layer; one object for equal layers."""
+        layer, cost = self.model.layers[number], self.costs(kind, size)[number]
+        ends = ends_of(sequence, number)
+        key = layer.operators, layer.parameters, cost, kind.name, size, ends
         if key not in self._problems:
-            self._problems[key] = self._problem(layer, cost, kind, size)
+            self._problems[key] = self._problem(layer, cost, kind, size, ends)
         return self._problems[key]
 
-    def _problem(self, layer: Layer, cost: LayerCost, kind: DeviceKind, size: int) -> TeamProblem:
+    def _problem(self, layer: Layer, cost: LayerCost, kind: DeviceKind, size: int, ends: Ends) -> TeamProblem:
         peak = kind.peak.get(self.model.dtype)
         known = peak is not None and kind.bandwidth is not None
         rates = (kind.efficiency * (peak or 0), kind.efficiency * (kind.bandwidth or 0)) if known else None
         graph, link = self.model.operators[layer.operators], self.links[kind.name]
-        return TeamProblem(graph, cost, layer.parameters, kind, rates, size, self.team, link)
+        return TeamProblem(graph, cost, layer.parameters, kind, rates, size, self.team, link, ends)
 
-    def splits(self) -> Iterator[Split]:
-        """Yield the splits that are worth searching."""
+    def splits(self, tokens: bool = True) -> Iterator[Split]:
+        """Yield the splits that are worth searching; ``tokens``: also those along tokens."""
         firsts = {layer.operators: i for i, layer in reversed(list(enumerate(self.model.layers))) if layer.operators}
-        choices = [[(name, shards) for shards in self._worthwhile(i)] for name, i in firsts.items()]
         number = 0
-        for row in product(*choices):
-            split = Split(self.team, row, number)
-            if any(shards for _, shards in split.shards) and self._agrees(split):
-                number += 1
-                yield split
+        for sequence in ((), self.sequence) if tokens and any(self.sequence) else ((),):
+            choices = [[(name, shards) for shards in self._worthwhile(i, sequence)] for name, i in firsts.items()]
+            for row in product(*choices):
+                split = Split(self.team, row, number, sequence)
+                if any(shards for _, shards in split.shards) and self._agrees(split):
+                    number += 1
+                    yield split
 
-    def _worthwhile(self, number: int) -> list[Shards]:
+    @cached_property
+    def sequence(self) -> tuple[bool, ...]:
+        """For each layer whether its output can be split along tokens: it is all that the next layers read."""
+        graphs = [self.model.operators.get(layer.operators) for layer in self.model.layers]
+        found = [
+            before is not None
+            and after is not None
+            and self.model.crossing(cut) == (cut,)
+            and token_axis(before, before.operators[-1].name) != WHOLE != token_axis(after, INPUT)
+            and has_token_parts(after, self.team)
+            and (has_token_parts(before, self.team) or not has_token_parts(before, 1))
+            for cut, (before, after) in enumerate(pairwise(graphs))
+        ]
+        return (*found, False)
+
+    def _worthwhile(self, number: int, sequence: tuple[bool, ...]) -> list[Shards]:
         """The shards of a layer's weights that no other shards dominate on every kind at every micro-batch size."""
-        layer = self.model.layers[number]
         problems = [
-            self.problem(layer, self.costs(kind, size)[number], kind, size)
+            self.problem(number, kind, size, sequence)
             for kind in self.cluster.kinds.values()
             if kind.name in self.links
             for size in self.sizes

@@ -67,7 +67,8 @@ class Candidate:
         many = counted(self.micro_batches, "micro-batch")
         level = zero_suffix(self.chain.zero) if max(self.replicas) > 1 else ""
         stages = f"{counted(self.depth, 'stage')}{self._widths}"
-        teams = team_suffix(1 if self.chain.split is None else self.chain.split.team)
+        split = self.chain.split
+        teams = "" if split is None else team_suffix(split.team, bool(split.sequence))
         return f"{stages}, {many} of {self.chain.micro_batch}{level}{teams}, {self._order}"
 
     @property

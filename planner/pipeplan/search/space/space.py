@@ -103,8 +103,10 @@ class Space:
     @property
     def suffix(self) -> str:
         """The level of ZeRO and the teams, behind the name of a part: ``', ZeRO-1, teams of 8 (way 2)'``."""
-        way = "" if self.split is None else f"{team_suffix(self.split.team)} (way {self.split.number + 1})"
-        return f"{zero_suffix(self.job.level)}{way}"
+        if self.split is None:
+            return zero_suffix(self.job.level)
+        teams = team_suffix(self.split.team, bool(self.split.sequence))
+        return f"{zero_suffix(self.job.level)}{teams} (way {self.split.number + 1})"
 
     @property
     def impossible(self) -> str | None:
