@@ -23,6 +23,7 @@ from typing import NamedTuple
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pipeplan_executor.sharding.partial_gradients import PartialGradients
 from pipeplan_executor.stages.messages import messages
 from pipeplan_executor.stages.stage_module import Pending
 
@@ -93,6 +94,8 @@ class Flat:
         First layer that reads each parameter, ascending; by default 0.
     cuts : sequence of int
         Layers at which a segment begins, ascending; none for one segment.
+    partial : PartialGradients, optional
+        Gradients among them that are summed over the tensor-parallel ranks first.
 
     Attributes
     ----------
@@ -114,10 +117,12 @@ class Flat:
         counted_elsewhere: bool = False,
         layers: Sequence[int] | None = None,
         cuts: Sequence[int] = (),
+        partial: PartialGradients | None = None,
     ) -> None:
         self._group = group
         self._copy_group = copy_group
         self._counted_elsewhere = counted_elsewhere
+        self._partial = partial
         self._shares = dist.get_world_size(group) if group is not None and zero1 else 1
         self._share = dist.get_rank(group) if self._shares > 1 else 0
         self.named = tuple(named)
@@ -189,6 +194,8 @@ class Flat:
                             part.zero_()
             elif dist.get_rank(summed_by) > 0:
                 self.clear()
+        if self._summed and self._partial is not None:
+            self._partial.keep_once(parameter for _, parameter in self.named)
         self._summed = False
         self._works, self._left = [], self.edges[-1]  # padding is not summed: that of copies differs
 
@@ -199,6 +206,9 @@ class Flat:
         """
         end, self._left = self._left, min(start, self._left)
         group = self._copy_group or self._group
+        if start < end and self._partial is not None:
+            edges = zip(self.named, self.edges, strict=False)
+            self._partial.sum(parameter for (_, parameter), edge in edges if start <= edge < end)
         if start >= end or group is None:
             return
         if self._copy_group is not None or self._values is None:
@@ -221,6 +231,11 @@ class Flat:
         self.leave(0)
         _finish(self._works)
         self._summed = True
+
+    def finish(self) -> None:
+        """Sum the gradients over the tensor-parallel ranks, if there is no reduction over replicas."""
+        if self._partial is not None and self._left:
+            self.reduce()
 
     def gather(self, segment: Segment) -> Pending:
         """Begin to give every replica the parameters of a segment, each share by its owner, after an update."""

@@ -153,7 +153,9 @@ class StageOptimizer:
         else:
             layers = [module] if self._module is None else [*self._module.layers]
             cuts = sorted({first for sizes in together for first in begins(sizes, len(layers))})
-            own = flattened(module, group, zero == 1, copied, sharded_names, first_layers(layers), cuts)
+            sharded_layers = None if self._module is None else self._module.sharded_layers
+            partial = None if sharded_layers is None else sharded_layers.partial
+            own = flattened(module, group, zero == 1, copied, sharded_names, first_layers(layers), cuts, partial)
             self.parts = own
             self._gathers = [(part, segment) for part in own for segment in part.segments]
             self._gathers.sort(key=lambda each: (not each[0].copied, each[1].layer))  # as the next forward needs them
@@ -190,11 +192,17 @@ class StageOptimizer:
         for part in self.parts:
             part.reduce()
 
+    def finish(self) -> None:
+        """Complete gradients of which each tensor-parallel rank has a part, if no R has done so."""
+        for part in self.parts:
+            part.finish()
+
     def update(self) -> None:
         """U: run the optimiser and its schedule, begin to gather the parameters, zero the gradients.
 
         Where a parameter is large, free memory of the heap is returned to the system first.
         """
+        self.finish()
         self.wait()  # a replica without micro-batches has not
         if self._returns:
             return_free_memory()

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeplan_executor.optim.flat import Flat, Named, Piece
+from pipeplan_executor.sharding.partial_gradients import PartialGradients
 from pipeplan_executor.stages.fully_sharded import local
 
 
@@ -34,6 +35,9 @@ class Reduced(Protocol):
 
     def reduce(self) -> None:
         """Sum the gradients over the replicas, if that is not done yet."""
+
+    def finish(self) -> None:
+        """Sum what each tensor-parallel rank has for its own tokens, if that is not done yet."""
 
     def clear(self) -> None:
         """Zero the gradients."""
@@ -90,6 +94,9 @@ class Sharded:
     def reduce(self) -> None:
         """Nothing to do: the backwards have summed the gradients."""
 
+    def finish(self) -> None:
+        """Nothing to do: tensor-parallel ranks have no part of what is sharded over replicas."""
+
     def clear(self) -> None:
         """Zero the gradients."""
         for sums in self.sums:
@@ -128,11 +135,13 @@ def flattened(
     sharded_names: ShardedNames = NONE_SHARDED,
     layers: Mapping[int, int] | None = None,
     cuts: Sequence[int] = (),
+    partial: PartialGradients | None = None,
 ) -> tuple[Flat, ...]:
     """Return the trainable parameters of a stage, one `Flat` per number format; copied ones first.
 
     Sharded parameters are separate from whole ones, in the same order on every tensor-parallel rank. ``layers`` are
-    those of `first_layers`; under ZeRO-1 replicas share out the layers from each of ``cuts`` to the next one.
+    those of `first_layers`; under ZeRO-1 replicas share out the layers from each of ``cuts`` to the next one. ``partial``
+    has gradients of whole parameters that are summed over the tensor-parallel ranks.
     """
     layers = layers or {}
     apart = {id(parameter) for named, _ in copied for _, parameter in named}
@@ -146,6 +155,7 @@ def flattened(
             not (sharded_names.first or is_sharded),
             [layers.get(id(parameter), 0) for _, parameter in own],
             () if copy_group is not None else cuts,
+            None if is_sharded else partial,
         )
         for named, copy_group in (*copied, (rest, None))
         for is_sharded, own in _by_kind(named, sharded_names.names)

@@ -129,6 +129,11 @@ class Updates:
         """R: reduce the gradients of a stage."""
         self.optimizers[stage].reduce()
 
+    def finish(self) -> None:
+        """Complete the gradients of all stages, also of those without R."""
+        for optimizer in self.optimizers.values():
+            optimizer.finish()
+
     def unscale_and_clip(self) -> bool:
         """Unscale and clip the sums as configured; return False if gradients overflowed and the update is skipped.
 

@@ -1,4 +1,4 @@
-"""`TensorParallel`: the number of processes that share a rank, and the axes along which parameters are sharded."""
+"""`TensorParallel`: the number of processes that share a rank, and what they share out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ class TensorParallel:
         ``{"block*.query_key_value.*": 0, "block*.attention_out.weight": 1}``. A parameter that none matches is whole
         on every tensor-parallel rank. By default the axes of the workload
         (`pipeplan.frontend.workload.Workload.shards`).
+    sequence : tuple of str
+        Layers whose outputs are split along tokens; only plans with teams have them.
 
     Raises
     ------
@@ -29,6 +31,7 @@ class TensorParallel:
 
     size: int
     shards: Mapping[str, int] | None = None
+    sequence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -52,8 +55,13 @@ def declared(plan: Plan, wanted: TensorParallel | int | None = None) -> TensorPa
     """
     asked = wanted if isinstance(wanted, TensorParallel) else TensorParallel(1 if wanted is None else wanted)
     if plan.team == 1:
+        if asked.sequence:
+            raise InputError(
+                "outputs are split along tokens where a plan with teams says so; leave out the sequence that tensor "
+                "parallelism is given with, or solve for teams"
+            )
         return asked
-    own = TensorParallel(plan.team, dict(plan.shards))
+    own = TensorParallel(plan.team, dict(plan.shards), plan.sequence)
     if not own.shards:
         raise PlanError(
             f"each rank of the plan is a team of {plan.team} devices, and they share out no parameter: all of them "
@@ -68,5 +76,10 @@ def declared(plan: Plan, wanted: TensorParallel | int | None = None) -> TensorPa
         raise InputError(
             f"the plan says which parameters its teams of {own.size} devices share out, and its times are for those; "
             "leave out the shards that tensor parallelism is given with"
+        )
+    if asked.sequence not in ((), own.sequence):
+        raise InputError(
+            f"the plan says which outputs its teams of {own.size} devices split along tokens, and its times are for "
+            "those; leave out the sequence that tensor parallelism is given with"
         )
     return own

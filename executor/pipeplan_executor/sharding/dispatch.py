@@ -8,23 +8,48 @@
     partial sums                    forward: summed at once; backward: summed when an operation other than addition
                                     needs them, so that three products of one tensor cost one sum
 
+In layers whose inputs or outputs are split along tokens (`pipeplan_executor.sharding.tokens`)::
+
+    products, attention             a tensor that is split along tokens is gathered first, once for those that follow
+    other operations                run on the tokens of each rank
+    partial sums                    reduced to tokens; in a backward to the shard of an operand of the same shape, and
+                                    whole for products
+
+Autograd saves what operations get, so shards: a gather is repeated in the backward where a weight gradient needs it.
+
 All of it happens below autograd, where an operation has the meaning that it has for whole tensors. So gradients are
 right under every placement.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor import DTensor, Partial, Shard
 
-from pipeplan_executor.sharding.operations import ATTENTION, Traits, attend, draws, traits, writes
+from pipeplan_executor.sharding.operations import (
+    ATTENTION,
+    DROPOUT,
+    TABLE_GRADIENT,
+    TABLE_LOOKUP,
+    VIEWS,
+    Traits,
+    attend,
+    draws,
+    drop,
+    independent_axes,
+    traits,
+    writes,
+)
 from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped, placed, tensors
 from pipeplan_executor.sharding.private import TorchDispatchMode
+from pipeplan_executor.sharding.sequence import Stream
+from pipeplan_executor.sharding.tokens import LastGathered, is_flat, is_split, reduced, reshaped
 
 
 class ShardDispatch(TorchDispatchMode):
@@ -34,24 +59,32 @@ class ShardDispatch(TorchDispatchMode):
     ----------
     mesh : DeviceMesh
         The tensor-parallel ranks.
+    streams : collection of Stream
+        Lengths of the tensors that are split along tokens; none if no layer splits them.
 
     Attributes
     ----------
     gathered : Counter
-        Number of times that each operation gathered sharded tensors.
+        Number of times that each operation gathered sharded tensors that it could not compute with.
+    stream : Stream or None
+        Lengths in the layer whose forward or backward runs, if its input or output is split along tokens.
     """
 
-    def __init__(self, mesh: DeviceMesh) -> None:
+    def __init__(self, mesh: DeviceMesh, streams: Collection[Stream] = ()) -> None:
         super().__init__()
         self.gathered: Counter[str] = Counter()
-        self._mesh = mesh
+        self.stream: Stream | None = None
+        self._mesh, self._streams = mesh, tuple(dict.fromkeys(streams))
         self._forward, self._active = False, False
+        self._last = LastGathered()
+        self._tables: set[int] = set()
 
     @contextmanager
-    def during(self, *, forward: bool) -> Iterator[None]:
+    def during(self, *, forward: bool, stream: Stream | None = None) -> Iterator[None]:
         """Context for a forward (also one that is recomputed within a backward) or a backward."""
-        before = self._forward, self._active
-        self._forward, self._active = forward, True
+        before = self._forward, self._active, self.stream
+        self._forward, self._active, self.stream = forward, True, stream
+        self._last.clear()
         try:
             if before[1]:
                 yield
@@ -59,7 +92,8 @@ class ShardDispatch(TorchDispatchMode):
                 with self:
                     yield
         finally:
-            self._forward, self._active = before
+            self._forward, self._active, self.stream = before
+            self._last.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -67,19 +101,29 @@ class ShardDispatch(TorchDispatchMode):
             return func(*args, **kwargs)
         with torch.no_grad():
             made = self._run(func, traits(func), args, kwargs)
-            return mapped(self._summed, made) if self._forward else made
+            return mapped(self._settled, made) if self._forward else made
 
     def _run(self, func: Any, operation: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         found = tensors(args, kwargs)
         # partial sums stay as they are only in operations that keep values, or add two of them
         sums = any(map(_is_partial, found))
         if sums and not (operation.keeps_values or (func in SUMS and all(map(_is_sum, args[:2])))):
-            args, kwargs = mapped(self._summed, args), mapped(self._summed, kwargs)
+            summed = partial(self._settled, beside=found) if not operation.multiplies else self._summed
+            args, kwargs = mapped(summed, args), mapped(summed, kwargs)
             found, sums = tensors(args, kwargs), False
+        if self._streams and not sums:
+            if func in VIEWS and (made := reshaped(args[0], args[1], self._streams)) is not None:
+                return made
+            if operation.multiplies or self._is_of_split_table(func, args):
+                gathered = partial(self._gathered, func, gathers_all=not operation.multiplies)
+                args, kwargs = mapped(gathered, args), mapped(gathered, kwargs)
+                found = tensors(args, kwargs)
         if not sums and all(map(is_whole, found)):
             return self._run_whole(func, operation, args, kwargs)
         # from here on some tensors are sharded: our attention, DTensor's rule, or gathering
         drawing = operation.seeded and draws(func, args, kwargs)
+        if func is DROPOUT and not sums:
+            return drop(self._mesh, *args, **kwargs)
         if func in ATTENTION and not drawing and (made := attend(func, args, kwargs)) is not None:
             return made
         if drawing or not operation.by_parts:
@@ -103,6 +147,40 @@ class ShardDispatch(TorchDispatchMode):
             known = placed(local(tensor, WHOLE), self._mesh, WHOLE)
             setattr(tensor, _SUM, known)
         return known
+
+    def _settled(self, tensor: Tensor, beside: Sequence[DTensor] = ()) -> Tensor:
+        """Return the tensor with its partial sums added up: at the tokens of each rank if its layer splits them.
+
+        ``beside``: operands, of which one of the same shape decides how the sums are split.
+        """
+        if self.stream is None or not (isinstance(tensor, DTensor) and _is_partial(tensor)):
+            return self._summed(tensor)
+        if getattr(tensor, _SUM, None) is None:
+            like = [each for each in beside if each.shape == tensor.shape and type(each.placements[0]) is Shard]
+            if like:
+                made = placed(local(tensor, like[0].placements), self._mesh, like[0].placements)
+            else:
+                made = reduced(tensor, self.stream)
+            if made is not None:
+                setattr(tensor, _SUM, made)
+        return self._summed(tensor)
+
+    def _gathered(self, func: Any, tensor: Tensor, gathers_all: bool = False) -> Tensor:
+        """Return an operand of a product, whole if it is split along tokens."""
+        if not isinstance(tensor, DTensor) or is_whole(tensor):
+            return tensor
+        axes = independent_axes(func)
+        split = is_flat(tensor, self._streams) or (axes and is_split(tensor, self._streams, axes))
+        return self._last.gather(tensor) if split or gathers_all else tensor
+
+    def _is_of_split_table(self, func: Any, args: Sequence[Any]) -> bool:
+        """Return whether a gradient of a table is that of one which is split by its rows, noting the split ones.
+
+        It then needs the rows of all tokens, which are smaller than sums of whole tables.
+        """
+        if func is TABLE_LOOKUP and isinstance(args[0], DTensor) and args[0].placements == (Shard(0),):
+            self._tables.add(len(args[0]))
+        return func is TABLE_GRADIENT and args[2] in self._tables
 
     def _run_gathered(self, func: Any, operation: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.gathered[str(func)] += 1

@@ -7,6 +7,10 @@ Layers with sharded parameters get whole tensors as DTensors.
     plain x ──▶ layer without shards ──▶ plain ──▶ layer with shards ──▶ plain, or a shard ──▶ … ──▶ plain, whole
                 alike on every rank                DTensors inside
 
+A plan may hold the outputs of some layers split along their tokens; these pass between layers as such::
+
+    split x ──▶ layer ──▶ split ──▶ …                   sums leave products split, and products gather what is split
+
 A layer whose parameters and inputs are whole runs on every tensor-parallel rank as it would in one process.
 """
 
@@ -23,8 +27,12 @@ from torch.func import functional_call
 
 from pipeplan.frontend.split_backward.queue import TAKER, plain
 from pipeplan_executor.sharding.dispatch import ShardDispatch
+from pipeplan_executor.sharding.edges import Entering, Leaving, WholeParameter, own_gradient
+from pipeplan_executor.sharding.partial_gradients import PartialGradients
 from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped
+from pipeplan_executor.sharding.sequence import Split
 from pipeplan_executor.sharding.shards import ParameterShard
+from pipeplan_executor.sharding.tokens import TOKENS
 
 
 class ShardedLayers:
@@ -38,14 +46,31 @@ class ShardedLayers:
         The shards of this tensor-parallel rank, by names of the unsplit model.
     whole : bool
         Whether each layer's outputs are made whole, as plans with teams count them; else shards pass between layers.
+    split : mapping of str to Split
+        Layers of the stage whose inputs or outputs are split along tokens, by name.
+
+    Attributes
+    ----------
+    dispatch : ShardDispatch
+    partial : PartialGradients or None
+        Gradients that are summed over the tensor-parallel ranks after the last backward; None if there are none.
     """
 
-    def __init__(self, mesh: DeviceMesh, shards: Mapping[str, ParameterShard], whole: bool = False) -> None:
-        self.dispatch = ShardDispatch(mesh)
+    def __init__(
+        self,
+        mesh: DeviceMesh,
+        shards: Mapping[str, ParameterShard],
+        whole: bool = False,
+        split: Mapping[str, Split] | None = None,
+    ) -> None:
+        self._split = split or {}
+        self.dispatch = ShardDispatch(mesh, [each.stream for each in self._split.values()])
+        self.partial = PartialGradients(mesh.get_group()) if self._split else None
         self._mesh, self._shards = mesh, shards
         self._outgoing = _gathered if whole else _plain_if_whole
+        self._on_shards: set[int] = set()
 
-    def wrapped(self, layer: nn.Module, names: Mapping[str, str]) -> Callable[..., Any]:
+    def wrapped(self, name: str, layer: nn.Module, names: Mapping[str, str]) -> Callable[..., Any]:
         """Return a function to call in place of the layer.
 
         ``names``: the names of its parameters in the unsplit model, by their names in the layer.
@@ -55,23 +80,51 @@ class ShardedLayers:
             name: (Shard(self._shards[names[name]].axis),) if names.get(name) in self._shards else WHOLE
             for name in there
         }
-        return partial(self._call, layer, placements, any(each != WHOLE for each in placements.values()))
+        is_sharded, split = any(each != WHOLE for each in placements.values()), self._split.get(name)
+        if is_sharded or (split is not None and split.arrives):
+            self._on_shards |= set(map(id, there.values()))
+        return partial(self._call, layer, placements, is_sharded, split)
 
     def _call(
-        self, layer: nn.Module, placements: Mapping[str, tuple[Placement, ...]], is_sharded: bool, *tensors: Tensor
+        self,
+        layer: nn.Module,
+        placements: Mapping[str, tuple[Placement, ...]],
+        is_sharded: bool,
+        split: Split | None,
+        *tensors: Tensor,
     ) -> Any:
-        if not is_sharded and not any(isinstance(tensor, DTensor) for tensor in tensors):
-            return layer(*tensors)
         there = dict(layer.named_parameters(remove_duplicate=False))
-        with self.dispatch.during(forward=True):
+        # gradients of a parameter that a layer on shards has too are added up in one way
+        is_plain = not is_sharded and self._on_shards.isdisjoint(map(id, there.values()))
+        if is_plain and not any(isinstance(tensor, DTensor) for tensor in tensors):
+            made = layer(*tensors)
+            return made if split is None else self._left(split, self._entered(False, made))
+        with self.dispatch.during(forward=True, stream=None if split is None else split.stream):
             held = {name: self._stand_in(there[name], how) for name, how in placements.items()}
-            given = tuple(self._as_dtensor(tensor, WHOLE) for tensor in tensors)
-            return mapped(self._outgoing, functional_call(layer, held, given, tie_weights=False))
+            if split is None:
+                given = tuple(self._as_dtensor(tensor, WHOLE) for tensor in tensors)
+                return mapped(self._outgoing, functional_call(layer, held, given, tie_weights=False))
+            given = tuple(self._entered(split.arrives, tensor) for tensor in tensors)
+            return mapped(partial(self._left, split), functional_call(layer, held, given, tie_weights=False))
+
+    def _entered(self, is_split: bool, tensor: Tensor) -> DTensor:
+        return Entering.apply(tensor, self._mesh, is_split, self.dispatch)  # type: ignore[no-any-return]
+
+    def _left(self, split: Split, tensor: Tensor) -> Tensor:
+        made = tensor if isinstance(tensor, DTensor) else self._entered(False, tensor)
+        return Leaving.apply(made, split.leaves, self.dispatch, split.stream)  # type: ignore[no-any-return]
+
+    def arrived(self, tensors: tuple[Tensor, ...], first: str) -> tuple[Tensor, ...]:
+        """Return the inputs of the stage, whose first layer is named: the tokens of this rank as a DTensor."""
+        split = self._split.get(first)
+        if split is None or not split.arrives:
+            return tensors
+        return tuple(self._as_dtensor(tensor, TOKENS) for tensor in tensors)
 
     def gathered(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the outputs of the stage as plain, whole tensors."""
+        """Return the outputs of the stage as plain tensors: whole, or the tokens of this rank if its plan says so."""
         with self.dispatch.during(forward=True):
-            return tuple(map(_gathered, tensors))
+            return tuple(_as_plain(each) if _has_tokens(each) and self._split else _gathered(each) for each in tensors)
 
     def backward(self) -> AbstractContextManager[None]:
         """Context for a backward, and for its delayed weight gradients."""
@@ -87,14 +140,26 @@ class ShardedLayers:
 
         Its delayed weight gradient (`frontend.split_backward`) is added to the gradient of the shard.
         """
-        stand_in = self._as_dtensor(parameter, placements)
+        summed_later = self.partial if placements == WHOLE else None
+        if summed_later is None:
+            stand_in = self._as_dtensor(parameter, placements)
+        else:
+            stand_in = WholeParameter.apply(parameter, self._mesh, summed_later)
         if plain(parameter):
-            setattr(stand_in, TAKER, partial(_add, parameter, placements))
+            setattr(stand_in, TAKER, partial(_add, parameter, placements, summed_later))
         return stand_in
 
 
-def _add(parameter: nn.Parameter, placements: tuple[Placement, ...], gradient: DTensor) -> None:
-    part = local(gradient, placements)
+def _add(
+    parameter: nn.Parameter,
+    placements: tuple[Placement, ...],
+    summed_later: PartialGradients | None,
+    gradient: DTensor,
+) -> None:
+    if summed_later is None:
+        part = local(gradient, placements)
+    else:
+        part = own_gradient(parameter, gradient, summed_later)
     if parameter.grad is None:
         parameter.grad = part.to(parameter.dtype, copy=True)
     else:
@@ -105,6 +170,10 @@ def _plain_if_whole(tensor: Tensor) -> Tensor:
     if isinstance(tensor, DTensor) and is_whole(tensor):
         return _as_plain(tensor)
     return tensor
+
+
+def _has_tokens(tensor: Tensor) -> bool:
+    return isinstance(tensor, DTensor) and tensor.placements == TOKENS
 
 
 def _gathered(tensor: Tensor) -> Tensor:

@@ -47,6 +47,13 @@ _ON_GPUS = {
 }
 _BY_PARTS = frozenset({*_KEEPING_VALUES, *_PRODUCTS, *_SHAPES, *_COPIES, *_SUMS, *_LAYERS, *_ON_GPUS})
 
+_MULTIPLYING = frozenset({*_PRODUCTS, *_ON_GPUS, _ATEN._scaled_dot_product_flash_attention_for_cpu})
+_MULTIPLYING |= {_ATEN._scaled_dot_product_flash_attention_for_cpu_backward}
+VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default)
+"""Changes of shape."""
+TABLE_LOOKUP, TABLE_GRADIENT = _ATEN.embedding.default, _ATEN.embedding_dense_backward.default
+DROPOUT = _ATEN.native_dropout.default
+
 _FILLS = frozenset({_ATEN.bernoulli_, _ATEN.uniform_, _ATEN.normal_, _ATEN.exponential_, _ATEN.random_})
 
 
@@ -65,6 +72,8 @@ class Traits(NamedTuple):
         It writes into arguments.
     filling : bool
         It writes into arguments without reading them.
+    multiplies : bool
+        It is a product of matrices, or attention.
     """
 
     by_parts: bool
@@ -72,6 +81,7 @@ class Traits(NamedTuple):
     seeded: bool
     writing: bool
     filling: bool
+    multiplies: bool
 
 
 @cache
@@ -84,6 +94,7 @@ def traits(func: Any) -> Traits:
         torch.Tag.nondeterministic_seeded in func.tags,
         func._schema.is_mutable,
         packet in _FILLS,
+        packet in _MULTIPLYING,
     )
 
 
@@ -129,6 +140,23 @@ def attend(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[D
         axis = cut.dim + mask.dim() - 4
         rest["attn_mask"] = _part(mask, mesh, axis if axis >= 0 and mask.shape[axis] > 1 else None)
     return tuple(placed(each, mesh, (cut,)) for each in func(*parts, **rest))
+
+
+def independent_axes(func: Any) -> int:
+    """Return the number of first axes along which an operation computes independently; 0 for products of matrices."""
+    packet = func.overloadpacket
+    return 0 if packet in (_ATEN.mm, _ATEN.addmm) else 1 if packet in _PRODUCTS else len(_INDEPENDENT_AXES)
+
+
+def drop(mesh: DeviceMesh, tensor: DTensor, probability: float, train: bool | None) -> tuple[DTensor, ...]:
+    """Run dropout on shards. The mask is drawn for the whole tensor; every rank takes its part."""
+    ones = torch.ones(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    scaled, mask = (_part_like(each, tensor, mesh) for each in _ATEN.native_dropout(ones, probability, train))
+    return placed(tensor.to_local() * scaled, mesh, tensor.placements), placed(mask, mesh, tensor.placements)
+
+
+def _part_like(whole: Tensor, tensor: DTensor, mesh: DeviceMesh) -> Tensor:
+    return local(placed(whole, mesh, WHOLE), tensor.placements)
 
 
 def _part(tensor: Tensor, mesh: DeviceMesh, axis: int | None) -> Tensor:

@@ -26,6 +26,7 @@ from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
 from pipeplan.frontend.workload import Workload
+from pipeplan_executor.sharding.sequence import check_sequence, part_of
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.fully_sharded import (
     FullySharded,
@@ -89,7 +90,14 @@ class Fitted:
     def boundaries(self) -> tuple[Boundary, ...]:
         """Inputs and outputs of every stage."""
         spans = map(self.span, range(len(self.plan.stages)))
-        return tuple(Boundary(self.flow.tensors[span.start], self.flow.tensors[span.stop]) for span in spans)
+        return tuple(Boundary(self._passed(span.start), self._passed(span.stop)) for span in spans)
+
+    def _passed(self, number: int) -> Tensors:
+        """Return what one process sends between stages before the layer of this number."""
+        tensors = self.flow.tensors[number]
+        if number and self.names[number - 1] in self.plan.sequence:
+            return tuple(part_of(tensor, self.plan.team) for tensor in tensors)
+        return tensors
 
     def restored(self, outputs: Tensors) -> Any:
         """Convert the outputs of the last stage to the output of the unsplit model."""
@@ -113,8 +121,8 @@ def fit(
     Raises
     ------
     PlanError
-        If layers are missing, divided, in another order or of other sizes, if stages share a buffer that changes, or if
-        parameters cannot be sharded at the plan's level of ZeRO.
+        If layers are missing, divided, in another order or of other sizes, if stages share a buffer that changes, if
+        parameters cannot be sharded at the plan's level of ZeRO, or if outputs cannot be split along tokens.
     """
     divided = [name for stage in plan.stages for name, _ in stage.shares]
     if divided:
@@ -144,6 +152,7 @@ def fit(
     fitted = Fitted(plan, workload, blank, sequence, flow, find_copies(plan, sequence, blank))
     _check_buffers(fitted)
     check_sharded_layers(plan, blank, sequence, flow)
+    check_sequence(plan, sequence.names, flow.tensors)
     return fitted
 
 

@@ -92,13 +92,19 @@ class StageModule(nn.Module):
         self._calls = tuple(
             (
                 name,
-                _call(layer, layer if sharded_layers is None else sharded_layers.wrapped(layer, own), treatments[name]),
+                _call(
+                    layer,
+                    layer if sharded_layers is None else sharded_layers.wrapped(name, layer, own),
+                    treatments[name],
+                ),
             )
             for (name, layer), own in zip(layers.items(), names, strict=True)
         )
 
     def forward(self, *tensors: Tensor) -> Tensors:
         """Call all layers in order."""
+        if self.sharded_layers is not None:
+            tensors = self.sharded_layers.arrived(tensors, self._calls[0][0])
         for number, (name, call) in enumerate(self._calls):
             if self.arriving:
                 self._arrive(number)

@@ -22,6 +22,7 @@ from pipeplan_executor.runtime.process_groups import LastReplicas, replica_group
 from pipeplan_executor.runtime.program.lower import lower, lower_forward
 from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.sharding.declared import TensorParallel, declared
+from pipeplan_executor.sharding.sequence import find_splits
 from pipeplan_executor.sharding.shards import find_shards
 from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
 from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan, sharded_stages
@@ -137,7 +138,7 @@ class Pipeline:
                 device=self.device,
                 dtype=dtype,
                 shards=self.shards,
-                sharded_layers=self._sharded_layers(),
+                sharded_layers=self._sharded_layers(number),
                 fully=self._fully.get(number),
             )
             for number in self.numbers
@@ -176,13 +177,15 @@ class Pipeline:
         self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
         self._updates = True
 
-    def _sharded_layers(self) -> "ShardedLayers | None":
+    def _sharded_layers(self, stage: int) -> "ShardedLayers | None":
         """Return the wrapper of a stage's layers under tensor parallelism; None if no parameter is sharded."""
         if not self.shards or self.tensor_group.mesh is None:
             return None
         from pipeplan_executor.sharding.layers import ShardedLayers  # DTensor takes a second to load
 
-        return ShardedLayers(self.tensor_group.mesh, self.shards, whole=self.plan.team > 1)
+        every = find_splits(self.plan, self.fitted.names, self.fitted.flow.tensors)
+        split = {name: every[name] for name in self.plan.stages[stage].layers if name in every}
+        return ShardedLayers(self.tensor_group.mesh, self.shards, self.plan.team > 1, split)
 
     def _make_stages(self) -> dict[int, StageWork]:
         split_backwards: dict[int, set[int]] = {number: set() for number in self.numbers}
@@ -251,6 +254,7 @@ class Pipeline:
         weights = self._weigh(parts[1], weight)
         with self._around_step():
             losses = self._engine.run(*parts)
+            self.updates.finish()
         if update and (not self.updates.needs_all_sums or self.updates.unscale_and_clip()):
             for number in self.numbers:
                 if number not in self._planned:

@@ -94,6 +94,8 @@ class Plan:
         device d consists of the cluster's devices of the same kind and node, in turn.
     shards : tuple of (str, int)
         Parameters that the devices of a team share out, by their names in the whole model, and the axis of each.
+    sequence : tuple of str
+        Layers whose output the devices of a team hold split along axis 1, the tokens; other outputs are whole.
     """
 
     model: str
@@ -113,6 +115,7 @@ class Plan:
     period: int | None = None
     team: int = 1
     shards: Shards = ()
+    sequence: tuple[str, ...] = ()
 
     @property
     def value(self) -> int:

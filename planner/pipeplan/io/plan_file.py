@@ -146,6 +146,7 @@ class PlanFile(Strict):
     period: Whole | None = None
     team: Count = 1
     shards: Items[ShardEntry] = ()
+    sequence: Items[str] = ()
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -158,6 +159,8 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     data = {"format": FORMAT} | {
         field: getattr(plan, field, None) for field in PlanFile.model_fields if field not in ("format", "zero1")
     }
+    if not plan.sequence:  # older versions read plans without it
+        del data["sequence"]
     schedule = plan.schedule
     for s, stage in enumerate(plan.pipeline.stages):
         if stage.slices > 1:
@@ -241,6 +244,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         period=file.period,
         team=file.team,
         shards=tuple((entry.parameter, entry.axis) for entry in file.shards),
+        sequence=file.sequence,
     )
 
 

@@ -71,6 +71,13 @@ def _names(plan: Plan) -> Iterator[str]:
     for name, count in Counter(name for name, _ in plan.shards).items():
         if count > 1:
             yield f"its shards name parameter {name!r} {count} times; it has one axis"
+    if plan.sequence and plan.team == 1:
+        yield f"it splits {counted(len(plan.sequence), 'output')} along tokens, and has no teams that share them out"
+    for name, count in Counter(plan.sequence).items():
+        if name not in counts:
+            yield f"its sequence names {name!r}, which is not one of its layers"
+        if count > 1:
+            yield f"its sequence names layer {name!r} {count} times; once is enough"
     for name, count in counts.items():
         shares = parts.get(name, [])
         if count > 1 and len(shares) != count:

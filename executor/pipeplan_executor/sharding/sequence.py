@@ -1,0 +1,118 @@
+"""Layers of a plan whose outputs are split along their tokens among the tensor-parallel ranks.
+
+::
+
+    plan.sequence    embedding  block0  block1                      not the last layer: losses need whole outputs
+    layers           embedding ┄▶ block0 ┄▶ block1 ┄▶ norm ─▶ head
+    Split            leaves       arrives   arrives   arrives
+                                  leaves    leaves                  norm ends whole
+
+"Sequence parallelism" of Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022,
+section 4.2.2. Torch's DTensor is not imported here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pipeplan.core.errors import PlanError
+from pipeplan.core.plan import Plan
+from pipeplan.core.wording import some
+
+AXIS = 1
+"""The axis of tokens, behind that of samples."""
+
+
+class Stream(NamedTuple):
+    """The first two lengths of the tensors that pass between layers."""
+
+    samples: int
+    tokens: int
+
+    @property
+    def rows(self) -> int:
+        """Length of the first axis after flattening."""
+        return self.samples * self.tokens
+
+
+@dataclass(frozen=True)
+class Split:
+    """A layer whose input or output is split along tokens.
+
+    Attributes
+    ----------
+    arrives, leaves : bool
+        Whether its input and its output are split.
+    stream : Stream
+        Lengths of the whole output, or of the input if that alone is split.
+    """
+
+    arrives: bool
+    leaves: bool
+    stream: Stream
+
+
+def find_splits(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor]]) -> dict[str, Split]:
+    """Return the layers whose inputs or outputs are split, by name.
+
+    Parameters
+    ----------
+    names : sequence of str
+        All layers, in order.
+    flow : sequence of sequence of Tensor
+        Inputs of the first layer, then outputs of each layer (`pipeplan_executor.stages.shapes.Flow`).
+    """
+    found, arrives = {}, False
+    for number, name in enumerate(names):
+        leaves = name in plan.sequence
+        if arrives or leaves:
+            shape = flow[number + 1 if leaves else number][0].shape
+            found[name] = Split(arrives, leaves, Stream(shape[0], shape[AXIS]))
+        arrives = leaves
+    return found
+
+
+def part_of(tensor: Tensor, team: int) -> Tensor:
+    """Return a tensor on the meta device like the tokens that one tensor-parallel rank has of a traced one."""
+    shape = list(tensor.shape)
+    shape[AXIS] //= team
+    return torch.empty(shape, dtype=tensor.dtype, device="meta", requires_grad=tensor.requires_grad)
+
+
+def check_sequence(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor]]) -> None:
+    """Refuse outputs that cannot be split along tokens.
+
+    Raises
+    ------
+    PlanError
+        With the layer and the reason.
+    """
+    if not plan.sequence:
+        return
+    if plan.team == 1:
+        raise PlanError(
+            f"the plan splits the outputs of {some(plan.sequence)} along tokens, and its ranks are single devices; "
+            "only the devices of a team split them"
+        )
+    made: Mapping[str, Sequence[Tensor]] = dict(zip(names, flow[1:], strict=True))
+    for name in plan.sequence:
+        if name not in made:
+            raise PlanError(f"the plan splits the output of {name!r} along tokens, which is none of its layers")
+        if name == names[-1]:
+            raise PlanError(
+                f"the plan splits the output of {name}, its last layer, along tokens; the loss needs it whole"
+            )
+        shapes = [tuple(tensor.shape) for tensor in made[name]]
+        if len(shapes) > 1 or len(shapes[0]) < 3:
+            raise PlanError(
+                f"the plan splits the output of {name} along tokens, which takes one tensor of samples, tokens and "
+                f"features; it returns {' and '.join(map(str, shapes))}"
+            )
+        if shapes[0][AXIS] % plan.team:
+            raise PlanError(
+                f"the plan splits the {shapes[0][AXIS]} tokens of {name} among {plan.team} devices, which cannot have "
+                "equal parts; choose a length that their number divides"
+            )

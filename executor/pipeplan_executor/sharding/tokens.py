@@ -1,0 +1,111 @@
+"""Tensors that are split along their tokens: recognised, flattened, gathered, and reduced from partial sums.
+
+::
+
+    (samples, tokens, …)     Shard(1)                                   rank 0 has the first tokens of every sample
+    (samples · tokens, …)    _StridedShard(0, split_factor=samples)     the same numbers, for products
+
+A plain ``Shard(0)`` of a matrix is something else, like the shard of a weight; so it must not come from flattening.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Placement, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from pipeplan_executor.sharding.parts import WHOLE, local, placed
+from pipeplan_executor.sharding.sequence import Stream
+
+TOKENS = (Shard(1),)
+"""Placement of a tensor that is split along its tokens."""
+
+
+def flat(stream: Stream) -> tuple[Placement, ...]:
+    """Return the placement of a flattened tensor that is split along its tokens."""
+    return (_StridedShard(0, split_factor=stream.samples),)
+
+
+def is_flat(tensor: DTensor, streams: Sequence[Stream]) -> bool:
+    """Return whether a matrix, or its transpose, is a flattened tensor that is split along tokens."""
+    how = tensor.placements[0]
+    return isinstance(how, _StridedShard) and any(
+        how.split_factor == each.samples and tensor.shape[how.dim] == each.rows for each in streams
+    )
+
+
+def is_split(tensor: DTensor, streams: Sequence[Stream], independent: int) -> bool:
+    """Return whether an operand of a product of stacks of matrices is split along tokens.
+
+    ``independent``: its first axes, along which products are independent.
+    """
+    how = tensor.placements[0]
+    return (
+        isinstance(how, Shard)
+        and how.dim >= independent
+        and any(tensor.shape[how.dim] == each.tokens for each in streams)
+    )
+
+
+def reshaped(tensor: DTensor, shape: Sequence[int], streams: Sequence[Stream]) -> DTensor | None:
+    """Return a tensor that is split along tokens with its first two axes flattened, or divided again.
+
+    Other changes of shape are torch's: None.
+    """
+    for stream in streams:
+        known = _whole_shape(shape, tensor.numel())
+        mine, part = tensor.shape, tensor.to_local()
+        if tensor.placements == TOKENS and mine[:2] == stream and known[0] == stream.rows:
+            return placed(part.reshape(-1, *known[1:]), tensor.device_mesh, flat(stream))
+        if tensor.placements == flat(stream) and mine[0] == stream.rows and known[:2] == stream:
+            return placed(part.reshape(stream.samples, -1, *known[2:]), tensor.device_mesh, TOKENS)
+    return None
+
+
+def _whole_shape(shape: Sequence[int], numbers: int) -> tuple[int, ...]:
+    known = 1
+    for each in shape:
+        known *= each if each >= 0 else 1
+    return tuple(each if each >= 0 else numbers // max(known, 1) for each in shape)
+
+
+def reduced(tensor: DTensor, stream: Stream) -> DTensor | None:
+    """Return partial sums as sums that are split along tokens; None if the tensor has no tokens of the stream."""
+    if tensor.dim() >= 3 and tensor.shape[:2] == stream:
+        return placed(local(tensor, TOKENS), tensor.device_mesh, TOKENS)
+    if tensor.dim() >= 2 and tensor.shape[0] == stream.rows:
+        stacked = tensor.to_local().reshape(*stream, *tensor.shape[1:])
+        part = local(placed(stacked, tensor.device_mesh, tensor.placements), TOKENS)
+        return placed(part.flatten(0, 1), tensor.device_mesh, flat(stream))
+    return None
+
+
+@dataclass(slots=True)
+class LastGathered:
+    """The tensor that was gathered last, for others that read it next."""
+
+    key: object = None
+    kept: tuple[Tensor, Tensor] | None = None
+
+    def clear(self) -> None:
+        """Release it."""
+        self.key, self.kept = None, None
+
+    def gather(self, tensor: DTensor) -> DTensor:
+        """Return the whole tensor. A flattened one and its transpose are gathered once."""
+        how = tensor.placements[0]
+        turned = isinstance(how, _StridedShard) and how.dim == 1
+        part = tensor.to_local().t() if turned else tensor.to_local()
+        if isinstance(how, _StridedShard):
+            part = part.unflatten(0, (how.split_factor, -1))
+        axis = 1 if isinstance(how, _StridedShard) else how.dim
+        key = part.data_ptr(), part._version, part.shape, part.stride(), part.dtype, axis
+        if self.kept is None or key != self.key:
+            self.kept = None  # before the next one is made
+            whole = local(placed(part, tensor.device_mesh, (Shard(axis),)), WHOLE)
+            self.key, self.kept = key, (part, whole)  # with the part, whose memory nothing else gets meanwhile
+        whole = self.kept[1]
+        if isinstance(how, _StridedShard):
+            whole = whole.flatten(0, 1)
+        return placed(whole.t() if turned else whole, tensor.device_mesh, WHOLE)
