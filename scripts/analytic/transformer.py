@@ -173,7 +173,7 @@ class _Operators:
         self._elementwise("inner", ("gate", "up") if shape.gated else ("up",), f, feature=f)
         self._linear("down", "inner", f, h, kept=False)
         self._elementwise("residual_2", ("residual_1", "down"), h)
-        return OperatorGraph(tuple(self.rows), e * s * h)
+        return OperatorGraph(tuple(self.rows), {INPUT: e * s * h})
 
     def head(self) -> OperatorGraph:
         """Final norm, BERT's square layer, projection to the vocabulary, cross-entropy."""
@@ -188,7 +188,7 @@ class _Operators:
         axes = (TOKEN, "vocabulary")
         self._add("log_softmax", "softmax", {}, {"projection": axes}, axes, 4 * s * shape.vocabulary, kept=True)
         self._add("loss", "loss", {}, {"log_softmax": axes}, (), 4)
-        return OperatorGraph(tuple(self.rows), e * s * h)
+        return OperatorGraph(tuple(self.rows), {INPUT: e * s * h})
 
     def _widths(self) -> tuple[int, int, int, int]:
         return self.shape.hidden, self.shape.keys, self.shape.inner, self.shape.tokens

@@ -22,7 +22,7 @@ def pair(width: int = 8, inner: int = 32) -> OperatorGraph:
     axes = ("token", "feature")
     between = Operator("act", "elementwise", {"feature": inner}, {"wide": axes}, axes, 10 * inner, True)
     return OperatorGraph(
-        (linear("wide", INPUT, width, inner), between, linear("narrow", "act", inner, width)), 10 * width
+        (linear("wide", INPUT, width, inner), between, linear("narrow", "act", inner, width)), {INPUT: 10 * width}
     )
 
 
@@ -35,7 +35,7 @@ def block(width: int = 8, inner: int = 32) -> OperatorGraph:
     wide, act, narrow = pair(width, inner).operators
     wide = replace(wide, reads={"norm": ("token", "in")})
     add = Operator("add", "elementwise", {"token": 10}, {INPUT: axes, "narrow": axes}, axes, size, True)
-    return OperatorGraph((norm, wide, act, replace(narrow, kept=False), add), size)
+    return OperatorGraph((norm, wide, act, replace(narrow, kept=False), add), {INPUT: size})
 
 
 COST = LayerCost(12_000, 24_000, 12_000, 12_000, saved=720, output=80, update=600)

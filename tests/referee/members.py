@@ -60,7 +60,15 @@ class Member:
         self.tokens = self.split_input or self.split_output
         self.cost, self.parameters = cost, parameters
         self.operators: list[Document] = entry["operators"]
-        self.bytes = {INPUT: entry.get("input", 0)} | {each["name"]: each["output"] for each in self.operators}
+        self.inputs: dict[str, int] = entry["inputs"] if "inputs" in entry else {INPUT: entry.get("input", 0)}
+        self.bytes = self.inputs | {each["name"]: each["output"] for each in self.operators}
+        self.inert = set(entry.get("without_gradient", ()))
+        self.returned = set(entry.get("outputs") or [self.operators[-1]["name"]])
+        self.split = {
+            each["name"]
+            for each in self.operators
+            if each["name"] not in self.returned and any(each["name"] in other["reads"] for other in self.operators)
+        }
         self.overhead: int = question.kinds[kind].get("overhead", 0)
         own, dtype = question.kinds[kind], question.dtype
         self.rates: tuple[Fraction, Fraction] | None = None
@@ -94,10 +102,10 @@ class Member:
     def _held(self, name: str, loops: dict[str, str]) -> int:
         """The layout in which a tensor is held."""
         makers = {each["name"]: each for each in self.operators}
-        if name == INPUT:
-            return token_axis(self.operators, INPUT) if self.split_input else WHOLE
-        if name == self.operators[-1]["name"]:
-            return token_axis(self.operators, name) if self.split_output else WHOLE
+        if name in self.inputs:
+            return token_axis(self.operators, name) if self.split_input else WHOLE
+        if name not in self.split:
+            return token_axis(self.operators, name) if self.split_output and name in self.returned else WHOLE
         made = makers[name]["makes"]
         if loops[name] and loops[name] not in made:  # a part of a sum
             return _axis(made, TOKEN) if self.tokens else WHOLE
@@ -177,13 +185,12 @@ class Member:
     def _redistributed(self, loops: dict[str, str]) -> tuple[int, int, int]:
         """Nanoseconds of tensors forward, of gradients backward, and of tensors for weight gradients."""
         there = back = again = 0
-        last = self.operators[-1]["name"]
         makers = {each["name"]: each for each in self.operators}
         for name, bytes_ in self.bytes.items():
             readers, size = [each for each in self.operators if name in each["reads"]], bytes_ * self.size
             held = self._held(name, loops)
             made = needed = held
-            if name != INPUT:
+            if name in makers:
                 made = needed = _axis(makers[name]["makes"], loops[name])
                 if loops[name] and made == WHOLE:
                     made = PART
@@ -202,18 +209,18 @@ class Member:
                 PART if loops[each["name"]] and axis == WHOLE else axis
                 for each, axis in zip(readers, reads, strict=True)
             ]
-            if name == last:
-                back += self.move(held, needed, size) or 0
-                continue
+            back_size = 0 if name in self.inert else size
             ways = [
-                [*(self.move(each, gradient, size) for each in returned), self.move(gradient, needed, size)]
-                for gradient in self._gradients(name, readers, makers.get(name))
+                [*(self.move(each, gradient, back_size) for each in returned), self.move(gradient, needed, back_size)]
+                for gradient in self._gradients(name, readers, makers.get(name), held)
             ]
             back += min(sum(each for each in way if each is not None) for way in ways if None not in way)
         return there, back, again
 
-    def _gradients(self, name: str, readers: Sequence[Document], maker: Document | None) -> set[int]:
+    def _gradients(self, name: str, readers: Sequence[Document], maker: Document | None, held: int) -> set[int]:
         """The layouts in which the gradient of a tensor may be summed up."""
+        if name in self.returned or (maker and name not in self.split):
+            return {held}
         needed = {_axis(maker["makes"], loop) for loop in self.loops(maker)} if maker else set()
         return (
             {WHOLE, PART} | needed | {_axis(each["reads"][name], loop) for each in readers for loop in self.loops(each)}

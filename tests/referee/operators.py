@@ -166,4 +166,27 @@ def _graph(random: Random, item: int, shared: int, sizes: list[int] | None = Non
             | flops
         )
         axes[name], bytes_[name] = len(makes), graph["operators"][-1]["output"]
+    _more_ends(Random(f"ends {graph}"), graph)
     return graph
+
+
+def _more_ends(random: Random, graph: Document) -> None:
+    """Several inputs and outputs in half of the graphs, and tensors without gradient."""
+    operators = graph["operators"]
+    if random.random() < 0.5:
+        sizes = {"input": graph.pop("input")} if random.random() < 0.9 else {}
+        graph["inputs"] = sizes | {f"input#{n}": random.choice((0, 1, 4, 7)) for n in range(2, random.choice((3, 4)))}
+        if not sizes:
+            graph.pop("input")
+            for each in operators:
+                if "input" in each["reads"]:
+                    each["reads"] = {{"input": "input#2"}.get(name, name): row for name, row in each["reads"].items()}
+        for name in list(graph["inputs"])[1:]:
+            axes = random.choice((1, 2))
+            for each in random.sample(operators, min(len(operators), random.choice((0, 1, 1, 2)))):
+                each["reads"].setdefault(name, random.sample(LOOPS, axes))
+    names = [*(graph.get("inputs") or ("input",)), *(each["name"] for each in operators)]
+    if random.random() < 0.5:
+        graph["outputs"] = random.sample(names, random.choice((1, min(len(names), 2), min(len(names), 3))))
+    if random.random() < 0.3:
+        graph["without_gradient"] = random.sample(names, random.choice((1, min(len(names), 2))))

@@ -63,14 +63,17 @@ class Teams:
         names = self.question.names
         found = []
         for i in range(len(names) - 1 if self.tokens else 0):
-            graphs = [self.graphs.get(self.graph(each), {}).get("operators", []) for each in (i, i + 1)]
+            entries = [self.graphs.get(self.graph(each), {}) for each in (i, i + 1)]
+            graphs = [entry.get("operators", []) for entry in entries]
             crossing = {source for layer in self.layers[i + 1 :] for source in layer["inputs"]} & set(names[: i + 1])
             parts = [{op["loops"][TOKEN] for op in graph if TOKEN in op.get("loops", {})} for graph in graphs]
             found.append(
                 crossing == {names[i]}
                 and all(graphs)
-                and token_axis(graphs[0], graphs[0][-1]["name"]) != WHOLE
-                and token_axis(graphs[1], INPUT) != WHOLE
+                and all(
+                    len(names) == 1 and token_axis(graph, names[0]) != WHOLE
+                    for graph, names in zip(graphs, (outputs(entries[0]), inputs(entries[1])), strict=True)
+                )
                 and bool(parts[1])
                 and not any(each % self.team for each in parts[0] | parts[1])
             )
@@ -191,6 +194,16 @@ class Teams:
             if len(set(own)) > 1 or (whole and any(axis is not None for row in own for axis in row)):
                 return False
         return True
+
+
+def inputs(graph: Document) -> list[str]:
+    """The inputs of a graph of operators."""
+    return list(graph["inputs"]) if "inputs" in graph else [INPUT]
+
+
+def outputs(graph: Document) -> list[str]:
+    """Its outputs."""
+    return list(graph.get("outputs") or [graph["operators"][-1]["name"]])
 
 
 def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:

@@ -12,7 +12,7 @@ a part of a sum where the loop is not among the axes of the output.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import whole
@@ -21,7 +21,7 @@ from pipeplan.core.wording import hint
 Shards = tuple[tuple[str, int], ...]
 """Weights that are split, by name, and the axis of each."""
 INPUT = "input"
-"""Name of a layer's input, where operators say what they read."""
+"""Name of a layer's first input, where operators say what they read; others are ``input#2``, ``input#3``."""
 TOKEN = "token"
 """The loop over the tokens of a sequence, axis 1 of the tensors that pass between layers.
 
@@ -64,7 +64,7 @@ class Operator:
         Loops along which the operator may be split, and the number of parts that each has: a length, or of attention
         the number of heads. A team splits a loop if its size divides that number.
     reads : mapping of str to tuple of str
-        The operators whose outputs it reads (`INPUT`: the layer's input), and the loop of each axis.
+        The operators and inputs of the layer that it reads, and the loop of each axis.
     makes : tuple of str
         Loop of each axis of the output.
     output : int
@@ -91,36 +91,46 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class OperatorGraph:
-    """The operators of a layer in topological order; the last one makes the layer's output.
+    """The operators of a layer in topological order.
 
     Attributes
     ----------
     operators : tuple of Operator
-    input : int
-        Bytes of the layer's input for one sample.
+    inputs : mapping of str to int
+        Bytes of each input of the layer for one sample, in the order of its arguments.
+    outputs : tuple of str
+        The operators that make the layer's outputs, or inputs that it passes on, in the order of its results; by
+        default the last operator.
+    without_gradient : tuple of str
+        Operators and inputs whose tensors have no gradient, as far as that is known: numbers of tokens, masks.
 
     Raises
     ------
     InputError
-        If there is no operator, names repeat, an operator reads what no earlier one makes, or a figure is negative.
+        If there is no operator, names repeat, an operator reads what no earlier one makes, an output is not made, or a
+        figure is negative.
     """
 
     operators: tuple[Operator, ...]
-    input: int = 0
+    inputs: Mapping[str, int] = field(default_factory=lambda: {INPUT: 0})
+    outputs: tuple[str, ...] = ()
+    without_gradient: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.operators:
             raise InputError("a list of operators has none; leave it out")
-        whole(self.input, "bytes of a layer's input")
+        for name, size in self.inputs.items():
+            whole(size, f"bytes of a layer's {name}")
         made: dict[str, int] = {}
         for each in self.operators:
             what = f"operator {each.name!r}"
-            if not each.name or each.name in (INPUT, *made):
-                raise InputError(f"{what}: names of operators differ, and none is empty or {INPUT!r}")
+            if not each.name or each.name in (INPUT, *self.inputs, *made):
+                raise InputError(f"{what}: names of operators differ, and none is empty, {INPUT!r} or another input")
+            known = (*self.inputs, *made)
             for source, axes in each.reads.items():
-                if source != INPUT and source not in made:
-                    raise InputError(f"{what} reads {source!r}, which no earlier operator makes{hint(source, made)}")
-                if source != INPUT and len(axes) != made[source]:
+                if source not in known:
+                    raise InputError(f"{what} reads {source!r}, which no earlier operator makes{hint(source, known)}")
+                if source in made and len(axes) != made[source]:
                     raise InputError(f"{what} reads {source!r} with {len(axes)} axes, and it has {made[source]}")
             for name in ("output", "forward_flops", "input_gradient_flops", "weight_gradient_flops"):
                 whole(getattr(each, name), f"{what}: {name}")
@@ -133,6 +143,18 @@ class OperatorGraph:
                 if loop not in used:
                     raise InputError(f"{what}: no axis has the loop {loop!r}{hint(loop, used)}")
             made[each.name] = len(each.makes)
+        object.__setattr__(self, "outputs", self.outputs or (self.operators[-1].name,))
+        known = (*self.inputs, *made)
+        for name in (*self.outputs, *self.without_gradient):
+            if name not in known:
+                raise InputError(f"a layer's output {name!r} is no operator, nor an input{hint(name, known)}")
+
+    @property
+    def whole(self) -> frozenset[str]:
+        """The tensors that are whole on every member of a team: inputs, outputs and what no operator reads."""
+        read = {source for each in self.operators for source in each.reads}
+        unread = (each.name for each in self.operators if each.name not in read)
+        return frozenset((*self.inputs, *self.outputs, *unread))
 
     @property
     def weights(self) -> tuple[Weight, ...]:

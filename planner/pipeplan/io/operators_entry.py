@@ -1,10 +1,10 @@
 """The operators of a layer in a model file: schema, reading and writing."""
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from pipeplan.core.operators import Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
 from pipeplan.io.schema import Bytes, Count, Flops, Items, Strict, written_bytes, written_flops
 from pipeplan.io.text import Line, Row, lean
 
@@ -35,9 +35,15 @@ class OperatorEntry(Strict):
 
 
 class OperatorsEntry(Strict):
-    """The operators of a layer; see `pipeplan.core.operators.OperatorGraph`."""
+    """The operators of a layer; see `pipeplan.core.operators.OperatorGraph`.
+
+    ``input`` are the bytes of the only input of a layer that returns what its last operator makes.
+    """
 
     input: Bytes = 0
+    inputs: dict[str, Bytes] | None = None
+    outputs: Items[str] = ()
+    without_gradient: Items[str] = ()
     operators: Items[OperatorEntry]
 
     def graph(self) -> OperatorGraph:
@@ -48,15 +54,29 @@ class OperatorsEntry(Strict):
                 Operator(**row | {"weights": tuple(Weight(w.name, w.loops, w.size, w.shared) for w in weights)})
                 for row, weights in rows
             ),
-            self.input,
+            {INPUT: self.input} if self.inputs is None else self.inputs,
+            self.outputs,
+            self.without_gradient,
         )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.input and self.inputs is not None:
+            raise ValueError("either 'input' or 'inputs'")
+        return self
 
 
 def operators_data(graph: OperatorGraph) -> dict[str, Any]:
     """Return the plain data of the operators of a layer, as in a file."""
-    return lean(input=written_bytes(graph.input) if graph.input else "") | {
-        "operators": [_operator_data(each) for each in graph.operators]
-    }
+    simple = tuple(graph.inputs) == (INPUT,)
+    last = graph.outputs == (graph.operators[-1].name,)
+    sizes = {name: written_bytes(size) for name, size in graph.inputs.items()}
+    return (
+        lean(input=sizes[INPUT] if simple and graph.inputs[INPUT] else "")
+        | ({} if simple else {"inputs": Row(sizes)})
+        | lean(outputs=Line(() if last else graph.outputs), without_gradient=Line(graph.without_gradient))
+        | {"operators": [_operator_data(each) for each in graph.operators]}
+    )
 
 
 def _operator_data(each: Operator) -> Row:

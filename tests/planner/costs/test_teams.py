@@ -130,7 +130,7 @@ def test_shared_weights_are_cut_alike() -> None:
     model = Model(
         "tied", layers, (Profile("unit", 1, (COST, COST), Provenance("imported", "test")),),
         ties=(Tie(("first", "last"), 64),),
-        operators={"lookup": OperatorGraph((lookup,)), "head": OperatorGraph((head,), 80)},
+        operators={"lookup": OperatorGraph((lookup,)), "head": OperatorGraph((head,), {INPUT: 80})},
     )  # fmt: skip
     questions = list(team_questions(model, equal_devices(2, link=Link(10**9, 1)), Job(1), 2))
     axes = {(each.split.of("lookup").get("table"), each.split.of("head").get("table")) for each in questions}

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
-from pipeplan.core.operators import INPUT, TOKEN, Operator, OperatorGraph, Shards, Weight
+from pipeplan.core.operators import TOKEN, Operator, OperatorGraph, Shards, Weight
 from pipeplan.costs.collectives import all_reduce, alone
 from pipeplan.costs.teams.signatures import (
     WHOLE,
@@ -104,7 +104,7 @@ class TeamProblem:
     link: Link
     ends: Ends = WHOLE_ENDS
     _found: dict[Shards, dict[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _times: dict[tuple[str, int, int], int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _times: dict[tuple[str, int, int, bool], int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def loops(self) -> tuple[tuple[str, ...], ...]:
@@ -114,7 +114,7 @@ class TeamProblem:
     @cached_property
     def tensors(self) -> tuple[tuple[str, tuple[Layout, ...]], ...]:
         """Each tensor that operators read or make, and its layouts."""
-        names = [INPUT] if any(INPUT in each.reads for each in self.graph.operators) else []
+        names = [name for name in self.graph.inputs if any(name in each.reads for each in self.graph.operators)]
         names += [each.name for each in self.graph.operators]
         return tuple((name, layouts(self.graph, self.team, name, self.ends)) for name in names)
 
@@ -210,7 +210,7 @@ class TeamProblem:
     @cached_property
     def _sizes(self) -> dict[str, int]:
         """Bytes of every tensor for one sample."""
-        return {INPUT: self.graph.input} | {each.name: each.output for each in self.graph.operators}
+        return {**self.graph.inputs} | {each.name: each.output for each in self.graph.operators}
 
     def _operator(
         self, operator: Operator, loops: tuple[str, ...], fixed: Mapping[str, int | None]
@@ -251,7 +251,7 @@ class TeamProblem:
     def _tensor(self, name: str, rows: tuple[Layout, ...]) -> NDArray[np.int64]:
         """A tensor costs what is kept of it until the backward, and gathering all of its tokens.
 
-        The layer's input costs the redistribution of its gradient, too.
+        An input of the layer costs the redistribution of its gradient, too.
         """
         kept = {each.name: each.output for each in self.graph.operators if each.kept}
         total, own = sum(kept.values()), kept.get(name, 0)
@@ -264,8 +264,8 @@ class TeamProblem:
                 cost[0] = self._moved(name, row.held, WHOLE)
             if row.gathered > 1:
                 cost[[1, 3]] = cost[0]
-            if name == INPUT:
-                cost[1:3] += self._moved(name, row.gradient, row.held)
+            if name in self.graph.inputs:
+                cost[1:3] += self._moved(name, row.gradient, row.held, gradient=True)
         return costs
 
     @cached_property
@@ -284,8 +284,7 @@ class TeamProblem:
 
     def _made(self, operator: Operator, loop: str, row: Layout) -> list[int]:
         """What it takes to hold what an operator makes in a layout, and to give it the gradient in its own."""
-        is_output = operator is self.graph.operators[-1]
-        if not is_output and row.held != held_layout(operator, loop, any(self.ends)):
+        if operator.name not in self.graph.whole and row.held != held_layout(operator, loop, any(self.ends)):
             return [UNLIMITED] * len(COORDINATES)
         made, needed = made_layout(operator, loop), gradient_layout(operator, loop)
         return self._redistributed(operator.name, (made, row.held), (row.gradient, needed))
@@ -314,16 +313,18 @@ class TeamProblem:
 
     def _redistributed(self, name: str, there: tuple[int, int], back: tuple[int, int]) -> list[int]:
         """The costs of redistributing a tensor in the forward and its gradient in the backward."""
-        forward, backward = self._moved(name, *there), self._moved(name, *back)
+        forward, backward = self._moved(name, *there), self._moved(name, *back, gradient=True)
         if UNLIMITED in (forward, backward):
             return [UNLIMITED] * len(COORDINATES)
         return [forward, backward, backward] + [0] * (len(COORDINATES) - 3)
 
-    def _moved(self, name: str, source: int, target: int) -> int:
-        """Nanoseconds from one layout of a tensor to another; `UNLIMITED` if there is no way."""
-        key = name, source, target
+    def _moved(self, name: str, source: int, target: int, gradient: bool = False) -> int:
+        """Nanoseconds from one layout of a tensor, or of its gradient, to another; `UNLIMITED` if there is no way."""
+        exists = not (gradient and name in self.graph.without_gradient)
+        key = name, source, target, exists
         if key not in self._times:
-            found = redistribution(source, target, self._sizes[name] * self.micro_batch, self.team, self.link)
+            size = exists * self._sizes[name] * self.micro_batch
+            found = redistribution(source, target, size, self.team, self.link)
             self._times[key] = UNLIMITED if found is None else found
         return self._times[key]
 

@@ -149,23 +149,23 @@ def has_token_parts(graph: OperatorGraph, team: int) -> bool:
 def layouts(graph: OperatorGraph, team: int, name: str, ends: Ends = WHOLE_ENDS) -> tuple[Layout, ...]:
     """Return the layouts in which a tensor may be held, each with those in which its gradient may be summed up.
 
-    ``name`` is that of the operator that makes it, or of the layer's input. The input and the output of a layer are
-    whole or split along tokens; the gradient of an output has the same layout.
+    ``name`` is that of the operator that makes it, or of an input. Inputs and outputs of a layer are whole
+    (`OperatorGraph.whole`), or the only ones are split along tokens; the gradient of an output has the same layout.
     """
-    tokens = any(ends)
+    tokens, axis = any(ends), token_axis(graph, name)
     readers = [each for each in graph.operators if name in each.reads]
     maker = next((each for each in graph.operators if each.name == name), None)
-    axis = token_axis(graph, name)
-    if not readers:
-        own = axis if ends.output else WHOLE
-        return (Layout(own, own),)
-    held = {axis if ends.input else WHOLE}
-    gradients = {WHOLE}
-    if maker is not None:
-        loops = signatures(maker, team, tokens)
-        held = {held_layout(maker, loop, tokens) for loop in loops}
-        gradients |= {gradient_layout(maker, loop) for loop in loops}
-    gradients |= {returned_layout(each, loop, name) for each in readers for loop in signatures(each, team, tokens)}
+    makes = signatures(maker, team, tokens) if maker else ()
+    if name in graph.whole:
+        is_split = ends.input if name in graph.inputs else ends.output and name in graph.outputs
+        held = {axis if is_split else WHOLE}
+    else:
+        held = {held_layout(maker, loop, tokens) for loop in makes if maker}
+    if name in graph.whole and (maker or name in graph.outputs):
+        gradients = held
+    else:
+        gradients = {WHOLE, *(gradient_layout(maker, loop) for loop in makes if maker)}
+        gradients |= {returned_layout(each, loop, name) for each in readers for loop in signatures(each, team, tokens)}
     return tuple(
         Layout(own, gradient, times)
         for own in sorted(held)

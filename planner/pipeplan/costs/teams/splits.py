@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import Layer, LayerCost, Model
-from pipeplan.core.operators import INPUT, Shards, Split
+from pipeplan.core.operators import Shards, Split
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.teams.problem import TeamProblem
 from pipeplan.costs.teams.signatures import WHOLE, Ends, ends_of, has_token_parts, token_axis
@@ -103,7 +103,8 @@ class Teams:
             before is not None
             and after is not None
             and self.model.crossing(cut) == (cut,)
-            and token_axis(before, before.operators[-1].name) != WHOLE != token_axis(after, INPUT)
+            and len(before.outputs) == len(after.inputs) == 1
+            and token_axis(before, before.outputs[0]) != WHOLE != token_axis(after, next(iter(after.inputs)))
             and has_token_parts(after, self.team)
             and (has_token_parts(before, self.team) or not has_token_parts(before, 1))
             for cut, (before, after) in enumerate(pairwise(graphs))

@@ -152,8 +152,9 @@ class Alignment:
 def _has_tokens(view: View, axis: Axis) -> bool:
     """Return whether an axis of a view is all tokens of its source, or an axis that no input determines (positions)."""
     source = view.source
-    if source.weight or source.secondary or len(axis) != 1 or axis[0].axis is None:
+    if source.weight or len(axis) != 1 or axis[0].axis is None:
         return False
     here = axis[0].axis
-    named = source.loops[here] == UNNAMED or (source.loops[:2] == (SAMPLE, TOKEN) and here == 1)
+    tokens = source.loops[here] == TOKEN and here == source.loops.count(SAMPLE)
+    named = tokens or source.loops[here] == UNNAMED
     return named and axis[0].size == source.sizes[here]

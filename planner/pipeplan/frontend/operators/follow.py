@@ -64,9 +64,15 @@ class _Follower:
         self._weights: dict[str, Weight] = {}
         self._listed: set[str] = set()  # weights that an operator has
         self._names: Counter[str] = Counter()
-        self._rank = len(self._input(_first(record.inputs)).source.sizes)
-        for tensor in record.inputs:
-            self._put(tensor, self._input(tensor))
+        self._inputs: dict[str, int] = {}
+        self._inert: set[str] = set()  # inputs and operators whose tensors have no gradient
+        for number, tensor in enumerate(record.inputs, 1):
+            name = INPUT if number == 1 else f"{INPUT}#{number}"
+            self._inputs[name] = self._each(bytes_of((tensor,)))
+            self._names[INPUT] = number
+            if not tensor.requires_grad:
+                self._inert.add(name)
+            self._put(tensor, self._input(name, tensor))
         known: dict[int, str] = {}
         for local, parameter in record.parameters.items():
             if local in weights and id(parameter) not in known:
@@ -81,23 +87,21 @@ class _Follower:
                 self._put(parameter, None)
         self._uses: Counter[str] = Counter()
 
-    def _input(self, tensor: Tensor) -> View:
+    def _input(self, name: str, tensor: Tensor) -> View:
         """Return the view of an input: samples, tokens and, of floating-point numbers, features.
 
         There are tokens along axis 1 of numbers [sample, token] and of tensors [sample, token, feature], not of images.
         """
         shape = tuple(tensor.shape)
-        kept = [n for n, size in enumerate(shape) if n == 0 or size > 1]
+        batched = shape[:1] == (self._samples,)
+        kept = [n for n, size in enumerate(shape) if size > 1 or (n == 0 and batched)]
         features = tensor.is_floating_point() and len(shape) > 1
-        rest = [WHOLE if len(shape) > 2 + features else TOKEN] * (len(shape) - 1 - features)
-        every = (SAMPLE, *rest, *["feature"] * features)
-        names = [every[n] for n in kept]
-        secondary = not _is_main(tensor, self._record.inputs)
+        rest = [TOKEN if len(shape) == 2 + features else WHOLE] * (len(shape) - 1 - features)
+        every = (SAMPLE if batched else WHOLE, *rest, *["feature"] * features)
+        names = tuple(every[n] for n in kept)
         sizes = tuple(shape[n] for n in kept)
-        parts = tuple(
-            size if name == "feature" and not secondary else 1 for name, size in zip(names, sizes, strict=True)
-        )
-        source = Source(INPUT, tuple(names), sizes, parts, secondary=secondary)
+        parts = tuple(size if each == "feature" else 1 for each, size in zip(names, sizes, strict=True))
+        source = Source(name, names, sizes, parts)
         places = dict(zip(kept, source.axes, strict=True))
         return View(source, tuple(places.get(n, ()) for n in range(len(shape))))
 
@@ -120,14 +124,21 @@ class _Follower:
         self._count_uses()
         for number, call in enumerate(self._record.calls):
             self._follow(call, is_loss=number >= self._record.loss)
-        last = self._output()
-        operators = _reached(self._operators, last)
+        outputs = tuple(map(self._output, self._record.outputs))
+        if not self._operators:
+            outputs = (self._pass_on(self._record.outputs[0]), *outputs[1:])
+        operators = _reached(self._operators, outputs)
         unused = tuple(weight for name, weight in self._weights.items() if name not in self._listed)
         if unused:
             operators.insert(0, Operator("unused", "unused", {}, {}, (), 0, weights=unused))
         kept = {self._owners[memory] for memory in self._record.kept if memory in self._owners}
-        total = self._each(bytes_of(self._record.inputs))
-        return OperatorGraph(tuple(replace(e, kept=e.kept or e.name in kept) for e in operators), total)
+        inert = (*self._inputs, *(each.name for each in operators))
+        return OperatorGraph(
+            tuple(replace(e, kept=e.kept or e.name in kept) for e in operators),
+            self._inputs,
+            outputs,
+            tuple(name for name in inert if name in self._inert),
+        )
 
     def _each(self, total: int) -> int:
         """Return a figure per sample."""
@@ -163,7 +174,7 @@ class _Follower:
         if first is not None and views(call, first.source.weight):
             for each, axes in zip(call.made, viewed(call, first.axes), strict=True):
                 self._put(each, View(first.source, axes))
-                if memory_of(each) not in self._owners and not first.source.weight and first.source.name != INPUT:
+                if memory_of(each) not in self._owners and self._is_made(first):
                     self._owners[memory_of(each)] = first.source.name
             return
         rule = None if is_loss else rule_of(call)
@@ -205,6 +216,8 @@ class _Follower:
             weight_gradient_flops=to_weight,
         )
         self._owners[memory_of(made)] = view.source.name
+        if not (any(call.wanted) and made.is_floating_point()):
+            self._inert.add(view.source.name)
         self._put(made, view)
         for each in call.made[1:]:
             self._put(each, View(view.source, tuple(map(opaque, each.shape))))
@@ -215,8 +228,6 @@ class _Follower:
         loops = {} if closed else dict(found.loops())
         rows: dict[str, tuple[str, ...]] = {}
         for source, row in found.rows():
-            if source.secondary:  # the graph describes the main input
-                row = (SAMPLE, *(WHOLE,) * (self._rank - 1))
             rows[source.name] = _agreed(rows.get(source.name, row), row, loops)
         used = {loop for row in rows.values() for loop in row}
         loops = {loop: parts for loop, parts in loops.items() if loop in used}
@@ -251,22 +262,14 @@ class _Follower:
             to_input += forward * (wanted and view is not None and not view.source.weight)
         return self._each(forward), self._each(to_input), self._each(to_weight)
 
-    def _output(self) -> str:
-        """Return the operator that makes the layer's output; append one if none makes just that."""
-        outputs = self._record.outputs
-        own = [each for each in outputs if self._is_made(self._view(each))]
-        main = own[0] if len(own) == 1 else outputs[0] if len(outputs) == 1 else None
-        if main is None:
-            main = _first(outputs)
-            reads = tuple((each, (None,) * each.dim()) for each in outputs)
-            rule = Rule("several outputs", reads, tuple(range(main.dim())))
-            return self._append(rule, main, closed=True).source.name
-        view = self._view(main)
-        if view is not None and self._is_made(view):
-            is_read = any(view.source.name in each.reads for each in self._operators.values())
-            if not is_read and tuple(axis for axis in view.axes if axis) == view.source.axes:
-                return view.source.name
-        return self._append(copied(main), main, closed=False).source.name
+    def _output(self, tensor: Tensor) -> str:
+        """Return the operator that makes an output of the layer, or the input that it is."""
+        view = self._view(tensor)
+        return self._pass_on(tensor) if view is None or view.source.weight else view.source.name
+
+    def _pass_on(self, tensor: Tensor) -> str:
+        """Append an operator that returns a constant, a weight or an input."""
+        return self._append(copied(tensor), tensor, closed=False).source.name
 
     def _is_made(self, view: View | None) -> bool:
         return view is not None and not view.source.weight and view.source.name in self._operators
@@ -277,20 +280,10 @@ def _agreed(one: Sequence[str], other: Sequence[str], loops: Mapping[str, int]) 
     return tuple(a if a == b or not {a, b} & loops.keys() else WHOLE for a, b in zip(one, other, strict=True))
 
 
-def _reached(operators: Mapping[str, Operator], last: str) -> list[Operator]:
-    """Return the operators that the last one depends on, and those with weights, in order; the last one ends them."""
-    needed = {last} | {each.name for each in operators.values() if each.weights}
+def _reached(operators: Mapping[str, Operator], outputs: Sequence[str]) -> list[Operator]:
+    """Return the operators that outputs depend on, and those with weights, in order."""
+    needed = {*outputs} | {each.name for each in operators.values() if each.weights}
     for each in reversed(list(operators.values())):
         if each.name in needed:
             needed.update(each.reads)
-    return [each for each in operators.values() if each.name in needed - {last}] + [operators[last]]
-
-
-def _first(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the first tensor of floating-point numbers, or just the first."""
-    return next((each for each in tensors if each.is_floating_point()), tensors[0])
-
-
-def _is_main(tensor: Tensor, inputs: Sequence[Tensor]) -> bool:
-    """Return whether the graph describes an input: the only one, or the only one of floating-point numbers."""
-    return len(inputs) == 1 or (tensor.is_floating_point() and sum(each.is_floating_point() for each in inputs) == 1)
+    return [each for each in operators.values() if each.name in needed]

@@ -13,7 +13,7 @@ UNNAMED = "axis"
 
 @dataclass(frozen=True)
 class Source:
-    """An operator's output, the layer's input, or a weight.
+    """An operator's output, an input of the layer, or a weight.
 
     Attributes
     ----------
@@ -24,8 +24,6 @@ class Source:
     parts : tuple of int
         Number of parts into which each axis may be cut; 1 for those that are never split.
     weight : bool
-    secondary : bool
-        An input, but not the one whose axes the graph describes.
     """
 
     name: str
@@ -33,7 +31,6 @@ class Source:
     sizes: tuple[int, ...]
     parts: tuple[int, ...]
     weight: bool = False
-    secondary: bool = False
 
     @property
     def axes(self) -> tuple[Axis, ...]:

@@ -48,7 +48,7 @@ def test_figures_are_those_of_one_sample(decoder: LayersOperators) -> None:
     """Bytes do not depend on the number of samples; what autograd saves is kept; a loss is whole."""
     assert layers_operators(tiny_decoder, 3).found.graphs["block0"] == decoder.graph("block0")
     found = decoder.operators("block0")
-    assert decoder.graph("block0").input == 6 * 16 * 4
+    assert decoder.graph("block0").inputs == {"input": 6 * 16 * 4}
     assert found["widen"].output == 6 * 32 * 4
     assert found["widen"].forward_flops == found["widen"].weight_gradient_flops == 2 * 6 * 16 * 32
     assert not found["attention_out"].kept  # an addition saves nothing

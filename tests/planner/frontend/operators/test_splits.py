@@ -111,7 +111,7 @@ def run(
             put(part, local, nn.Parameter(shards[full].of(whole)), lasting=True)
     given = tuple(each.detach().requires_grad_(each.requires_grad) for each in model.inputs[number])
     with Collectives() as forward:
-        made = sharded.gathered(tensors(sharded.wrapped(part, names)(*given)))
+        made = sharded.gathered(tensors(sharded.wrapped(layer, part, names)(*given)))
     roots = [each for each in made if each.requires_grad]
     with Collectives() as backward, sharded.backward():
         torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
