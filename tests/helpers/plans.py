@@ -78,10 +78,20 @@ def plan_for(
     )
 
 
-def in_teams(plan: Plan, module: torch.nn.Module, shards: Mapping[str, int] | None, team: int = 2) -> Plan:
-    """The plan with teams of devices that share out the parameters which these patterns match."""
+def in_teams(
+    plan: Plan,
+    module: torch.nn.Module,
+    shards: Mapping[str, int] | None,
+    team: int = 2,
+    sequence: Sequence[str] = (),
+) -> Plan:
+    """The plan with teams of devices that share out the parameters which these patterns match.
+
+    ``sequence`` names layers whose output they split along tokens.
+    """
     found = find_shards(module, shards, TensorParallel(team))
-    return replace(plan, team=team, shards=tuple((name, shard.axis) for name, shard in found.items()))
+    axes = tuple((name, shard.axis) for name, shard in found.items())
+    return replace(plan, team=team, shards=axes, sequence=tuple(sequence))
 
 
 def with_buckets(plan: Plan, layers: int, gathered: int = 0) -> Plan:

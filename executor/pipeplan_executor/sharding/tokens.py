@@ -31,7 +31,7 @@ def is_flat(tensor: DTensor, streams: Sequence[Stream]) -> bool:
     """Return whether a matrix, or its transpose, is a flattened tensor that is split along tokens."""
     how = tensor.placements[0]
     return isinstance(how, _StridedShard) and any(
-        how.split_factor == each.samples and tensor.shape[how.dim] == each.rows for each in streams
+        how.split_factor in (each.samples, 1) and tensor.shape[how.dim] == each.rows for each in streams
     )
 
 
@@ -51,15 +51,26 @@ def is_split(tensor: DTensor, streams: Sequence[Stream], independent: int) -> bo
 def reshaped(tensor: DTensor, shape: Sequence[int], streams: Sequence[Stream]) -> DTensor | None:
     """Return a tensor that is split along tokens with its first two axes flattened, or divided again.
 
-    Other changes of shape are torch's: None.
+    Other changes of shape are torch's: None, except those of flattened tensors, which need the whole.
     """
-    for stream in streams:
+    how, mesh = tensor.placements[0], tensor.device_mesh
+    if isinstance(how, Shard) and how.dim < 2 and tensor.dim() > 2:
         known = _whole_shape(shape, tensor.numel())
-        mine, part = tensor.shape, tensor.to_local()
-        if tensor.placements == TOKENS and mine[:2] == stream and known[0] == stream.rows:
-            return placed(part.reshape(-1, *known[1:]), tensor.device_mesh, flat(stream))
-        if tensor.placements == flat(stream) and mine[0] == stream.rows and known[:2] == stream:
-            return placed(part.reshape(stream.samples, -1, *known[2:]), tensor.device_mesh, TOKENS)
+        for each in streams:
+            lengths = (each.samples, each.tokens) if how.dim else (each.tokens, each.samples)
+            if tuple(tensor.shape[:2]) == lengths and known[0] == each.rows:
+                flattened = (_StridedShard(0, split_factor=each.samples if how.dim else 1),)
+                return placed(tensor.to_local().reshape(-1, *known[1:]), mesh, flattened)
+    if isinstance(how, _StridedShard) and how.dim == 0 and is_flat(tensor, streams):
+        known = _whole_shape(shape, tensor.numel())
+        if known[0] == len(tensor):
+            return placed(tensor.to_local().reshape(-1, *known[1:]), mesh, tensor.placements)
+        each = next(each for each in streams if each.rows == len(tensor))
+        if known[:2] == (each.samples, each.tokens) and how.split_factor == each.samples:
+            return placed(tensor.to_local().reshape(each.samples, -1, *known[2:]), mesh, TOKENS)
+        if known[:2] == (each.tokens, each.samples) and how.split_factor == 1:
+            return placed(tensor.to_local().reshape(-1, *known[1:]), mesh, (Shard(0),))
+        return placed(local(tensor, WHOLE).view(known), mesh, WHOLE)
     return None
 
 

@@ -47,6 +47,30 @@ def dropped_apart() -> Workload:
     return replace(dropped(), shards={**by_columns, "*.out_proj.weight": 1, "*.linear2.weight": 1})
 
 
+class Gated(nn.Module):
+    """Residual perceptron with a gate and a norm of squares, as in Llama."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(16, eps=1e-6)
+        self.gate, self.up = nn.Linear(16, 32, bias=False), nn.Linear(16, 32, bias=False)
+        self.down = nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the same shape."""
+        y = self.norm(x)
+        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+
+def gated() -> Workload:
+    """Three gated perceptrons, of which the first and the last share a norm."""
+    layers = OrderedDict[str, nn.Module](embedding=nn.Embedding(30, 16), first=Gated(), second=Gated(), third=Gated())
+    layers["third"].norm = layers["first"].norm
+    layers["head"] = nn.Linear(16, 30)
+    shards = {"*.gate.*": 0, "*.up.*": 0, "*.down.weight": 1}
+    return Workload(nn.Sequential(layers), _text, _loss, shards=shards)
+
+
 class Skipping(nn.Module):
     """Model with a skip around dropout, which is not a chain, so that it is captured as a graph."""
 

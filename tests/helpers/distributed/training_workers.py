@@ -18,6 +18,7 @@ from helpers.distributed.training_models import (
     dropped,
     dropped_apart,
     forking,
+    gated,
     idling,
     padded,
     skipping,
@@ -69,6 +70,8 @@ class Case:
     steps: int = STEPS
     team_cuts: Mapping[str, int] | None = None
     """Patterns of the parameters that teams of two share out; None for a plan without teams."""
+    sequence: tuple[str, ...] = ()
+    """Layers whose output teams split along tokens."""
     first: int = 2
     """Number of layers of the first stage, if there are several; those between it and the last one have one layer."""
 
@@ -169,11 +172,38 @@ LOW = {
 """Cases in mixed precision, on two ranks."""
 
 
+BODY = ("embedding", "block0", "block1", "block2")
+"""Layers of the decoder that pass tensors of tokens."""
 ODD = {"embedding.*": 1, "block0.widen.weight": 1, "block1.narrow.*": 0, "block2.attention_out.bias": 0, "*norm*": 0}
 TEAMS = {
     "tensor-parallel, ZeRO-1, recomputed": Case(tiny_shared, (2,), USERS, zero=1, recompute=True, accumulated=(1,)),
     "tensor-parallel, dropout": Case(dropped_apart, (1, 1), {"optimizer": sgd, "clip": 0.1}, split=True),
     "teams": Case(tiny_decoder, (1, 1), USERS, team_cuts=SHARDS, steps=3),
+    "teams, tokens": Case(
+        tiny_decoder, (1, 1), USERS, team_cuts=SHARDS, sequence=BODY, steps=4, accumulated=(1,), split=True
+    ),
+    "teams, tokens, tied, ZeRO-1": Case(
+        tiny_tied, (2,), USERS, zero=1, team_cuts=SHARDS, sequence=BODY, steps=4, accumulated=(1,), bucket=1
+    ),
+    "teams, tokens, tied over stages": Case(
+        tiny_tied, (1, 1), USERS, team_cuts=SHARDS, sequence=BODY, steps=3, micro_batches=3, recompute=True
+    ),
+    "teams, tokens, dropout, idle": Case(
+        dropped_apart,
+        (2,),
+        {"optimizer": sgd, "clip": 0.1},
+        team_cuts=dropped_apart().shards,
+        sequence=("embedding", "first", "noisy", "drop", "second"),
+        steps=3,
+        micro_batches=1,
+        bucket=2,
+    ),
+    "teams, tokens, gated": Case(
+        gated, (1, 1), USERS, team_cuts=gated().shards, sequence=("embedding", "first"), steps=3, split=True
+    ),
+    "teams, tokens, gated, mixed": Case(
+        gated, (2,), USERS, team_cuts=gated().shards, sequence=("embedding", "first"), steps=3, accumulated=(0,)
+    ),
     "teams, odd cuts, replicas": Case(tiny_decoder, (2,), {"optimizer": sgd}, team_cuts=ODD, steps=3),
     "teams, captured": Case(forking, (1, 1), {"optimizer": sgd}, team_cuts={"words.*": 1, "first.*": 0}, steps=3),
 }
@@ -413,7 +443,7 @@ def _plan(case: Case) -> Plan:
         held=held,
     )
     if case.team_cuts is not None:
-        plan = in_teams(plan, module, case.team_cuts)
+        plan = in_teams(plan, module, case.team_cuts, sequence=case.sequence)
     return with_buckets(plan, case.bucket, case.gathered)
 
 
