@@ -29,6 +29,9 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
         "tensor-parallel random": (tensor_parallel_workers.random_groups, (RANDOM, 4)),
         "tensor-parallel outputs": (tensor_parallel_workers.outputs, ()),
         "tensor-parallel collectives": (tensor_parallel_workers.collectives, ()),
+        "tensor-parallel tokens": (tensor_parallel_workers.tokens, ()),
+        "tensor-parallel saved": (tensor_parallel_workers.saved, ()),
+        "tensor-parallel dropout": (tensor_parallel_workers.dropout_alike, ()),
         "tensor-parallel waiting": (tensor_parallel_workers.waiting, ()),
         "tensor-parallel report": (tensor_parallel_workers.report, ()),
         "tensor-parallel training": (training_workers.tensor_parallel_runs, ()),
@@ -105,7 +108,7 @@ def test_outputs_are_the_unsplit_models(found: dict[str, Any]) -> None:
     assert apart < EXACT
 
 
-SUM, GATHER = "all_reduce", "all_gather_into_tensor"
+SUM, GATHER, SCATTER = "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"
 
 
 @pytest.mark.parametrize(
@@ -116,6 +119,9 @@ SUM, GATHER = "all_reduce", "all_gather_into_tensor"
         ("head", {GATHER: 1}, {GATHER: 1, SUM: 1}),
         ("vocabulary", {SUM: 1}, {SUM: 1}),
         ("stream", {GATHER: 1}, {GATHER: 1}),
+        # there: each pair, and the end of the norm; back: each pair twice, and the gradient of the embedding
+        ("tokens", {GATHER: 3, SCATTER: 2}, {GATHER: 8, SCATTER: 4}),
+        ("tokens, split", {GATHER: 3, SCATTER: 2}, {GATHER: 10, SCATTER: 4}),
     ],
 )
 def test_cuts_decide_what_is_sent(
@@ -125,6 +131,23 @@ def test_cuts_decide_what_is_sent(
     seen = found["tensor-parallel collectives"][cuts]
     assert seen[:2] == (forward, both)
     assert not seen[2]
+
+
+def test_split_tokens_are_exact(found: dict[str, Any]) -> None:
+    """Loss and gradients are the unsplit model's if tokens are split: between stages, of one sample, with any backward."""
+    assert len(found["tensor-parallel tokens"]) == 3
+    _all_exact(found["tensor-parallel tokens"])
+
+
+def test_split_tokens_save_less(found: dict[str, Any]) -> None:
+    """What a forward saves beside parameters is less if tokens are split."""
+    whole, split = found["tensor-parallel saved"]
+    assert split < 0.8 * whole
+
+
+def test_dropout_draws_for_the_whole_tensor(found: dict[str, Any]) -> None:
+    """The operation that drops on GPUs keeps shards, and its mask is that of one process."""
+    assert found["tensor-parallel dropout"]
 
 
 def test_weight_gradients_of_parts_wait(found: dict[str, Any]) -> None:

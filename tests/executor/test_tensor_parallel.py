@@ -19,6 +19,8 @@ from pipeplan_executor.cli.run import as_text
 from pipeplan_executor.optim.optimise import StageOptimizer
 from pipeplan_executor.optim.reduction import ShardedNames
 from pipeplan_executor.sharding import TensorParallel
+from pipeplan_executor.sharding.declared import declared
+from pipeplan_executor.sharding.sequence import check_sequence
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.materialise import values_of
 from pipeplan_executor.stages.split import Fitted, fit
@@ -104,6 +106,45 @@ def test_teams_that_make_no_sense_never_start(
     """Teams that share out nothing, shards of no parameter, and other groups than the plan's teams are named."""
     with pytest.raises(PipeplanError, match=said):
         run(replace(plan, team=2, shards=shards), words, tensor_parallel=asked)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "changes", "said"),
+    [
+        (("0", "2"), {"micro_batch": 2}, "the 3 tokens of 0 among 2 devices, which cannot have equal parts"),
+        (("3",), {}, "the output of 3, its last layer, along tokens; the loss needs it whole"),
+        (("4",), {}, "the output of '4' along tokens, which is none of its layers"),
+        (("0",), {"team": 1, "shards": ()}, "splits the outputs of 0 along tokens, and its ranks are single devices"),
+    ],
+)
+def test_tokens_that_cannot_be_split_never_start(
+    plan: Plan, sequence: tuple[str, ...], changes: dict[str, Any], said: str
+) -> None:
+    """Odd lengths, the last layer, unknown layers, and ranks of one device are named."""
+    own = replace(plan, **{"team": 2, "shards": (("3.weight", 0),), "sequence": sequence, **changes})
+    with pytest.raises(PlanError, match=said):
+        run(own, words)
+
+
+def test_split_outputs_are_single_tensors_of_tokens() -> None:
+    """An output without features, and several outputs, are named with their shapes."""
+    own = Plan.__new__(Plan)
+    vars(own).update(team=2, sequence=("a",))
+    flat, whole = torch.empty(2, 4, device="meta"), torch.empty(2, 4, 8, device="meta")
+    with pytest.raises(PlanError, match=r"one tensor of samples, tokens and features; it returns \(2, 4\)"):
+        check_sequence(own, ("a", "b"), ((flat,), (flat,), (whole,)))
+    with pytest.raises(PlanError, match=r"it returns \(2, 4, 8\) and \(2, 4, 8\)"):
+        check_sequence(own, ("a", "b"), ((flat,), (whole, whole), (whole,)))
+
+
+def test_contradicting_sequences_are_refused(plan: Plan) -> None:
+    """The plan alone says which outputs are split along tokens; saying the same is accepted."""
+    own = replace(plan, team=2, shards=(("3.weight", 0),), sequence=("0",))
+    assert declared(own) == declared(own, declared(own)) == TensorParallel(2, {"3.weight": 0}, ("0",))
+    with pytest.raises(InputError, match="which outputs its teams of 2 devices split along tokens"):
+        declared(own, TensorParallel(2, sequence=("2",)))
+    with pytest.raises(InputError, match="leave out the sequence"):
+        declared(plan, TensorParallel(2, {"3.weight": 0}, ("0",)))
 
 
 @pytest.mark.parametrize("asked", [None, 2, TensorParallel(2, {"3.weight": 1})])

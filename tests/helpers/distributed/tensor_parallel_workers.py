@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 
 from helpers.distributed import models as models_of_tests
@@ -23,8 +24,10 @@ from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.sharding import TensorParallel
 from pipeplan_executor.sharding.declared import declared
+from pipeplan_executor.sharding.dispatch import ShardDispatch
+from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
 from pipeplan_executor.stages.source import draw
-from pipeplan_executor.stages.split import materialised
+from pipeplan_executor.stages.split import fit, materialised
 from pipeplan_executor.train import runner
 from pipeplan_executor.train.pipeline import Pipeline
 from pipeplan_executor.train.report import RunReport
@@ -48,6 +51,8 @@ SENT: dict[str, dict[str, int]] = {
     "stream": {"embedding.*": 1},
 }
 """Cuts of one block of the decoder whose collectives are counted."""
+TOKENS = ("embedding", "block0")
+"""Layers of one block whose outputs are split along tokens."""
 NAMED: dict[str, tuple[Callable[[], Workload], dict[str, int] | None]] = {
     "decoder": (tiny_decoder, None),
     "dropped": (dropped_apart, None),
@@ -81,7 +86,7 @@ def named(*cases: tuple[str, tuple[str, ...]]) -> dict[str, float]:
 def random_groups(count: int, seed: int) -> dict[str, float]:
     """The worst error of random plans of all models, with random parameters cut along random axes.
 
-    Every second plan has teams; the others are given groups.
+    Every second plan has teams, some of which split tokens; the others are given groups.
     """
     generator, ranks = random.Random(seed), dist.get_world_size() // TEAM
     found = {}
@@ -91,8 +96,9 @@ def random_groups(count: int, seed: int) -> dict[str, float]:
         module = blank_model(build)[0]
         shards = random_shards(generator, module)
         planned = number % 2 == 0
-        found[f"{number} {case.name} {shards}"] = worst_error(
-            in_teams(case.plan, module, shards) if planned else case.plan,
+        sequence = random_sequence(generator, case.plan, build) if planned else ()
+        found[f"{number} {case.name} {shards} {sequence}"] = worst_error(
+            in_teams(case.plan, module, shards, sequence=sequence) if planned else case.plan,
             build,
             3,
             tensor_parallel=None if planned else TensorParallel(TEAM, shards),
@@ -109,6 +115,14 @@ def random_shards(generator: random.Random, module: nn.Module) -> dict[str, int]
     share = generator.choice((0.2, 0.6, 1.0))
     chosen = {name: generator.choice(axes) for name, axes in ways.items() if axes and generator.random() < share}
     return chosen or {name: axes[0] for name, axes in ways.items() if axes}
+
+
+def random_sequence(generator: random.Random, plan: Plan, build: Callable[[], Workload]) -> tuple[str, ...]:
+    """Some or none of the layers whose outputs can be split along tokens."""
+    fitted, share = fit(plan, build), generator.choice((0.0, 0.5, 1.0))
+    made = zip(fitted.names[:-1], fitted.flow.tensors[1:-1], strict=True)
+    ways = [name for name, (first, *more) in made if not more and first.dim() > 2 and first.shape[1] % TEAM == 0]
+    return tuple(name for name in ways if generator.random() < share)
 
 
 def outputs() -> tuple[float, float, float]:
@@ -132,11 +146,15 @@ def collectives() -> dict[str, tuple[Counts, Counts, Counts]]:
 
     Forward only, and with backward; then the operations that gathered.
     """
-    return {name: _collectives(cuts) for name, cuts in SENT.items()}
+    found = {name: _collectives(cuts) for name, cuts in SENT.items()}
+    return {**found, "tokens": _collectives(SHARDS, TOKENS), "tokens, split": _collectives(SHARDS, TOKENS, split=True)}
 
 
-def _collectives(cuts: dict[str, int]) -> tuple[Counts, Counts, Counts]:
-    plan = in_teams(_plan(one_block, each=1), blank_model(one_block)[0], cuts)
+def _collectives(
+    cuts: dict[str, int], sequence: tuple[str, ...] = (), split: bool = False
+) -> tuple[Counts, Counts, Counts]:
+    plan = in_teams(_plan(one_block, each=1), blank_model(one_block)[0], cuts, sequence=sequence)
+    plan = replace(plan, schedule=halved(plan.schedule)) if split else plan
     pipeline = Pipeline(plan, one_block)
     batch = draw(pipeline.workload, plan.batch, 3)
     with CommDebugMode() as forward:
@@ -150,6 +168,48 @@ def _counts(seen: CommDebugMode) -> Counts:
     """DTensor's collectives, by kind."""
     counts = {str(operation): count for operation, count in seen.get_comm_counts().items()}
     return {key.rpartition(".")[2]: count for key, count in counts.items() if "functional" in key}
+
+
+def saved() -> tuple[int, int]:
+    """Bytes that the forward of one block saves besides parameters: with whole tensors, and with split tokens."""
+    found = []
+    for sequence in ((), TOKENS):
+        plan = in_teams(_plan(one_block), blank_model(one_block)[0], SHARDS, sequence=sequence)
+        pipeline = Pipeline(plan, one_block)
+        inputs, targets = draw(pipeline.workload, plan.micro_batch, 3)
+        own = {parameter.untyped_storage().data_ptr() for parameter in pipeline.parameters()}
+        seen: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor, own: set[int] = own, seen: dict[int, int] = seen) -> torch.Tensor:
+            memory = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
+            if memory.data_ptr() not in own:
+                seen[memory.data_ptr()] = memory.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            kept = pipeline.modules[0](inputs)
+        found.append(sum(seen.values()))
+        del kept
+    return found[0], found[1]
+
+
+def dropout_alike() -> bool:
+    """Whether the dropout of GPUs draws the mask of the whole tensor, for tensors split along tokens and features."""
+    mesh = find_tensor_parallel_group(TEAM, torch.device("cpu")).mesh
+    assert mesh is not None
+    whole = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(2)
+    expected = torch.native_dropout(whole, 0.5, True)
+    same = []
+    for axis in (1, 2):
+        dispatch = ShardDispatch(mesh)
+        split = DTensor.from_local(whole.chunk(TEAM, axis)[mesh.get_local_rank()], mesh, [Shard(axis)])
+        torch.manual_seed(2)
+        with dispatch.during(forward=True):
+            made = torch.native_dropout(split, 0.5, True)
+        same += [each.placements == (Shard(axis),) for each in made] + [not dispatch.gathered]
+        same += [torch.equal(each.full_tensor(), wanted) for each, wanted in zip(made, expected, strict=True)]
+    return all(same)
 
 
 def waiting() -> tuple[dict[str, bool], dict[str, bool]]:
@@ -182,6 +242,21 @@ def _plan(build: Callable[[], Workload], each: int = 3) -> Plan:
 def one_block() -> Workload:
     """The decoder of the zoo, of one block."""
     return models_of_tests.decoder(blocks=1, width=16, heads=2, vocabulary=50, length=6, hidden=32)
+
+
+def tokens() -> dict[str, float]:
+    """The worst error of plans that split tokens, of one sample and of two, with a table of words split by rows."""
+    found = {}
+    module, layers, held = blank_model(tiny_decoder)
+    ranks, cuts = dist.get_world_size() // TEAM, {**SHARDS, "embedding.tokens.weight": 0}
+    for samples, way in ((1, "joined"), (1, "split"), (2, "again")):
+        schedule = FAMILIES["1f1b-sno"].write((1,) * ranks, 3)
+        edges = (0, *range(2, 1 + schedule.stages), len(layers))
+        lists = halved(schedule) if way == "split" else schedule
+        plan = plan_for(module, layers, edges, lists, samples, recompute=layers if way == "again" else (), held=held)
+        plan = in_teams(plan, module, cuts, sequence=layers[:-1])
+        found[f"{samples} {way}"] = worst_error(plan, tiny_decoder, 3)
+    return found
 
 
 def report() -> tuple[RunReport, Schedule]:

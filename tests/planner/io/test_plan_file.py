@@ -46,6 +46,30 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert data["schedule"]["orders"][0] == "0F0 0F1 0B0 0B1 0U"
 
 
+def test_split_tokens_are_saved(tmp_path: Path) -> None:
+    """The layers whose output is split along tokens come back; a plan without any is written as before."""
+    own = replace(plan(), team=2, shards=(("a.weight", 0),), sequence=("a",))
+    own.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == own
+    plan().save(tmp_path / "plan.json")
+    assert "sequence" not in json.loads((tmp_path / "plan.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sequence": ["a"]}, "splits 1 output along tokens, and has no teams"),
+        ({"team": 2, "shards": [{"parameter": "a.weight", "axis": 0}], "sequence": ["c"]}, "names 'c', which is not"),
+        ({"team": 2, "shards": [{"parameter": "a.weight", "axis": 0}], "sequence": ["a", "a"]}, "'a' 2 times"),
+    ],
+)
+def test_tokens_that_cannot_be_split_are_named(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """Outputs are split in plans with teams only, and each layer is named once."""
+    (tmp_path / "plan.json").write_text(json.dumps(broken(**changes)))
+    with pytest.raises(InputError, match=said):
+        Plan.load(tmp_path / "plan.json")
+
+
 def test_a_plan_of_version_2_has_no_buckets(tmp_path: Path) -> None:
     """A file from before buckets is read as it was meant: all gradients are summed behind the last backward."""
     data = broken(format="pipeplan-plan/2")
