@@ -134,7 +134,7 @@ def test_cuts_decide_what_is_sent(
 
 
 def test_split_tokens_are_exact(found: dict[str, Any]) -> None:
-    """Loss and gradients are the unsplit model's if tokens are split: between stages, of one sample, with any backward."""
+    """Loss and gradients equal the unsplit model's where tokens are split: over two stages, with any backward."""
     assert len(found["tensor-parallel tokens"]) == 3
     _all_exact(found["tensor-parallel tokens"])
 

@@ -140,8 +140,8 @@ def flattened(
     """Return the trainable parameters of a stage, one `Flat` per number format; copied ones first.
 
     Sharded parameters are separate from whole ones, in the same order on every tensor-parallel rank. ``layers`` are
-    those of `first_layers`; under ZeRO-1 replicas share out the layers from each of ``cuts`` to the next one. ``partial``
-    has gradients of whole parameters that are summed over the tensor-parallel ranks.
+    those of `first_layers`; under ZeRO-1 replicas share out the layers from each of ``cuts`` to the next one.
+    ``partial`` has the gradients of whole parameters that are summed over the tensor-parallel ranks.
     """
     layers = layers or {}
     apart = {id(parameter) for named, _ in copied for _, parameter in named}

@@ -22,13 +22,14 @@ from pipeplan_executor.sharding.sequence import Stream
 from pipeplan_executor.sharding.tokens import TOKENS
 
 
-class Entering(torch.autograd.Function):  # type: ignore[misc]
+class Entering(torch.autograd.Function):
     """Input of a layer as a DTensor; its gradient is split along tokens, or whole, as the input is."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, mesh: DeviceMesh, is_split: bool, dispatch: ShardDispatch) -> DTensor:
         ctx.set_materialize_grads(False)
-        ctx.placements, ctx.is_plain, ctx.dispatch = TOKENS if is_split else WHOLE, type(tensor) is not DTensor, dispatch
+        ctx.placements, ctx.dispatch = TOKENS if is_split else WHOLE, dispatch
+        ctx.is_plain = type(tensor) is not DTensor
         part = tensor if ctx.is_plain else local(tensor, ctx.placements)
         return placed(part.detach(), mesh, ctx.placements)
 
@@ -41,7 +42,7 @@ class Entering(torch.autograd.Function):  # type: ignore[misc]
         return part if ctx.is_plain else placed(part, gradient.device_mesh, ctx.placements), None, None, None
 
 
-class Leaving(torch.autograd.Function):  # type: ignore[misc]
+class Leaving(torch.autograd.Function):
     """Output of a layer: split along tokens, or plain and whole."""
 
     @staticmethod
@@ -68,7 +69,7 @@ class Leaving(torch.autograd.Function):  # type: ignore[misc]
         return placed(local(gradient, wanted), ctx.mesh, wanted), None, None, None
 
 
-class WholeParameter(torch.autograd.Function):  # type: ignore[misc]
+class WholeParameter(torch.autograd.Function):
     """A whole parameter as a DTensor."""
 
     @staticmethod

@@ -108,11 +108,11 @@ class ShardedLayers:
             return mapped(partial(self._left, split), functional_call(layer, held, given, tie_weights=False))
 
     def _entered(self, is_split: bool, tensor: Tensor) -> DTensor:
-        return Entering.apply(tensor, self._mesh, is_split, self.dispatch)  # type: ignore[no-any-return]
+        return Entering.apply(tensor, self._mesh, is_split, self.dispatch)
 
     def _left(self, split: Split, tensor: Tensor) -> Tensor:
         made = tensor if isinstance(tensor, DTensor) else self._entered(False, tensor)
-        return Leaving.apply(made, split.leaves, self.dispatch, split.stream)  # type: ignore[no-any-return]
+        return Leaving.apply(made, split.leaves, self.dispatch, split.stream)
 
     def arrived(self, tensors: tuple[Tensor, ...], first: str) -> tuple[Tensor, ...]:
         """Return the inputs of the stage, whose first layer is named: the tokens of this rank as a DTensor."""
@@ -156,10 +156,7 @@ def _add(
     summed_later: PartialGradients | None,
     gradient: DTensor,
 ) -> None:
-    if summed_later is None:
-        part = local(gradient, placements)
-    else:
-        part = own_gradient(parameter, gradient, summed_later)
+    part = local(gradient, placements) if summed_later is None else own_gradient(parameter, gradient, summed_later)
     if parameter.grad is None:
         parameter.grad = part.to(parameter.dtype, copy=True)
     else:

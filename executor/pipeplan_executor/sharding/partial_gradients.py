@@ -31,7 +31,7 @@ class PartialGradients:
     @property
     def first(self) -> bool:
         """True on the first tensor-parallel rank."""
-        return dist.get_rank(self._group) == 0
+        return bool(dist.get_rank(self._group) == 0)
 
     def is_partial(self, parameter: nn.Parameter, found: bool) -> bool:
         """Return whether the parameter's gradient adds up partial ones; ``found``: whether the present one is partial.

@@ -176,7 +176,7 @@ def saved() -> tuple[int, int]:
     for sequence in ((), TOKENS):
         plan = in_teams(_plan(one_block), blank_model(one_block)[0], SHARDS, sequence=sequence)
         pipeline = Pipeline(plan, one_block)
-        inputs, targets = draw(pipeline.workload, plan.micro_batch, 3)
+        inputs, _ = draw(pipeline.workload, plan.micro_batch, 3)
         own = {parameter.untyped_storage().data_ptr() for parameter in pipeline.parameters()}
         seen: dict[int, int] = {}
 
