@@ -80,25 +80,24 @@ class ShardedLayers:
             name: (Shard(self._shards[names[name]].axis),) if names.get(name) in self._shards else WHOLE
             for name in there
         }
-        is_sharded, split = any(each != WHOLE for each in placements.values()), self._split.get(name)
-        if is_sharded or (split is not None and split.arrives):
+        split = self._split.get(name)
+        on_shards = any(each != WHOLE for each in placements.values()) or (split is not None and split.arrives)
+        if on_shards:
             self._on_shards |= set(map(id, there.values()))
-        return partial(self._call, layer, placements, is_sharded, split)
+        return partial(self._call, layer, placements, on_shards, split)
 
     def _call(
         self,
         layer: nn.Module,
         placements: Mapping[str, tuple[Placement, ...]],
-        is_sharded: bool,
+        on_shards: bool,
         split: Split | None,
         *tensors: Tensor,
     ) -> Any:
-        there = dict(layer.named_parameters(remove_duplicate=False))
-        # gradients of a parameter that a layer on shards has too are added up in one way
-        is_plain = not is_sharded and self._on_shards.isdisjoint(map(id, there.values()))
-        if is_plain and not any(isinstance(tensor, DTensor) for tensor in tensors):
+        if not (on_shards or any(isinstance(tensor, DTensor) for tensor in tensors) or self._shares(layer)):
             made = layer(*tensors)
-            return made if split is None else self._left(split, self._entered(False, made))
+            return made if split is None else self._left(split, made)
+        there = dict(layer.named_parameters(remove_duplicate=False))
         with self.dispatch.during(forward=True, stream=None if split is None else split.stream):
             held = {name: self._stand_in(there[name], how) for name, how in placements.items()}
             if split is None:
@@ -107,19 +106,16 @@ class ShardedLayers:
             given = tuple(self._entered(split.arrives, tensor) for tensor in tensors)
             return mapped(partial(self._left, split), functional_call(layer, held, given, tie_weights=False))
 
+    def _shares(self, layer: nn.Module) -> bool:
+        """Return whether a parameter's gradient may be partial in another layer, so that it is noted here too."""
+        return self.partial is not None and not self._on_shards.isdisjoint(map(id, layer.parameters()))
+
     def _entered(self, is_split: bool, tensor: Tensor) -> DTensor:
         return Entering.apply(tensor, self._mesh, is_split, self.dispatch)
 
     def _left(self, split: Split, tensor: Tensor) -> Tensor:
         made = tensor if isinstance(tensor, DTensor) else self._entered(False, tensor)
         return Leaving.apply(made, split.leaves, self.dispatch, split.stream)
-
-    def arrived(self, tensors: tuple[Tensor, ...], first: str) -> tuple[Tensor, ...]:
-        """Return the inputs of the stage, whose first layer is named: the tokens of this rank as a DTensor."""
-        split = self._split.get(first)
-        if split is None or not split.arrives:
-            return tensors
-        return tuple(self._as_dtensor(tensor, TOKENS) for tensor in tensors)
 
     def gathered(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the outputs of the stage as plain tensors: whole, or the tokens of this rank if its plan says so."""

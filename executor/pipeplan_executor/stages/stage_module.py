@@ -103,8 +103,6 @@ class StageModule(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensors:
         """Call all layers in order."""
-        if self.sharded_layers is not None:
-            tensors = self.sharded_layers.arrived(tensors, self._calls[0][0])
         for number, (name, call) in enumerate(self._calls):
             if self.arriving:
                 self._arrive(number)

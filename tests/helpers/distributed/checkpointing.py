@@ -61,7 +61,8 @@ class Layout:
         cuts = [round(i * len(names) / schedule.stages) for i in range(schedule.stages + 1)]
         plan = plan_for(module, names, cuts, schedule, 2, optimizer, held=held)
         if self.teams:
-            plan = in_teams(plan, module, build().shards, self.tensor_parallel)
+            tokens = names[:-1] if build is tiny_shared else ()
+            plan = in_teams(plan, module, build().shards, self.tensor_parallel, tokens)
         return replace(with_buckets(plan, 2, 3) if self.zero == 1 else plan, zero=self.zero)
 
     def _schedule(self, world: int) -> Schedule:

@@ -201,14 +201,25 @@ TEAMS = {
     "teams, tokens, gated": Case(
         gated, (1, 1), USERS, team_cuts=gated().shards, sequence=("embedding", "first"), steps=3, split=True
     ),
-    "teams, tokens, gated, mixed": Case(
+    "teams, tokens, gated, whole first": Case(
         gated, (2,), USERS, team_cuts=gated().shards, sequence=("embedding", "first"), steps=3, accumulated=(0,)
+    ),
+    "teams, tokens, gated, partial first": Case(
+        gated, (2,), USERS, team_cuts=gated().shards, sequence=("second", "third"), steps=3, accumulated=(0,)
     ),
     "teams, odd cuts, replicas": Case(tiny_decoder, (2,), {"optimizer": sgd}, team_cuts=ODD, steps=3),
     "teams, captured": Case(forking, (1, 1), {"optimizer": sgd}, team_cuts={"words.*": 1, "first.*": 0}, steps=3),
 }
 """Cases with two processes per rank, on four processes."""
 TEAMS_LOW = {
+    "teams, tokens, bf16": Case(
+        gated,
+        (1, 1),
+        {"optimizer": sgd, "precision": "bf16"},
+        team_cuts=gated().shards,
+        sequence=("embedding", "first", "second"),
+        steps=3,
+    ),
     "tensor-parallel, bf16": Case(tiny_shared, (1, 1), {"optimizer": sgd, "precision": "bf16"}, split=True),
     "tensor-parallel, fp16": Case(steep_apart, (1, 1), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}),
 }
