@@ -202,7 +202,8 @@ class Flat:
     def leave(self, start: int) -> None:
         """Begin to sum the gradients from number ``start`` on, except those whose sum has begun.
 
-        ``start`` begins a parameter, and a segment if replicas share out the sums.
+        ``start`` begins a parameter, and a segment if replicas share out the sums. Partial gradients are first summed
+        over the tensor-parallel ranks, so that every replica sums whole ones.
         """
         end, self._left = self._left, min(start, self._left)
         group = self._copy_group or self._group
