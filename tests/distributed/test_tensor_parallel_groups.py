@@ -1,15 +1,22 @@
 """Tensor parallelism on real processes: groups of two in place of ranks."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from helpers.captured_models import tiny_gpt2
 from helpers.distributed import checkpointing, models, tensor_parallel_workers, training_workers
 from helpers.distributed.together import Job
 from helpers.distributed.training_workers import TEAMS, TEAMS_LOW
-from pipeplan_executor import launch
+from helpers.instances import equal_devices
+from pipeplan.core.cluster import Link
+from pipeplan.frontend.profile import profile
+from pipeplan.solve import solve
+from pipeplan_executor import launch, run
 
 EXACT = 1e-10
 RANDOM = 3
@@ -57,6 +64,28 @@ def test_transformers_are_exact() -> None:
     """So do captured Llama, by columns and rows, and GPT-2, whose queries, keys and values are gathered."""
     ways = ("joined", "split", "again")
     _all_exact(launch(tensor_parallel_workers.named, 4, ("llama", ways), ("gpt2", ways), timeout=90))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
+def test_chosen_teams_of_captured_models_are_exact() -> None:
+    """A team of two runs GPT-2, cut inside its blocks, as the planner splits what a profile found."""
+    workload, generator = tiny_gpt2(), torch.Generator().manual_seed(0)
+    model = profile(
+        workload.module,
+        lambda size: workload.draw(size, generator),
+        micro_batches=(2,),
+        repeats=1,
+        warmup=0,
+        loss=workload.loss,
+    )
+    cluster = equal_devices(2, link=Link(10**12, 1))
+    kinds = {name: replace(kind, timed_as=model.profiles[0].device) for name, kind in cluster.kinds.items()}
+    plan = solve(model, replace(cluster, kinds=kinds), 4, teams=(2,), micro_batches=(2,), workers=1).plan
+    assert {name.split(".")[-3] for name, _ in plan.shards} >= {"attn", "mlp"}
+    error = run(plan, tiny_gpt2, steps=1, warmup=0, verify=True).error
+    assert error is not None
+    assert error < EXACT
 
 
 def test_random_cuts_are_exact(found: dict[str, Any]) -> None:

@@ -70,6 +70,7 @@ class Teams:
             found.append(
                 crossing == {names[i]}
                 and all(graphs)
+                and not any(set(inputs(entry)) & set(outputs(entry)) for entry in entries)
                 and all(
                     len(names) == 1 and token_axis(graph, names[0]) != WHOLE
                     for graph, names in zip(graphs, (outputs(entries[0]), inputs(entries[1])), strict=True)

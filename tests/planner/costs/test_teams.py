@@ -15,7 +15,9 @@ from pipeplan.core.model import Layer, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.costs.teams import team_questions
+from pipeplan.costs.teams.problem import TeamProblem
 from pipeplan.costs.teams.signatures import PARTIAL, WHOLE, made_layout, redistribution, returned_layout, signatures
+from pipeplan.costs.teams.splits import Teams
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.io.model_file import model_data, model_from_data
 from pipeplan.solve import solve
@@ -172,6 +174,46 @@ def test_models_without_operators_have_no_teams() -> None:
     """The message says to profile the model again."""
     with pytest.raises(InputError, match="profile it again"):
         solve(load_model("vgg-16"), load_cluster("4-v100-nvlink"), 64, teams=(1, 2))
+
+
+def test_several_ends_are_whole() -> None:
+    """Inputs and outputs are whole, also outputs that are read; files keep them; what has no gradient sends none."""
+    wide, act, narrow = pair().operators
+    narrow = replace(narrow, reads={**narrow.reads, "input#2": ("token", "other")})
+    graph = OperatorGraph((wide, act, narrow), {INPUT: 80, "input#2": 40}, ("input#2", "act", "narrow"))
+    model = replace(perceptrons(), operators={"pair": graph})
+    data = model_data(model)
+    assert {"inputs", "outputs"} <= set(data["operators"]["pair"])
+    assert model_from_data(data, "file") == model
+
+    def times(graph: OperatorGraph) -> tuple[int, int]:
+        """Forward and backward of a member, split by columns and rows."""
+        problem = TeamProblem(graph, COST, graph.parameters, DeviceKind("unit"), None, 1, 2, Link(10**9, 1))
+        member = problem.member(tuple(MEGATRON.items()))
+        return member.forward, member.backward
+
+    forward, backward = times(graph)
+    gathered = times(replace(graph, outputs=("narrow",)))
+    silent = times(replace(graph, without_gradient=("input#2",)))
+    assert forward == gathered[0] + 161  # a gather of 320 bytes
+    assert silent[0] == forward
+    assert silent[1] == backward - 2 * 21  # an all-reduce of 40 bytes
+    with pytest.raises(InputError, match="no operator, nor an input"):
+        replace(graph, outputs=("nothing",))
+
+
+@pytest.mark.parametrize(("outputs", "split"), [((), True), (("input", "add"), False)])
+def test_what_is_passed_on_is_not_split_along_tokens(outputs: tuple[str, ...], split: bool) -> None:
+    """A layer that returns its input needs all of it, so the layer before hands on all tokens."""
+    first, other = block(), replace(block(), outputs=outputs)
+    model = perceptrons(2)
+    layers = [
+        replace(layer, operators=name, parameters=first.parameters)
+        for layer, name in zip(model.layers, ("first", "second"), strict=True)
+    ]
+    model = replace(model, layers=tuple(layers), operators={"first": first, "second": other})
+    teams = Teams(model, equal_devices(2, link=Link(10**9, 1)), 2, (1,), "sgd", False)
+    assert teams.sequence == (split, False)
 
 
 def test_operators_of_a_layer_must_be_its_own() -> None:

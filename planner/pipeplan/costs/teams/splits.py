@@ -104,6 +104,7 @@ class Teams:
             and after is not None
             and self.model.crossing(cut) == (cut,)
             and len(before.outputs) == len(after.inputs) == 1
+            and not any(graph.inputs.keys() & graph.outputs for graph in (before, after))
             and token_axis(before, before.outputs[0]) != WHOLE != token_axis(after, next(iter(after.inputs)))
             and has_token_parts(after, self.team)
             and (has_token_parts(before, self.team) or not has_token_parts(before, 1))

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helpers.distributed.models import tiny_decoder, tiny_mlp, tiny_resnet, tiny_tied
+from helpers.captured_models import tiny_gpt2, tiny_llama
+from helpers.distributed.models import HAS_TRANSFORMERS, tiny_decoder, tiny_mlp, tiny_resnet, tiny_tied
 from helpers.layer_operators import LayersOperators, chain, eager, fused, layers_operators, llama_like
 from pipeplan.core.weight_names import shard_name, weight_name
 from pipeplan.frontend.capture import Stages
@@ -91,6 +92,26 @@ def test_operators_by_tokens() -> None:
     assert {name for name, each in odd.items() if "token" in each.loops} == {"add#2", "mean", "exp"}
     images = layers_operators(tiny_resnet).found.graphs.values()
     assert not any("token" in (*each.loops, *each.makes) for graph in images for each in graph.operators)
+
+
+@pytest.mark.skipif(not HAS_TRANSFORMERS, reason="transformers is not installed")
+def test_parts_of_blocks_have_several_inputs() -> None:
+    """Inputs and outputs of captured layers are in order; pairs connect beside a residual and a mask."""
+    gpt2 = layers_operators(tiny_gpt2)
+    wide, narrow = (gpt2.graph(f"transformer.h.0.mlp.{name}") for name in ("c_fc", "c_proj"))
+    assert (list(wide.inputs), wide.outputs) == (["input"], ("input", "mul#4"))
+    assert narrow.inputs == {"input": 12 * 16 * 4, "input#2": 12 * 64 * 4}
+    assert narrow.operators[0].reads == {"input#2": ("sample", "token", "in")}
+    assert narrow.operators[0].loops == {"in": 64, "out": 16}
+    llama = layers_operators(tiny_llama, group=("LlamaMLP",))
+    name = next(each for each in llama.sequence.names if each.endswith("self_attn"))
+    graph, found = llama.graph(name), llama.operators(name)
+    assert "input#2" in graph.without_gradient
+    assert graph.outputs[0] == "input#2"
+    assert found["attention"].loops == {"head": 2}
+    assert found["o_proj"].loops["in"] == 2
+    perceptron = llama.operators(name.replace("self_attn", "mlp"))
+    assert perceptron["down_proj"].loops == {"in": 32, "out": 16}
 
 
 def test_attention_as_products_is_followed() -> None:
