@@ -46,8 +46,9 @@ from pipeplan_executor.sharding.operations import (
     traits,
     writes,
 )
-from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped, placed, tensors
+from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped, placed, spec, tensors
 from pipeplan_executor.sharding.private import TorchDispatchMode
+from pipeplan_executor.sharding.rules import Rules
 from pipeplan_executor.sharding.sequence import Stream
 from pipeplan_executor.sharding.tokens import LastGathered, is_flat, is_split, reduced, reshaped
 
@@ -74,7 +75,7 @@ class ShardDispatch(TorchDispatchMode):
         super().__init__()
         self.gathered: Counter[str] = Counter()
         self.stream: Stream | None = None
-        self._mesh, self._streams = mesh, tuple(dict.fromkeys(streams))
+        self._mesh, self._streams, self._rules = mesh, tuple(dict.fromkeys(streams)), Rules()
         self._forward, self._active = False, False
         self._last = LastGathered()
         self._tables: set[int] = set()
@@ -128,8 +129,9 @@ class ShardDispatch(TorchDispatchMode):
             return made
         if drawing or not operation.by_parts:
             return self._run_gathered(func, operation, args, kwargs)
+        args, kwargs = mapped(self._as_dtensor, args), mapped(self._as_dtensor, kwargs)
         try:
-            return func(*mapped(self._as_dtensor, args), **mapped(self._as_dtensor, kwargs))
+            return func(*args, **kwargs) if operation.writing else self._rules.run(func, args, kwargs)
         except RuntimeError as error:
             if not (isinstance(error, NotImplementedError) or "Sharding propagation failed" in str(error)):
                 raise
@@ -213,7 +215,7 @@ SUMS = (torch.ops.aten.add.Tensor,)
 
 
 def _is_partial(tensor: DTensor) -> bool:
-    return any(each.is_partial() for each in tensor.placements)
+    return bool(spec(tensor).placements[0].is_partial())
 
 
 def _is_sum(value: Any) -> bool:

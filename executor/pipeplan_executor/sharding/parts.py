@@ -1,20 +1,27 @@
 """Conversion between DTensors and local shards below autograd; and traversal of the tensors among arguments.
 
 All uses of DTensor's private names are here; a new release may move them. `mapped` and `tensors` traverse arguments
-themselves, since torch's pytree functions take longer than the operation.
+themselves, since torch's pytree functions take longer than the operation. For the same reason DTensors are made, summed
+and gathered here by the operations that DTensor itself would call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._utils import compute_global_tensor_info
 
 WHOLE = (Replicate(),)
+Specs: TypeAlias = Any
+"""Layout of a DTensor, or a sequence of layouts; None for what is no tensor."""
+MOST = 4096
+"""Layouts that are kept for a mesh."""
+_SPECS = "pipeplan_specs"
+_SENT = torch.ops._c10d_functional
 
 
 def placed(part: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> DTensor:
@@ -22,24 +29,110 @@ def placed(part: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> D
 
     `DTensor.from_local` is recorded by autograd; results of operations below autograd must not be.
     """
-    if placements == WHOLE:
-        meta = TensorMeta(part.shape, part.stride(), part.dtype)
-    else:
-        shape, stride = compute_global_tensor_info(part, mesh, placements)
-        meta = TensorMeta(torch.Size(shape), tuple(stride), part.dtype)
-    return DTensor(part, DTensorSpec(mesh, tuple(placements), tensor_meta=meta), requires_grad=False)
+    return of_spec(part, spec_of(part, mesh, placements))
+
+
+def spec_of(part: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> DTensorSpec:
+    """Return the layout of a DTensor with this local shard; one object for equal layouts."""
+    known: dict[object, DTensorSpec] | None = getattr(mesh, _SPECS, None)
+    if known is None or len(known) >= MOST:
+        known = {}
+        setattr(mesh, _SPECS, known)
+    key = part.shape, part.stride(), part.dtype, placements
+    found = known.get(key)
+    if found is None:
+        shape, stride = part.shape, part.stride()
+        if placements != WHOLE:
+            whole, strides = compute_global_tensor_info(part, mesh, placements)
+            shape, stride = torch.Size(whole), tuple(strides)
+        found = known[key] = DTensorSpec(mesh, tuple(placements), tensor_meta=TensorMeta(shape, stride, part.dtype))
+    return found
+
+
+def of_spec(part: Tensor, how: DTensorSpec) -> DTensor:
+    """Return the DTensor of this layout whose local shard is ``part``."""
+    made: DTensor = torch.Tensor._dtensor__new__(DTensor, part, how, requires_grad=False)
+    return made
+
+
+def spec(tensor: DTensor) -> DTensorSpec:
+    """Return the layout of a tensor."""
+    return tensor._spec
+
+
+def shard(tensor: Tensor) -> Tensor:
+    """Return the local shard of a DTensor as it is, and other tensors as they are."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def local_rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Specs] | None:
+    """Return the arguments and the layouts of results with which DTensor runs an operation on shards.
+
+    None if it would first change layouts, do something of its own, or not run it.
+    """
+    dispatcher: Any = DTensor._op_dispatcher
+    if func in dispatcher._custom_op_handlers or func in dispatcher._random_ops:
+        return None
+    if any(isinstance(each, Tensor) for each in kwargs.values()):
+        return None
+    try:
+        info = dispatcher.unwrap_to_op_info(func, args, kwargs)
+        if info.args_tree_spec is not None:
+            return None
+        found = dispatcher.sharding_propagator.propagate_op_sharding_non_cached(info.schema)
+    except Exception:  # whatever it is, it is raised again where DTensor runs the operation
+        return None
+    given: Sequence[Any] = info.schema.args_schema
+    wanted = given
+    if found.needs_redistribute:
+        wanted = found.redistribute_schema.args_schema
+        if found.redistribute_schema.op != func or len(wanted) != len(given):
+            return None
+    arguments: list[Any] = []
+    for own, new in zip(given, wanted, strict=True):
+        if isinstance(own, DTensorSpec):
+            if own != new:
+                return None
+            arguments.append(None)
+        else:
+            arguments.append(new if found.use_val_from_redistribute_schema else own)
+    return tuple(arguments), found.output_spec
 
 
 def local(tensor: DTensor, placements: Sequence[Placement]) -> Tensor:
     """Return the local shard of a tensor under these placements; no copy if it has them already."""
+    own, wanted = tensor._spec.placements, tuple(placements)
+    if own == wanted:
+        return tensor._local_tensor
+    if wanted == WHOLE and (found := _whole(tensor, own[0])) is not None:
+        return found
     with torch.no_grad():
-        there = tensor if tensor.placements == tuple(placements) else tensor.redistribute(placements=placements)
-        return there.to_local()
+        return tensor.redistribute(placements=wanted).to_local()
+
+
+def _whole(tensor: DTensor, own: Placement) -> Tensor | None:
+    """Return the whole of a partial sum or of equal shards; None for others."""
+    mesh, part = tensor._spec.mesh, tensor._local_tensor
+    if mesh.size() == 1:
+        return part
+    if type(own) is Partial and own.reduce_op == "sum":
+        return wait(_SENT.all_reduce(part, "sum", mesh.get_group().group_name))
+    if type(own) is Shard and tensor.shape[own.dim] % mesh.size() == 0:
+        parts = _SENT.all_gather_into_tensor(part.contiguous(), mesh.size(), mesh.get_group().group_name)
+        together = wait(parts)
+        return together if own.dim == 0 else torch.cat(together.chunk(mesh.size()), own.dim)
+    return None
+
+
+def wait(tensor: Tensor) -> Tensor:
+    """Wait for a collective, and return its result."""
+    made: Tensor = _SENT.wait_tensor(tensor)
+    return made
 
 
 def is_whole(tensor: DTensor) -> bool:
     """Return whether every tensor-parallel rank has the whole tensor."""
-    return bool(tensor.placements == WHOLE)
+    return type(tensor._spec.placements[0]) is Replicate
 
 
 def mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
