@@ -52,6 +52,7 @@ def kinds(draw: st.DrawFn, name: str) -> DeviceKind:
         price=draw(st.none() | fraction),
         on_chip=draw(maybe),
         speed_beside_collectives=draw(st.floats(0, 1)),
+        shard_overhead=draw(whole),
         source=draw(st.just("") | word),
     )
 

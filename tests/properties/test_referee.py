@@ -66,7 +66,7 @@ def test_every_sort_of_question_is_drawn() -> None:
     kinds = [kind for cluster in clusters for kind in cluster["devices"].values()]
     assert set().union(*kinds) == {
         *("memory", "runtime", "speed", "speed_beside_collectives", "timed_as"),
-        *("peak", "bandwidth", "efficiency", "overhead"),
+        *("peak", "bandwidth", "efficiency", "overhead", "shard_overhead"),
     }
     faster = {_faster(cluster) for cluster in clusters if cluster["network"]}
     assert faster == {True, False}

@@ -71,6 +71,7 @@ class Member:
         }
         self.overhead: int = question.kinds[kind].get("overhead", 0)
         own, dtype = question.kinds[kind], question.dtype
+        self.longer: int = own.get("shard_overhead", 0)
         self.rates: tuple[Fraction, Fraction] | None = None
         if dtype in own.get("peak", {}) and own.get("bandwidth") is not None:
             reached = Fraction(str(own.get("efficiency", 0.5)))
@@ -136,6 +137,13 @@ class Member:
             times[name] += sum(
                 _share(rest, self.roofline(each, loops[each["name"]], name), total) for each in self.operators
             )
+        if shards:
+            later = {"forward": 0, "input_gradient": 0, "weight_gradient": 0}
+            for each in self.operators:
+                for name in PASSES[: 3 if each.get("weights") else 2]:
+                    later[name] += self.longer if getattr(self.cost, name) > 0 else 0
+            times = {name: time + later.get(name, 0) for name, time in times.items()}
+            times["backward"] += later["input_gradient"] + later["weight_gradient"]
         times["forward"] += forward
         times["backward"] += back + again
         times["weight_gradient"] += again

@@ -36,6 +36,9 @@ def in_teams(random: Random, document: Document) -> None:
         _allow(job, cluster)
     if random.random() < 0.2:
         job["sequence_parallel"] = False
+    for entry in cluster["devices"].values():
+        if random.random() < 0.4:
+            entry["shard_overhead"] = random.choice((1, 3, 20))
 
 
 def _allow(job: Document, cluster: Document) -> None:

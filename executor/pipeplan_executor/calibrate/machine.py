@@ -15,6 +15,8 @@ themselves, little where a slow network leaves the cores free.
 At last they run layers whose parameters are in shards (`pipeplan_executor.stages.fully_sharded`), and the same layers
 whole. The difference is what a gather or a sum of one layer takes, fitted by a constant and a rate. On 2 cores that
 was some 1.5 ms, and two to three times the rounds' time: most of it is packing, unpacking and new memory.
+
+Then pairs of them run a decoder block as a team (`sharded_block`): what operators take longer there.
 """
 
 import os
@@ -36,6 +38,7 @@ from pipeplan.core.options import LONGEST
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.costs.collectives import Ring
 from pipeplan.frontend.profile.allocator import return_free_memory
+from pipeplan_executor.calibrate.sharded_block import excess_of_shards, shard_overhead
 from pipeplan_executor.processes.devices import cores
 from pipeplan_executor.processes.launcher import launch
 from pipeplan_executor.runtime.recorder import now
@@ -79,15 +82,16 @@ def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
     whole(processes, "processes (at least one worker)", 1, MOST_PROCESSES)
     real(timeout, "the timeout (seconds)", most=LONGEST, above=True)
     measured = launch(_measure, max(2, processes), timeout=timeout, device="cpu")
-    count = cores()
+    count, link = cores(), measured.link()
     kind = DeviceKind(
         name=KIND,
         memory=free_memory() // processes,
         runtime=measured.bare,
         speed_beside_collectives=measured.speed_beside_collectives,
+        shard_overhead=shard_overhead(measured.shards, link),
         source=f"measured on {platform.node() or 'this machine'}, {count} cores for {processes} processes",
     )
-    node = Node((KIND,) * processes, measured.link())
+    node = Node((KIND,) * processes, link)
     notes = (f"{count} cores; link measured over gloo, both ways at once; all-reduce among {max(2, processes)}",)
     return Cluster(f"{processes} workers of this machine", {KIND: kind}, (node,), overlap=Overlap.COPY, notes=notes)
 
@@ -100,7 +104,8 @@ def in_words(cluster: Cluster) -> str:
         f"runtime\nlink: {(link.bandwidth or 0) / 1e9:.2f} GB/s, {link.collective_efficiency:.0%} of it in an "
         f"all-reduce, latency {format_time(link.latency)}; a layer's gather or sum (ZeRO-2, -3) at "
         f"{link.unit_efficiency:.0%} of that, and {format_time(link.unit_overhead)} more\n"
-        f"computation beside an all-reduce: {kind.speed_beside_collectives:.0%} of its speed alone"
+        f"computation beside an all-reduce: {kind.speed_beside_collectives:.0%} of its speed alone\n"
+        f"an operator on a team takes {format_time(kind.shard_overhead)} longer"
     )
 
 
@@ -118,13 +123,15 @@ def free_memory() -> int:
 class Measured:
     """Nanoseconds by bytes of an exchange, an all-reduce, and a gather or sum of a layer in shards.
 
-    ``ranks`` took part in the latter two; ``bare`` is the bytes of a worker without layers.
+    ``ranks`` took part in the latter two; ``shards`` is what a block takes longer on a team; ``bare`` is the bytes of
+    a worker without layers.
     """
 
     exchanges: dict[int, float]
     sums: dict[int, float]
     units: dict[int, float]
     speed_beside_collectives: float
+    shards: float
     ranks: int
     bare: int
 
@@ -171,7 +178,8 @@ def _measure() -> Measured:
     exchanges = {size: _exchange(size) for size in SIZES}
     dist.barrier()
     sums = {size: _sum(size) for size in SUMMED}
-    return Measured(exchanges, sums, dict(map(_unit, SIDES)), _speed_beside_sums(), dist.get_world_size(), bare)
+    units, speed = dict(map(_unit, SIDES)), _speed_beside_sums()
+    return Measured(exchanges, sums, units, speed, excess_of_shards(), dist.get_world_size(), bare)
 
 
 def _exchange(size: int) -> float:

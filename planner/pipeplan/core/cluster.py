@@ -59,6 +59,9 @@ class DeviceKind:
     speed_beside_collectives : float
         Speed of its computation while a collective runs beside it, relative to its speed alone: 1 loses nothing, and
         at 0 nothing is computed meanwhile.
+    shard_overhead : int
+        Nanoseconds that each operator of a layer with split weights takes longer on a member of a team, in each of
+        forward, input gradient and weight gradient: dispatch on shards, and waiting for other members.
     source : str
         Where the figures come from.
     """
@@ -75,6 +78,7 @@ class DeviceKind:
     price: float | None = None
     on_chip: int | None = None
     speed_beside_collectives: float = 1.0
+    shard_overhead: int = 0
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -83,6 +87,7 @@ class DeviceKind:
         real(self.efficiency, what + "efficiency", most=1.0, above=True)
         real(self.speed_beside_collectives, what + "speed_beside_collectives", most=1.0)
         whole(self.overhead, what + "overhead")
+        whole(self.shard_overhead, what + "shard_overhead")
         whole(self.runtime, what + "runtime")
         for name, least in (("memory", 0), ("bandwidth", 1), ("on_chip", 0)):
             if getattr(self, name) is not None:

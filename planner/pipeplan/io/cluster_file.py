@@ -119,7 +119,7 @@ def _resolve(
 
 
 def _figures(kind: DeviceKind) -> dict[str, Any]:
-    fields = (*TIMING, "memory", "runtime", "price", "on_chip", "speed_beside_collectives", "source")
+    fields = (*TIMING, "memory", "runtime", "price", "on_chip", "speed_beside_collectives", "shard_overhead", "source")
     return {field: getattr(kind, field) for field in fields}
 
 

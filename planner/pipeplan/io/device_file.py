@@ -58,6 +58,7 @@ class DeviceEntry(Strict):
     price: Annotated[Number, Field(ge=0)] | None = None
     on_chip: Bytes | None = None
     speed_beside_collectives: Annotated[Number, Field(ge=0, le=1)] | None = None
+    shard_overhead: Nanoseconds | None = None
     source: str | None = None
 
     def figures(self) -> dict[str, Any]:
@@ -100,5 +101,6 @@ def device_fields(kind: DeviceKind) -> dict[str, Any]:
         price=kind.price,
         on_chip=None if kind.on_chip is None else written_bytes(kind.on_chip),
         speed_beside_collectives=None if kind.speed_beside_collectives == 1 else kind.speed_beside_collectives,
+        shard_overhead=written_time(kind.shard_overhead) if kind.shard_overhead else None,
         source=kind.source,
     )

@@ -22,13 +22,15 @@ def test_figures_are_read(tmp_path: Path) -> None:
         "  on_chip: 43MiB\n"
         "  price: 3\n"
         "  speed_beside_collectives: 0.75\n"
+        "  shard_overhead: 90us\n"
         "  source: data sheet\n"
         "bare: {}\n"
     )
     found = read_devices(path)
     assert found["board"] == DeviceKind(
         "board", 16 * 2**30, {"float32": 15_700_000_000_000, "float16": 125 * 10**12}, 900 * 10**9, 0.5, 5000,
-        runtime=500 * 2**20, price=3.0, on_chip=43 * 2**20, speed_beside_collectives=0.75, source="data sheet",
+        runtime=500 * 2**20, price=3.0, on_chip=43 * 2**20, speed_beside_collectives=0.75,
+        shard_overhead=90_000, source="data sheet",
     )  # fmt: skip
     assert found["bare"] == DeviceKind("bare")
 

@@ -9,7 +9,8 @@ which its gradient is summed up: parts of a gradient that several operators retu
 
 The time of a layer on one device is known, measured or estimated. It is shared out to the operators in proportion to a
 roofline of each, and a split operator takes less by its own roofline. What a kind of device adds to every pass of a
-layer (`DeviceKind.overhead`) stays.
+layer (`DeviceKind.overhead`) stays. If any weight of the layer is split, each operator takes longer by
+`DeviceKind.shard_overhead`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -136,7 +137,7 @@ class TeamProblem:
         """The cost of the layer on each member if exactly these weights are split: the fastest choice of the rest."""
         of = self._fastest(shards)
         return LayerCost(
-            **{name: of[name] + self._constant(name) for name in PASSES},
+            **{name: of[name] + self._constant(name) + self._longer(name, shards) for name in PASSES},
             saved=of["saved"],
             output=-(-self.cost.output // self.team) if self.ends.output else self.cost.output,
             workspace=self.cost.workspace,
@@ -148,10 +149,13 @@ class TeamProblem:
         of = self._fastest(shards)
         wholes = {"parameters": self.parameters, "saved": self.cost.saved}
         parameters, saved = (round(PARTS * of[name] / max(whole, 1)) for name, whole in wholes.items())
-        return of["forward"] + of["backward"], of["summed"], parameters, saved
+        longer = self._longer("forward", shards) + self._longer("backward", shards)
+        return of["forward"] + of["backward"] + longer, of["summed"], parameters, saved
 
     def undominated(self, fixed: Mapping[str, int | None]) -> Iterator[Shards]:
-        """Yield the shards of all choices that no other one dominates in what `figures` has."""
+        """Yield the shards of all choices that no other one dominates in what `figures` has, and possibly of more."""
+        if self.kind.shard_overhead and all(axis is None for axis in fixed.values()):
+            yield ()  # whole weights, which may be faster than what dominates them before this overhead
         problem = self.sharding(fixed)
         rows = [row for row in COMPARED if any(problem.project(row[None]).largest)]
         points = frontier(problem.project(np.array(rows or COMPARED[:1])), Clock(Limits()))
@@ -183,6 +187,15 @@ class TeamProblem:
         passes = 2 if name == "backward" and self.cost.input_gradient and self.cost.weight_gradient else 1
         whole: int = getattr(self.cost, name)
         return min(whole, passes * self.kind.overhead) if self._wholes[name] else whole
+
+    def _longer(self, name: str, shards: Shards) -> int:
+        """Nanoseconds of a pass that its operators take longer because weights of the layer are split."""
+        if name == "backward":
+            return self._longer("input_gradient", shards) + self._longer("weight_gradient", shards)
+        if not shards or not getattr(self.cost, name):
+            return 0
+        count = sum(name != "weight_gradient" or bool(each.weights) for each in self.graph.operators)
+        return count * self.kind.shard_overhead
 
     @cached_property
     def _wholes(self) -> dict[str, int]:
