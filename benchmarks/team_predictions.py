@@ -1,0 +1,145 @@
+"""Predicted and measured steps of teams: one model, split in several ways, on local processes.
+
+A decoder of two wide blocks. Teams of 1, 2 and 4, as replicas and as stages, with different shards: Megatron's pairs,
+one of the two pairs, and half a pair. Every plan is priced through the product (a profile, the described machine, the
+costs of teams) and runs in several rounds in turn, so that other load affects all alike. A row shows the median and the
+quartiles of all steps, and the ratio of that median to the prediction. The last line is Kendall's tau between predicted
+and measured times over all rows.
+
+The machine is described once for each number of processes, so waiting of members under contention is part of
+`shard_overhead`. A profile counts processor time. Where there are more processes than cores, a kind therefore has the
+speed cores ÷ processes, as if all were always busy. Links are measured between two processes while the others wait.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import combinations
+from statistics import median, quantiles
+
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.model import Model
+from pipeplan.core.operators import Split
+from pipeplan.core.plan import Plan
+from pipeplan.costs.teams.question import team_cluster, team_model
+from pipeplan.costs.teams.splits import Teams
+from pipeplan.frontend.profile import profile_workload
+from pipeplan.frontend.workload import Workload
+from pipeplan.search.build_plan import shared_out
+from pipeplan.solve import solve
+from pipeplan_executor import describe_machine, run
+from pipeplan_executor.processes.devices import cores
+from pipeplan_executor.zoo import decoder
+
+SOURCE = "benchmarks.team_predictions:wide"
+BATCH, MICRO_BATCH = 8, 4
+ROUNDS, STEPS = 3, 4
+ATTENTION = {"query_key_value.*": 0, "attention_out.weight": 1}
+PERCEPTRON = {"widen.*": 0, "narrow.weight": 1}
+BOTH = ATTENTION | PERCEPTRON
+CASES: tuple[tuple[str, int, dict[str, int], int, int], ...] = (
+    ("one device", 1, {}, 1, 1),
+    ("whole", 1, {}, 2, 1),
+    ("whole", 1, {}, 1, 2),
+    ("both pairs", 2, BOTH, 1, 1),
+    ("perceptron", 2, PERCEPTRON, 1, 1),
+    ("attention", 2, ATTENTION, 1, 1),
+    ("half a pair", 2, {"widen.*": 0}, 1, 1),
+    ("both pairs", 2, BOTH, 2, 1),
+    ("both pairs", 2, BOTH, 1, 2),
+    ("both pairs", 4, BOTH, 1, 1),
+    ("perceptron", 4, PERCEPTRON, 1, 1),
+)
+"""Name, size of the teams, patterns of split weights and their axes, replicas, stages."""
+
+
+@dataclass
+class Row:
+    """A plan and its measured steps."""
+
+    name: str
+    plan: Plan
+    replicas: int
+    times: list[int] = field(default_factory=list)
+
+    @property
+    def time(self) -> float:
+        """Median of the measured steps, nanoseconds."""
+        return median(self.times)
+
+
+def wide() -> Workload:
+    """Two blocks of width 512, with a small vocabulary."""
+    return decoder(blocks=2, width=512, heads=8, vocabulary=2048, length=64, hidden=2048)
+
+
+def main() -> None:
+    """Print the machines, and after each round the table and tau so far."""
+    model = profile_workload(SOURCE, micro_batches=(MICRO_BATCH,), name="wide decoder", crowd=cores())
+    machines: dict[int, Cluster] = {}
+    rows = []
+    for name, team, patterns, replicas, stages in CASES:
+        processes = max(team * replicas * stages, 2)
+        if processes not in machines:
+            machines[processes] = machine(processes)
+        plan = priced(model, machines[processes], team, patterns, replicas, stages)
+        rows.append(Row(name, plan, replicas))
+    for _ in range(ROUNDS):
+        for row in rows:
+            row.times += run(row.plan, SOURCE, steps=STEPS, device="cpu").step_times
+        show(rows)
+
+
+def machine(processes: int) -> Cluster:
+    """Return this machine as a cluster, its kind slowed where processes share cores."""
+    cluster = describe_machine(processes)
+    kind, link = cluster.devices[0].kind, cluster.nodes[0].link
+    speed = min(1.0, cores() / processes)
+    print(
+        f"{processes} processes on {cores()} cores: speed {speed:.2f}, link {(link.bandwidth or 0) / 1e9:.2f} GB/s, "
+        f"latency {link.latency / 1e3:.0f} us, shard_overhead {kind.shard_overhead / 1e3:.0f} us",
+        flush=True,
+    )
+    return replace(cluster, kinds={kind.name: replace(kind, speed=speed)})
+
+
+def priced(model: Model, cluster: Cluster, team: int, patterns: dict[str, int], replicas: int, stages: int) -> Plan:
+    """Return the fastest plan with these teams, shards, replicas and stages."""
+    shape = {"batch": BATCH, "micro_batches": (BATCH // MICRO_BATCH,), "replicas": (replicas,), "depths": (stages,)}
+    if team == 1:
+        return solve(model, cluster, **shape).plan
+    teams = Teams(model, cluster, team, (MICRO_BATCH,), "sgd", False)
+    split = Split(team, tuple((name, shards(model, name, patterns)) for name in model.operators))
+    return shared_out(solve(team_model(teams, split), team_cluster(cluster, team), **shape).plan, model, split)
+
+
+def shards(model: Model, graph: str, patterns: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    """Return the weights of a graph of operators that patterns split."""
+    names = [weight.name for weight in model.operators[graph].weights]
+    return tuple((name, axis) for name in names for pattern, axis in patterns.items() if fnmatchcase(name, pattern))
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print the table and tau."""
+    print(f"wide decoder, batch {BATCH}, micro-batches of {MICRO_BATCH}, {len(rows[0].times)} steps of each plan")
+    print("| team | split | replicas | stages | processes | predicted | measured | quartiles | ratio |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        low, _, high = quantiles(row.times, n=4)
+        stages, team = len(row.plan.stages), row.plan.team
+        print(
+            f"| {team} | {row.name} | {row.replicas} | {stages} | {team * row.replicas * stages} "
+            f"| {row.plan.step_time / 1e6:.0f} ms | {row.time / 1e6:.0f} ms | {low / 1e6:.0f} to {high / 1e6:.0f} ms "
+            f"| {row.time / row.plan.step_time:.2f} |"
+        )
+    print(f"Kendall's tau: {tau([(row.plan.step_time, row.time) for row in rows]):.2f}", flush=True)
+
+
+def tau(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return Kendall's tau: the share of concordant pairs, less that of discordant ones."""
+    signs = [(a[0] - b[0]) * (a[1] - b[1]) for a, b in combinations(pairs, 2)]
+    return sum((each > 0) - (each < 0) for each in signs) / len(signs)
+
+
+if __name__ == "__main__":
+    main()
