@@ -1,6 +1,6 @@
 """Predicted and measured steps of teams: one model, split in several ways, on local processes.
 
-A decoder of two wide blocks. Teams of 1, 2 and 4, as replicas and as stages, with different shards: Megatron's pairs,
+A decoder of two wide blocks. Teams of 1, 2 and 4 on two or four processes, as replicas and as stages, with different shards: Megatron's pairs,
 one of the two pairs, and half a pair. Every plan is priced through the product (a profile, the described machine, the
 costs of teams) and runs in several rounds in turn, so that other load affects all alike. A row shows the median and the
 quartiles of all steps, and the ratio of that median to the prediction. The last line is Kendall's tau between predicted
@@ -38,7 +38,6 @@ ATTENTION = {"query_key_value.*": 0, "attention_out.weight": 1}
 PERCEPTRON = {"widen.*": 0, "narrow.weight": 1}
 BOTH = ATTENTION | PERCEPTRON
 CASES: tuple[tuple[str, int, dict[str, int], int, int], ...] = (
-    ("one device", 1, {}, 1, 1),
     ("whole", 1, {}, 2, 1),
     ("whole", 1, {}, 1, 2),
     ("both pairs", 2, BOTH, 1, 1),
@@ -79,7 +78,7 @@ def main() -> None:
     machines: dict[int, Cluster] = {}
     rows = []
     for name, team, patterns, replicas, stages in CASES:
-        processes = max(team * replicas * stages, 2)
+        processes = team * replicas * stages
         if processes not in machines:
             machines[processes] = machine(processes)
         plan = priced(model, machines[processes], team, patterns, replicas, stages)

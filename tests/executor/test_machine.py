@@ -4,6 +4,7 @@ import pytest
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.errors import PipeplanError
+from pipeplan.costs.collectives import all_reduce, alone
 from pipeplan_executor.calibrate.machine import (
     KIND,
     SIZES,
@@ -13,6 +14,7 @@ from pipeplan_executor.calibrate.machine import (
     speed_beside,
     with_units,
 )
+from pipeplan_executor.calibrate.sharded_block import COUNTED, LENGTH, SAMPLES, SUMS, WIDTH, Excess
 
 
 def test_a_straight_line_is_found_again() -> None:
@@ -57,6 +59,15 @@ def test_what_computation_loses_beside_a_sum(both: int, speed: float) -> None:
     assert speed_beside(1000, 500, both) == speed
 
 
+def test_an_operator_takes_longer_by_what_no_sum_explains() -> None:
+    """A block took its sums, as they are predicted, and 90 us for each operator; at least its processor time."""
+    link = Link(10**9, 30_000, 0.5)
+    sums = SUMS * alone(all_reduce(2, link), 4 * SAMPLES * LENGTH * WIDTH)
+    assert Excess(sums + 90_000.0 * COUNTED, 0.0).by_operator(link) == 90_000
+    assert Excess(sums / 2, 40_000.0 * COUNTED).by_operator(link) == 40_000
+    assert Excess(sums / 2, -1.0).by_operator(link) == 0
+
+
 def test_this_machine_is_described() -> None:
     """Two workers with memory, a runtime that fits into it, and a link that was measured, collectives included."""
     cluster = describe_machine(2)
@@ -71,6 +82,7 @@ def test_this_machine_is_described() -> None:
     assert 0.01 <= link.unit_efficiency <= 1
     assert link.unit_overhead < 10**9
     assert 0 <= kind.speed_beside_collectives <= 1
+    assert 0 <= kind.shard_overhead < 10**9
 
 
 def test_no_worker_is_refused() -> None:

@@ -38,7 +38,7 @@ from pipeplan.core.options import LONGEST
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.costs.collectives import Ring
 from pipeplan.frontend.profile.allocator import return_free_memory
-from pipeplan_executor.calibrate.sharded_block import excess_of_shards, shard_overhead
+from pipeplan_executor.calibrate.sharded_block import Excess, excess_of_shards
 from pipeplan_executor.processes.devices import cores
 from pipeplan_executor.processes.launcher import launch
 from pipeplan_executor.runtime.recorder import now
@@ -88,7 +88,7 @@ def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
         memory=free_memory() // processes,
         runtime=measured.bare,
         speed_beside_collectives=measured.speed_beside_collectives,
-        shard_overhead=shard_overhead(measured.shards, link),
+        shard_overhead=measured.shards.by_operator(link),
         source=f"measured on {platform.node() or 'this machine'}, {count} cores for {processes} processes",
     )
     node = Node((KIND,) * processes, link)
@@ -131,7 +131,7 @@ class Measured:
     sums: dict[int, float]
     units: dict[int, float]
     speed_beside_collectives: float
-    shards: float
+    shards: Excess
     ranks: int
     bare: int
 

@@ -2,9 +2,12 @@
 
 Pairs of processes run a small decoder block with shards, all pairs at once, through the layers that plans with teams
 run. Its computation is negligible. What it takes longer than the whole block, less the sums as they are predicted, is
-DTensor's dispatch, the packing of sums, and the waiting of each process for the other.
+DTensor's dispatch, the packing of sums, and the waiting of each process for the other. It is at least the processor
+time of the calling thread: where other programs disturb the measurement of the link, predicted sums are too long.
 """
 
+import time
+from dataclasses import dataclass
 from statistics import median
 
 import torch
@@ -34,16 +37,23 @@ PASSES = 30
 """Forwards and backwards; the first ten do not count."""
 
 
-def shard_overhead(excess: float, link: Link) -> int:
-    """Return the nanoseconds by which an operator takes longer, from those of the block."""
-    sums = SUMS * alone(all_reduce(TEAM, link), 4 * SAMPLES * LENGTH * WIDTH)
-    return max(round((excess - sums) / COUNTED), 0)
+@dataclass(frozen=True)
+class Excess:
+    """Nanoseconds by which a forward and a backward of the block take longer with shards: in all, and of processor."""
+
+    time: float
+    processor: float
+
+    def by_operator(self, link: Link) -> int:
+        """Return the nanoseconds by which an operator takes longer."""
+        sums = SUMS * alone(all_reduce(TEAM, link), 4 * SAMPLES * LENGTH * WIDTH)
+        return max(round(max(self.time - sums, self.processor) / COUNTED), 0)
 
 
-def excess_of_shards() -> float:
-    """Return the nanoseconds by which a forward and a backward of the block take longer with shards, on every process.
+def excess_of_shards() -> Excess:
+    """Measure the block.
 
-    All processes call this; where their number is odd, the last one has no partner and returns 0.
+    All processes call this; where their number is odd, the last one has no partner and returns zeros.
     """
     from pipeplan_executor.sharding.layers import ShardedLayers  # DTensor takes a second to load
     from pipeplan_executor.sharding.shards import find_shards
@@ -51,7 +61,7 @@ def excess_of_shards() -> float:
     pairs = dist.get_world_size() // TEAM
     mesh = DeviceMesh("cpu", torch.arange(pairs * TEAM).reshape(pairs, TEAM), mesh_dim_names=("pairs", "tensor"))
     if dist.get_rank() >= pairs * TEAM:
-        return 0.0
+        return Excess(0.0, 0.0)
     whole, own = Block(WIDTH, HEADS, HIDDEN), Block(WIDTH, HEADS, HIDDEN)
     group = mesh["tensor"]
     shards = find_shards(whole, SHARDS, TensorParallel(TEAM), group.get_local_rank())
@@ -72,11 +82,15 @@ def excess_of_shards() -> float:
         made: Tensor = whole(x)
         made.backward(gradient)
 
-    times: dict[bool, list[int]] = {False: [], True: []}
-    for number in range(2 * PASSES):
-        is_split = number % 2 == 1
-        dist.barrier(group.get_group())
-        start = now()
-        split() if is_split else plain()
-        times[is_split].append(now() - start)
-    return median(times[True][PASSES // 3 :]) - median(times[False][PASSES // 3 :])
+    # the differences of neighbouring passes, so that other load affects both alike
+    found: list[tuple[int, int]] = []
+    for _ in range(PASSES):
+        took = []
+        for each in (plain, split):
+            dist.barrier(group.get_group())
+            start, busy = now(), time.thread_time_ns()
+            each()
+            took.append((now() - start, time.thread_time_ns() - busy))
+        found.append((took[1][0] - took[0][0], took[1][1] - took[0][1]))
+    wall, processor = zip(*found[PASSES // 3 :], strict=True)
+    return Excess(median(wall), median(processor))

@@ -90,6 +90,20 @@ def test_tensors_between_layers_are_split_along_tokens(tmp_path: Path) -> None:
     assert Plan.load(tmp_path / "plan.json") == found.plan
 
 
+def test_operators_of_split_layers_take_longer() -> None:
+    """All three operators in forward and input gradient, both maps in the weight gradient; whole layers do not."""
+    model, cluster = perceptrons(), equal_devices(4, link=Link(10**9, 1))
+    slower = replace(cluster, kinds={"unit": replace(cluster.kinds["unit"], shard_overhead=7)})
+    found = [
+        next(iter(team_questions(model, each, Job(4), 2))).model.profiles[0].costs[0] for each in (cluster, slower)
+    ]
+    halves = [(cost.forward, cost.backward, cost.input_gradient, cost.weight_gradient) for cost in found]
+    assert [b - a for a, b in zip(*halves, strict=True)] == [21, 35, 21, 14]
+    assert found[1].update == found[0].update
+    large = replace(cluster, kinds={"unit": replace(cluster.kinds["unit"], shard_overhead=10**6)})
+    assert solve(model, large, 4, teams=(1, 2), optimizer="adam", workers=1).plan.team == 1
+
+
 def test_slow_links_leave_layers_whole() -> None:
     """Splits that take longer stay worth searching, as they need less memory."""
     fast, slow = (equal_devices(4, link=Link(rate, 1)) for rate in (10**9, 10**3))
