@@ -1,10 +1,10 @@
 """Predicted and measured steps of teams: one model, split in several ways, on local processes.
 
-A decoder of two wide blocks. Teams of 1, 2 and 4 on two or four processes, as replicas and as stages, with different shards: Megatron's pairs,
-one of the two pairs, and half a pair. Every plan is priced through the product (a profile, the described machine, the
-costs of teams) and runs in several rounds in turn, so that other load affects all alike. A row shows the median and the
-quartiles of all steps, and the ratio of that median to the prediction. The last line is Kendall's tau between predicted
-and measured times over all rows.
+A decoder of two wide blocks. Teams of 1, 2 and 4 on two or four processes, as replicas and as stages, with different
+shards: Megatron's pairs, one of the two pairs, and half a pair. Every plan is priced through the product (profile,
+described machine, costs of teams) and runs in several rounds in turn, so that other load affects all alike. A row
+shows the median and the quartiles of all steps, and the ratio of that median to the prediction. The last line is
+Kendall's tau between predicted and measured times over all rows.
 
 The machine is described once for each number of processes, so waiting of members under contention is part of
 `shard_overhead`. A profile counts processor time. Where there are more processes than cores, a kind therefore has the
@@ -18,6 +18,7 @@ from itertools import combinations
 from statistics import median, quantiles
 
 from pipeplan.core.cluster import Cluster
+from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Split
 from pipeplan.core.plan import Plan
@@ -99,17 +100,18 @@ def machine(processes: int) -> Cluster:
         f"latency {link.latency / 1e3:.0f} us, shard_overhead {kind.shard_overhead / 1e3:.0f} us",
         flush=True,
     )
-    return replace(cluster, kinds={kind.name: replace(kind, speed=speed)})
+    slowed: Cluster = replace(cluster, kinds={kind.name: replace(kind, speed=speed)})
+    return slowed
 
 
 def priced(model: Model, cluster: Cluster, team: int, patterns: dict[str, int], replicas: int, stages: int) -> Plan:
     """Return the fastest plan with these teams, shards, replicas and stages."""
-    shape = {"batch": BATCH, "micro_batches": (BATCH // MICRO_BATCH,), "replicas": (replicas,), "depths": (stages,)}
+    job = Job(BATCH, micro_batches=(BATCH // MICRO_BATCH,), replicas=(replicas,), depths=(stages,))
     if team == 1:
-        return solve(model, cluster, **shape).plan
+        return solve(model, cluster, job=job).plan
     teams = Teams(model, cluster, team, (MICRO_BATCH,), "sgd", False)
     split = Split(team, tuple((name, shards(model, name, patterns)) for name in model.operators))
-    return shared_out(solve(team_model(teams, split), team_cluster(cluster, team), **shape).plan, model, split)
+    return shared_out(solve(team_model(teams, split), team_cluster(cluster, team), job=job).plan, model, split)
 
 
 def shards(model: Model, graph: str, patterns: dict[str, int]) -> tuple[tuple[str, int], ...]:

@@ -86,10 +86,10 @@ def excess_of_shards() -> Excess:
     found: list[tuple[int, int]] = []
     for _ in range(PASSES):
         took = []
-        for each in (plain, split):
+        for run in (plain, split):
             dist.barrier(group.get_group())
             start, busy = now(), time.thread_time_ns()
-            each()
+            run()
             took.append((now() - start, time.thread_time_ns() - busy))
         found.append((took[1][0] - took[0][0], took[1][1] - took[0][1]))
     wall, processor = zip(*found[PASSES // 3 :], strict=True)
