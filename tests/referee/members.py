@@ -137,7 +137,7 @@ class Member:
             times[name] += sum(
                 _share(rest, self.roofline(each, loops[each["name"]], name), total) for each in self.operators
             )
-        if shards:
+        if shards or self.split_input:
             later = {"forward": 0, "input_gradient": 0, "weight_gradient": 0}
             for each in self.operators:
                 for name in PASSES[: 3 if each.get("weights") else 2]:

@@ -1,5 +1,6 @@
 """Teams of devices that share every layer: the question in which teams are devices, and the shards worth searching."""
 
+import math
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from functools import cached_property
@@ -10,6 +11,8 @@ from .documents import Document, Link, Question
 from .members import INPUT, TOKEN, WHOLE, Choice, Cuts, Member, token_axis
 from .rings import occupancy
 
+MOST = 128
+"""Combinations up to which all ways to split unlike layers are searched."""
 Split = dict[str, Cuts]
 """The shards of each graph."""
 
@@ -223,6 +226,8 @@ def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
             yield f"shards {split} tell shared weights apart"
     if len({teams.name(split) for split in searched}) < len(searched):
         yield "shards are searched twice"
+    if math.prod(map(len, possible.values())) > MOST and _is_narrowed(teams, searched):
+        return
     axes = {graph: {teams.shared_axes(graph, shards) for shards in own} for graph, own in possible.items()}
     together = [dict(zip(axes, row, strict=True)) for row in product(*axes.values())]
     together = [row for row in together if teams.agrees(row)]
@@ -248,6 +253,17 @@ def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
                     if not ways & covered:
                         shards = [sorted(way) for way in ways]
                         yield f"{graph}: shards {shards} have {four} on {kind} at {size} and are left out"
+
+
+def _is_narrowed(teams: Teams, searched: list[Split]) -> bool:
+    """Whether not all combinations of the shards of unlike layers were searched."""
+    own = {graph: {split[graph] for split in searched} for graph in teams.firsts}
+    rows = [dict(zip(own, row, strict=True)) for row in product(*own.values())]
+    return any(
+        row not in searched
+        for row in rows
+        if any(row.values()) and teams.agrees({name: teams.shared_axes(name, shards) for name, shards in row.items()})
+    )
 
 
 def _beside_whole(teams: Teams, graph: str, searched: list[Split]) -> bool:

@@ -69,7 +69,7 @@ def excess_of_shards() -> Excess:
         place, _, local = name.rpartition(".")
         setattr(own.get_submodule(place), local, nn.Parameter(each.of(whole.get_parameter(name).detach())))
     layers = ShardedLayers(group, shards, whole=True)
-    call = layers.wrapped(own, {name: name for name, _ in own.named_parameters()})
+    call = layers.wrapped("block", own, {name: name for name, _ in own.named_parameters()})
     x = torch.randn(SAMPLES, LENGTH, WIDTH, requires_grad=True)
     gradient = torch.ones_like(x)
 

@@ -49,7 +49,8 @@ RECOMPUTED = {
 TENSOR = "tensor, sequence and context parallelism"
 TEAMS = (
     "teams that split attention along tokens (context parallelism) or anything along samples, teams that differ from "
-    "stage to stage, equal layers split in unlike ways, teams across nodes or at levels 2 and 3 of ZeRO"
+    "stage to stage, equal layers split in unlike ways, all combinations of ways for unlike layers where these are "
+    "more than 128, teams across nodes or at levels 2 and 3 of ZeRO"
 )
 WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
 BEYOND_NEIGHBOURS = "tensor, sequence and context parallelism beyond two neighbours that divide a layer"

@@ -14,7 +14,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
-from pipeplan.costs.teams import team_questions
+from pipeplan.costs.teams import splits, team_questions
 from pipeplan.costs.teams.problem import TeamProblem
 from pipeplan.costs.teams.signatures import PARTIAL, WHOLE, made_layout, redistribution, returned_layout, signatures
 from pipeplan.costs.teams.splits import Teams
@@ -102,6 +102,19 @@ def test_operators_of_split_layers_take_longer() -> None:
     assert found[1].update == found[0].update
     large = replace(cluster, kinds={"unit": replace(cluster.kinds["unit"], shard_overhead=10**6)})
     assert solve(model, large, 4, teams=(1, 2), optimizer="adam", workers=1).plan.team == 1
+
+
+def test_too_many_ways_are_combined_by_what_they_have_least_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All unlike layers then take least time, or keep least; the splits are some of those in all combinations."""
+    one, other = block(), pair(inner=16)
+    model = perceptrons(graph=one)
+    layers = (replace(model.layers[0], operators="other", parameters=other.parameters), *model.layers[1:])
+    mixed = replace(model, layers=layers, operators={"pair": one, "other": other})
+    cluster, job = equal_devices(4, link=Link(10**7, 1)), Job(4)
+    every = {question.split.shards for question in team_questions(mixed, cluster, job, 2)}
+    monkeypatch.setattr(splits, "MOST", 1)
+    some = {question.split.shards for question in team_questions(mixed, cluster, job, 2)}
+    assert some < every
 
 
 def test_slow_links_leave_layers_whole() -> None:

@@ -9,8 +9,8 @@ which its gradient is summed up: parts of a gradient that several operators retu
 
 The time of a layer on one device is known, measured or estimated. It is shared out to the operators in proportion to a
 roofline of each, and a split operator takes less by its own roofline. What a kind of device adds to every pass of a
-layer (`DeviceKind.overhead`) stays. If any weight of the layer is split, each operator takes longer by
-`DeviceKind.shard_overhead`.
+layer (`DeviceKind.overhead`) stays. If any weight of the layer is split, or its input is along tokens, each operator
+takes longer by `DeviceKind.shard_overhead`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -189,10 +189,10 @@ class TeamProblem:
         return min(whole, passes * self.kind.overhead) if self._wholes[name] else whole
 
     def _longer(self, name: str, shards: Shards) -> int:
-        """Nanoseconds of a pass that its operators take longer because weights of the layer are split."""
+        """Nanoseconds of a pass that its operators take longer because weights or the input are split."""
         if name == "backward":
             return self._longer("input_gradient", shards) + self._longer("weight_gradient", shards)
-        if not shards or not getattr(self.cost, name):
+        if not (shards or self.ends.input) or not getattr(self.cost, name):
             return 0
         count = sum(name != "weight_gradient" or bool(each.weights) for each in self.graph.operators)
         return count * self.kind.shard_overhead

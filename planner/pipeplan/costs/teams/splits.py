@@ -3,6 +3,8 @@
 Equal layers are split alike, in all stages. For each graph of operators, kind of device and micro-batch size, the
 choices of signatures that no other one dominates are compared (`TeamProblem.figures`). The shards of one of them are
 worth searching unless others are at least as good for all kinds and sizes. Layers that share weights split them alike.
+Ways to split unlike layers are combined; of too many combinations, those are left in which all layers take least time,
+or all keep least.
 
 Tensors between layers are whole on every member, or all those that can be are split along tokens: `sequence`.
 """
@@ -10,7 +12,8 @@ Tensors between layers are whole on every member, or all those that can be are s
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
+from math import prod
 
 import numpy as np
 
@@ -18,9 +21,17 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.operators import Shards, Split
 from pipeplan.costs.layers import layer_costs
-from pipeplan.costs.teams.problem import TeamProblem
+from pipeplan.costs.teams.problem import COMPARED, TeamProblem
 from pipeplan.costs.teams.signatures import WHOLE, Ends, ends_of, has_token_parts, token_axis
 from pipeplan_formulations.common.pareto import minimal
+
+MOST = 128
+"""Combinations of the ways to split unlike layers up to which all are searched."""
+PREFERRED = (0, 2, 3)
+"""Figures by which ways are combined otherwise: time of a micro-batch, parameters, saved bytes."""
+
+Figures = tuple[int, ...]
+"""`TeamProblem.figures` on each kind for each micro-batch size."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +99,30 @@ class Teams:
         firsts = {layer.operators: i for i, layer in reversed(list(enumerate(self.model.layers))) if layer.operators}
         number = 0
         for sequence in ((), self.sequence) if tokens and any(self.sequence) else ((),):
-            choices = [[(name, shards) for shards in self._worthwhile(i, sequence)] for name, i in firsts.items()]
-            for row in product(*choices):
-                split = Split(self.team, row, number, sequence)
-                if any(shards for _, shards in split.shards) and self._agrees(split):
+            choices = {name: self._worthwhile(i, sequence) for name, i in firsts.items()}
+            for row in self._together(choices):
+                split = Split(self.team, tuple(zip(choices, row, strict=True)), number, sequence)
+                if any(row) and self._agrees(split):
                     number += 1
                     yield split
+
+    def _together(self, choices: Mapping[str, Mapping[Shards, Figures]]) -> Iterator[tuple[Shards, ...]]:
+        """Yield the shards of all layers in all combinations; of too many, those that all prefer the same figure."""
+        if prod(map(len, choices.values())) <= MOST:
+            return product(*choices.values())
+        alike = (product(*(self._best(name, own, k) for name, own in choices.items())) for k in PREFERRED)
+        return iter(dict.fromkeys(chain.from_iterable(alike)))
+
+    def _best(self, name: str, choices: Mapping[Shards, Figures], preferred: int) -> list[Shards]:
+        """The shards with least of a figure, for each way to split what the layer shares with others."""
+        groups: dict[tuple[int | None, ...], list[Shards]] = {}
+        for shards in choices:
+            groups.setdefault(self._shared_axes(name, dict(shards)), []).append(shards)
+
+        def figures(shards: Shards) -> tuple[int, Figures]:
+            return sum(choices[shards][preferred :: len(COMPARED)]), choices[shards]
+
+        return [min(own, key=figures) for own in groups.values()]
 
     @cached_property
     def sequence(self) -> tuple[bool, ...]:
@@ -112,32 +141,34 @@ class Teams:
         ]
         return (*found, False)
 
-    def _worthwhile(self, number: int, sequence: tuple[bool, ...]) -> list[Shards]:
-        """The shards of a layer's weights that no other shards dominate on every kind at every micro-batch size."""
+    def _worthwhile(self, number: int, sequence: tuple[bool, ...]) -> dict[Shards, Figures]:
+        """The shards of a layer's weights that no other shards dominate on every kind at every micro-batch size.
+
+        With each, its figures for all of these.
+        """
         problems = [
             self.problem(number, kind, size, sequence)
             for kind in self.cluster.kinds.values()
             if kind.name in self.links
             for size in self.sizes
         ]
-        kept = []
+        kept: dict[Shards, Figures] = {}
         for fixed in problems[0].shared_axes:
             found = dict.fromkeys(shards for problem in problems for shards in problem.undominated(fixed))
-            rows = [[figure for problem in problems for figure in problem.figures(shards)] for shards in found]
+            rows = [tuple(chain.from_iterable(problem.figures(shards) for problem in problems)) for shards in found]
             undominated = minimal(np.array(rows)) if rows else ()
-            kept += [shards for i, shards in enumerate(found) if i in undominated]
+            kept |= {shards: rows[i] for i, shards in enumerate(found) if i in undominated}
         return kept
 
     def _agrees(self, split: Split) -> bool:
         """Whether layers that share weights split them alike; where operators are not known, these are whole."""
         of = {layer.name: layer.operators for layer in self.model.layers}
         for tie in self.model.ties:
-            axes = {self._shared_axes(of[name], split) for name in tie.layers if of[name]}
+            axes = {self._shared_axes(of[name], split.of(of[name])) for name in tie.layers if of[name]}
             whole = any(not of[name] for name in tie.layers)
             if len(axes) > 1 or (whole and any(axis is not None for row in axes for axis in row)):
                 return False
         return True
 
-    def _shared_axes(self, name: str, split: Split) -> tuple[int | None, ...]:
-        shards = split.of(name)
+    def _shared_axes(self, name: str, shards: Mapping[str, int]) -> tuple[int | None, ...]:
         return tuple(shards.get(weight.name) for weight in self.model.operators[name].weights if weight.shared)
