@@ -199,7 +199,7 @@ class _FromLocal(torch.autograd.Function):
 
 
 class _ToLocal(torch.autograd.Function):
-    """`DTensor.to_local` for whole tensors, which takes less time here.
+    """`DTensor.to_local` for tensors whose gradients have the same layout, which takes less time here.
 
     What it makes is no view to autograd, which forbids in-place writes into views that functions make.
     """
@@ -208,12 +208,12 @@ class _ToLocal(torch.autograd.Function):
     def forward(ctx: Any, tensor: DTensor) -> Tensor:
         """Return the local tensor."""
         ctx.set_materialize_grads(False)
-        ctx.mesh = tensor.device_mesh
+        ctx.mesh, ctx.placements = tensor.device_mesh, tensor.placements
         part = shard(tensor)
         made: Tensor = torch.ops.aten._unsafe_view(part, part.shape)
         return made
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> DTensor | None:
-        """Return the gradient as a whole DTensor."""
-        return None if gradient is None else placed(gradient, ctx.mesh, WHOLE)
+        """Return the gradient as a DTensor."""
+        return None if gradient is None else placed(gradient, ctx.mesh, ctx.placements)
