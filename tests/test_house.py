@@ -60,7 +60,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "optim": {"runtime", "stages", "sharding"},
         "checkpoint": {"stages", "sharding", "runtime", "optim"},
         "train": {"processes", "stages", "sharding", "runtime", "optim", "checkpoint"},
-        "calibrate": {"processes", "stages", "runtime", "train"},
+        "calibrate": {"zoo", "processes", "sharding", "stages", "runtime", "train"},
         "cli": {"processes", "train", "calibrate"},
     },
 }

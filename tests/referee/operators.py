@@ -97,8 +97,10 @@ def _with_operators(random: Random, model: Document) -> None:
             elif not copied:
                 layer["parameters"] += sum(sizes)
         model["ties"] = [{"layers": [layers[i]["name"] for i in tied], "parameters": sum(sizes)}]
-    if tokens:
-        for graph in model["operators"].values():
+    for graph in model["operators"].values():
+        if not tokens or random.random() < 0.2:
+            _more_ends(Random(f"ends {graph}"), graph)
+        if tokens:
             _name_tokens(random, graph)
 
 
@@ -169,7 +171,6 @@ def _graph(random: Random, item: int, shared: int, sizes: list[int] | None = Non
             | flops
         )
         axes[name], bytes_[name] = len(makes), graph["operators"][-1]["output"]
-    _more_ends(Random(f"ends {graph}"), graph)
     return graph
 
 
