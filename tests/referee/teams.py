@@ -13,6 +13,8 @@ from .rings import occupancy
 
 MOST = 128
 """Combinations up to which all ways to split unlike layers are searched."""
+PREFERRED = (0, 2, 3)
+"""Figures of which all layers have the least where these are more: time, parameters, saved bytes."""
 Split = dict[str, Cuts]
 """The shards of each graph."""
 
@@ -226,7 +228,7 @@ def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
             yield f"shards {split} tell shared weights apart"
     if len({teams.name(split) for split in searched}) < len(searched):
         yield "shards are searched twice"
-    if math.prod(map(len, possible.values())) > MOST and _is_narrowed(teams, searched):
+    if math.prod(map(len, possible.values())) > MOST and _is_narrowed(teams, rows, cells, searched):
         return
     axes = {graph: {teams.shared_axes(graph, shards) for shards in own} for graph, own in possible.items()}
     together = [dict(zip(axes, row, strict=True)) for row in product(*axes.values())]
@@ -255,15 +257,36 @@ def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
                         yield f"{graph}: shards {shards} have {four} on {kind} at {size} and are left out"
 
 
-def _is_narrowed(teams: Teams, searched: list[Split]) -> bool:
-    """Whether not all combinations of the shards of unlike layers were searched."""
-    own = {graph: {split[graph] for split in searched} for graph in teams.firsts}
-    rows = [dict(zip(own, row, strict=True)) for row in product(*own.values())]
-    return any(
-        row not in searched
-        for row in rows
-        if any(row.values()) and teams.agrees({name: teams.shared_axes(name, shards) for name, shards in row.items()})
-    )
+def _is_narrowed(
+    teams: Teams, rows: dict[str, list[list[Choice]]], cells: list[tuple[str, int]], searched: list[Split]
+) -> bool:
+    """Whether there are too many combinations, and in each one searched all layers have least of the same figure."""
+    count, preferred = 1, [set(PREFERRED) for _ in searched]
+    for graph, first in teams.firsts.items():
+        every = {each.shards for each in rows[graph][0]}
+        figures = {shards: _figures(teams, first, rows[graph], cells, shards) for shards in every}
+        groups: dict[tuple[int | None, ...], list[Cuts]] = {}
+        for shards in every:
+            groups.setdefault(teams.shared_axes(graph, shards), []).append(shards)
+        listed = {axis: _listed(rows[graph], set(alike)) for axis, alike in groups.items()}
+        count *= sum(len(_least({figures[each] for each in own})) for own in listed.values())
+        for split, possible in zip(searched, preferred, strict=True):
+            own = split[graph]
+            among = listed[teams.shared_axes(graph, own)]
+            possible &= {
+                k for k in PREFERRED if sum(figures[own][k::4]) <= min(sum(figures[each][k::4]) for each in among)
+            }
+    return count > MOST and all(preferred)
+
+
+def _listed(rows: list[list[Choice]], alike: set[Cuts]) -> set[Cuts]:
+    """Shards of choices that no other choice dominates on some kind at some size."""
+    found: set[Cuts] = set()
+    for choices in rows:
+        among = [each for each in choices if each.shards in alike]
+        least = set(_least({each.four for each in among}))
+        found |= {each.shards for each in among if each.four in least}
+    return found
 
 
 def _beside_whole(teams: Teams, graph: str, searched: list[Split]) -> bool:

@@ -62,6 +62,8 @@ class DeviceKind:
     shard_overhead : int
         Nanoseconds that each operator of a layer with split weights takes longer on a member of a team, in each of
         forward, input gradient and weight gradient: dispatch on shards, and waiting for other members.
+    team : int
+        Devices of which each one of this kind consists: a team that shares every layer (`pipeplan.costs.teams`).
     source : str
         Where the figures come from.
     """
@@ -79,6 +81,7 @@ class DeviceKind:
     on_chip: int | None = None
     speed_beside_collectives: float = 1.0
     shard_overhead: int = 0
+    team: int = 1
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -89,6 +92,7 @@ class DeviceKind:
         whole(self.overhead, what + "overhead")
         whole(self.shard_overhead, what + "shard_overhead")
         whole(self.runtime, what + "runtime")
+        whole(self.team, what + "team", 1)
         for name, least in (("memory", 0), ("bandwidth", 1), ("on_chip", 0)):
             if getattr(self, name) is not None:
                 whole(getattr(self, name), what + name, least)
@@ -213,8 +217,19 @@ class Cluster:
         """The link that a tensor from ``source`` to ``target`` takes."""
         if source.node == target.node:
             return self.nodes[source.node].link
-        assert self.network is not None
-        return self.network
+        network = self.between(source.kind, target.kind)
+        assert network is not None
+        return network
+
+    def between(self, source: DeviceKind, target: DeviceKind) -> Link | None:
+        """The network as devices of two kinds in different nodes find it; None if there is none.
+
+        All members of the larger team use the card at once, so each has its share.
+        """
+        members, network = max(source.team, target.team), self.network
+        if members == 1 or network is None or network.bandwidth is None:
+            return network
+        return replace(network, bandwidth=max(network.bandwidth // members, 1))
 
     @staticmethod
     def uniform(count: int, kind: DeviceKind, link: Link | None = None, overlap: Overlap = Overlap.COPY) -> "Cluster":

@@ -145,7 +145,8 @@ _FIGURES = tuple(each.name for each in fields(LayerCost))
 class Model:
     """Layers in topological order, their profiles, and the ties of layers that share weights.
 
-    ``operators`` has the operators of layers by the names that these give; equal layers share them.
+    ``operators`` has the operators of layers by the names that these give; equal layers share them. ``parts`` has, for
+    kinds of device that hold parts of the layers only, the bytes of each layer's parameters there.
 
     Raises
     ------
@@ -162,6 +163,7 @@ class Model:
     notes: tuple[str, ...] = ()
     ties: tuple[Tie, ...] = ()
     operators: Mapping[str, OperatorGraph] = field(default_factory=dict)
+    parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -220,6 +222,10 @@ class Model:
     def profiled_devices(self) -> tuple[str, ...]:
         """Kinds of device that have a profile, in order of first appearance."""
         return tuple(dict.fromkeys(profile.device for profile in self.profiles))
+
+    def parameters_on(self, kind: str) -> tuple[int, ...]:
+        """Bytes of each layer's trainable parameters on a kind of device."""
+        return self.parts.get(kind) or tuple(layer.parameters for layer in self.layers)
 
     def crossing(self, cut: int) -> tuple[int, ...]:
         """Indices of the layers whose outputs cross the cut between layer ``cut`` and layer ``cut + 1``."""

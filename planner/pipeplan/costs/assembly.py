@@ -121,7 +121,7 @@ def _stage(
         forward, backward = passes.of(a, b)
     reduce, buckets = _reduction(chain, span, sums, reduce + int(chain.reduce_base[s]) if reduce else 0, sizes[0])
     gather, gather_buckets = _gather(chain, span, sum(int(shared.gather[s]) for shared in copies), sizes[1])
-    received = int(chain.boundary[s - 1, a - 1]) if a else 0
+    received = int(chain.received[s - 1, a - 1]) if a else 0
     # Recomputed layers: added time, bytes not stored, bytes rebuilt while the backward runs.
     repeated = sum(int(chain.forward[s, i]) for i in again)
     freed = sum(int(chain.saved[s, i] - chain.output[s, i]) for i in again)

@@ -119,6 +119,8 @@ class Chain(LayerTables):
         The part of ``workspace`` that the layer's forward needs (see `pipeplan.core.pipeline.Stage`).
     boundary : array
         Bytes over each cut on each link, in either direction, as the kind of device before the link has them.
+    received : array
+        Bytes that the stage behind each link keeps of them.
     send, latency : array
         Transfer time and latency in either direction; the least over pairs of replicas.
     busiest : tuple of (int, tuple of int)
@@ -149,7 +151,7 @@ class Chain(LayerTables):
         **dict.fromkeys(("saved", "output", "workspace", "forward_workspace"), ("Sn",)),
         **dict.fromkeys(("parameters", "recomputable"), ("n",)),
         **dict.fromkeys(("reduce_base", "gather_base", "limit", "runtime"), ("S",)),
-        **dict.fromkeys(("boundary", "send"), ("Lc",)),
+        **dict.fromkeys(("boundary", "received", "send"), ("Lc",)),
         "latency": ("L",),
     }
 
@@ -165,6 +167,7 @@ class Chain(LayerTables):
     optimizer: Array = LEFT_OUT
     forward_workspace: Array = LEFT_OUT
     boundary: Array = LEFT_OUT
+    received: Array = LEFT_OUT
     busiest: tuple[tuple[int, tuple[int, ...]], ...]
     runtime: Array = LEFT_OUT
     overlap: Overlap
@@ -235,6 +238,7 @@ class Chain(LayerTables):
             **self.of_rows(kept),
             groups=tuple(self.groups[s] for s in kept),
             boundary=self.boundary[kept[:-1]],
+            received=self.received[kept[:-1]],
             send=np.array([self.send[hop].max(axis=0) for hop in hops], np.int64).reshape(len(hops), self.layers - 1),
             latency=np.array([self.latency[hop].max() for hop in hops], np.int64),
             busiest=tuple(min(self.busiest[hop], key=_share) for hop in hops),

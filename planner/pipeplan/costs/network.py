@@ -45,18 +45,19 @@ def _cards(source: int, target: int) -> tuple[str, ...]:
 def rings(cluster: Cluster, groups: Sequence[Sequence[Device]]) -> tuple[Collective, ...]:
     """Return the ring of each stage, given the devices of all of them."""
     nodes = [{device.node for device in group} for group in groups]
+    kinds = [group[0].kind for group in groups]
     rings_of_node = Counter(node for own in nodes if len(own) > 1 for node in own)
     return tuple(
-        all_reduce(len(group), _slowest(cluster, own, max(rings_of_node[node] for node in own)))
-        for group, own in zip(groups, nodes, strict=True)
+        all_reduce(len(group), _slowest(cluster, own, cluster.between(kind, kind), max(rings_of_node[n] for n in own)))
+        for group, kind, own in zip(groups, kinds, nodes, strict=True)
     )
 
 
-def _slowest(cluster: Cluster, nodes: set[int], rings_on_a_card: int) -> Link:
+def _slowest(cluster: Cluster, nodes: set[int], network: Link | None, rings_on_a_card: int) -> Link:
     if len(nodes) == 1:
         return cluster.nodes[next(iter(nodes))].link
-    assert cluster.network is not None
-    return shared(cluster.network, rings_on_a_card)
+    assert network is not None
+    return shared(network, rings_on_a_card)
 
 
 def shared(link: Link, users: int) -> Link:
@@ -73,7 +74,9 @@ def joint_ring(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Se
     own = set[int]().union(*(homes[s] for s in members))
     others = Counter(node for s, nodes in enumerate(homes) if len(nodes) > 1 and s not in members for node in nodes)
     replicas = sum(len(groups[s]) for s in members)
-    return all_reduce(replicas, _slowest(cluster, own, 1 + max(others[node] for node in own)))
+    largest = max((groups[s][0].kind for s in members), key=lambda kind: kind.team)
+    network = cluster.between(largest, largest)
+    return all_reduce(replicas, _slowest(cluster, own, network, 1 + max(others[node] for node in own)))
 
 
 def together(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Sequence[int], size: int) -> int:

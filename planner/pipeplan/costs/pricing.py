@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from math import lcm
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,21 @@ def price(
     return Prices(model, cluster, job).chain(groups, micro_batch)
 
 
+class Crossing(NamedTuple):
+    """Bytes over each cut between two kinds of device, shape (n − 1,).
+
+    Attributes
+    ----------
+    sent : array
+        That a transfer carries, in either direction.
+    received : array
+        That the device behind the cut keeps.
+    """
+
+    sent: Array
+    received: Array
+
+
 class Prices:
     """Cache of a model's costs on a cluster's kinds of device.
 
@@ -53,6 +69,8 @@ class Prices:
     def __init__(self, model: Model, cluster: Cluster, job: Job, split: Split | None = None) -> None:
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._tables: dict[tuple[str, int], Table] = {}
+        self._parameters: dict[str, Array] = {}
+        self._units: dict[str, Units] = {}
 
     def table(self, kind: DeviceKind, micro_batch: int) -> Table:
         """Return every layer's cost on a kind of device at a micro-batch size."""
@@ -76,6 +94,7 @@ class Prices:
         count, name = self.job.batch // micro_batch, f"{self.model.name} on {kind.name}"
         stages = min(len(self.cluster.devices), len(self.model.layers))
         per_byte, latency = self._slowest
+        parameters = float(sum(layer.parameters for layer in self.model.layers))
         times = (table.forward, table.backward, table.input_gradient, table.weight_gradient)
         crossing = float(table.boundary.max()) if len(table.boundary) else 0.0
         each = f"the {count} micro-batches of {micro_batch} samples of a step"
@@ -84,35 +103,42 @@ class Prices:
         require_exact(name, f"what {each} save", count * total(table.saved, table.workspace), "bytes", remedy)
         moved = (count + stages) * (crossing * per_byte + latency)
         require_exact(name, f"the transfers of {each}", 2 * moved, "ns", "check bandwidths and latencies")
-        reduced = 4 * len(self.cluster.devices) * latency + 4 * self._parameters * per_byte
+        reduced = 4 * len(self.cluster.devices) * latency + 4 * parameters * per_byte
         require_exact(name, "the reduction of gradients", reduced, "ns", "check bandwidths, latencies and parameters")
-        require_exact(name, "parameters, gradients and optimiser state", 8 * self._parameters, "bytes", "check them")
+        require_exact(name, "parameters, gradients and optimiser state", 8 * parameters, "bytes", "check them")
         require_exact(name, "the optimiser step", total(table.update), "ns", "check the profile")
 
     @cached_property
     def _slowest(self) -> tuple[float, int]:
         return slowest_links(self.cluster)
 
-    @cached_property
-    def _parameters(self) -> float:
-        return float(sum(layer.parameters for layer in self.model.layers))
-
     def occupancy(self, link: Link, sizes: Array) -> Array:
         """Return the nanoseconds for which each of these numbers of bytes keeps a link busy."""
         of_size = {size: link.occupancy(size) for size in set(sizes.tolist())}
         return _array([of_size[size] for size in sizes.tolist()])
 
-    @cached_property
-    def parameters(self) -> Array:
-        """Bytes of trainable parameters of each layer."""
-        return _array([layer.parameters for layer in self.model.layers])
+    def parameters(self, kind: DeviceKind) -> Array:
+        """Bytes of trainable parameters of each layer on a kind of device; shape (n,)."""
+        if kind.name not in self._parameters:
+            self._parameters[kind.name] = _array(list(self.model.parameters_on(kind.name)))
+        return self._parameters[kind.name]
 
-    @cached_property
-    def optimizer(self) -> Array:
-        """Bytes of optimiser state of each layer, before sharding."""
-        sizes = {layer.parameters for layer in self.model.layers}
-        state = {size: optimizer_bytes(size, self.model.dtype, self.job.optimizer) for size in sizes}
-        return _array([state[layer.parameters] for layer in self.model.layers])
+    def optimizer(self, kind: DeviceKind) -> Array:
+        """Bytes of optimiser state of each layer, before sharding; shape (n,)."""
+        sizes = self.parameters(kind).tolist()
+        state = {size: optimizer_bytes(size, self.model.dtype, self.job.optimizer) for size in set(sizes)}
+        return _array([state[size] for size in sizes])
+
+    def crossing(self, source: DeviceKind, target: DeviceKind, micro_batch: int) -> Crossing:
+        """Bytes over each cut from one kind of device to another.
+
+        Both have what the kind before the cut has. Teams of unlike sizes have parts of unlike sizes, where tensors are
+        split: the smaller ones are sent.
+        """
+        before, behind = (self.table(kind, micro_batch).boundary for kind in (source, target))
+        if source.team == target.team:
+            return Crossing(before, before)
+        return Crossing(np.minimum(before, behind), behind)
 
     def shared(
         self, groups: StageDevices, tables: Sequence[Table], rings: Sequence[Collective]
@@ -124,7 +150,7 @@ class Prices:
         for tie in self.model.ties:
             layers = tuple(index[name] for name in tie.layers)
             first, size = layers[0], tie.parameters
-            whole = int(self.parameters[first])
+            whole = int(self.model.layers[first].parameters)
             state = optimizer_bytes(size, self.model.dtype, self.job.optimizer)
             updates = _array([int(table.update[first]) * size // whole for table in tables])
             sizes = _array([whole, whole - size])
@@ -161,18 +187,19 @@ class Prices:
         """The part of such collectives that is left without what computation beside them loses."""
         return times - collectives.lost(times, self._speed_at_ends(kind))
 
-    @cached_property
-    def units(self) -> Units:
+    def units(self, kind: DeviceKind) -> Units:
         """Bytes of the parameters that are gathered together."""
-        index = {name: i for i, name in enumerate(self.model.names)}
-        ties = ([index[name] for name in tie.layers] for tie in self.model.ties)
-        return Units.of(self.parameters, merge_overlapping(ties))
+        if kind.name not in self._units:
+            index = {name: i for i, name in enumerate(self.model.names)}
+            ties = ([index[name] for name in tie.layers] for tie in self.model.ties)
+            self._units[kind.name] = Units.of(self.parameters(kind), merge_overlapping(ties))
+        return self._units[kind.name]
 
     def passes(self, kind: DeviceKind, micro_batch: int, ring: Collective) -> Passes | None:
         """Forwards and backwards on one of the ring's replicas that wait for collectives; None below level 2."""
         if self.job.level < SHARDED:
             return None
-        table, units = self.table(kind, micro_batch), self.units
+        table, units = self.table(kind, micro_batch), self.units(kind)
         gather, again, reduce = (self._each(ring, sizes) for sizes in (units.first, units.last, units.first))
         every, speed = self.job.level == WHOLLY_SHARDED, self._speed(kind) * ring.link.unit_overlap
         return Passes(table.forward, table.backward, gather, again, reduce, every, speed)
@@ -181,29 +208,30 @@ class Prices:
         """What one of so many replicas keeps of these bytes, which are shared out from level ``least`` on."""
         return -(-sizes // replicas) if self.job.level >= least else sizes
 
-    def weights(self, replicas: int) -> Array:
+    def weights(self, kind: DeviceKind, replicas: int) -> Array:
         """Bytes of each layer's parameters that one of so many replicas keeps; shape (n,).
 
         At level 2 it keeps its share beside the whole.
         """
-        whole = self.parameters if self.job.level <= SHARDED or replicas == 1 else np.zeros_like(self.parameters)
-        share = -(-self.parameters // replicas) if self.job.level >= SHARDED and replicas > 1 else 0 * whole
+        every = self.parameters(kind)
+        whole = every if self.job.level <= SHARDED or replicas == 1 else np.zeros_like(every)
+        share = -(-every // replicas) if self.job.level >= SHARDED and replicas > 1 else 0 * whole
         kept: Array = whole + share
         return kept
 
-    def gradients(self, replicas: int) -> Array:
+    def gradients(self, kind: DeviceKind, replicas: int) -> Array:
         """Bytes of each layer's gradients that one of so many replicas keeps; shape (n,)."""
-        return self._share(self.parameters, replicas, SHARDED)
+        return self._share(self.parameters(kind), replicas, SHARDED)
 
-    def state(self, replicas: int) -> Array:
+    def state(self, kind: DeviceKind, replicas: int) -> Array:
         """Bytes of each layer's optimiser state that one of so many replicas keeps; shape (n,)."""
-        return self._share(self.optimizer, replicas, 1)
+        return self._share(self.optimizer(kind), replicas, 1)
 
-    def resident(self, replicas: int) -> Array:
+    def resident(self, kind: DeviceKind, replicas: int) -> Array:
         """Static bytes of each layer on one of so many replicas; shape (n,)."""
-        return self.weights(replicas) + self.gradients(replicas) + self.state(replicas)
+        return self.weights(kind, replicas) + self.gradients(kind, replicas) + self.state(kind, replicas)
 
-    def with_buffers(self, workspace: Array, replicas: int) -> Array:
+    def with_buffers(self, kind: DeviceKind, workspace: Array, replicas: int) -> Array:
         """Bytes that one of so many replicas needs beside what it holds while a layer computes; shape (n,).
 
         ``workspace`` is what the layer itself needs; see `Units.with_buffers`.
@@ -211,7 +239,7 @@ class Prices:
         if self.job.level < SHARDED or replicas == 1:
             return workspace
         at_once = AT_ONCE * item_size(self.model.dtype)
-        return self.units.with_buffers(workspace, replicas, at_once, self.job.level == WHOLLY_SHARDED)
+        return self.units(kind).with_buffers(workspace, replicas, at_once, self.job.level == WHOLLY_SHARDED)
 
     def shares(self, replicas: int) -> int:
         """Number of shares of which so many replicas update one each."""
@@ -233,19 +261,19 @@ class Prices:
         """The part of an all-reduce that sums gradients; the rest may come at the begin of a step, see `gather`."""
         return ring.one_way if self._gathers else ring
 
-    def _sums(self, ring: Collective) -> Array:
+    def _sums(self, kind: DeviceKind, ring: Collective) -> Array:
         """Nanoseconds in which each layer's gradients are summed at the end of a step, without `reduce_base`."""
-        times = self.summing(ring).times(self.parameters)
+        times = self.summing(ring).times(self.parameters(kind))
         return times if self.job.level < SHARDED else np.zeros_like(times)
 
     def reduce(self, kind: DeviceKind, ring: Collective) -> Array:
         """Nanoseconds of the sum of each layer's gradients, without `reduce_base` and `lost`; shape (n,)."""
-        return self._hidden(kind, self._sums(ring))
+        return self._hidden(kind, self._sums(kind, ring))
 
     def lost(self, kind: DeviceKind, ring: Collective) -> Array:
         """Nanoseconds of a step that computation loses beside each layer's sum and gather; shape (n,)."""
-        speed, gather = self._speed_at_ends(kind), self.gather(ring, self.parameters)
-        return collectives.lost(self._sums(ring), speed) + collectives.lost(gather, speed)
+        speed, gather = self._speed_at_ends(kind), self.gather(ring, self.parameters(kind))
+        return collectives.lost(self._sums(kind, ring), speed) + collectives.lost(gather, speed)
 
     def reduce_base(self, ring: Collective) -> int:
         """Nanoseconds of such a sum that do not depend on bytes."""
@@ -261,10 +289,11 @@ class Prices:
         The former is without `gather_base` and `lost`. At level 2 the first forward gathers one unit ahead. What is
         exposed of that is hidden by nothing else.
         """
-        forward, nothing = self.table(kind, micro_batch).forward, np.zeros_like(self.parameters)
+        forward, parameters = self.table(kind, micro_batch).forward, self.parameters(kind)
+        nothing = np.zeros_like(parameters)
         speed = self._speed(kind)
         if self.job.level != SHARDED:
-            gather = self._hidden(kind, self.gather(ring, self.parameters))
+            gather = self._hidden(kind, self.gather(ring, parameters))
             return gather, forward if speed and gather.any() else nothing
         passes = self.passes(kind, micro_batch, ring)
         assert passes is not None
@@ -317,7 +346,8 @@ class Prices:
         kinds = [group[0].kind for group in groups]
         tables = [self.table(kind, micro_batch) for kind in kinds]
         per_cut = len(groups) - 1, len(self.model.layers) - 1
-        boundary = np.array([table.boundary for table in tables[:-1]], np.int64).reshape(per_cut)  # bytes [link, cut]
+        crossing = [self.crossing(a, b, micro_batch) for a, b in pairwise(kinds)]
+        boundary = np.array([each.sent for each in crossing], np.int64).reshape(per_cut)  # bytes [link, cut]
         links = [_links(self.cluster, a, b) for a, b in pairwise(groups)]
         send = [  # nanoseconds [link, cut], the least over pairs of replicas
             np.minimum.reduce([self.occupancy(link, sizes) for link in each])
@@ -332,7 +362,10 @@ class Prices:
             for table, each in zip(tables, passes, strict=True)
         ]
         workspace = np.stack(
-            [self.with_buffers(table.workspace, ring.replicas) for table, ring in zip(tables, around, strict=True)]
+            [
+                self.with_buffers(kind, table.workspace, ring.replicas)
+                for table, (kind, ring) in zip(tables, own, strict=True)
+            ]
         )
         work = [layer.work.forward_flops * micro_batch for layer in self.model.layers if layer.work is not None]
 
@@ -351,10 +384,10 @@ class Prices:
             gather=np.stack([gather for gather, _ in gathers]),
             gather_hides=np.stack([hides for _, hides in gathers]),
             gather_base=_array([self.gather_base(ring) for ring in around]),
-            parameters=self.parameters,
-            weights=np.stack([self.weights(ring.replicas) for ring in around]),
-            gradients=np.stack([self.gradients(ring.replicas) for ring in around]),
-            optimizer=np.stack([self.state(ring.replicas) for ring in around]),
+            parameters=self.parameters(kinds[0]),
+            weights=np.stack([self.weights(kind, ring.replicas) for kind, ring in own]),
+            gradients=np.stack([self.gradients(kind, ring.replicas) for kind, ring in own]),
+            optimizer=np.stack([self.state(kind, ring.replicas) for kind, ring in own]),
             reduce=np.stack([self.reduce(kind, ring) for kind, ring in own]),
             lost=np.stack([self.lost(kind, ring) for kind, ring in own]),
             reduce_base=_array([self.reduce_base(ring) for ring in around]),
@@ -365,6 +398,7 @@ class Prices:
             forward_workspace=rows("forward_workspace"),
             recomputable=self.recomputable,
             boundary=boundary,
+            received=np.array([each.received for each in crossing], np.int64).reshape(per_cut),
             send=np.array(send, np.int64).reshape(per_cut),
             latency=_array([min(link.latency for link in own) for own in links]),
             busiest=tuple(_busiest(self.cluster, a, b) for a, b in pairwise(groups)),

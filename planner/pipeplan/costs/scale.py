@@ -12,7 +12,9 @@ LARGEST_SUM = 2**60
 def slowest_links(cluster: Cluster) -> tuple[float, int]:
     """Return the nanoseconds per byte of the slowest link, and the longest latency with overhead."""
     links: list[Link] = [node.link for node in cluster.nodes]
-    links += [] if cluster.network is None else [cluster.network]
+    largest = max(cluster.kinds.values(), key=lambda kind: kind.team)
+    network = cluster.between(largest, largest)
+    links += [] if network is None else [network]
     rates = [each.in_collectives.bandwidth for link in links for each in (link, link.in_units)]
     longest = max(link.latency + link.unit_overhead for link in links)
     return max(0.0 if rate is None else 1e9 / rate for rate in rates), longest

@@ -120,8 +120,9 @@ def held_memory_shortfall(space: Space) -> str | None:
 
 
 def _resident(space: Space) -> int:
-    """Bytes of parameters, gradients and optimiser state of all layers."""
-    return int((2 * space.prices.parameters + space.prices.optimizer).sum())
+    """Least bytes of parameters, gradients and optimiser state of all layers."""
+    prices = space.prices
+    return min(int((2 * prices.parameters(own.kind) + prices.optimizer(own.kind)).sum()) for own in space.classes)
 
 
 def _memory(space: Space) -> int:

@@ -175,7 +175,8 @@ def test_devices_of_a_node_make_up_teams() -> None:
     cluster = Cluster("mixed", kinds, nodes, Link(1001, 5), Overlap.COPY)
     question = next(iter(team_questions(perceptrons(), cluster, Job(4), 2)))
     assert [node.kinds for node in question.cluster.nodes] == [("a",), ("b",)]
-    assert question.cluster.network == Link(500, 5)
+    first, second = question.cluster.devices
+    assert question.cluster.link(first, second) == Link(500, 5)
     assert {kind.price for kind in question.cluster.kinds.values()} == {4.0}
 
 

@@ -73,9 +73,8 @@ def _require_teams(model: Model, cluster: Cluster, job: Job, team: int) -> None:
 def team_cluster(cluster: Cluster, team: int) -> Cluster:
     """Return the cluster whose devices are teams of neighbours of one kind in one node; leftover devices are unused.
 
-    Members of two teams exchange tensors pairwise. Inside a node each pair has a link of its own. Between nodes all
-    members use the card at once, so a team has its share of it. Times of a member are those of its kind's tables, so
-    relative speeds are part of them.
+    Members of two teams exchange tensors pairwise: inside a node each pair has a link of its own, between nodes see
+    `Cluster.between`. Times of a member are those of its kind's tables, so relative speeds are part of them.
     """
     nodes = []
     for node in cluster.nodes:
@@ -83,15 +82,14 @@ def team_cluster(cluster: Cluster, team: int) -> Cluster:
         nodes.append(Node(tuple(kinds), node.link))
     nodes = [node for node in nodes if node.kinds]
     used = {kind for node in nodes for kind in node.kinds}
-    own = {
-        name: replace(kind, speed=1.0, timed_as=None, price=None if kind.price is None else kind.price * team)
-        for name, kind in cluster.kinds.items()
-        if name in used
-    }
-    network = cluster.network
-    if network is not None and network.bandwidth is not None:
-        network = replace(network, bandwidth=max(network.bandwidth // team, 1))
-    return Cluster(cluster.name, own, tuple(nodes), network, cluster.overlap, cluster.notes)
+    own = {name: team_kind(kind, team) for name, kind in cluster.kinds.items() if name in used}
+    return Cluster(cluster.name, own, tuple(nodes), cluster.network, cluster.overlap, cluster.notes)
+
+
+def team_kind(kind: DeviceKind, team: int) -> DeviceKind:
+    """Return the kind of teams of a kind of device; its times are in its tables."""
+    price = None if kind.price is None else kind.price * team
+    return replace(kind, speed=1.0, timed_as=None, team=team, price=price)
 
 
 def team_model(teams: Teams, split: Split) -> Model:

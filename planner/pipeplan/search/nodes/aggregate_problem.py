@@ -125,7 +125,7 @@ def layout_lower_bound(space: Space, size: int, layout: Layout) -> int | None:
     classes, bounds = space.classes, space.lower_bounds(size)
     if len(layout.widths) > 1:
         return bounds.evenly_shared(space.cluster)
-    resident = int(space.prices.resident(layout.unit).sum())
+    resident = min(int(space.prices.resident(each.kind, layout.unit).sum()) for each in classes)
     usable = sorted((usable_memory(each.kind, space.job), n) for each, n in zip(classes, layout.units, strict=True))
     stages, there = len(space.model.layers), 0
     for memory, count in reversed(usable):  # the stages with the most memory; each has at least one layer
@@ -154,7 +154,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     rings = [[_rings(space, each, layout, r) for r in replicas] for each in classes]
     by_kind = [(each.kind, row) for each, row in zip(classes, rings, strict=True)]
     gathers = [[prices.least_gathers(kind, size, own) for own in row] for kind, row in by_kind]
-    hops = _SendTables(space, layout, [table.boundary for table in tables])
+    hops = _SendTables(space, layout, size)
     phases = not alternating and space.phased
 
     # Below level 2 passes are alike for all widths; from there on a layout has one width.
@@ -175,10 +175,10 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         gather_hides=np.stack([np.maximum.reduce([hides for _, hides in row]) for row in gathers]),
         gather_base=np.array([[min(map(prices.gather_base, own)) for own in row] for row in rings], np.int64),
         hides=np.stack([prices.hides(each.kind, size) for each in classes]),
-        resident=np.stack([[prices.resident(r) for r in replicas] for _ in classes]),
+        resident=np.stack([[prices.resident(each.kind, r) for r in replicas] for each in classes]),
         saved=rows("saved").min(axis=0),
         output=rows("output").min(axis=0),
-        workspace=prices.with_buffers(rows("workspace").min(axis=0), replicas[0]),
+        workspace=prices.with_buffers(classes[0].kind, rows("workspace").min(axis=0), replicas[0]),
         recomputable=prices.recomputable,
         received=rows("boundary").min(axis=0),
         limit=np.array([usable_memory(each.kind, job) for each in classes], np.int64),
@@ -221,21 +221,22 @@ def _in_flight_rule(space: Space) -> InFlightRule:
 class _SendTables:
     """Send times and latencies between classes: entry 0 inside a node, 1 over the network; if unknown, the least."""
 
-    def __init__(self, space: Space, layout: Layout, boundary: list[Array]) -> None:
-        classes, count = space.classes, len(boundary)
-        self.send = np.zeros((count, count, 2, len(boundary[0])), np.int64)
+    def __init__(self, space: Space, layout: Layout, size: int) -> None:
+        classes, count = space.classes, len(space.classes)
+        self.send = np.zeros((count, count, 2, len(space.model.layers) - 1), np.int64)
         self.latency = np.zeros((count, count, 2), np.int64)
         for a, source in enumerate(classes):
             for b, target in enumerate(classes):
                 links = [_between(space, source, target)] * 2
                 if a == b:
-                    across = [space.cluster.network or source.link]
+                    across = [space.cluster.between(source.kind, source.kind) or source.link]
                     unknown = layout.tile is None and layout.straddles(source)
                     some_share = layout.widths != (1,)  # where some replicas share a node, others may not
                     links = [[source.link, *across] if some_share or unknown else [source.link], across]
                     links[1] = links[0] if unknown else across
+                sent = space.prices.crossing(source.kind, target.kind, size).sent
                 for entry, possible in enumerate(links):
-                    send = [space.prices.occupancy(link, boundary[a]) for link in possible]
+                    send = [space.prices.occupancy(link, sent) for link in possible]
                     self.send[a, b, entry] = np.minimum.reduce(send)
                     self.latency[a, b, entry] = min(link.latency for link in possible)
 
@@ -243,7 +244,7 @@ class _SendTables:
 def _between(space: Space, source: DeviceClass, target: DeviceClass) -> list[Link]:
     """The links that may join devices of two classes."""
     inside = [source.link] if source.nodes & target.nodes else []
-    network = space.cluster.network
+    network = space.cluster.between(source.kind, target.kind)
     return inside + ([network] if network is not None and len(source.nodes | target.nodes) > 1 else [])
 
 
@@ -296,7 +297,7 @@ def _unit(classes: tuple[DeviceClass, ...], layers: int) -> int:
 
 def _rings(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> list[Collective]:
     """The rings that the replicas of a stage may form; the fastest of them is a lower bound."""
-    network = space.cluster.network
+    network = space.cluster.between(each.kind, each.kind)
     inside = all_reduce(replicas, each.link)
     if network is None or len(each.nodes) == 1:
         return [inside]

@@ -139,7 +139,7 @@ class ShapeTables:
         self._forward, self._backward, self._saved = (
             sums([getattr(table, name) for table in tables]) for name in ("forward", "backward", "saved")
         )
-        self._resident = sums([prices.resident(r) for r in widths])
+        self._resident = np.stack([sums([prices.resident(each.kind, r) for r in widths]) for each in classes])
         rings = [[_rings(space, each, r) for r in widths] for each in classes]
         by_kind = [(each.kind, row) for each, row in zip(classes, rings, strict=True)]
         self._update = np.stack([sums([prices.least_update(kind, size, own) for own in row]) for kind, row in by_kind])
@@ -170,11 +170,15 @@ class ShapeTables:
         ]
         # By class before and behind a boundary: bytes received, and the least time and latency of a hop.
         links = [[_hops(space, a, b) for b in classes] for a in classes]
-        self._received = np.stack([np.concatenate([[0], table.boundary, [0]]) for table in tables])
+        crossing = [[prices.crossing(a.kind, b.kind, size) for b in classes] for a in classes]
+        self._received = np.stack([[np.pad(each.received, 1) for each in row] for row in crossing])
         self._send = np.stack(
             [
-                [np.minimum.reduce([prices.occupancy(link, table.boundary) for link in own]) for own in row]
-                for row, table in zip(links, tables, strict=True)
+                [
+                    np.minimum.reduce([prices.occupancy(link, each.sent) for link in own])
+                    for own, each in zip(*rows, strict=True)
+                ]
+                for rows in zip(links, crossing, strict=True)
             ]
         )
         self._latency = np.array([[min(link.latency for link in own) for own in row] for row in links], np.int64)
@@ -199,7 +203,7 @@ class ShapeTables:
         spans = list(zip(kind, [w - 1 for w in width], edge[:-1], edge[1:], strict=True))
         ends = [(kind[s], kind[s + 1], edge[s + 1] - 1) for s in range(depth - 1)]
         # Least recomputation of each stage, `IMPOSSIBLE` where it does not fit.
-        before = [np.zeros_like(shape), *(self._received[kind[s], edge[s + 1]] for s in range(depth - 1))]
+        before = [np.zeros_like(shape), *(self._received[kind[s], kind[s + 1], edge[s + 1]] for s in range(depth - 1))]
         longer = [self._recomputed(*spans[s], held[s], before[s]) for s in range(depth)]
         fits = np.logical_and.reduce([row < IMPOSSIBLE for row in longer])
         longer = [np.where(fits, row, 0) for row in longer]
@@ -236,7 +240,7 @@ class ShapeTables:
 
     def _recomputed(self, kind: Array, width: Array, a: Array, b: Array, held: Array, received: Array) -> Array:
         """Least recomputed forward time with which a stage fits, a lower bound where that is unknown."""
-        resident = self._resident[width, b] - self._resident[width, a]
+        resident = self._resident[kind, width, b] - self._resident[kind, width, a]
         spare = self._limit[kind] - resident - held * (self._saved[kind, b] - self._saved[kind, a] + received)
         longer = np.zeros(len(a), np.int64)
         for number, options in enumerate(self._options):
@@ -271,8 +275,9 @@ def _least(options: SpanOptions, a: Array, b: Array, held: Array, spare: Array) 
 def _rings(space: Space, each: DeviceClass, replicas: int) -> list[Collective]:
     """The rings that replicas of a class may form."""
     links = [each.link] if replicas <= each.per_node else []
-    if space.cluster.network is not None and len(each.nodes) > 1:
-        links.append(space.cluster.network)
+    network = space.cluster.between(each.kind, each.kind)
+    if network is not None and len(each.nodes) > 1:
+        links.append(network)
     return [all_reduce(replicas, link) for link in links or [each.link]]
 
 
@@ -280,6 +285,7 @@ def _hops(space: Space, before: DeviceClass, behind: DeviceClass) -> list[Link]:
     """The links that may join devices of two classes."""
     inside = before.per_node > 1 if before is behind else bool(before.nodes & behind.nodes)
     links = [before.link] if inside else []
-    if space.cluster.network is not None and len(before.nodes | behind.nodes) > 1:
-        links.append(space.cluster.network)
+    network = space.cluster.between(before.kind, behind.kind)
+    if network is not None and len(before.nodes | behind.nodes) > 1:
+        links.append(network)
     return links or [before.link]

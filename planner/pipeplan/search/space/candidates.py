@@ -206,7 +206,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
         beside=beside if two_lanes else None,
         send_back=chain.send,
         link=chain.send,
-        received=chain.boundary,
+        received=chain.received,
         in_flight=np.array(held, dtype=np.int64),
         warm_up=np.array(warm_up, dtype=np.int64),
         micro_batches=candidate.micro_batches,
