@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.instances import equal_devices, model_of
+from helpers.plans import with_teams
 from pipeplan import solve
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InputError, PlanError
@@ -345,7 +346,7 @@ def test_what_does_not_belong_is_refused() -> None:
     """Another model, other devices, passes that wait for collectives, teams, or no step at all are named."""
     plan, model, cluster, seen = one_case()
     with pytest.raises(PlanError, match=r"a team of 2 devices, whose passes .* calibrate with a plan without teams"):
-        calibrated(replace(plan, team=2), model, cluster, seen)
+        calibrated(with_teams(plan, 2), model, cluster, seen)
     with pytest.raises(PlanError, match="another model"):
         calibrated(plan, model_of([1, 2, 3], parameters=[5, 6, 7]), cluster, seen)
     with pytest.raises(PlanError, match="2 x unit, and 3 x unit has 3 x unit"):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.distributed.models import tiny_mlp, tiny_thrice, tiny_tied
-from helpers.plans import plan_for
+from helpers.plans import plan_for, with_teams
 from helpers.runnable_schedules import halved
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.plan import Plan
@@ -86,7 +86,7 @@ def test_tensor_parallel_groups_are_refused() -> None:
     with pytest.raises(PlanError, match=said):
         check_sharded_plan(plan, 2)
     with pytest.raises(PlanError, match=said):
-        run(replace(plan, team=2, shards=(("layers.0.weight", 0),)), tiny_mlp)
+        run(replace(with_teams(plan, 2), shards=(("layers.0.weight", 0),)), tiny_mlp)
 
 
 def test_one_replica_runs_anything() -> None:

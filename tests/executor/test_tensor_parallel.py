@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helpers.plans import plan_for
+from helpers.plans import plan_for, with_teams
 from pipeplan.core.errors import InputError, PipeplanError, PlanError
 from pipeplan.core.plan import Plan
 from pipeplan.core.timeline import Timeline
@@ -105,7 +105,7 @@ def test_teams_that_make_no_sense_never_start(
 ) -> None:
     """Teams that share out nothing, shards of no parameter, and other groups than the plan's teams are named."""
     with pytest.raises(PipeplanError, match=said):
-        run(replace(plan, team=2, shards=shards), words, tensor_parallel=asked)
+        run(replace(with_teams(plan, 2), shards=shards), words, tensor_parallel=asked)
 
 
 @pytest.mark.parametrize(
@@ -121,15 +121,15 @@ def test_tokens_that_cannot_be_split_never_start(
     plan: Plan, sequence: tuple[str, ...], changes: dict[str, Any], said: str
 ) -> None:
     """Odd lengths, the last layer, unknown layers, and ranks of one device are named."""
-    own = replace(plan, **{"team": 2, "shards": (("3.weight", 0),), "sequence": sequence, **changes})
+    team = changes.pop("team", 2)
+    own = replace(with_teams(plan, team), **{"shards": (("3.weight", 0),), "sequence": sequence, **changes})
     with pytest.raises(PlanError, match=said):
         run(own, words)
 
 
-def test_split_outputs_are_single_tensors_of_tokens() -> None:
+def test_split_outputs_are_single_tensors_of_tokens(plan: Plan) -> None:
     """An output without features, and several outputs, are named with their shapes."""
-    own = Plan.__new__(Plan)
-    vars(own).update(team=2, sequence=("a",))
+    own = replace(with_teams(plan, 2), sequence=("a",))
     flat, whole = torch.empty(2, 4, device="meta"), torch.empty(2, 4, 8, device="meta")
     with pytest.raises(PlanError, match=r"one tensor of samples, tokens and features; it returns \(2, 4\)"):
         check_sequence(own, ("a", "b"), ((flat,), (flat,), (whole,)))
@@ -139,7 +139,7 @@ def test_split_outputs_are_single_tensors_of_tokens() -> None:
 
 def test_contradicting_sequences_are_refused(plan: Plan) -> None:
     """The plan alone says which outputs are split along tokens; saying the same is accepted."""
-    own = replace(plan, team=2, shards=(("3.weight", 0),), sequence=("0",))
+    own = replace(with_teams(plan, 2), shards=(("3.weight", 0),), sequence=("0",))
     assert declared(own) == declared(own, declared(own)) == TensorParallel(2, {"3.weight": 0}, ("0",))
     with pytest.raises(InputError, match="which outputs its teams of 2 devices split along tokens"):
         declared(own, TensorParallel(2, sequence=("2",)))
@@ -159,7 +159,7 @@ def test_teams_start_a_process_per_device(
         return RunReport((), (), (), ())
 
     monkeypatch.setattr(runner, "launch", launched)
-    run(replace(plan, team=2, shards=(("3.weight", 1),)), words, tensor_parallel=asked)
+    run(replace(with_teams(plan, 2), shards=(("3.weight", 1),)), words, tensor_parallel=asked)
     assert started == [(4, TensorParallel(2, {"3.weight": 1}))]
 
 
@@ -168,7 +168,7 @@ def test_joined_teams_are_counted(plan: Plan, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(PlanError, match=r"2 ranks of 2 processes, but 2 processes were .* start 4 .* for 2 devices"):
-        run(replace(plan, team=2, shards=(("3.weight", 1),)), words)
+        run(replace(with_teams(plan, 2), shards=(("3.weight", 1),)), words)
 
 
 def test_names_are_no_patterns() -> None:
@@ -229,6 +229,6 @@ def test_predictions_are_not_compared_with_groups(plan: Plan) -> None:
     assert "%" not in as_text(plan, report)
     assert "not for tensor-parallel groups of 2" in as_text(plan, report)
     assert "%" in as_text(plan, replace(report, tensor_parallel=1))
-    in_teams = as_text(replace(plan, team=2, shards=(("3.weight", 1),)), report)
+    in_teams = as_text(replace(with_teams(plan, 2), shards=(("3.weight", 1),)), report)
     assert in_teams.count("%") == 3
     assert "each rank is a team of 2 processes" in in_teams

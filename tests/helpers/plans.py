@@ -91,7 +91,12 @@ def in_teams(
     """
     found = find_shards(module, shards, TensorParallel(team))
     axes = tuple((name, shard.axis) for name, shard in found.items())
-    return replace(plan, team=team, shards=axes, sequence=tuple(sequence))
+    return replace(with_teams(plan, team), shards=axes, sequence=tuple(sequence))
+
+
+def with_teams(plan: Plan, team: int) -> Plan:
+    """The plan whose stages all have teams of so many devices."""
+    return replace(plan, stages=tuple(replace(stage, team=team) for stage in plan.stages))
 
 
 def with_buckets(plan: Plan, layers: int, gathered: int = 0) -> Plan:

@@ -13,6 +13,7 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
+from pipeplan.core.operators import Mix, Split, Splitting
 from pipeplan.costs.teams import team_questions
 from pipeplan.costs.teams.question import TeamQuestion
 from pipeplan.io.cluster_file import cluster_from_data
@@ -39,17 +40,28 @@ def _tuples(value: Any) -> Any:
 
 def ask(document: Document) -> Document:
     """The planner's answer as plain data; ``outcome`` says of which sort it is."""
-    splits: Document = {}
-    with patch.object(spaces, "team_questions", partial(_recorded, splits)):
-        return _asked(document) | {"splits": splits}
+    recorded: list[Splitting] = []
+    with patch.object(spaces, "team_questions", partial(_recorded, recorded)):
+        answer = _asked(document)
+    splits: dict[int, list[Document]] = {}
+    for each in recorded:
+        if isinstance(each, Split):
+            own = {"shards": {graph: list(cuts) for graph, cuts in each.shards}, "sequence": list(each.sequence)}
+            splits.setdefault(each.team, []).append(own)
+    mixes = [
+        {"nodes": each.nodes, "splits": [(own.team, own.number) for own in each.splits]}
+        for each in recorded
+        if isinstance(each, Mix)
+    ]
+    return answer | {"splits": splits, "mixes": mixes}
 
 
-def _recorded(splits: Document, *question: Any) -> Iterator[TeamQuestion]:
-    """The questions of teams of a size; their shards are written down as they are searched for the first time."""
-    shards = [] if question[-1] in splits else splits.setdefault(question[-1], [])
+def _recorded(recorded: list[Splitting], *question: Any) -> Iterator[TeamQuestion]:
+    """The questions of teams; what they split is written down as they are searched for the first time."""
+    first = not recorded
     for each in team_questions(*question):
-        cuts = {graph: list(own) for graph, own in each.split.shards}
-        shards.append({"shards": cuts, "sequence": list(each.split.sequence)})
+        if first:
+            recorded.append(each.split)
         yield each
 
 
@@ -80,7 +92,8 @@ def as_document(result: Result) -> Document:
         "partitions": result.searched.partitions,
         "not_searched": list(result.searched.not_searched),
         "zero": plan.zero,
-        "team": plan.team,
+        "teams": list(plan.teams),
+        "kinds": list(plan.device_kinds),
         "shards": list(plan.shards),
         "sequence": list(plan.sequence),
         "micro_batch": plan.micro_batch,

@@ -1,6 +1,7 @@
 """A question as its documents state it: layers, devices and the job, with every default filled in."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +20,7 @@ DEFAULTS: Document = {
     "recompute": "choose",
     "zero": (),
     "teams": (),
+    "equal_teams": False,
     "sequence_parallel": True,
     "overlap_reduction": True,
     "order": "search",
@@ -115,12 +117,25 @@ class Question:
         """Bytes that the runtime takes on a device of a kind."""
         return int(self.kinds[kind].get("runtime", 0))
 
+    def team(self, kind: str) -> int:
+        """Devices of which each one of a kind consists."""
+        return int(self.kinds[kind].get("team", 1))
+
+    def parameters_on(self, kind: str) -> list[int]:
+        """Bytes of each layer's parameters on a kind of device."""
+        return self.kinds[kind].get("parts") or self.parameters
+
     def link(self, a: Device, b: Device) -> Link:
         """What joins two devices."""
-        if a.node == b.node:
-            return self.links[a.node]
+        return self.links[a.node] if a.node == b.node else self.between({a.kind, b.kind})
+
+    def between(self, kinds: Iterable[str]) -> Link:
+        """The network as devices of these kinds find it: all members of the largest team use the card at once."""
         assert self.network is not None
-        return self.network
+        if self.network.bandwidth is None:
+            return self.network
+        members = max(self.team(kind) for kind in kinds)
+        return replace(self.network, bandwidth=max(self.network.bandwidth // members, 1))
 
 
 def _link(entry: Document) -> Link:

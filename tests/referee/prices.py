@@ -51,7 +51,10 @@ class Prices:
         self.question = question
         self._tables: dict[tuple[str, int], list[Costs]] = {}
         self._choices: dict[tuple[object, ...], tuple[int, ...] | None] = {}
-        self.state = [state_bytes(question, parameters) for parameters in question.parameters]
+
+    def state(self, kind: str) -> list[int]:
+        """Bytes of each layer's optimiser state on a kind of device."""
+        return [state_bytes(self.question, parameters) for parameters in self.question.parameters_on(kind)]
 
     def table(self, kind: str, size: int) -> list[Costs]:
         """Every layer on a kind of device at a micro-batch size."""
@@ -59,10 +62,24 @@ class Prices:
             self._tables[kind, size] = layer_costs(self.question, kind, size)
         return self._tables[kind, size]
 
-    def received(self, kind: str, size: int, layers: Sequence[Sequence[int]], s: int) -> int:
-        """Bytes that stage s takes over: every output of an earlier layer read here or later, as the sender states."""
+    def sent(self, groups: Groups, size: int, layers: Sequence[Sequence[int]], s: int) -> int:
+        """Bytes that come to stage s: every output of an earlier layer read here or later, as the sender states.
+
+        Where teams differ in size, the smaller parts are sent.
+        """
+        kinds = groups[s - 1][0].kind, groups[s][0].kind
+        both = [self._crossing(kind, size, layers, s) for kind in kinds]
+        return both[0] if len(set(map(self.question.team, kinds))) == 1 else min(both)
+
+    def received(self, groups: Groups, size: int, layers: Sequence[Sequence[int]], s: int) -> int:
+        """Bytes of these that stage s keeps: what is sent, or where teams differ in size, its own parts."""
         if s == 0:
             return 0
+        before, own = groups[s - 1][0].kind, groups[s][0].kind
+        alike = self.question.team(before) == self.question.team(own)
+        return self._crossing(before if alike else own, size, layers, s)
+
+    def _crossing(self, kind: str, size: int, layers: Sequence[Sequence[int]], s: int) -> int:
         before = {i for own in layers[:s] for i in own}
         read = {source for own in layers[s:] for i in own for source in self.question.reads[i]}
         table = self.table(kind, size)
@@ -70,15 +87,13 @@ class Prices:
 
     def resident(self, groups: Groups, layers: Sequence[Sequence[int]], s: int) -> int:
         """Parameters, gradients and optimiser state of a stage's layers, and of copies of what others share."""
-        level, count = self.question.level, len(groups[s])
+        level, count, kind = self.question.level, len(groups[s]), groups[s][0].kind
+        parameters, state = self.question.parameters_on(kind), self.state(kind)
         share, of_gradients, of_weights = (count if level > shared else 1 for shared in range(3))
-        whole = self.question.parameters if level == 2 and count > 1 else [0] * self.question.n  # beside the share
+        whole = parameters if level == 2 and count > 1 else [0] * self.question.n  # beside the share
         of_weights = count if level == 2 else of_weights
         own = sum(
-            whole[i]
-            - (-self.question.parameters[i] // of_weights)
-            - (-self.question.parameters[i] // of_gradients)
-            - (-self.state[i] // share)
+            whole[i] - (-parameters[i] // of_weights) - (-parameters[i] // of_gradients) - (-state[i] // share)
             for i in layers[s]
         )
         copies = [size for tied, size in self.question.ties if _copied(tied, layers[s])]
@@ -91,7 +106,7 @@ class Prices:
         mode, own = self.question.job["recompute"], tuple(layers[s])
         kind = groups[s][0].kind
         limit = self.question.limit(kind)
-        received = self.received(groups[s - 1][0].kind, size, layers, s) if s else 0
+        received = self.received(groups, size, layers, s)
         fixed = self.resident(groups, layers, s) + self.question.runtime(kind)
         key = groups[s], size, own, received, fixed, in_flight, lanes
         if key not in self._choices:
@@ -126,7 +141,7 @@ class Prices:
         for tied, bytes_ in question.ties:
             if _copied(tied, own):
                 update += -(-(table[tied[0]].update * bytes_ // question.parameters[tied[0]]) // share)
-        received = self.received(groups[s - 1][0].kind, size, layers, s) if s else 0
+        received = self.received(groups, size, layers, s)
         whole = question.job["recompute"] == "full"  # then the backward's own waits are all
         every = range(question.n)  # what is computed again waits as if its stage began with the first layer
         waits = dict.fromkeys(own, 0) if whole else self.forward_waits(groups, size, s, every)
@@ -158,8 +173,8 @@ class Prices:
         half, table = replace(ring(question, groups, (s,)), halves=1), self.table(kind, size)
         copies = [half.moves(bytes_) for tied, bytes_ in question.ties if _copied(tied, own)]
         pace = self.pace(kind)
-        hidden = [table[i].forward if pace else 0 for i in own]
-        waits = wait_for_gathers([done(half.moves(question.parameters[i]), pace) for i in own], hidden, half.latency)
+        hidden, parameters = [table[i].forward if pace else 0 for i in own], question.parameters_on(kind)
+        waits = wait_for_gathers([done(half.moves(parameters[i]), pace) for i in own], hidden, half.latency)
         return sum(time + half.latency for time in copies if time) + waits
 
     def forward_waits(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> dict[int, int]:
@@ -295,7 +310,8 @@ class Prices:
             rings = [replace(each, halves=1) for each in rings]
         ends = question.job["objective"] != "bottleneck"
         paces = [self.pace(group[0].kind) if ends else Fraction(0) for group in groups]
-        whole_moves = [{i: rings[s].moves(question.parameters[i]) for i in own} for s, own in enumerate(layers)]
+        parts = [question.parameters_on(group[0].kind) for group in groups]
+        whole_moves = [{i: rings[s].moves(parts[s][i]) for i in own} for s, own in enumerate(layers)]
         moves = [{i: done(time, paces[s]) for i, time in own.items()} for s, own in enumerate(whole_moves)]
         late = [sum(own.values()) - sum(moves[s].values()) for s, own in enumerate(whole_moves)]
         if question.level:  # as much once more, beside the gathers
@@ -349,7 +365,7 @@ class Prices:
         """For each boundary and each remainder of a micro-batch's number: the way there, and the way back."""
         found = []
         for s in range(len(groups) - 1):
-            sent = self.received(groups[s][0].kind, size, layers, s + 1)
+            sent = self.sent(groups, size, layers, s + 1)
             turns = lcm(len(groups[s]), len(groups[s + 1]))
             pairs = [(groups[s][m % len(groups[s])], groups[s + 1][m % len(groups[s + 1])]) for m in range(turns)]
             found.append([(self.way(a, b, sent), self.way(b, a, sent)) for a, b in pairs])

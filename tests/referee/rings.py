@@ -102,8 +102,7 @@ def ring(question: Question, groups: Groups, members: Sequence[int]) -> Ring:
     others = Counter(
         node for s, group in enumerate(groups) if s not in members and len(_nodes(group)) > 1 for node in _nodes(group)
     )
-    network, users = question.network, 1 + max(others[node] for node in own)
-    assert network is not None
+    network, users = question.between(groups[s][0].kind for s in members), 1 + max(others[node] for node in own)
     if network.bandwidth is not None:
         network = replace(network, bandwidth=max(network.bandwidth // users, 1))
     return Ring(count, network)

@@ -128,17 +128,13 @@ class Teams:
                 {"kind": kind, "count": 1} for kind in dict.fromkeys(kinds) for _ in range(kinds.count(kind) // team)
             ]
             nodes += [{"devices": groups, "link": node["link"]}] if groups else []
-        kept = ("memory", "runtime", "speed_beside_collectives")
-        devices = {kind: {k: v for k, v in cluster["devices"][kind].items() if k in kept} for kind in self.links}
-        network = cluster.get("network")
-        if network is not None and network.get("bandwidth") is not None:
-            network = network | {"bandwidth": max(network["bandwidth"] // team, 1)}
+        devices = {kind: self.device(kind) for kind in self.links}
         layers = [
-            {"name": layer["name"], "inputs": layer["inputs"], "parameters": self._parameters(i, split)}
-            for i, layer in enumerate(self.layers)
+            {"name": layer["name"], "inputs": layer["inputs"], "parameters": parameters}
+            for layer, parameters in zip(self.layers, self.parameters(split), strict=True)
         ]
         profiles = [
-            {"device": kind, "micro_batch": size, "costs": self._costs(kind, size, split)}
+            {"device": kind, "micro_batch": size, "costs": self.costs(kind, size, split)}
             for kind in self.links
             for size in self.sizes
         ]
@@ -149,17 +145,27 @@ class Teams:
         job["zero"] = [level for level in question.job["zero"] if level < 2]
         return {
             "model": {**model, "layers": layers, "profiles": profiles, "ties": ties},
-            "cluster": {**cluster, "devices": devices, "nodes": nodes, "network": network},
+            "cluster": {**cluster, "devices": devices, "nodes": nodes},
             "job": job,
             "solve": document["solve"],
         }
 
-    def _parameters(self, layer: int, split: Split) -> int:
-        if not self.graph(layer):
-            return self.question.parameters[layer]
-        return self.member(layer, next(iter(self.links)), self.sizes[0], split).parameters
+    def device(self, kind: str) -> Document:
+        """A kind of device as a team of its own."""
+        kept = ("memory", "runtime", "speed_beside_collectives")
+        entry = self.question.document["cluster"]["devices"][kind]
+        return {name: value for name, value in entry.items() if name in kept} | {"team": self.team}
 
-    def _costs(self, kind: str, size: int, split: Split) -> Document:
+    def parameters(self, split: Split) -> list[int]:
+        """Bytes of each layer's parameters on one member."""
+        kind, size = next(iter(self.links)), self.sizes[0]
+        return [
+            self.member(i, kind, size, split).parameters if self.graph(i) else whole
+            for i, whole in enumerate(self.question.parameters)
+        ]
+
+    def costs(self, kind: str, size: int, split: Split) -> Document:
+        """Costs of a member's layers, by their names."""
         rows = {}
         for i, cost in enumerate(layer_costs(self.question, kind, size)):
             row = dict(vars(cost))
@@ -178,11 +184,11 @@ class Teams:
         own = sum(weight["size"] // (self.team if weight["name"] in cut else 1) for weight in shared)
         return int(tie["parameters"]) * own // whole if whole else int(tie["parameters"])
 
-    def name(self, split: Split) -> Cuts:
-        """Cuts as a plan states them: weights of layers."""
+    def name(self, split: Split, layers: Iterable[int]) -> Cuts:
+        """Cuts of some layers as a plan states them: weights of layers."""
         return frozenset(
-            (f"{layer['name']}.{weight}", axis)
-            for i, layer in enumerate(self.layers)
+            (f"{self.layers[i]['name']}.{weight}", axis)
+            for i in layers
             if self.graph(i)
             for weight, axis in split[self.graph(i)]
         )
@@ -226,7 +232,7 @@ def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
             yield "nothing is split"
         if not teams.agrees({graph: teams.shared_axes(graph, shards) for graph, shards in split.items()}):
             yield f"shards {split} tell shared weights apart"
-    if len({teams.name(split) for split in searched}) < len(searched):
+    if len({teams.name(split, range(teams.question.n)) for split in searched}) < len(searched):
         yield "shards are searched twice"
     if math.prod(map(len, possible.values())) > MOST and _is_narrowed(teams, rows, cells, searched):
         return

@@ -1,21 +1,55 @@
 """Verdict on an answer: all that it states is computed anew and compared with the best plan of the space."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from . import best, bottleneck, costs, divided, orders, simulate, space
 from .best import Plan
 from .costs import ContradictionError, Groups
 from .documents import Document, Question
+from .mixes import Mix, mixable, mixed, mixes
 from .prices import Prices, Stage
 from .schedules import SUITED, families, write
 from .space import Layers
-from .teams import Cuts, Split, Teams, unsearched
+from .teams import Split, Teams, unsearched
 
-Key = tuple[int, Cuts, tuple[str, ...], int]
-"""Devices of a team, what it shards, the layers whose outputs it splits along tokens, and the level of ZeRO."""
 DOWNSETS = "any layers that read from no later stage"
 """How an answer says that it searched more than consecutive layers."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question at one level of ZeRO, and what teams of each size in it split."""
+
+    question: Question
+    level: int
+    splits: dict[int, tuple[Teams, Split]] = field(default_factory=dict)
+
+    def fits(self, answer: Document) -> bool:
+        """Whether an answer's plan is one of this question. Teams of a mix that split nothing run as single devices."""
+        question, expected = self.question, set[tuple[str, int]]()
+        if answer["kinds"] != [device.kind for device in question.devices] or answer["zero"] != self.level:
+            return False
+        names = set[str]()
+        for stage, team in zip(answer["stages"], answer["teams"], strict=True):
+            size = question.team(question.devices[stage["devices"][0]].kind)
+            if size not in self.splits:
+                alone = True
+            else:
+                teams, split = self.splits[size]
+                cuts = teams.name(split, [question.place[name] for name in stage["layers"]])
+                expected |= cuts
+                alone = len(self.splits) > 1 or self.mixed
+                alone = alone and not cuts and not any(teams.sequence)
+                names |= {name for name, parts in zip(question.names, teams.sequence, strict=False) if parts}
+            if team != (1 if alone else size):
+                return False
+        return set(map(tuple, answer["shards"])) == expected and set(answer["sequence"]) == names
+
+    @property
+    def mixed(self) -> bool:
+        """Whether teams differ in size."""
+        return len({self.question.team(device.kind) for device in self.question.devices}) > 1
 
 
 @dataclass
@@ -43,19 +77,19 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         return verdict
     for team in _teams(document):
         verdict.faults += [f"teams of {team.team}: {fault}" for fault in unsearched(team, _splits(answer, team))]
+    verdict.faults += _mixes_left_out(document, answer)
     for size, rows in answer["splits"].items():
         known = [list(own.sequence) for own in _teams(document) if own.team == size]
         verdict.faults += [f"teams of {size} split {row}, not {known}" for row in rows if row["sequence"] not in known]
     if verdict.faults:
         return verdict
     questions = _questions(document, answer)
-    first = next(iter(questions))
-    shards, sequence = frozenset(answer.get("shards", first[1])), tuple(answer.get("sequence", first[2]))
-    key = answer.get("team", first[0]), shards, sequence, answer.get("zero", first[3])
-    if key not in questions:
-        verdict.faults.append(f"team, splits and level of ZeRO {key} are outside what was asked: {list(questions)}")
+    fitting = [each for each in questions if "stages" not in answer or each.fits(answer)]
+    if not fitting:
+        what = {name: answer[name] for name in ("kinds", "teams", "shards", "sequence", "zero")}
+        verdict.faults.append(f"teams, splits and level of ZeRO are outside what was asked: {what}")
         return verdict
-    question = questions[key]
+    question = fitting[0].question
     if answer["outcome"] == "stopped":
         if document["solve"]["time_limit"] > 1:
             verdict.faults.append("it was stopped by the clock, although there was time")
@@ -66,15 +100,16 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         return verdict
     prices = Prices(question)
     downsets = DOWNSETS in answer.get("partitions", "")
-    found = [best.optimum(each, Prices(each), downsets) for each in questions.values()]
+    every = [each.question for each in questions]
+    found = [best.optimum(each, Prices(each), downsets) for each in every]
     found = [each for each in found if each is not None]
     if found:
         verdict.optimum, verdict.plan = min(found, key=lambda pair: pair[0])
     if answer["outcome"] == "infeasible":
-        _refute(verdict, questions.values(), answer)
+        _refute(verdict, every, answer)
         return verdict
     _bracket(verdict, question, answer, exact)
-    for each in questions.values() if "any" in question.job["schedules"] and "team" in answer else ():
+    for each in every if "any" in question.job["schedules"] and "teams" in answer else ():
         if each.level != question.level or not orders.tiny(each):
             continue
         least = orders.optimum(each, Prices(each))
@@ -89,18 +124,47 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     return verdict
 
 
-def _questions(document: Document, answer: Document) -> dict[Key, Question]:
-    """The question at each level of ZeRO, on devices and on teams of each size with the shards that were searched."""
-    found: dict[Key, Question] = {}
+def _questions(document: Document, answer: Document) -> list[Asked]:
+    """The question at each level of ZeRO, on devices, on teams of each size with each split, and on each mix."""
+    found: list[Asked] = []
     teams = _teams(document)
     if not teams or 1 in document["job"]["teams"]:
-        found |= {(1, frozenset(), (), level): each for level, each in _levels(document).items()}
-    for own in teams:
-        names = tuple(name for name, parts in zip(own.question.names, own.sequence, strict=False) if parts)
-        for split in _splits(answer, own):
+        found += [Asked(each, level) for level, each in _levels(document).items()]
+    for size, rows in _every_split(document, answer).items():
+        for own, split in rows:
             levels = _levels(own.document(split)).items()
-            found |= {(own.team, own.name(split), names, level): each for level, each in levels if level < 2}
+            found += [Asked(each, level, {size: (own, split)}) for level, each in levels if level < 2]
+    for splits, each in _mixed(document, answer):
+        found += [Asked(own, level, splits) for level, own in _levels(each).items() if level < 2]
     return found
+
+
+def _every_split(document: Document, answer: Document) -> dict[int, list[tuple[Teams, Split]]]:
+    """The splits that were searched, by the size of teams, in the order in which they were."""
+    every = _teams(document)
+    found: dict[int, list[tuple[Teams, Split]]] = {}
+    for size, rows in answer["splits"].items():
+        for row in rows:
+            own = next(each for each in every if each.team == size and list(each.sequence) == row["sequence"])
+            found.setdefault(size, []).append((own, _cuts(row["shards"])))
+    return found
+
+
+def _mixed(document: Document, answer: Document) -> Iterator[tuple[dict[int, tuple[Teams, Split]], Document]]:
+    """The mixes that were searched, each with what its teams split."""
+    every = _every_split(document, answer)
+    for mix in answer["mixes"]:
+        splits = {team: every[team][number] for team, number in mix["splits"]}
+        yield splits, mixed(document, mix["nodes"], splits, next(iter(every.values()))[0][0])
+
+
+def _mixes_left_out(document: Document, answer: Document) -> Iterator[str]:
+    """What is wrong with the mixes that were searched: they are not all, or more."""
+    question = Question(document, 0)
+    searched = [Mix(each["nodes"], tuple(sorted(map(tuple, each["splits"])))) for each in answer["mixes"]]
+    known = mixes(question, _every_split(document, answer)) if mixable(question) else []
+    if len(searched) != len(known) or {each.alike(question) for each in searched} != {e.alike(question) for e in known}:
+        yield f"mixes searched are {searched}, not {known}"
 
 
 def _levels(document: Document) -> dict[int, Question]:
@@ -129,8 +193,12 @@ def _teams(document: Document) -> list[Teams]:
 
 
 def _splits(answer: Document, teams: Teams) -> list[Split]:
-    rows = [row["shards"] for row in answer["splits"].get(teams.team, ()) if row["sequence"] == list(teams.sequence)]
-    return [{graph: frozenset(map(tuple, shards)) for graph, shards in split.items()} for split in rows]
+    rows = answer["splits"].get(teams.team, ())
+    return [_cuts(row["shards"]) for row in rows if row["sequence"] == list(teams.sequence)]
+
+
+def _cuts(shards: Document) -> Split:
+    return {graph: frozenset(map(tuple, own)) for graph, own in shards.items()}
 
 
 def _refusal(document: Document, answer: Document) -> str | None:

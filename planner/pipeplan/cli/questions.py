@@ -47,6 +47,7 @@ def add_questions(parser: ArgumentParser) -> None:
         metavar="N,N",
         help="devices that may share every layer of a stage (tensor parallelism), like 1,2,4,8 (default: 1)",
     )
+    parser.add_argument("--equal-teams", action="store_true", help="teams of one size for all stages")
     parser.add_argument(
         "--sequence-parallel",
         action=BooleanOptionalAction,
@@ -204,6 +205,7 @@ def read_job(options: Namespace, model: "Model") -> "Job":
         recompute=Recompute(options.recompute),
         zero=numbers(options.zero, "--zero"),
         teams=numbers(options.teams, "--teams"),
+        equal_teams=options.equal_teams,
         sequence_parallel=options.sequence_parallel,
         overlap_reduction=options.overlap_reduction,
         intra_layer=options.intra_layer,

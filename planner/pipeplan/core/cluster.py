@@ -101,6 +101,11 @@ class DeviceKind:
         if self.price is not None:
             real(self.price, what + "price")
 
+    def as_team(self, team: int) -> "DeviceKind":
+        """Return the kind of teams of so many of these devices; their times are those of its own tables."""
+        price = None if self.price is None else self.price * team
+        return replace(self, speed=1.0, timed_as=None, team=team, price=price)
+
 
 @dataclass(frozen=True, slots=True)
 class Link:

@@ -94,8 +94,10 @@ class Job:
         stage share out, from level 1 on, the update and the optimiser's state; from level 2 on, gradients too; at
         level 3, parameters too. All stages of a plan have one level; at levels 2 and 3 they have equally many replicas.
     teams : tuple of int
-        Numbers of devices that share every layer of a stage (tensor parallelism) to consider; empty is 1. All stages of
-        a plan have one. Replicas, depths and micro-batches count teams as devices; memory is that of one device.
+        Numbers of devices that share every layer of a stage (tensor parallelism) to consider; empty is 1. Replicas,
+        depths and micro-batches count teams as devices; memory is that of one device.
+    equal_teams : bool
+        All stages of a plan have teams of one size.
     sequence_parallel : bool
         Let teams also split along tokens what passes between layers, where operators are known to allow it.
     overlap_reduction : bool
@@ -130,6 +132,7 @@ class Job:
     recompute: Recompute = Recompute.CHOOSE
     zero: tuple[int, ...] = ()
     teams: tuple[int, ...] = ()
+    equal_teams: bool = False
     sequence_parallel: bool = True
     overlap_reduction: bool = True
     order: Order = Order.SEARCH
@@ -147,7 +150,14 @@ class Job:
         self._set("batch", whole(self.batch, "the batch (samples of one step)", 1, MOST_SAMPLES))
         if self.memory is not None:
             self._set("memory", whole(self.memory, "memory (bytes that a device may use)"))
-        for name in ("extrapolate", "equal_replicas", "sequence_parallel", "overlap_reduction", "intra_layer"):
+        for name in (
+            "extrapolate",
+            "equal_replicas",
+            "equal_teams",
+            "sequence_parallel",
+            "overlap_reduction",
+            "intra_layer",
+        ):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} is either True or False, not {shown(getattr(self, name))}")
         for name, what in (

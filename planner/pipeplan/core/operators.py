@@ -195,3 +195,49 @@ class Split:
     def of(self, graph: str) -> dict[str, int]:
         """The weights of a layer with these operators that are split, and the axis of each."""
         return dict(dict(self.shards)[graph])
+
+    def at(self, team: int) -> "Split | None":
+        """What teams of a size split; None if there are none of it."""
+        return self if team == self.team else None
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        """The sizes of teams."""
+        return (self.team,)
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Teams of unlike sizes on one cluster, and what those of each size split.
+
+    Attributes
+    ----------
+    splits : tuple of Split
+        Of each size but 1, the largest first; all split the same tensors between layers, or none.
+    nodes : tuple of tuple of (str, int)
+        For each node the teams in it: the kind of their devices, and how many these are.
+    number : int
+        Its place among the mixes that are searched.
+    """
+
+    splits: tuple[Split, ...]
+    nodes: tuple[tuple[tuple[str, int], ...], ...]
+    number: int = 0
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        """The sizes of teams, the largest first."""
+        return tuple(sorted({team for node in self.nodes for _, team in node}, reverse=True))
+
+    @property
+    def sequence(self) -> tuple[bool, ...]:
+        """For each layer whether its output is split along tokens; none is if there is no entry."""
+        return self.splits[0].sequence
+
+    def at(self, team: int) -> Split | None:
+        """What teams of a size split; single devices split nothing."""
+        return next((split for split in self.splits if split.team == team), None)
+
+
+Splitting = Split | Mix
+"""What the teams of a question split: those of one size, or of several."""

@@ -45,6 +45,8 @@ class PlanStage:
         Layers whose activations are recomputed in the backward.
     shares : tuple of (str, float)
         Layers divided between neighbouring stages, and the fraction of each on this stage; other layers are whole.
+    team : int
+        Devices that share every layer of the stage. Of more than one, what the plan calls a device is a team of them.
     """
 
     layers: tuple[str, ...]
@@ -55,6 +57,7 @@ class PlanStage:
     memory: MemoryParts
     recompute: tuple[str, ...] = ()
     shares: tuple[tuple[str, float], ...] = ()
+    team: int = 1
 
     @property
     def replicas(self) -> int:
@@ -89,11 +92,9 @@ class Plan:
         Level of ZeRO: what the replicas of a stage share out (`pipeplan.Job`).
     period : int or None
         Nanoseconds from step to step in a long run, if the plan was made for that.
-    team : int
-        Devices that share every layer of a stage. Of more than one, what the plan calls a device is a team of them:
-        device d consists of the cluster's devices of the same kind and node, in turn.
     shards : tuple of (str, int)
-        Parameters that the devices of a team share out, by their names in the whole model, and the axis of each.
+        Parameters that the devices of their stage's team share out, by their names in the whole model, and the axis of
+        each.
     sequence : tuple of str
         Layers whose output the devices of a team hold split along axis 1, the tokens; other outputs are whole.
     """
@@ -113,7 +114,6 @@ class Plan:
     pipeline: Pipeline
     zero: int = 0
     period: int | None = None
-    team: int = 1
     shards: Shards = ()
     sequence: tuple[str, ...] = ()
 
@@ -121,6 +121,16 @@ class Plan:
     def value(self) -> int:
         """The time that ``bound`` bounds: the period, or without one the step time."""
         return self.step_time if self.period is None else self.period
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        """Devices of a team, for each stage."""
+        return tuple(stage.team for stage in self.stages)
+
+    @property
+    def team(self) -> int:
+        """Devices of the largest team."""
+        return max(self.teams, default=1)
 
     @property
     def sharded(self) -> bool:

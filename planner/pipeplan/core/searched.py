@@ -48,10 +48,11 @@ RECOMPUTED = {
 
 TENSOR = "tensor, sequence and context parallelism"
 TEAMS = (
-    "teams that split attention along tokens (context parallelism) or anything along samples, teams that differ from "
-    "stage to stage, equal layers split in unlike ways, all combinations of ways for unlike layers where these are "
-    "more than 128, teams across nodes or at levels 2 and 3 of ZeRO"
+    "teams that split attention along tokens (context parallelism) or anything along samples, equal layers of teams of "
+    "one size split in unlike ways, all combinations of ways for unlike layers where these are more than 128, teams "
+    "across nodes or at levels 2 and 3 of ZeRO"
 )
+UNLIKE_TEAMS = "stages whose teams differ in size (they are searched without shared weights, pins and a given order)"
 WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
 BEYOND_NEIGHBOURS = "tensor, sequence and context parallelism beyond two neighbours that divide a layer"
 DIVIDED_REPLICAS = (
@@ -189,10 +190,11 @@ class Searched:
             rest.append(UNLIKE_LEVELS)
         return replace(self, zero=levels, sharded=sharded, not_searched=tuple(rest))
 
-    def with_teams(self, ways: Mapping[int, int], tokens: bool) -> "Searched":
+    def with_teams(self, ways: Mapping[int, int], tokens: bool, mixes: int) -> "Searched":
         """Return the description with teams: for each number of devices the ways to split layers that are searched.
 
         A team of one device has none. ``tokens``: whether some split what passes between layers along tokens.
+        ``mixes``: the number of ways to fill the nodes with teams of unlike sizes, and to split layers over these.
         """
         if not ways or set(ways) == {1}:
             return self
@@ -200,8 +202,10 @@ class Searched:
         split = f"{' and '.join(counts)} {'way' if counts == ['1'] else 'ways'}"
         teams = f"teams of {' and '.join(map(str, ways))} devices, layers split in {split} and alike in all stages"
         teams += ", tensors between layers whole or split along tokens" * tokens
+        teams += f", stages also with teams of unlike sizes ({mixes} mixes)" * bool(mixes)
         rest = tuple(sentence for sentence in self.not_searched if sentence != TENSOR)
-        return replace(self, teams=teams, not_searched=(TEAMS, *(() if tokens else (WHOLE_SEQUENCES,)), *rest))
+        without = [UNLIKE_TEAMS] * (not mixes and len(ways) > 1) + [WHOLE_SEQUENCES] * (not tokens)
+        return replace(self, teams=teams, not_searched=(TEAMS, *without, *rest))
 
     def without(self, sentence: str) -> "Searched":
         """Return the same description with one more sentence in ``not_searched``."""

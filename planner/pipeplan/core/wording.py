@@ -35,9 +35,14 @@ def zero_suffix(level: int) -> str:
     return f", ZeRO-{level}" if level else ""
 
 
-def team_suffix(team: int, tokens: bool = False) -> str:
-    """Return ``', teams of 8'``, with ``tokens`` ``', sequence-parallel teams of 8'``; empty for single devices."""
-    return f", {'sequence-parallel ' if tokens else ''}teams of {team}" if team > 1 else ""
+def team_suffix(teams: Sequence[int], tokens: bool = False) -> str:
+    """Return ``', teams of 8'``, or of unlike ones ``', teams of 4-2-1'``; empty for single devices.
+
+    With ``tokens`` they are ``'sequence-parallel teams'``.
+    """
+    sizes = teams if len(set(teams)) > 1 else teams[:1]
+    named = f", {'sequence-parallel ' if tokens else ''}teams of {'-'.join(map(str, sizes))}"
+    return named if max(teams) > 1 else ""
 
 
 def wrapped(text: str) -> list[str]:

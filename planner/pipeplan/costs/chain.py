@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from pipeplan.core.cluster import Device, Overlap
-from pipeplan.core.operators import Split
+from pipeplan.core.operators import Splitting
 from pipeplan.core.pipeline import Hop
 from pipeplan.costs.sharded import Passes
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, LayerTables
@@ -131,7 +131,7 @@ class Chain(LayerTables):
     overlap : Overlap
     zero : int
         Level of ZeRO.
-    split : Split or None
+    split : Splitting or None
         What teams split, where devices are teams.
     passes : tuple of (Passes or None)
         For each stage its passes if they wait for collectives; ``forward`` and ``backward`` are lower bounds then. By
@@ -173,7 +173,7 @@ class Chain(LayerTables):
     overlap: Overlap
     forward_flops: Array
     zero: int = 0
-    split: Split | None = None
+    split: Splitting | None = None
     passes: tuple[Passes | None, ...] = ()
     shared: tuple[SharedWeights, ...] = ()
     hops: dict[tuple[int, int], Hop] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -13,7 +13,7 @@ from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Overlap, St
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective, Recompute
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Split
+from pipeplan.core.operators import Splitting
 from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan.costs import collectives
 from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
@@ -66,7 +66,7 @@ class Prices:
         If the model has no costs for a requested table.
     """
 
-    def __init__(self, model: Model, cluster: Cluster, job: Job, split: Split | None = None) -> None:
+    def __init__(self, model: Model, cluster: Cluster, job: Job, split: Splitting | None = None) -> None:
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._tables: dict[tuple[str, int], Table] = {}
         self._parameters: dict[str, Array] = {}

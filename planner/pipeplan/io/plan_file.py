@@ -57,6 +57,7 @@ class PlanStageEntry(Strict):
     memory: MemoryEntry
     recompute: Items[str] = ()
     shares: Items[ShareEntry] = ()
+    team: Count = 1
 
 
 class ShardEntry(Strict):
@@ -144,7 +145,7 @@ class PlanFile(Strict):
     zero: Annotated[int, Field(ge=0, le=WHOLLY_SHARDED)] = 0
     zero1: bool = False  # in files from before other levels were known
     period: Whole | None = None
-    team: Count = 1
+    team: Count = 1  # in files from before stages had teams of their own
     shards: Items[ShardEntry] = ()
     sequence: Items[str] = ()
 
@@ -157,10 +158,14 @@ def write_plan(plan: Plan, path: Path) -> None:
 def plan_data(plan: Plan) -> dict[str, Any]:
     """Return the plain data of a plan, as in a file."""
     data = {"format": FORMAT} | {
-        field: getattr(plan, field, None) for field in PlanFile.model_fields if field not in ("format", "zero1")
+        field: getattr(plan, field, None) for field in PlanFile.model_fields if field not in ("format", "zero1", "team")
     }
+    stages = [asdict(stage) | {"shares": _shares(stage)} for stage in plan.stages]
     if not plan.sequence:  # older versions read plans without it
         del data["sequence"]
+    if plan.team == 1:
+        for entry in stages:
+            del entry["team"]
     schedule = plan.schedule
     for s, stage in enumerate(plan.pipeline.stages):
         if stage.slices > 1:
@@ -168,7 +173,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     return data | {
         "gap": _gap(plan.value, plan.bound),
         "shards": [{"parameter": name, "axis": axis} for name, axis in plan.shards],
-        "stages": [asdict(stage) | {"shares": _shares(stage)} for stage in plan.stages],
+        "stages": stages,
         "schedule": {"family": schedule.family, "two_lanes": schedule.two_lanes, "orders": schedule.as_text()},
         "pipeline": {name: value for name, value in asdict(plan.pipeline).items() if name in PipelineEntry.model_fields}
         | {"overlap": plan.pipeline.overlap.value},
@@ -234,7 +239,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         micro_batch=file.micro_batch,
         micro_batches=file.micro_batches,
         optimizer=file.optimizer,
-        stages=tuple(_stage(entry) for entry in file.stages),
+        stages=tuple(_stage(entry, file.team) for entry in file.stages),
         schedule=Schedule(file.schedule.family, orders, file.schedule.two_lanes),
         ranks=file.ranks,
         step_time=file.step_time,
@@ -242,7 +247,6 @@ def plan_from_data(data: Any, where: str) -> Plan:
         pipeline=_pipeline(file.pipeline, gathers=file.format == FORMAT, coupled=file.zero >= SHARDED),
         zero=file.zero or int(file.zero1),
         period=file.period,
-        team=file.team,
         shards=tuple((entry.parameter, entry.axis) for entry in file.shards),
         sequence=file.sequence,
     )
@@ -296,9 +300,10 @@ def _fields(entry: Strict, *left_out: str) -> dict[str, Any]:
     return {field: getattr(entry, field) for field in type(entry).model_fields if field not in left_out}
 
 
-def _stage(entry: PlanStageEntry) -> PlanStage:
+def _stage(entry: PlanStageEntry, team: int) -> PlanStage:
     shares = tuple((part.layer, part.share) for part in entry.shares)
-    return PlanStage(memory=MemoryParts(**_fields(entry.memory)), shares=shares, **_fields(entry, "memory", "shares"))
+    own = _fields(entry, "memory", "shares", "team")
+    return PlanStage(memory=MemoryParts(**_fields(entry.memory)), shares=shares, team=max(entry.team, team), **own)
 
 
 def _pipeline(entry: PipelineEntry, gathers: bool, coupled: bool) -> Pipeline:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job, Objective, Recompute
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Split
+from pipeplan.core.operators import Mix, Splitting
 from pipeplan.core.pipeline import Stage
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind
@@ -44,18 +44,28 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
     )
 
 
-def shared_out(plan: Plan, model: Model, split: Split | None) -> Plan:
+def shared_out(plan: Plan, model: Model, split: Splitting | None) -> Plan:
     """Return the plan of a question in which teams are devices as a plan for the whole model."""
     if split is None:
         return plan
-    shards = tuple(
-        (shard_name(layer.name, name), axis)
+    own = {name: split.at(stage.team) for stage in plan.stages for name in stage.layers}
+    shards = {
+        layer.name: tuple((shard_name(layer.name, name), axis) for name, axis in here.of(layer.operators).items())
         for layer in model.layers
-        if layer.operators
-        for name, axis in split.of(layer.operators).items()
+        if layer.operators and (here := own[layer.name]) is not None
+    }
+    parts = tuple(layer.name for layer, cut in zip(model.layers, split.sequence, strict=False) if cut)
+    sequence = parts if plan.team > 1 else ()
+    # A team in a mix that splits nothing is one device: the others would do the same work.
+    idle = [not sequence and not any(shards.get(name) for name in stage.layers) for stage in plan.stages]
+    stages = (replace(stage, team=1) if alone else stage for stage, alone in zip(plan.stages, idle, strict=True))
+    return replace(
+        plan,
+        fingerprint=model.fingerprint,
+        stages=tuple(stages) if isinstance(split, Mix) else plan.stages,
+        shards=tuple(each for row in shards.values() for each in row),
+        sequence=sequence,
     )
-    sequence = tuple(layer.name for layer, parts in zip(model.layers, split.sequence, strict=False) if parts)
-    return replace(plan, fingerprint=model.fingerprint, team=split.team, shards=shards, sequence=sequence)
 
 
 def _stage(evaluated: EvaluatedPlan, priced: Stage, s: int, a: int, b: int, job: Job) -> PlanStage:
@@ -80,4 +90,5 @@ def _stage(evaluated: EvaluatedPlan, priced: Stage, s: int, a: int, b: int, job:
             runtime=int(chain.runtime[s]),
         ),
         recompute=tuple(chain.names[i] for i in again),
+        team=chain.groups[s][0].kind.team,
     )

@@ -93,7 +93,7 @@ def in_words(result: Result) -> str:
     plan = result.plan
     meaning = MEANING[result.job.objective]
     many = counted(plan.micro_batches, "micro-batch")
-    teams = team_suffix(plan.team, bool(plan.sequence))
+    teams = team_suffix(plan.teams, bool(plan.sequence))
     lines = [
         f"{plan.model} on {plan.cluster}: {counted(len(plan.stages), 'stage')}, {many} of {plan.micro_batch}, "
         f"schedule {plan.schedule.family}{_splits(plan)}{zero_suffix(plan.zero)}{teams}",
@@ -139,7 +139,6 @@ def as_json(result: Result) -> dict[str, object]:
         "micro_batches": result.plan.micro_batches,
         "schedule": result.plan.schedule.family,
         "zero": result.plan.zero,
-        "team": result.plan.team,
         "stages": [_stage_json(stage) for stage in result.plan.stages],
         "runners_up": [{"plan": label, time: value / 1e9} for label, value in result.runners_up],
         "balancers": {name: _heuristic_json(row, time) for name, row in result.baselines.items()},
@@ -198,7 +197,7 @@ def _shared_weights(plan: Plan) -> list[str]:
 
 
 def _stage_key(stage: PlanStage, plan: Plan) -> tuple[object, ...]:
-    return len(stage.layers), stage.replicas, plan.device_kinds[stage.devices[0]], len(stage.recompute)
+    return len(stage.layers), stage.replicas, plan.device_kinds[stage.devices[0]], stage.team, len(stage.recompute)
 
 
 def _stage(stage: PlanStage, plan: Plan) -> str:
@@ -218,7 +217,7 @@ def _alike(stages: tuple[PlanStage, ...], plan: Plan) -> str:
     memory = sorted(stage.memory.total for stage in stages)
     kind, what = plan.device_kinds[first.devices[0]], "d" if plan.team == 1 else "t"
     per_stage = (
-        counted(first.replicas, "device") if plan.team == 1 else f"{counted(first.replicas, 'team')} of {plan.team}"
+        counted(first.replicas, "device") if first.team == 1 else f"{counted(first.replicas, 'team')} of {first.team}"
     )
     return (
         f"{what}{first.devices[0]} … {what}{last.devices[-1]} {kind}, {per_stage} per stage: "
@@ -230,9 +229,9 @@ def _alike(stages: tuple[PlanStage, ...], plan: Plan) -> str:
 
 def _devices(stage: PlanStage, plan: Plan, most: int = 8) -> str:
     """``d0, d1 v100``, or ``t0, t1 8 x v100`` for teams: replicas are of one kind."""
-    what, each = ("d", "") if plan.team == 1 else ("t", f"{plan.team} x ")
+    what, each = ("d" if plan.team == 1 else "t"), (f"{stage.team} x " if stage.team > 1 else "")
     shown = ", ".join(f"{what}{device}" for device in stage.devices[:most])
-    more = f" … ({counted(stage.replicas, 'device' if plan.team == 1 else 'team')})" if stage.replicas > most else ""
+    more = f" … ({counted(stage.replicas, 'device' if stage.team == 1 else 'team')})" if stage.replicas > most else ""
     return f"{shown}{more} {each}{plan.device_kinds[stage.devices[0]]}"
 
 
@@ -257,6 +256,7 @@ def _stage_json(stage: PlanStage) -> dict[str, object]:
         "layers": list(stage.layers),
         "devices": list(stage.devices),
         "replicas": stage.replicas,
+        "team": stage.team,
         "recompute": list(stage.recompute),
         "forward_s": stage.forward / 1e9,
         "backward_s": stage.backward / 1e9,

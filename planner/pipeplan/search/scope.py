@@ -11,6 +11,7 @@ from pipeplan.core import searched as sentences
 from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, Job, Objective, Order, Recompute
 from pipeplan.core.model import Model
+from pipeplan.core.operators import Mix, Split
 from pipeplan.core.searched import Searched
 from pipeplan.core.wording import listed
 from pipeplan.search import enumerates_groups
@@ -50,10 +51,11 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
         not_searched=tuple(scope.not_searched()),
     )
     orders = space.any_order or any(family.two_lanes for family in space.families)
-    ways = Counter(split.team for split in spaces.teams)
+    ways = Counter(split.team for split in spaces.teams if isinstance(split, Split))
+    mixes = sum(isinstance(split, Mix) for split in spaces.teams)
     tokens = any(split.sequence for split in spaces.teams)
     at_levels = found.at_levels(spaces.levels, bool(spaces.model.ties), orders)
-    return at_levels.with_teams({team: ways[team] for team in job.teams}, tokens)
+    return at_levels.with_teams({team: ways[team] for team in job.teams}, tokens, mixes)
 
 
 def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:
@@ -76,6 +78,7 @@ def narrowing_options(job: Job) -> tuple[str, ...]:
     """The options of a job that leave plans out and that no other part of the description mentions."""
     given = {
         "--equal-replicas": job.equal_replicas,
+        "--equal-teams": job.equal_teams and len(job.teams) > 1,
         "--together": bool(job.together),
         "--no-cut-after": bool(job.no_cut_after),
         "--pin": bool(job.pin),

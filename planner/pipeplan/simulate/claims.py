@@ -66,7 +66,7 @@ def _names(plan: Plan) -> Iterator[str]:
                     yield f"stage {number} {title} {name!r}, which is not one of its layers"
                 if named.count(name) > 1:
                     yield f"stage {number} {title} {name!r} {named.count(name)} times; once is enough"
-    if (plan.team > 1) != bool(plan.shards):
+    if (plan.team > 1 and not (plan.shards or plan.sequence)) or (plan.team == 1 and plan.shards):
         yield f"its teams have {counted(plan.team, 'device')} and share out {counted(len(plan.shards), 'parameter')}"
     for name, count in Counter(name for name, _ in plan.shards).items():
         if count > 1:

@@ -23,7 +23,6 @@ SOLVE_KEYS = {
     "micro_batch",
     "micro_batches",
     "zero",
-    "team",
     "schedule",
     "stages",
     "runners_up",
@@ -31,7 +30,7 @@ SOLVE_KEYS = {
     "costs",
     "searched",
 }
-STAGE_KEYS = {"layers", "devices", "replicas", "recompute", "forward_s", "backward_s", "memory_bytes"}
+STAGE_KEYS = {"layers", "devices", "replicas", "team", "recompute", "forward_s", "backward_s", "memory_bytes"}
 
 
 @pytest.fixture

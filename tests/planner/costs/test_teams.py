@@ -54,7 +54,7 @@ def test_redistributions_send_what_rings_send() -> None:
 def test_a_pair_is_split_by_columns_then_rows() -> None:
     """Megatron's pair is the only way worth searching where links are fast: a sum forward and one backward."""
     model, cluster = perceptrons(), equal_devices(4, link=Link(10**9, 1))
-    (question,) = team_questions(model, cluster, Job(4), 2)
+    (question,) = team_questions(model, cluster, Job(4, teams=(2,)))
     assert question.split.of("pair") == MEGATRON
     cost = question.model.profiles[0].costs[0]
     reduced = 2 * (1 + 40)  # an all-reduce of 80 bytes in 2 rounds
@@ -68,7 +68,7 @@ def test_a_pair_is_split_by_columns_then_rows() -> None:
 def test_tensors_between_layers_are_split_along_tokens(tmp_path: Path) -> None:
     """A gather and a reduce-scatter take the place of an all-reduce, and weight gradients gather once more."""
     model, cluster, rounds = perceptrons(graph=block()), equal_devices(4, link=Link(10**9, 1)), 1 + 40
-    whole, parts = team_questions(model, cluster, Job(4), 2)
+    whole, parts = team_questions(model, cluster, Job(4, teams=(2,)))
     assert (whole.split.sequence, parts.split.sequence) == ((), (True, True, True, False))
     before, after = whole.model.profiles[0].costs, parts.model.profiles[0].costs
     first, inside, last = after[0], after[1], after[3]
@@ -81,7 +81,7 @@ def test_tensors_between_layers_are_split_along_tokens(tmp_path: Path) -> None:
     assert before[1].saved == -(-720 * 80 // kept) * 2 + 2 * (720 * 160 // kept)
     assert inside.saved == 2 * (720 * 40 // kept) + 2 * (720 * 160 // kept)
     assert inside.update - before[1].update == 2 * 1 + 8  # an all-reduce of the norm's weight
-    assert len(list(team_questions(model, cluster, Job(4, sequence_parallel=False), 2))) == 1
+    assert len(list(team_questions(model, cluster, Job(4, sequence_parallel=False, teams=(2,))))) == 1
     nodes = (Node(("unit", "unit"), Link(10**9, 1)),) * 2
     slow = Cluster("slow", cluster.kinds, nodes, Link(10**6, 1), Overlap.COPY)
     found = solve(model, slow, 4, teams=(2,), depths=(2,), workers=1)
@@ -95,7 +95,8 @@ def test_operators_of_split_layers_take_longer() -> None:
     model, cluster = perceptrons(), equal_devices(4, link=Link(10**9, 1))
     slower = replace(cluster, kinds={"unit": replace(cluster.kinds["unit"], shard_overhead=7)})
     found = [
-        next(iter(team_questions(model, each, Job(4), 2))).model.profiles[0].costs[0] for each in (cluster, slower)
+        next(iter(team_questions(model, each, Job(4, teams=(2,))))).model.profiles[0].costs[0]
+        for each in (cluster, slower)
     ]
     halves = [(cost.forward, cost.backward, cost.input_gradient, cost.weight_gradient) for cost in found]
     assert [b - a for a, b in zip(*halves, strict=True)] == [21, 35, 21, 14]
@@ -111,9 +112,9 @@ def test_too_many_ways_are_combined_by_what_they_have_least_of(monkeypatch: pyte
     layers = (replace(model.layers[0], operators="other", parameters=other.parameters), *model.layers[1:])
     mixed = replace(model, layers=layers, operators={"pair": one, "other": other})
     cluster, job = equal_devices(4, link=Link(10**7, 1)), Job(4)
-    every = {question.split.shards for question in team_questions(mixed, cluster, job, 2)}
+    every = {question.split.shards for question in team_questions(mixed, cluster, replace(job, teams=(2,)))}
     monkeypatch.setattr(splits, "MOST", 1)
-    some = {question.split.shards for question in team_questions(mixed, cluster, job, 2)}
+    some = {question.split.shards for question in team_questions(mixed, cluster, replace(job, teams=(2,)))}
     assert some < every
 
 
@@ -161,7 +162,7 @@ def test_shared_weights_are_cut_alike() -> None:
         ties=(Tie(("first", "last"), 64),),
         operators={"lookup": OperatorGraph((lookup,)), "head": OperatorGraph((head,), {INPUT: 80})},
     )  # fmt: skip
-    questions = list(team_questions(model, equal_devices(2, link=Link(10**9, 1)), Job(1), 2))
+    questions = list(team_questions(model, equal_devices(2, link=Link(10**9, 1)), Job(1, teams=(2,))))
     axes = {(each.split.of("lookup").get("table"), each.split.of("head").get("table")) for each in questions}
     assert axes
     assert all(first == last for first, last in axes)
@@ -173,7 +174,7 @@ def test_devices_of_a_node_make_up_teams() -> None:
     kinds = {name: DeviceKind(name, memory=9, price=2.0, timed_as="unit") for name in ("a", "b")}
     nodes = (Node(("a", "b", "a", "a"), Link(10**9, 3)), Node(("b", "b"), Link(10**6, 3)))
     cluster = Cluster("mixed", kinds, nodes, Link(1001, 5), Overlap.COPY)
-    question = next(iter(team_questions(perceptrons(), cluster, Job(4), 2)))
+    question = next(iter(team_questions(perceptrons(), cluster, Job(4, teams=(2,)))))
     assert [node.kinds for node in question.cluster.nodes] == [("a",), ("b",)]
     first, second = question.cluster.devices
     assert question.cluster.link(first, second) == Link(500, 5)

@@ -46,13 +46,22 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert data["schedule"]["orders"][0] == "0F0 0F1 0B0 0B1 0U"
 
 
-def test_split_tokens_are_saved(tmp_path: Path) -> None:
-    """The layers whose output is split along tokens come back; a plan without any is written as before."""
-    own = replace(plan(), team=2, shards=(("a.weight", 0),), sequence=("a",))
+def test_teams_are_saved(tmp_path: Path) -> None:
+    """Unlike teams and the layers whose output they split come back; a plan without any is written as before."""
+    stages = tuple(replace(stage, team=team) for stage, team in zip(plan().stages, (4, 2), strict=True))
+    own = replace(plan(), stages=stages, shards=(("a.weight", 0),), sequence=("a",))
     own.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == own
     plan().save(tmp_path / "plan.json")
-    assert "sequence" not in json.loads((tmp_path / "plan.json").read_text())
+    data = json.loads((tmp_path / "plan.json").read_text())
+    assert "sequence" not in data and "team" not in data["stages"][0]
+
+
+def test_one_team_for_all_stages_is_read(tmp_path: Path) -> None:
+    """An older file has the size of teams once."""
+    data = broken(team=2, shards=[{"parameter": "a.weight", "axis": 0}])
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    assert Plan.load(tmp_path / "plan.json").teams == (2, 2)
 
 
 @pytest.mark.parametrize(

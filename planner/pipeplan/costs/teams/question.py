@@ -1,35 +1,60 @@
 """A model and a cluster as teams see them: a team is a device, and a layer has the costs of one member."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Node
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import SHARDED, Job
+from pipeplan.core.job import SHARDED, Job, Order
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie
-from pipeplan.core.operators import Split
+from pipeplan.core.operators import Mix, Split, Splitting
 from pipeplan.costs.layers import available_micro_batches
+from pipeplan.costs.teams.mixed import kinds_of, mixed_cluster, mixes
 from pipeplan.costs.teams.splits import Teams
 
 
 class TeamQuestion(NamedTuple):
-    """A question in which teams are devices, for one split."""
+    """A question in which teams are devices, for one split, or for one mix of teams of unlike sizes."""
 
-    split: Split
+    split: Splitting
     model: Model
     cluster: Cluster
     job: Job
 
 
-def team_questions(model: Model, cluster: Cluster, job: Job, team: int) -> Iterator[TeamQuestion]:
-    """Yield the question of each split over teams of a size that is worth searching.
+def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQuestion]:
+    """Yield the questions of a job's teams of several devices: size by size each split, then mixes of sizes.
 
     Raises
     ------
     InputError
-        If there are no such teams, nothing can be split over them, or the job excludes them.
+        If there are no teams of a size, nothing can be split over them, or the job excludes them.
     """
+    every = {team: _teams(model, cluster, job, team) for team in job.teams if team > 1}
+    splits: dict[int, list[Split]] = {team: [] for team in every}
+    for team, teams in every.items():
+        own = replace(
+            job,
+            teams=(),
+            micro_batches=tuple(job.batch // size for size in teams.sizes),
+            zero=tuple(level for level in job.zero if level < SHARDED),
+        )
+        for split in teams.splits(job.sequence_parallel):
+            splits[team].append(split)
+            yield TeamQuestion(split, team_model(teams, split), team_cluster(cluster, team), own)
+        if not splits[team]:
+            raise InputError(f"teams of {team}: no operator of {model.name!r} can be split over them")
+    for mix in mixes(cluster, job.teams, splits) if every and mixable(model, job) else ():
+        yield TeamQuestion(mix, mixed_model(every, mix), mixed_cluster(cluster, mix), own)
+
+
+def mixable(model: Model, job: Job) -> bool:
+    """Whether stages may have teams of unlike sizes: neither ties nor pins, and an order that is searched."""
+    return not (job.equal_teams or model.ties or job.pin) and job.order is Order.SEARCH and len(job.teams) > 1
+
+
+def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> Teams:
     _require_teams(model, cluster, job, team)
     kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
     sizes = tuple(job.batch // count for count in job.micro_batches) or available_micro_batches(
@@ -38,18 +63,7 @@ def team_questions(model: Model, cluster: Cluster, job: Job, team: int) -> Itera
     teams = Teams(model, cluster, team, sizes, job.optimizer, job.extrapolate)
     if not teams.links:
         raise InputError(f"teams of {team}: no node of {cluster.name!r} has {team} devices of one kind")
-    own = replace(
-        job,
-        teams=(),
-        micro_batches=tuple(job.batch // size for size in sizes),
-        zero=tuple(level for level in job.zero if level < SHARDED),
-    )
-    found = False
-    for split in teams.splits(job.sequence_parallel):
-        found = True
-        yield TeamQuestion(split, team_model(teams, split), team_cluster(cluster, team), own)
-    if not found:
-        raise InputError(f"teams of {team}: no operator of {model.name!r} can be split over them")
+    return teams
 
 
 def _require_teams(model: Model, cluster: Cluster, job: Job, team: int) -> None:
@@ -82,14 +96,8 @@ def team_cluster(cluster: Cluster, team: int) -> Cluster:
         nodes.append(Node(tuple(kinds), node.link))
     nodes = [node for node in nodes if node.kinds]
     used = {kind for node in nodes for kind in node.kinds}
-    own = {name: team_kind(kind, team) for name, kind in cluster.kinds.items() if name in used}
+    own = {name: kind.as_team(team) for name, kind in cluster.kinds.items() if name in used}
     return Cluster(cluster.name, own, tuple(nodes), cluster.network, cluster.overlap, cluster.notes)
-
-
-def team_kind(kind: DeviceKind, team: int) -> DeviceKind:
-    """Return the kind of teams of a kind of device; its times are in its tables."""
-    price = None if kind.price is None else kind.price * team
-    return replace(kind, speed=1.0, timed_as=None, team=team, price=price)
 
 
 def team_model(teams: Teams, split: Split) -> Model:
@@ -99,17 +107,40 @@ def team_model(teams: Teams, split: Split) -> Model:
     """
     model = teams.model
     profiles = [
-        Profile(kind.name, size, _costs(teams, split, kind, size), Provenance("analytic", f"teams of {teams.team}"))
+        profile
         for kind in teams.cluster.kinds.values()
         if kind.name in teams.links
-        for size in teams.sizes
+        for profile in _profiles(teams, split, kind, kind.name)
     ]
+    own = _own(model, split)
     layers = tuple(
-        replace(layer, parameters=_own(model, layer, split), work=None, operators="") for layer in model.layers
+        replace(layer, parameters=parameters, work=None, operators="")
+        for layer, parameters in zip(model.layers, own, strict=True)
     )
     ties = (Tie(tie.layers, _shared(model, tie, split)) for tie in model.ties)
     kept = tuple(tie for tie in ties if tie.parameters)
     return replace(model, layers=layers, profiles=tuple(profiles), ties=kept, operators={})
+
+
+def mixed_model(every: Mapping[int, Teams], mix: Mix) -> Model:
+    """Return the model of a mix: costs and parameters of one member, for teams of each size on each kind of device."""
+    some = next(iter(every.values()))
+    model, parts = some.model, {}
+    profiles: list[Profile] = []
+    for name, (kind, team) in kinds_of(mix).items():
+        split = mix.at(team)
+        profiles += _profiles(every.get(team, some), split, some.cluster.kinds[kind], name)
+        parts[name] = _own(model, split)
+    layers = tuple(replace(layer, work=None, operators="") for layer in model.layers)
+    return replace(model, layers=layers, profiles=tuple(profiles), operators={}, parts=parts)
+
+
+def _profiles(teams: Teams, split: Split | None, kind: DeviceKind, name: str) -> Iterator[Profile]:
+    """Yield the costs of one member's layers at each micro-batch size, as a profile of the device ``name``."""
+    team = 1 if split is None else split.team
+    for size in teams.sizes:
+        costs = teams.costs(kind, size) if split is None else _costs(teams, split, kind, size)
+        yield Profile(name, size, costs, Provenance("analytic", f"teams of {team}"))
 
 
 def _costs(teams: Teams, split: Split, kind: DeviceKind, size: int) -> tuple[LayerCost, ...]:
@@ -122,10 +153,15 @@ def _costs(teams: Teams, split: Split, kind: DeviceKind, size: int) -> tuple[Lay
     )
 
 
-def _own(model: Model, layer: Layer, split: Split) -> int:
-    """Return the bytes of a layer's parameters on one member."""
-    if not layer.operators:
-        return layer.parameters
+def _own(model: Model, split: Split | None) -> tuple[int, ...]:
+    """Return the bytes of each layer's parameters on one member; without a split, on a device by itself."""
+    return tuple(
+        layer.parameters if split is None or not layer.operators else _kept(model, layer, split)
+        for layer in model.layers
+    )
+
+
+def _kept(model: Model, layer: Layer, split: Split) -> int:
     graph, shards = model.operators[layer.operators], split.of(layer.operators)
     return sum(
         weight.size // (split.team if weight.name in shards else 1) for weight in graph.counted(layer.parameters)

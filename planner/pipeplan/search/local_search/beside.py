@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, Any
 
-from pipeplan.core.operators import Split
+from pipeplan.core.operators import Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.local_search.pool import LocalSearch
@@ -33,7 +33,7 @@ COMMAND = "from pipeplan.search.local_search.beside import main; main()"
 class Message:
     """A plan without its costs: level of ZeRO, devices of each stage, samples of a micro-batch, the rest, the value."""
 
-    split: Split | None
+    split: Splitting | None
     zero: int
     devices: tuple[tuple[int, ...], ...]
     size: int

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
-from pipeplan.core.operators import Split
+from pipeplan.core.operators import Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate, follows_recurrence, least_value
 from pipeplan.search.local_search.moves import Moves, Placement
@@ -37,7 +37,7 @@ PROMISING = 1.05
 MOST_SEEN = 2**16
 """Values that are kept for plans that were tried."""
 
-Key = tuple[tuple[tuple[int, ...], ...], int, Split | None, int]
+Key = tuple[tuple[tuple[int, ...], ...], int, Splitting | None, int]
 
 
 @dataclass
@@ -70,7 +70,7 @@ class LocalSearch:
         self._spaces = spaces
         self._moves = {(space.split, space.job.level): Moves(space, random) for space in spaces}
         self._climbs: dict[Key, _Climb] = {}
-        self._regrouped: set[tuple[Placement, int, Split | None, int]] = set()
+        self._regrouped: set[tuple[Placement, int, Splitting | None, int]] = set()
         self._seen: dict[tuple[object, ...], EvaluatedPlan | None] = {}
 
     @property

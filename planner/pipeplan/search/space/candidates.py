@@ -68,7 +68,7 @@ class Candidate:
         level = zero_suffix(self.chain.zero) if max(self.replicas) > 1 else ""
         stages = f"{counted(self.depth, 'stage')}{self._widths}"
         split = self.chain.split
-        teams = "" if split is None else team_suffix(split.team, bool(split.sequence))
+        teams = team_suffix([group[0].kind.team for group in self.chain.groups], bool(split and split.sequence))
         return f"{stages}, {many} of {self.chain.micro_batch}{level}{teams}, {self._order}"
 
     @property

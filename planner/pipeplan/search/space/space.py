@@ -12,7 +12,7 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Overlap, StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job, Objective, Order
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Split
+from pipeplan.core.operators import Splitting
 from pipeplan.core.wording import counted, some, team_suffix, zero_suffix
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.layers import available_micro_batches
@@ -70,7 +70,7 @@ class Space:
         If parts of the job contradict each other.
     """
 
-    def __init__(self, model: Model, cluster: Cluster, job: Job, split: Split | None = None) -> None:
+    def __init__(self, model: Model, cluster: Cluster, job: Job, split: Splitting | None = None) -> None:
         if job.level >= SHARDED:
             job = _sharded(model, job)
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
@@ -105,7 +105,7 @@ class Space:
         """The level of ZeRO and the teams, behind the name of a part: ``', ZeRO-1, teams of 8 (way 2)'``."""
         if self.split is None:
             return zero_suffix(self.job.level)
-        teams = team_suffix(self.split.team, bool(self.split.sequence))
+        teams = team_suffix(self.split.teams, bool(self.split.sequence))
         return f"{zero_suffix(self.job.level)}{teams} (way {self.split.number + 1})"
 
     @property

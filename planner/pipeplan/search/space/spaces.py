@@ -10,7 +10,7 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Split
+from pipeplan.core.operators import Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.teams import TeamQuestion, team_questions
 from pipeplan.search.evaluate import EvaluatedPlan
@@ -34,16 +34,16 @@ class Spaces:
 
     Without replicas all levels are alike, so only level 0 is left.
 
-    Teams of several devices have spaces of their own for each split that is worth searching, at levels 0 and 1: there
-    a device is a team (`pipeplan.costs.teams`).
+    Teams of several devices have spaces of their own for each split that is worth searching and for each mix of sizes,
+    at levels 0 and 1: there a device is a team (`pipeplan.costs.teams`).
 
     Attributes
     ----------
     job : Job
     questions : tuple of TeamQuestion
         The questions with teams, if they are known already: to find the splits worth searching takes time.
-    teams : dict of Split to Spaces
-        The spaces of each split; they come after the others.
+    teams : dict of Splitting to Spaces
+        The spaces of each split and mix; they come after the others.
 
     Raises
     ------
@@ -56,17 +56,16 @@ class Spaces:
         model: Model,
         cluster: Cluster,
         job: Job,
-        split: Split | None = None,
+        split: Splitting | None = None,
         questions: tuple[TeamQuestion, ...] | None = None,
     ) -> None:
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._spaces: dict[int, Space] = {}
-        self.teams: dict[Split, Spaces] = {}
+        self.teams: dict[Splitting, Spaces] = {}
         if not job.teams or 1 in job.teams:
             self._open_levels()
         if questions is None:
-            several = (team for team in job.teams if team > 1)
-            questions = tuple(own for team in several for own in team_questions(model, cluster, job, team))
+            questions = tuple(team_questions(model, cluster, job))
         self.questions = questions
         for own in questions:
             self.teams[own.split] = Spaces(own.model, own.cluster, own.job, own.split)
@@ -144,7 +143,7 @@ class Spaces:
         """The cluster of a candidate's devices, which are teams where it has a split."""
         return self.of(candidate).cluster
 
-    def find(self, split: Split | None, level: int) -> Space | None:
+    def find(self, split: Splitting | None, level: int) -> Space | None:
         """The space of a split and a level; None if it is not searched."""
         own = self.teams.get(split) if split is not None else self
         return None if own is None else own._spaces.get(level)
