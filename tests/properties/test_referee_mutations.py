@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeplan.core.cluster import Link
+from pipeplan.core.cluster import Cluster, Link
+from pipeplan.core.model import Model
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes
@@ -362,9 +363,30 @@ def has_tokens(graphs: Any) -> bool:
 def test_teams_that_have_the_network_for_themselves_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if only one member of a team sent something to another node."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    team_question = import_module("pipeplan.costs.teams.question")
-    team_cluster = team_question.team_cluster
-    monkeypatch.setattr(
-        team_question, "team_cluster", lambda own, team: replace(team_cluster(own, team), network=own.network)
-    )
+    monkeypatch.setattr(Cluster, "between", lambda own, source, target: own.network)
     assert "the step takes" in noticed(lambda document: len(document["cluster"]["nodes"]) == 2, on_teams)
+
+
+def of_unlike_sizes(document: dict[str, Any]) -> None:
+    """Three devices of a node, one of them alone and two as a team at most; links between them are slow."""
+    on_teams(document)
+    kind = min(document["cluster"]["devices"])
+    node = {"devices": [{"kind": kind, "count": 1}] * 3, "link": {"bandwidth": 10**9}}
+    document["cluster"] |= {"nodes": [node], "network": None}
+    document["job"] = {"batch": 4, "zero": [0], "teams": [1, 2], "depths": [2], "replicas": [1], "recompute": "none"}
+    document["job"] |= {"extrapolate": True}
+    document["model"].pop("ties", None)
+
+
+def test_teams_of_unlike_sizes_with_whole_parameters_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if each member of a team had all parameters, where another stage has a single device."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(Model, "parameters_on", lambda own, kind: tuple(layer.parameters for layer in own.layers))
+    assert "bytes" in noticed(lambda document: len(document["model"]["layers"]) > 1, of_unlike_sizes)
+
+
+def test_mixes_that_are_left_out_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if all stages had teams of one size."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(import_module("pipeplan.costs.teams.question"), "mixes", lambda *question: ())
+    assert "mixes searched" in noticed(lambda document: len(document["model"]["layers"]) > 1, of_unlike_sizes)

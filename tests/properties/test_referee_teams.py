@@ -53,7 +53,7 @@ def test_a_plan_of_single_devices_is_no_answer_where_teams_are_asked_for() -> No
     document = asked([{"name": "l0", "parameters": 20, "inputs": [], "operators": "linear"}], linear(), 2, teams=[2])
     document["cluster"]["nodes"][0]["link"] = {"bandwidth": 10**6}
     answer = ask(document)
-    assert (answer["team"], judge(document, answer).faults) == (2, [])
+    assert (answer["teams"], judge(document, answer).faults) == ([2], [])
 
 
 @pytest.mark.parametrize("known", [True, False])

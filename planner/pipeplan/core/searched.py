@@ -52,7 +52,9 @@ TEAMS = (
     "one size split in unlike ways, all combinations of ways for unlike layers where these are more than 128, teams "
     "across nodes or at levels 2 and 3 of ZeRO"
 )
-UNLIKE_TEAMS = "stages whose teams differ in size (they are searched without shared weights, pins and a given order)"
+UNLIKE_TEAMS = (
+    "stages whose teams differ in size (searched in up to 128 mixes, without shared weights, pins and a given order)"
+)
 WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
 BEYOND_NEIGHBOURS = "tensor, sequence and context parallelism beyond two neighbours that divide a layer"
 DIVIDED_REPLICAS = (
