@@ -49,7 +49,7 @@ def ask(document: Document) -> Document:
             own = {"shards": {graph: list(cuts) for graph, cuts in each.shards}, "sequence": list(each.sequence)}
             splits.setdefault(each.team, []).append(own)
     mixes = [
-        {"nodes": each.nodes, "splits": [(own.team, own.number) for own in each.splits]}
+        {"nodes": each.nodes, "splits": [(own.team, own.number) for own in each.splits], "tied": each.tied}
         for each in recorded
         if isinstance(each, Mix)
     ]

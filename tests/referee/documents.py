@@ -121,6 +121,11 @@ class Question:
         """Devices of which each one of a kind consists."""
         return int(self.kinds[kind].get("team", 1))
 
+    def lies(self, device: Device, where: str) -> bool:
+        """Whether a place that a layer is pinned to is this device, its kind, its members', or teams of its size."""
+        members = self.kinds[device.kind].get("members", device.kind)
+        return where in (device.kind, members, f"teams of {self.team(device.kind)}", f"d{device.number}")
+
     def parameters_on(self, kind: str) -> list[int]:
         """Bytes of each layer's parameters on a kind of device."""
         return self.kinds[kind].get("parts") or self.parameters

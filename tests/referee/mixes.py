@@ -49,7 +49,9 @@ def named(row: Row) -> str:
     return kind if team == 1 else f"{team} x {kind}"
 
 
-def mixed(whole: Document, nodes: Nodes, own: Mapping[int, tuple[Teams, Split]], some: Teams) -> Document:
+def mixed(
+    whole: Document, nodes: Nodes, tied: Sequence[int], own: Mapping[int, tuple[Teams, Split]], some: Teams
+) -> Document:
     """The question in which the teams of a mix are devices; of ``some`` teams, sizes are those of all."""
     cluster, model, question = whole["cluster"], whole["model"], some.question
     devices, profiles = {}, []
@@ -68,7 +70,7 @@ def mixed(whole: Document, nodes: Nodes, own: Mapping[int, tuple[Teams, Split]],
                 }
                 for size in some.sizes
             }
-        devices[name] = entry
+        devices[name] = entry | {"members": kind}
         profiles += [{"device": name, "micro_batch": size, "costs": rows} for size, rows in costs.items()]
     places = [
         {"devices": [{"kind": named(row), "count": 1} for row in node], "link": entry["link"]}
@@ -78,19 +80,35 @@ def mixed(whole: Document, nodes: Nodes, own: Mapping[int, tuple[Teams, Split]],
     job = {name: value for name, value in whole["job"].items() if name not in ("teams", "equal_teams")}
     job["micro_batches"] = [question.batch // size for size in some.sizes]
     job["zero"] = [level for level in question.job["zero"] if level < 2]
+    homes = {i: team for layers, team in zip(tied_sets(question), tied, strict=True) for i in layers}
+    job["pin"] = [*question.job["pin"], *((question.names[i], f"teams of {team}") for i, team in homes.items())]
+    ties = [
+        tie | {"parameters": some.shared(tie, None) if team not in own else own[team][0].shared(tie, own[team][1])}
+        for tie in model.get("ties", ())
+        for team in [homes[question.place[tie["layers"][0]]]]
+    ]
     return {
-        "model": {**model, "profiles": profiles},
+        "model": {**model, "profiles": profiles, "ties": [tie for tie in ties if tie["parameters"]]},
         "cluster": {**cluster, "devices": devices, "nodes": places},
         "job": job,
         "solve": whole["solve"],
     }
 
 
+def tied_sets(question: Question) -> list[list[int]]:
+    """Disjoint sets of layers that share weights, in the order of their first layers."""
+    found: list[set[int]] = []
+    for tied, _ in question.ties:
+        meets = [own for own in found if own & set(tied)]
+        found = [own for own in found if own not in meets] + [set(tied).union(*meets)]
+    return sorted(map(sorted, found))
+
+
 def mixable(question: Question) -> bool:
     """Whether stages may have teams of unlike sizes."""
-    job = question.job
-    excluded = job["equal_teams"] or job["pin"] or question.ties or job["order"] == "given"
-    return not excluded and len(set(job["teams"])) > 1
+    pinned = {question.place[name] for name, _ in question.job["pin"]}
+    bound = any(pinned & set(own) for own in tied_sets(question))
+    return not (question.job["equal_teams"] or question.job["order"] == "given" or bound)
 
 
 @dataclass(frozen=True)
@@ -99,12 +117,13 @@ class Mix:
 
     nodes: Nodes
     splits: tuple[tuple[int, int], ...]
+    tied: tuple[int, ...]
 
     def alike(self, question: Question) -> object:
         """What mixes have in common that differ by an exchange of equal nodes."""
         nodes = question.document["cluster"]["nodes"]
         places = sorted((str(nodes[n]), row) for n, row in enumerate(self.nodes))
-        return tuple(places), self.splits
+        return tuple(places), self.splits, self.tied
 
 
 def mixes(question: Question, splits: Mapping[int, Sequence[tuple[Teams, Split]]]) -> list[Mix]:
@@ -114,5 +133,7 @@ def mixes(question: Question, splits: Mapping[int, Sequence[tuple[Teams, Split]]
         teams = sorted({team for node in nodes for _, team in node if team > 1})
         for row in product(*(range(len(splits[team])) for team in teams)):
             if len({tuple(splits[team][k][0].sequence) for team, k in zip(teams, row, strict=True)}) == 1:
-                found.append(Mix(nodes, tuple(zip(teams, row, strict=True))))
+                every = {team for node in nodes for _, team in node}
+                chosen = tuple(zip(teams, row, strict=True))
+                found += [Mix(nodes, chosen, homes) for homes in product(every, repeat=len(tied_sets(question)))]
     return found if len(found) <= MOST else []

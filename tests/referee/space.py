@@ -145,7 +145,7 @@ def pins_clash(question: Question) -> bool:
         (
             question.place[name],
             where,
-            {d.number if alone else d.kind for d in question.devices if where in (d.kind, f"d{d.number}")},
+            {d.number if alone else d.kind for d in question.devices if question.lies(d, where)},
         )
         for name, where in question.job["pin"]
     ]
@@ -160,7 +160,7 @@ def placed_well(question: Question, groups: Groups, layers: Layers) -> bool:
     """Whether every pinned layer lies on a stage that its device, or a device of its kind, takes part in."""
     home = {i: s for s, own in enumerate(layers) for i in own}
     return all(
-        any(where in (device.kind, f"d{device.number}") for device in groups[home[question.place[name]]])
+        any(question.lies(device, where) for device in groups[home[question.place[name]]])
         for name, where in question.job["pin"]
     )
 

@@ -138,7 +138,7 @@ class Teams:
             for kind in self.links
             for size in self.sizes
         ]
-        ties = [tie | {"parameters": self._shared(tie, split)} for tie in model.get("ties", ())]
+        ties = [tie | {"parameters": self.shared(tie, split)} for tie in model.get("ties", ())]
         ties = [tie for tie in ties if tie["parameters"]]
         job = {name: value for name, value in document["job"].items() if name != "teams"}
         job["micro_batches"] = [question.batch // size for size in self.sizes]
@@ -176,7 +176,10 @@ class Teams:
             rows[self.question.names[i]] = row
         return rows
 
-    def _shared(self, tie: Document, split: Split) -> int:
+    def shared(self, tie: Document, split: Split | None) -> int:
+        """Bytes of shared weights on a member, or on a device by itself."""
+        if split is None:
+            return int(tie["parameters"])
         first = self.question.place[tie["layers"][0]]
         cut = dict(split[self.graph(first)]) if self.graph(first) else {}
         shared = [weight for weight in self.weights(first) if weight.get("shared")]

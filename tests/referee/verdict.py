@@ -44,7 +44,10 @@ class Asked:
                 names |= {name for name, parts in zip(question.names, teams.sequence, strict=False) if parts}
             if team != (1 if alone else size):
                 return False
-        return set(map(tuple, answer["shards"])) == expected and set(answer["sequence"]) == names
+        homes = {question.place[name]: stage["devices"][0] for stage in answer["stages"] for name in stage["layers"]}
+        lie = all(question.lies(question.devices[homes[question.place[n]]], where) for n, where in question.job["pin"])
+        mixed = lie or not self.mixed
+        return mixed and set(map(tuple, answer["shards"])) == expected and set(answer["sequence"]) == names
 
     @property
     def mixed(self) -> bool:
@@ -135,7 +138,8 @@ def _questions(document: Document, answer: Document) -> list[Asked]:
             levels = _levels(own.document(split)).items()
             found += [Asked(each, level, {size: (own, split)}) for level, each in levels if level < 2]
     for splits, each in _mixed(document, answer):
-        found += [Asked(own, level, splits) for level, own in _levels(each).items() if level < 2]
+        levels = [(level, own) for level, own in _levels(each).items() if level < 2]
+        found += [Asked(own, level, splits) for level, own in levels if not _homeless(own)]
     return found
 
 
@@ -155,13 +159,22 @@ def _mixed(document: Document, answer: Document) -> Iterator[tuple[dict[int, tup
     every = _every_split(document, answer)
     for mix in answer["mixes"]:
         splits = {team: every[team][number] for team, number in mix["splits"]}
-        yield splits, mixed(document, mix["nodes"], splits, next(iter(every.values()))[0][0])
+        yield splits, mixed(document, mix["nodes"], mix["tied"], splits, next(iter(every.values()))[0][0])
+
+
+def _homeless(question: Question) -> bool:
+    """Whether a mix has no place for a layer that is pinned to one, or contradictory ones for one stage."""
+    pins = question.job["pin"]
+    lost = any(not any(question.lies(device, where) for device in question.devices) for _, where in pins)
+    return lost or space.pins_clash(question)
 
 
 def _mixes_left_out(document: Document, answer: Document) -> Iterator[str]:
     """What is wrong with the mixes that were searched: they are not all, or more."""
     question = Question(document, 0)
-    searched = [Mix(each["nodes"], tuple(sorted(map(tuple, each["splits"])))) for each in answer["mixes"]]
+    searched = [
+        Mix(each["nodes"], tuple(sorted(map(tuple, each["splits"]))), tuple(each["tied"])) for each in answer["mixes"]
+    ]
     known = mixes(question, _every_split(document, answer)) if mixable(question) else []
     if len(searched) != len(known) or {each.alike(question) for each in searched} != {e.alike(question) for e in known}:
         yield f"mixes searched are {searched}, not {known}"

@@ -64,6 +64,8 @@ class DeviceKind:
         forward, input gradient and weight gradient: dispatch on shards, and waiting for other members.
     team : int
         Devices of which each one of this kind consists: a team that shares every layer (`pipeplan.costs.teams`).
+    members : str
+        Name of the kind of these devices, where it is not the name of the kind itself.
     source : str
         Where the figures come from.
     """
@@ -82,6 +84,7 @@ class DeviceKind:
     speed_beside_collectives: float = 1.0
     shard_overhead: int = 0
     team: int = 1
+    members: str = ""
     source: str = ""
 
     def __post_init__(self) -> None:

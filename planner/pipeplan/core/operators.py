@@ -216,12 +216,16 @@ class Mix:
         Of each size but 1, the largest first; all split the same tensors between layers, or none.
     nodes : tuple of tuple of (str, int)
         For each node the teams in it: the kind of their devices, and how many these are.
+    tied : tuple of int
+        For each set of layers that share weights (`pipeplan.core.shared_weights.merge_overlapping`) the size of the
+        teams that have them.
     number : int
         Its place among the mixes that are searched.
     """
 
     splits: tuple[Split, ...]
     nodes: tuple[tuple[tuple[str, int], ...], ...]
+    tied: tuple[int, ...] = ()
     number: int = 0
 
     @property

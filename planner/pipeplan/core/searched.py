@@ -53,7 +53,8 @@ TEAMS = (
     "across nodes or at levels 2 and 3 of ZeRO"
 )
 UNLIKE_TEAMS = (
-    "stages whose teams differ in size (searched in up to 128 mixes, without shared weights, pins and a given order)"
+    "stages whose teams differ in size (searched in up to 128 mixes; not in a given order, nor with pins of layers that "
+    "share weights)"
 )
 WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
 BEYOND_NEIGHBOURS = "tensor, sequence and context parallelism beyond two neighbours that divide a layer"

@@ -35,6 +35,11 @@ def zero_suffix(level: int) -> str:
     return f", ZeRO-{level}" if level else ""
 
 
+def teams_of(team: int) -> str:
+    """Return ``'teams of 8'``, where layers may be pinned to instead of a kind of device."""
+    return f"teams of {team}"
+
+
 def team_suffix(teams: Sequence[int], tokens: bool = False) -> str:
     """Return ``', teams of 8'``, or of unlike ones ``', teams of 4-2-1'``; empty for single devices.
 

@@ -150,13 +150,16 @@ class Prices:
         for tie in self.model.ties:
             layers = tuple(index[name] for name in tie.layers)
             first, size = layers[0], tie.parameters
-            whole = int(self.model.layers[first].parameters)
+            wholes = [max(int(self.parameters(group[0].kind)[first]), 1) for group in groups]
             state = optimizer_bytes(size, self.model.dtype, self.job.optimizer)
-            updates = _array([int(table.update[first]) * size // whole for table in tables])
-            sizes = _array([whole, whole - size])
-            sums = [(group[0].kind, self.summing(ring)) for group, ring in zip(groups, rings, strict=True)]
-            reduced = [int(a - b) for a, b in (self._hidden(kind, ring.times(sizes)) for kind, ring in sums)]
-            gather = np.concatenate([self.gather(ring, sizes[:1] - sizes[1:]) for ring in rings])
+            own = list(zip((group[0].kind for group in groups), tables, rings, wholes, strict=True))
+            updates = _array([int(table.update[first]) * size // whole for _, table, _, whole in own])
+            sums = [
+                self._hidden(kind, self.summing(ring).times(_array([whole, max(whole - size, 0)])))
+                for kind, _, ring, whole in own
+            ]
+            reduced = [int(with_them - without) for with_them, without in sums]
+            gather = np.concatenate([self.gather(ring, _array([size])) for ring in rings])
             base = _array([self.gather_base(ring) for ring in rings])
             found.append(
                 SharedWeights(

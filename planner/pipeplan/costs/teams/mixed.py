@@ -6,7 +6,8 @@ A node of four devices, and teams of 1, 2 or 4::
 
 Each way to fill the nodes is a question in which teams of each size are a kind of device. What teams of a size split is
 one of the splits that are worth searching if all have this size, and the same in all their stages. All teams of a mix
-hold the same tensors between layers whole, or split along tokens.
+hold the same tensors between layers whole, or split along tokens. Layers that share weights lie on teams of one size,
+so that the parts of a copy are those of the others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,9 @@ NodeTeams = tuple[tuple[str, int], ...]
 """The teams in a node: kind and number of their devices."""
 
 
-def mixes(cluster: Cluster, sizes: Sequence[int], splits: Mapping[int, Sequence[Split]]) -> tuple[Mix, ...]:
+def mixes(
+    cluster: Cluster, sizes: Sequence[int], splits: Mapping[int, Sequence[Split]], tied: int = 0
+) -> tuple[Mix, ...]:
     """Return the mixes of teams of these sizes; none if they are more than `MOST`.
 
     Parameters
@@ -33,13 +36,17 @@ def mixes(cluster: Cluster, sizes: Sequence[int], splits: Mapping[int, Sequence[
         Devices of a team; 1 is a device by itself.
     splits : mapping of int to sequence of Split
         Those worth searching, for each size above 1.
+    tied : int
+        Number of sets of layers that share weights; each lies on teams of one size.
     """
     found: list[Mix] = []
     for nodes in _fillings(cluster, sizes):
         teams = sorted({team for node in nodes for _, team in node}, reverse=True)
         for row in product(*(splits[team] for team in teams if team > 1)):
-            if len({split.sequence for split in row}) == 1:
-                found.append(Mix(row, nodes, len(found)))
+            if len({split.sequence for split in row}) > 1:
+                continue
+            for homes in product(teams, repeat=tied):
+                found.append(Mix(row, nodes, homes, len(found)))
                 if len(found) > MOST:
                     return ()
     return tuple(found)
@@ -53,7 +60,8 @@ def mixed_cluster(cluster: Cluster, mix: Mix) -> Cluster:
     )
     filled = tuple(node for node in nodes if node.kinds)
     kinds = {
-        name: replace(cluster.kinds[kind].as_team(team), name=name) for name, (kind, team) in kinds_of(mix).items()
+        name: replace(cluster.kinds[kind].as_team(team), name=name, members=kind)
+        for name, (kind, team) in kinds_of(mix).items()
     }
     return Cluster(cluster.name, kinds, filled, cluster.network, cluster.overlap, cluster.notes)
 

@@ -9,6 +9,8 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job, Order
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import Mix, Split, Splitting
+from pipeplan.core.shared_weights import merge_overlapping
+from pipeplan.core.wording import teams_of
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.teams.mixed import kinds_of, mixed_cluster, mixes
 from pipeplan.costs.teams.splits import Teams
@@ -45,13 +47,22 @@ def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQue
             yield TeamQuestion(split, team_model(teams, split), team_cluster(cluster, team), own)
         if not splits[team]:
             raise InputError(f"teams of {team}: no operator of {model.name!r} can be split over them")
-    for mix in mixes(cluster, job.teams, splits) if every and mixable(model, job) else ():
-        yield TeamQuestion(mix, mixed_model(every, mix), mixed_cluster(cluster, mix), own)
+    together = tied_layers(model)
+    pinned = {name for names in together for name in names} & {name for name, _ in job.pin}
+    if every and not (job.equal_teams or pinned) and job.order is Order.SEARCH:
+        for mix in mixes(cluster, job.teams, splits, len(together)):
+            homes = zip(together, map(teams_of, mix.tied), strict=True)
+            pins = tuple((name, home) for names, home in homes for name in names)
+            yield TeamQuestion(
+                mix, mixed_model(every, mix), mixed_cluster(cluster, mix), replace(own, pin=own.pin + pins)
+            )
 
 
-def mixable(model: Model, job: Job) -> bool:
-    """Whether stages may have teams of unlike sizes: neither ties nor pins, and an order that is searched."""
-    return not (job.equal_teams or model.ties or job.pin) and job.order is Order.SEARCH and len(job.teams) > 1
+def tied_layers(model: Model) -> tuple[tuple[str, ...], ...]:
+    """Return the sets of layers that share weights with each other, by name."""
+    place = {name: i for i, name in enumerate(model.names)}
+    sets = merge_overlapping([place[name] for name in tie.layers] for tie in model.ties)
+    return tuple(tuple(model.names[i] for i in own) for own in sets)
 
 
 def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> Teams:
@@ -117,9 +128,8 @@ def team_model(teams: Teams, split: Split) -> Model:
         replace(layer, parameters=parameters, work=None, operators="")
         for layer, parameters in zip(model.layers, own, strict=True)
     )
-    ties = (Tie(tie.layers, _shared(model, tie, split)) for tie in model.ties)
-    kept = tuple(tie for tie in ties if tie.parameters)
-    return replace(model, layers=layers, profiles=tuple(profiles), ties=kept, operators={})
+    ties = _ties(model, dict.fromkeys(model.names, split))
+    return replace(model, layers=layers, profiles=tuple(profiles), ties=ties, operators={})
 
 
 def mixed_model(every: Mapping[int, Teams], mix: Mix) -> Model:
@@ -132,7 +142,9 @@ def mixed_model(every: Mapping[int, Teams], mix: Mix) -> Model:
         profiles += _profiles(every.get(team, some), split, some.cluster.kinds[kind], name)
         parts[name] = _own(model, split)
     layers = tuple(replace(layer, work=None, operators="") for layer in model.layers)
-    return replace(model, layers=layers, profiles=tuple(profiles), operators={}, parts=parts)
+    homes = zip(tied_layers(model), mix.tied, strict=True)
+    ties = _ties(model, {name: mix.at(team) for names, team in homes for name in names})
+    return replace(model, layers=layers, profiles=tuple(profiles), ties=ties, operators={}, parts=parts)
 
 
 def _profiles(teams: Teams, split: Split | None, kind: DeviceKind, name: str) -> Iterator[Profile]:
@@ -168,10 +180,16 @@ def _kept(model: Model, layer: Layer, split: Split) -> int:
     )
 
 
-def _shared(model: Model, tie: Tie, split: Split) -> int:
+def _ties(model: Model, splits: Mapping[str, Split | None]) -> tuple[Tie, ...]:
+    """Return the ties of one member; ``splits``: by layer."""
+    found = (Tie(tie.layers, _shared(model, tie, splits[tie.layers[0]])) for tie in model.ties)
+    return tuple(tie for tie in found if tie.parameters)
+
+
+def _shared(model: Model, tie: Tie, split: Split | None) -> int:
     """Return the bytes on one member of the weights that layers share, in proportion to what it has of the first's."""
     name = next(layer.operators for layer in model.layers if layer.name == tie.layers[0])
-    if not name:
+    if not name or split is None:
         return tie.parameters
     shards = split.of(name)
     shared = [weight for weight in model.operators[name].weights if weight.shared]

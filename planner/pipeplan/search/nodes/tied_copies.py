@@ -53,7 +53,8 @@ def _with_copy(space: Space, problem: ChainAllocation, first: int, second: int, 
     whole = np.array(
         [prices.table(each.kind, space.job.batch // problem.micro_batches).update[first] for each in space.classes]
     )
-    update[:, :, second] += -(-(whole * size // space.model.layers[first].parameters)[:, None] // shares)
+    of_kind = np.array([max(prices.parameters(each.kind)[first], 1) for each in space.classes])
+    update[:, :, second] += -(-(whole * size // of_kind)[:, None] // shares)
     links = {node.link for node in space.cluster.nodes} | {space.cluster.network}
     for w, width in enumerate(problem.widths):
         replicas = (width + problem.widths[0]) * problem.unit

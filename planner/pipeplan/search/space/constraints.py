@@ -7,7 +7,7 @@ from pipeplan.core.cluster import Cluster, Device, StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.wording import hint
+from pipeplan.core.wording import hint, teams_of
 
 Mask = NDArray[np.bool_]
 
@@ -140,4 +140,5 @@ def _stages(count: int) -> str:
 
 
 def _is(device: Device, where: str) -> bool:
-    return where in (device.kind.name, f"d{device.index}")
+    kind = device.kind
+    return where in (kind.name, kind.members or kind.name, teams_of(kind.team), f"d{device.index}")

@@ -1,7 +1,7 @@
 """`Spaces`: one `Space` for each level of ZeRO of a job, and for each split over teams, searched together."""
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -10,7 +10,7 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Splitting
+from pipeplan.core.operators import Mix, Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.teams import TeamQuestion, team_questions
 from pipeplan.search.evaluate import EvaluatedPlan
@@ -68,7 +68,9 @@ class Spaces:
             questions = tuple(team_questions(model, cluster, job))
         self.questions = questions
         for own in questions:
-            self.teams[own.split] = Spaces(own.model, own.cluster, own.job, own.split)
+            # A mix may have no device where a layer is pinned to, or shared weights lie.
+            with suppress(InputError) if isinstance(own.split, Mix) else nullcontext():
+                self.teams[own.split] = Spaces(own.model, own.cluster, own.job, own.split)
 
     def _open_levels(self) -> None:
         job, named = self.job, self.job.zero or (0,)
