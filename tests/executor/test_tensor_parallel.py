@@ -20,6 +20,7 @@ from pipeplan_executor.optim.optimise import StageOptimizer
 from pipeplan_executor.optim.reduction import ShardedNames
 from pipeplan_executor.sharding import TensorParallel
 from pipeplan_executor.sharding.declared import declared
+from pipeplan_executor.sharding.processes import Processes
 from pipeplan_executor.sharding.sequence import check_sequence
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.materialise import values_of
@@ -185,9 +186,9 @@ def test_a_group_has_a_process() -> None:
 
 def test_the_world_is_that_of_all_groups(plan: Plan) -> None:
     """Another number of processes is refused with the right one."""
-    check_world(plan, 4, 2)
+    check_world(plan, 4, Processes((2, 2)))
     with pytest.raises(PlanError, match="2 ranks of 2 processes, but 3 processes were started; start 4 "):
-        check_world(plan, 3, 2)
+        check_world(plan, 3, Processes((2, 2)))
 
 
 @pytest.mark.parametrize("origin", ["seed", "module", "file"])

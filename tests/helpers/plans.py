@@ -82,21 +82,24 @@ def in_teams(
     plan: Plan,
     module: torch.nn.Module,
     shards: Mapping[str, int] | None,
-    team: int = 2,
+    team: int | Sequence[int] = 2,
     sequence: Sequence[str] = (),
 ) -> Plan:
     """The plan with teams of devices that share out the parameters which these patterns match.
 
-    ``sequence`` names layers whose output they split along tokens.
+    ``team``: their size, or that of each stage. ``sequence`` names layers whose output they split along tokens.
     """
-    found = find_shards(module, shards, TensorParallel(team))
-    axes = tuple((name, shard.axis) for name, shard in found.items())
-    return replace(with_teams(plan, team), shards=axes, sequence=tuple(sequence))
+    planned = with_teams(plan, team)
+    found = find_shards(module, shards, TensorParallel(planned.team))
+    alone = [name for stage in planned.stages if stage.team == 1 for name in stage.layers]
+    axes = tuple((n, shard.axis) for n, shard in found.items() if not any(n.startswith(f"{own}.") for own in alone))
+    return replace(planned, shards=axes, sequence=tuple(sequence))
 
 
-def with_teams(plan: Plan, team: int) -> Plan:
-    """The plan whose stages all have teams of so many devices."""
-    return replace(plan, stages=tuple(replace(stage, team=team) for stage in plan.stages))
+def with_teams(plan: Plan, team: int | Sequence[int]) -> Plan:
+    """The plan whose stages have teams of so many devices, all alike or each its own."""
+    teams = [team] * len(plan.stages) if isinstance(team, int) else team
+    return replace(plan, stages=tuple(replace(each, team=own) for each, own in zip(plan.stages, teams, strict=True)))
 
 
 def with_buckets(plan: Plan, layers: int, gathered: int = 0) -> Plan:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pipeplan.cli.base import Command, show, try_outputs
 from pipeplan_executor.cli.running import add_run, finished, is_first, run_plan
+from pipeplan_executor.sharding.processes import Processes
 from pipeplan_executor.train.report import predicted_peak, write_pictures
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def run(options: Namespace) -> int:
     plan = Plan.load(options.plan)
     saving = _saving(options)
     if is_first() and not options.json:
-        size = options.tensor_parallel or plan.team
-        each = f" of {size} processes" if size > 1 else ""
+        each = Processes.of(plan, options.tensor_parallel or 1).in_words()
         print(f"running {plan.model}: {len(plan.ranks)} ranks{each}, schedule {plan.schedule.family}", file=sys.stderr)
     report = run_plan(
         options,
@@ -130,7 +130,8 @@ def as_text(plan: "Plan", report: "RunReport") -> str:
                 f"{report.tensor_parallel}; peaks are those of each group's largest process"
             )
         elif plan.team > 1:
-            lines.append(f"each rank is a team of {plan.team} processes, and its peak is that of the largest")
+            sizes = " and ".join(map(str, dict.fromkeys(plan.teams)))
+            lines.append(f"each rank is a team of {sizes} processes, and its peak is that of the largest")
     return "\n".join(lines)
 
 

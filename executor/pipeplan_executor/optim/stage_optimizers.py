@@ -39,10 +39,10 @@ def stage_optimizers(
         See `pipeplan_executor.optim.optimise.StageOptimizer`.
     """
     replicas = fitted.plan.schedule.homes
-    groups = replica_groups(replicas, group.size)
+    groups = replica_groups(replicas, group.processes)
     copy_groups = replica_groups(
         [tuple(sorted({rank for stage in copies.stages for rank in replicas[stage]})) for copies in fitted.copies],
-        group.size,
+        group.processes,
     )
     optimizers = {
         number: StageOptimizer(

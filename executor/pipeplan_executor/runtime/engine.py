@@ -17,11 +17,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from pipeplan.core.schedule import Action, Kind, find_readers
 from pipeplan.frontend.batch import Batch, tensors
 from pipeplan_executor.runtime.program.lower import Message, Receive, Send, Settle, Step
 from pipeplan_executor.runtime.recorder import Recorder
+from pipeplan_executor.runtime.routes import Routes
+from pipeplan_executor.sharding.sequence import AXIS
 from pipeplan_executor.stages.seeds import Moment
 from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.stage import Boundary, StageWork
@@ -31,9 +34,9 @@ SMALL = 1 << 20
 
 
 def message_tensors(message: Message, boundaries: Sequence[Boundary]) -> Tensors:
-    """Return a message's tensors on the meta device: outputs of the earlier of its two stages, or their gradients."""
+    """Return a message's tensors as the reader has them, on the meta device: inputs, or gradients of its outputs."""
     if message.made.kind is Kind.FORWARD:
-        return boundaries[message.made.stage].outputs
+        return boundaries[message.reads.stage].inputs
     return tuple(tensor for tensor in boundaries[message.reads.stage].outputs if tensor.requires_grad)
 
 
@@ -48,15 +51,18 @@ OncePerStep = Callable[[Action], None]
 
 @dataclass(slots=True)
 class _Arrival:
-    """Tensors that have arrived, or that ``works`` receive into ``tensors``."""
+    """Tensors that have arrived, or that ``works`` receive into ``pieces``: of each tensor those of its tokens."""
 
     tensors: Tensors
+    pieces: Sequence[Tensors] = ()
     works: Sequence[Any] = ()
 
     def get(self) -> Tensors:
         for work in self.works:
             work.wait()
-        self.works = ()
+        if self.pieces:
+            self.tensors = tuple(row[0] if len(row) == 1 else torch.cat(row, AXIS) for row in self.pieces)
+        self.pieces = self.works = ()
         return self.tensors
 
 
@@ -77,8 +83,8 @@ class Engine:
         Runs a reduction or an update.
     moment : Moment
         Its micro-batch is set before every action.
-    group : ProcessGroup
-        Its ranks are the plan's.
+    routes : Routes
+        The processes of a message.
     """
 
     def __init__(
@@ -91,13 +97,15 @@ class Engine:
         recorder: Recorder,
         device: torch.device,
         moment: Moment,
-        group: dist.ProcessGroup,
+        routes: Routes,
     ) -> None:
         self._stages, self._boundaries, self._steps, self._only_forward = stages, boundaries, steps, only_forward
         self._once_per_step, self._recorder, self._device, self._moment = once_per_step, recorder, device, moment
         self._readers = find_readers(step for step in steps if isinstance(step, Action))
         self._last = len(boundaries) - 1
-        self._group = group  # called directly: isend and irecv do the same and take twice as long
+        world = dist.group.WORLD
+        assert world is not None
+        self._world, self._routes = world, routes  # called directly: isend and irecv do the same and take twice as long
         self._inbox: dict[Action, _Arrival] = {}
         self._outbox: dict[Action, Tensors] = {}
         self._in_transit: dict[Message, tuple[Sequence[Any], Tensors]] = {}
@@ -182,12 +190,30 @@ class Engine:
     def _move(self, step: Send | Receive | Settle) -> None:
         message = step.message
         if isinstance(step, Send):
-            made = self._outbox.pop(message.made, ())
-            self._in_transit[message] = ([self._group.send([tensor], message.target, 0) for tensor in made], made)
+            routes = self._routes.sends(message)
+            parts = [
+                (process, tensor if tokens is None else tensor[:, tokens].contiguous())
+                for tensor in self._outbox.pop(message.made, ())
+                for process, tokens in routes
+            ]
+            works = [self._world.send([part], process, 0) for process, part in parts]
+            self._in_transit[message] = works, tuple(part for _, part in parts)
         elif isinstance(step, Settle):
             for work in self._in_transit.pop(message)[0]:
                 work.wait()
         elif expected := message_tensors(message, self._boundaries):
-            buffers = tuple(torch.empty(t.shape, dtype=t.dtype, device=self._device) for t in expected)
-            works = [self._group.recv([buffer], message.source, 0) for buffer in buffers]
-            self._inbox[message.reads] = _Arrival(buffers, works)
+            routes = self._routes.receives(message)
+            pieces = [tuple(self._buffer(tensor, tokens) for _, tokens in routes) for tensor in expected]
+            works = [
+                self._world.recv([piece], process, 0)
+                for row in pieces
+                for piece, (process, _) in zip(row, routes, strict=True)
+            ]
+            self._inbox[message.reads] = _Arrival((), pieces, works)
+
+    def _buffer(self, tensor: Tensor, tokens: slice | None) -> Tensor:
+        """An empty tensor like one on the meta device, or for some of its tokens."""
+        shape = list(tensor.shape)
+        if tokens is not None:
+            shape[AXIS] = tokens.stop - tokens.start
+        return torch.empty(shape, dtype=tensor.dtype, device=self._device)

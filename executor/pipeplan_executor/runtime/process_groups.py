@@ -7,32 +7,48 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pipeplan.core.errors import PlanError
 from pipeplan.core.schedule import Kind, Schedule
+from pipeplan_executor.sharding.processes import Processes
 
 _MADE: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]] = WeakKeyDictionary()
 """Groups by their ranks, for every world: creating one takes time and threads, so it is created once."""
 
 
-def replica_groups(replicas: Sequence[tuple[int, ...]], group_size: int = 1) -> dict[int, dist.ProcessGroup]:
+def replica_groups(
+    replicas: Sequence[tuple[int, ...]], processes: Processes | None = None
+) -> dict[int, dist.ProcessGroup]:
     """Return a process group for each listed stage, or set of copies, that has several ranks, by its place in the list.
 
-    Every process calls this with the same arguments, and gets also groups that it does not belong to. If a rank of the
-    plan is a tensor-parallel group of ``group_size`` processes, it gets only the groups of its own column.
+    Every process calls this with the same arguments, and gets also groups that it does not belong to. Where ranks are
+    tensor-parallel groups of processes, the processes of one tensor-parallel rank make up a group, and each process
+    gets its own. By default each rank is one process.
+
+    Raises
+    ------
+    PlanError
+        If the ranks of a group have unlike numbers of processes.
     """
     world = dist.group.WORLD
     assert world is not None
     made = _MADE.setdefault(world, {})
-    found = {}
+    processes = processes or Processes((1,) * dist.get_world_size())
+    found: dict[int, dist.ProcessGroup] = {}
     for stage, ranks in enumerate(replicas):
-        for tensor_rank in range(group_size):
-            processes = tuple(rank * group_size + tensor_rank for rank in ranks)
-            if len(processes) == dist.get_world_size() > 1:
+        sizes = {processes.sizes[rank] for rank in ranks}
+        if len(sizes) > 1:
+            raise PlanError(
+                f"ranks {', '.join(map(str, ranks))} sum gradients, and have {' and '.join(map(str, sorted(sizes)))} "
+                "processes: their parts of a parameter differ; solve again"
+            )
+        for own in zip(*(processes.of_rank(rank) for rank in ranks), strict=True):
+            if len(own) == dist.get_world_size() > 1:
                 found[stage] = world
-            elif len(processes) > 1:
-                if processes not in made:
-                    made[processes] = dist.new_group(list(processes))
-                if tensor_rank == dist.get_rank() % group_size:
-                    found[stage] = made[processes]
+            elif len(own) > 1:
+                if own not in made:
+                    made[own] = dist.new_group(list(own))
+                if dist.get_rank() in own or stage not in found:
+                    found[stage] = made[own]
     return found
 
 

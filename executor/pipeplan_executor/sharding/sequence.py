@@ -111,8 +111,9 @@ def check_sequence(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Ten
                 f"the plan splits the output of {name} along tokens, which takes one tensor of samples, tokens and "
                 f"features; it returns {' and '.join(map(str, shapes))}"
             )
-        if shapes[0][AXIS] % plan.team:
-            raise PlanError(
-                f"the plan splits the {shapes[0][AXIS]} tokens of {name} among {plan.team} devices, which cannot have "
-                "equal parts; choose a length that their number divides"
-            )
+        for team in plan.teams:
+            if shapes[0][AXIS] % team:
+                raise PlanError(
+                    f"the plan splits the {shapes[0][AXIS]} tokens of {name} among {team} devices, which cannot have "
+                    "equal parts; choose a length that their number divides"
+                )

@@ -1,6 +1,6 @@
 """`ParameterShard`: sharded parameters, selected by patterns of their names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -51,11 +51,20 @@ class ParameterShard:
 
 
 def find_shards(
-    model: nn.Module, shards: Mapping[str, int] | None, wanted: TensorParallel, tensor_rank: int = 0
+    model: nn.Module,
+    shards: Mapping[str, int] | None,
+    wanted: TensorParallel,
+    tensor_rank: int = 0,
+    among: Collection[str] | None = None,
 ) -> dict[str, ParameterShard]:
     """Return the shards of a tensor-parallel rank, by each name of a parameter in the unsplit model.
 
-    ``shards``: the axes that the workload declares; those of ``wanted`` replace them.
+    Parameters
+    ----------
+    shards : mapping of str to int, optional
+        The axes that the workload declares; those of ``wanted`` replace them.
+    among : collection of str, optional
+        Names of the parameters that are sharded, if they match; by default all.
 
     Raises
     ------
@@ -70,7 +79,7 @@ def find_shards(
             f"no shards are declared for {type(model).__name__} on {wanted.size} processes per rank: give the axis "
             'of each sharded parameter, like Workload(..., shards={"block*.widen.*": 0, "block*.narrow.weight": 1})'
         )
-    axes = _axes(model, shards)
+    axes = {name: own for name, own in _axes(model, shards).items() if among is None or name in among}
     _check_even(axes, wanted.size)
     _check_recurrent(model, list(axes))
     return {name: ParameterShard(tuple(p.shape), axis, wanted.size, tensor_rank) for name, (p, axis) in axes.items()}

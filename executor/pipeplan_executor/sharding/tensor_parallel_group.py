@@ -1,4 +1,4 @@
-"""`TensorParallelGroup`: a process's rank of the plan, its tensor-parallel rank, and its process groups."""
+"""`TensorParallelGroup`: a process's rank of the plan, its tensor-parallel rank, and the mesh of its team."""
 
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -7,47 +7,60 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from pipeplan_executor.sharding.processes import Processes
+
 
 @dataclass(frozen=True)
 class TensorParallelGroup:
-    """Ranks and process groups of this process.
+    """Ranks of this process, and the processes that share its layers.
 
     Attributes
     ----------
+    processes : Processes
+        Those of all ranks of the plan.
     rank : int
         Rank of the plan.
     tensor_rank : int
         Number of this process among those of the rank, from 0.
-    size : int
-        Number of processes of every rank of the plan.
-    column : ProcessGroup
-        The processes of the same tensor-parallel rank; their ranks in it are the plan's.
     mesh : DeviceMesh or None
         The processes of this rank of the plan; None for a single one.
     """
 
+    processes: Processes
     rank: int
     tensor_rank: int
-    size: int
-    column: dist.ProcessGroup
     mesh: DeviceMesh | None = None
 
+    @property
+    def size(self) -> int:
+        """Number of processes of this rank."""
+        return self.processes.sizes[self.rank]
 
-_MADE: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[str, int], DeviceMesh]] = WeakKeyDictionary()
-"""Meshes by device and size, for every world: creating one takes time and threads, so it is created once."""
+
+_MADE: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[str, Processes], DeviceMesh | None]] = WeakKeyDictionary()
+"""This process's mesh by device and processes, for every world: creating one takes time and threads, so it is once."""
 
 
-def find_tensor_parallel_group(size: int, device: torch.device) -> TensorParallelGroup:
-    """Return the group of this process. Every process of the world calls this alike; ``size`` divides the world."""
+def find_tensor_parallel_group(processes: Processes, device: torch.device) -> TensorParallelGroup:
+    """Return the group of this process. Every process of the world calls this alike."""
     world = dist.group.WORLD
     assert world is not None
-    process = dist.get_rank()
-    if size == 1:
-        return TensorParallelGroup(process, 0, 1, world)
+    rank, tensor_rank = processes.place(dist.get_rank())
     made = _MADE.setdefault(world, {})
-    key = device.type, size
+    key = device.type, processes
     if key not in made:
-        shape = dist.get_world_size() // size, size
-        made[key] = init_device_mesh(device.type, shape, mesh_dim_names=("pipeline", "tensor"))
-    mesh = made[key]
-    return TensorParallelGroup(process // size, process % size, size, mesh.get_group("pipeline"), mesh["tensor"])
+        made[key] = _mesh(processes, rank, device)
+    return TensorParallelGroup(processes, rank, tensor_rank, made[key])
+
+
+def _mesh(processes: Processes, rank: int, device: torch.device) -> DeviceMesh | None:
+    size = processes.sizes[rank]
+    if processes.uniform and size > 1:
+        shape = len(processes.sizes), size
+        return init_device_mesh(device.type, shape, mesh_dim_names=("pipeline", "tensor"))["tensor"]
+    own = None
+    for other, members in enumerate(processes.sizes):
+        if members > 1:  # every process takes part in the creation of each group
+            group = dist.new_group(list(processes.of_rank(other)))
+            own = group if other == rank else own
+    return None if own is None else DeviceMesh.from_group(own, device.type, mesh_dim_names=("tensor",))

@@ -8,7 +8,7 @@
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -26,8 +26,9 @@ from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
 from pipeplan.frontend.workload import Workload
-from pipeplan_executor.sharding.sequence import check_sequence, part_of
-from pipeplan_executor.sharding.shards import ParameterShard
+from pipeplan_executor.sharding.declared import TensorParallel
+from pipeplan_executor.sharding.sequence import AXIS, check_sequence, part_of
+from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.fully_sharded import (
     FullySharded,
     check_sharded_layers,
@@ -89,14 +90,22 @@ class Fitted:
     @property
     def boundaries(self) -> tuple[Boundary, ...]:
         """Inputs and outputs of every stage."""
-        spans = map(self.span, range(len(self.plan.stages)))
-        return tuple(Boundary(self._passed(span.start), self._passed(span.stop)) for span in spans)
+        spans = zip(map(self.span, range(len(self.plan.stages))), self.plan.teams, strict=True)
+        return tuple(Boundary(self._passed(span.start, team), self._passed(span.stop, team)) for span, team in spans)
 
-    def _passed(self, number: int) -> Tensors:
-        """Return what one process sends between stages before the layer of this number."""
+    @property
+    def tokens(self) -> tuple[int | None, ...]:
+        """For each stage the tokens of its whole output, where the members of a team have parts of it."""
+        ends = [self.span(stage).stop for stage in range(len(self.plan.stages))]
+        return tuple(
+            self.flow.tensors[end][0].shape[AXIS] if self.names[end - 1] in self.plan.sequence else None for end in ends
+        )
+
+    def _passed(self, number: int, team: int) -> Tensors:
+        """Return what one process of a team has of the tensors before the layer of this number."""
         tensors = self.flow.tensors[number]
         if number and self.names[number - 1] in self.plan.sequence:
-            return tuple(part_of(tensor, self.plan.team) for tensor in tensors)
+            return tuple(part_of(tensor, team) for tensor in tensors)
         return tensors
 
     def restored(self, outputs: Tensors) -> Any:
@@ -154,6 +163,28 @@ def fit(
     check_sharded_layers(plan, blank, sequence, flow)
     check_sequence(plan, sequence.names, flow.tensors)
     return fitted
+
+
+def stage_shards(
+    fitted: Fitted, wanted: TensorParallel, stages: Iterable[int], tensor_rank: int = 0
+) -> dict[str, ParameterShard]:
+    """Return the shards of a tensor-parallel rank of these stages, whose teams have one size, by names of parameters.
+
+    In a plan without teams ``wanted`` says which parameters of all stages are sharded.
+
+    Raises
+    ------
+    InputError
+        If a parameter cannot be sharded as declared.
+    """
+    blank, axes = fitted.blank, fitted.workload.shards
+    if fitted.plan.team == 1:
+        return find_shards(blank, axes, wanted, tensor_rank)
+    found: dict[str, ParameterShard] = {}
+    for stage in stages:
+        own, names = replace(wanted, size=fitted.plan.teams[stage]), dict(fitted.named_parameters(stage))
+        found |= find_shards(blank, axes, own, tensor_rank, names.keys())
+    return found
 
 
 def _check_plain(module: nn.Module) -> None:

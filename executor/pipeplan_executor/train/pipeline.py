@@ -21,16 +21,17 @@ from pipeplan_executor.runtime.engine import Engine, is_small
 from pipeplan_executor.runtime.process_groups import LastReplicas, replica_groups
 from pipeplan_executor.runtime.program.lower import lower, lower_forward
 from pipeplan_executor.runtime.recorder import Recorder
+from pipeplan_executor.runtime.routes import Routes
 from pipeplan_executor.sharding.declared import TensorParallel, declared
+from pipeplan_executor.sharding.processes import Processes
 from pipeplan_executor.sharding.sequence import find_splits
-from pipeplan_executor.sharding.shards import find_shards
 from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
 from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan, sharded_stages
 from pipeplan_executor.stages.precision import LossScale, sharing_casts
 from pipeplan_executor.stages.seeds import Moment, preserved_random_state, seed_layers
 from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.source import Source, converted
-from pipeplan_executor.stages.split import build_stage, fit
+from pipeplan_executor.stages.split import build_stage, fit, stage_shards
 from pipeplan_executor.stages.stage import StageWork
 from pipeplan_executor.stages.stage_module import evaluating
 
@@ -51,7 +52,7 @@ class Pipeline:
     Parameters
     ----------
     plan : Plan
-        Its rank r is this process group's rank r, or the r-th tensor-parallel group of processes.
+        Its rank r is this process group's rank r, or the r-th of its tensor-parallel groups of processes.
     source : Workload, str or callable
         See `pipeplan_executor.stages.source`.
     seed : int
@@ -115,19 +116,19 @@ class Pipeline:
         evaluates: bool = True,
     ) -> None:
         wanted = declared(plan, tensor_parallel)
-        check_world(plan, dist.get_world_size(), wanted.size)
+        processes = Processes.of(plan, wanted.size)
+        check_world(plan, dist.get_world_size(), processes)
         check_sharded_plan(plan, wanted.size)
         self.plan, self.dtype, self.device, self.precision = plan, dtype, torch.device(device), precision
         self.recorder = Recorder()
         self.fitted = fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
         self.workload = fitted.workload
         # this rank's stages, with their weights or shards of them
-        tensor_rank = dist.get_rank() % wanted.size
-        self.shards = find_shards(fitted.blank, fitted.workload.shards, wanted, tensor_rank)
-        self.tensor_group = group = find_tensor_parallel_group(wanted.size, self.device)
+        self.tensor_group = group = find_tensor_parallel_group(processes, self.device)
         rank = group.rank
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
-        groups, sharded = replica_groups(plan.schedule.homes, group.size), sharded_stages(plan)
+        self.shards = stage_shards(fitted, wanted, self.numbers, group.tensor_rank)
+        groups, sharded = replica_groups(plan.schedule.homes, processes), sharded_stages(plan)
         self._fully = {n: FullySharded(plan.zero, groups[n], self.device) for n in self.numbers if n in sharded}
         self.modules = {
             number: build_stage(
@@ -171,20 +172,20 @@ class Pipeline:
             self.recorder,
             self.device,
             self.moment,
-            group.column,
+            Routes(processes, rank, group.tensor_rank, fitted.tokens),
         )
         # stages whose update is one of the steps
         self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
         self._updates = True
 
     def _sharded_layers(self, stage: int) -> "ShardedLayers | None":
-        """Return the wrapper of a stage's layers under tensor parallelism; None if no parameter is sharded."""
-        if not self.shards or self.tensor_group.mesh is None:
+        """Return the wrapper of a stage's layers under tensor parallelism; None if nothing of them is split."""
+        every = find_splits(self.plan, self.fitted.names, self.fitted.flow.tensors)
+        split = {name: every[name] for name in self.plan.stages[stage].layers if name in every}
+        if not (self.shards or split) or self.tensor_group.mesh is None:
             return None
         from pipeplan_executor.sharding.layers import ShardedLayers  # DTensor takes a second to load
 
-        every = find_splits(self.plan, self.fitted.names, self.fitted.flow.tensors)
-        split = {name: every[name] for name in self.plan.stages[stage].layers if name in every}
         return ShardedLayers(self.tensor_group.mesh, self.shards, self.plan.team > 1, split)
 
     def _make_stages(self) -> dict[int, StageWork]:
@@ -304,8 +305,9 @@ class Pipeline:
 
     def shared_loss(self, losses: dict[int, float]) -> float:
         """Return the sum of all losses, on every rank."""
-        total = torch.tensor([sum(losses.values())], dtype=torch.float64, device=self.device)
-        dist.all_reduce(total, group=self.tensor_group.column)
+        own = sum(losses.values()) if self.tensor_group.tensor_rank == 0 else 0.0  # all processes of a rank have it
+        total = torch.tensor([own], dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
         return float(total)
 
     def wait(self) -> None:
@@ -394,13 +396,11 @@ class Pipeline:
         return self.workload.loss(self.fitted.restored(outputs), targets)
 
 
-def check_world(plan: Plan, world: int, group_size: int = 1) -> None:
-    """Refuse a process group of another size than the plan's ranks times ``group_size`` processes."""
-    needed = len(plan.ranks) * group_size
-    if world != needed:
-        each = f" of {group_size} processes" if group_size > 1 else ""
-        devices = world if plan.team > 1 else world // group_size or 1
+def check_world(plan: Plan, world: int, processes: Processes) -> None:
+    """Refuse a process group of another size than that of the plan's processes."""
+    if world != processes.count:
+        devices = world if plan.team > 1 else world // max(processes.sizes) or 1
         raise PlanError(
-            f"the plan has {len(plan.ranks)} ranks{each}, but {world} processes were started; start {needed} "
-            f"(torchrun --nproc-per-node {needed}), or solve for {devices} devices"
+            f"the plan has {len(plan.ranks)} ranks{processes.in_words()}, but {world} processes were started; start "
+            f"{processes.count} (torchrun --nproc-per-node {processes.count}), or solve for {devices} devices"
         )

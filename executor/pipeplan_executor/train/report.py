@@ -9,6 +9,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action
 from pipeplan.core.timeline import Span, Step, Timeline
 from pipeplan_executor.runtime.recorder import host
+from pipeplan_executor.sharding.processes import Processes
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class RunReport:
     restarts : tuple of str
         The launcher's lines about ranks that were lost during the run.
     tensor_parallel : int
-        Number of processes that shared a rank.
+        Number of processes that shared a rank, the largest if they differ.
     """
 
     losses: tuple[float, ...]
@@ -74,12 +75,14 @@ class Seen:
     first: int = 0
 
 
-def report_of(everyone: Sequence[Seen], group_size: int = 1) -> RunReport:
-    """Merge the measurements of all processes, ``group_size`` consecutive ones per rank, into one report.
+def report_of(everyone: Sequence[Seen], processes: Processes | None = None) -> RunReport:
+    """Merge the measurements of all processes into one report of the ranks; by default each is one process.
 
     Each host's clock is set to 0 when the first of its processes begins the step, since all leave one barrier.
     """
     first = everyone[0]
+    processes = processes or Processes((1,) * len(everyone))
+    ranks = [everyone[own.start : own.stop] for own in map(processes.of_rank, range(len(processes.sizes)))]
     zeros = [_zeros(everyone, number) for number in range(len(first.losses))]
     return RunReport(
         losses=tuple(first.losses),
@@ -87,13 +90,14 @@ def report_of(everyone: Sequence[Seen], group_size: int = 1) -> RunReport:
             max(one.ends[number] - zero for one, zero in zip(everyone, row, strict=True))
             for number, row in enumerate(zeros)
         ),
-        peaks=tuple(max(one.peak for one in everyone[i : i + group_size]) for i in range(0, len(everyone), group_size)),
+        peaks=tuple(max(one.peak for one in own) for own in ranks),
         timelines=tuple(
-            _timeline(everyone[::group_size], number, row[::group_size]) for number, row in enumerate(zeros)
+            _timeline([own[0] for own in ranks], number, [row[first] for first in processes.firsts])
+            for number, row in enumerate(zeros)
         ),
         error=first.error,
         first=first.first,
-        tensor_parallel=group_size,
+        tensor_parallel=max(processes.sizes),
     )
 
 

@@ -16,10 +16,10 @@ from pipeplan_executor.processes.devices import here
 from pipeplan_executor.processes.launcher import joined_world, launch
 from pipeplan_executor.runtime.recorder import now
 from pipeplan_executor.sharding.declared import TensorParallel, declared
-from pipeplan_executor.sharding.shards import find_shards
+from pipeplan_executor.sharding.processes import Processes
 from pipeplan_executor.stages.fully_sharded import check_sharded_plan
 from pipeplan_executor.stages.source import Source, draw
-from pipeplan_executor.stages.split import fit
+from pipeplan_executor.stages.split import fit, stage_shards
 from pipeplan_executor.train.memory import forget_peak, peak
 from pipeplan_executor.train.pipeline import LEARNING_RATE, Pipeline, check_world
 from pipeplan_executor.train.progress import running
@@ -111,13 +111,14 @@ def run(
     real(timeout, "the timeout (seconds)", most=LONGEST, above=True)
     autocast(precision, torch.device("cpu"))  # refuses an unknown precision
     wanted = declared(plan, tensor_parallel)
+    processes = Processes.of(plan, wanted.size)
     check_sharded_plan(plan, wanted.size)
     started = joined_world()
     if started is None:  # otherwise this is a rank, and its Pipeline checks the rest
         fitted = fit(plan, source, both_modes=False)
-        find_shards(fitted.blank, fitted.workload.shards, wanted)
+        stage_shards(fitted, wanted, range(len(plan.stages)))
     else:
-        check_world(plan, started, wanted.size)
+        check_world(plan, started, processes)
     if saving is not None:
         saving.check()
     path = None if weights is None else str(weights)
@@ -125,7 +126,7 @@ def run(
     lost: list[str] = []
     report: RunReport = launch(
         _rank,
-        len(plan.ranks) * wanted.size,
+        processes.count,
         plan,
         source,
         options,
@@ -146,7 +147,8 @@ def _rank(plan: Plan, source: Source, options: _Options) -> RunReport:
         seen.error = worst_error(plan, source, options.seed, options.weights, options.tensor_parallel)
     everyone: list[Seen | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, seen)
-    return report_of([one for one in everyone if one is not None], options.tensor_parallel.size)
+    processes = Processes.of(plan, options.tensor_parallel.size)
+    return report_of([one for one in everyone if one is not None], processes)
 
 
 def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
@@ -166,7 +168,7 @@ def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:
     total = options.warmup + options.steps
     if options.saving is not None:
         seen.first = options.saving.restore(pipeline)
-    shown = plan if pipeline.tensor_group.size == plan.team else replace(plan, step_time=0)
+    shown = plan if options.tensor_parallel.size == plan.team else replace(plan, step_time=0)
     with running(shown, total, quiet=not options.progress or dist.get_rank() > 0) as on_step:
         for number in range(seen.first, total):
             timed = number >= seen.first + options.warmup

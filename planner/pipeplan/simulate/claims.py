@@ -68,6 +68,10 @@ def _names(plan: Plan) -> Iterator[str]:
                     yield f"stage {number} {title} {name!r} {named.count(name)} times; once is enough"
     if (plan.team > 1 and not (plan.shards or plan.sequence)) or (plan.team == 1 and plan.shards):
         yield f"its teams have {counted(plan.team, 'device')} and share out {counted(len(plan.shards), 'parameter')}"
+    for group in plan.pipeline.tied:
+        if len({plan.teams[stage] for stage in group}) > 1:
+            teams = " and ".join(str(plan.teams[stage]) for stage in group)
+            yield f"stages {' and '.join(map(str, group))} share weights, of which teams of {teams} have unlike parts"
     for name, count in Counter(name for name, _ in plan.shards).items():
         if count > 1:
             yield f"its shards name parameter {name!r} {count} times; it has one axis"

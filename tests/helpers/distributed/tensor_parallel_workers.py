@@ -3,6 +3,8 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
+from math import lcm
 from typing import TypeAlias
 
 import torch
@@ -25,6 +27,7 @@ from pipeplan.schedules import FAMILIES
 from pipeplan_executor.sharding import TensorParallel
 from pipeplan_executor.sharding.declared import declared
 from pipeplan_executor.sharding.dispatch import ShardDispatch
+from pipeplan_executor.sharding.processes import Processes
 from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.split import fit, materialised
@@ -106,22 +109,60 @@ def random_groups(count: int, seed: int) -> dict[str, float]:
     return found
 
 
-def random_shards(generator: random.Random, module: nn.Module) -> dict[str, int]:
+def unlike_groups(count: int, seed: int) -> dict[str, float]:
+    """The worst error of random plans whose stages have teams of unlike sizes, some with tokens split among them."""
+    generator, world = random.Random(seed), dist.get_world_size()
+    found: dict[str, float] = {}
+    while len(found) < count:
+        build = generator.choice([tiny_decoder, dropped_apart, *models_of_tests.WORKLOADS])
+        case = random_case(generator, generator.randint(2, world - 1), build)
+        ways = [teams for teams in _teams(case.plan, world) if len(set(teams)) > 1]
+        if not ways:
+            continue
+        teams = generator.choice(ways)
+        parts = lcm(*teams)
+        shards = random_shards(generator, blank_model(build)[0], parts)
+        sequence = random_sequence(generator, case.plan, build, parts)
+        plan = in_teams(case.plan, blank_model(build)[0], shards, teams, sequence) if shards else case.plan
+        if plan.shards or plan.sequence:
+            found[f"{case.name} {teams} {shards} {sequence}"] = worst_error(plan, build, 3)
+    return found
+
+
+def _teams(plan: Plan, world: int) -> list[tuple[int, ...]]:
+    """Sizes of teams for each stage with which a plan takes all processes; of stages that share a rank, equal ones."""
+    homes = plan.schedule.homes
+    found = []
+    for teams in product(range(1, world), repeat=len(homes)):
+        sizes: dict[int, set[int]] = {}
+        for ranks, team in zip(homes, teams, strict=True):
+            for rank in ranks:
+                sizes.setdefault(rank, set()).add(team)
+        alike = all(len(own) == 1 for own in sizes.values())
+        tied = all(len({teams[stage] for stage in group}) == 1 for group in plan.pipeline.tied)
+        if alike and tied and sum(min(own) for own in sizes.values()) == world:
+            found.append(teams)
+    return found
+
+
+def random_shards(generator: random.Random, module: nn.Module, parts: int = TEAM) -> dict[str, int]:
     """Random even axes of random parameters, at least one; recurrent layers are left out."""
     ways = {}
     for name, parameter in module.named_parameters():
         if not isinstance(module.get_submodule(name.rpartition(".")[0]), nn.RNNBase):
-            ways[name] = [axis for axis, length in enumerate(parameter.shape) if length % TEAM == 0]
+            ways[name] = [axis for axis, length in enumerate(parameter.shape) if length % parts == 0]
     share = generator.choice((0.2, 0.6, 1.0))
     chosen = {name: generator.choice(axes) for name, axes in ways.items() if axes and generator.random() < share}
     return chosen or {name: axes[0] for name, axes in ways.items() if axes}
 
 
-def random_sequence(generator: random.Random, plan: Plan, build: Callable[[], Workload]) -> tuple[str, ...]:
+def random_sequence(
+    generator: random.Random, plan: Plan, build: Callable[[], Workload], parts: int = TEAM
+) -> tuple[str, ...]:
     """Some or none of the layers whose outputs can be split along tokens."""
     fitted, share = fit(plan, build), generator.choice((0.0, 0.5, 1.0))
     made = zip(fitted.names[:-1], fitted.flow.tensors[1:-1], strict=True)
-    ways = [name for name, (first, *more) in made if not more and first.dim() > 2 and first.shape[1] % TEAM == 0]
+    ways = [name for name, (first, *more) in made if not more and first.dim() > 2 and first.shape[1] % parts == 0]
     return tuple(name for name in ways if generator.random() < share)
 
 
@@ -195,7 +236,7 @@ def saved() -> tuple[int, int]:
 
 def dropout_alike() -> bool:
     """Whether the dropout of GPUs draws the mask of the whole tensor, for tensors split along tokens and features."""
-    mesh = find_tensor_parallel_group(TEAM, torch.device("cpu")).mesh
+    mesh = find_tensor_parallel_group(Processes((TEAM,) * (dist.get_world_size() // TEAM)), torch.device("cpu")).mesh
     assert mesh is not None
     whole = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(1))
     torch.manual_seed(2)
