@@ -34,6 +34,7 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
     return {
         "tensor-parallel named": (tensor_parallel_workers.named, cases),
         "tensor-parallel random": (tensor_parallel_workers.random_groups, (RANDOM, 4)),
+        "tensor-parallel unlike": (tensor_parallel_workers.unlike_groups, (RANDOM, 5)),
         "tensor-parallel outputs": (tensor_parallel_workers.outputs, ()),
         "tensor-parallel collectives": (tensor_parallel_workers.collectives, ()),
         "tensor-parallel tokens": (tensor_parallel_workers.tokens, ()),
@@ -94,6 +95,20 @@ def test_random_cuts_are_exact(found: dict[str, Any]) -> None:
     _all_exact(found["tensor-parallel random"])
 
 
+def test_teams_of_unlike_sizes_are_exact(found: dict[str, Any]) -> None:
+    """So they do where neighbouring stages have teams of unlike sizes, and tokens pass in parts."""
+    assert len(found["tensor-parallel unlike"]) == RANDOM
+    _all_exact(found["tensor-parallel unlike"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("world", [3, 4, 5])
+def test_many_teams_of_unlike_sizes_are_exact(world: int) -> None:
+    """The same for more plans, on three to five processes."""
+    _all_exact(launch(tensor_parallel_workers.unlike_groups, world, 40, 200 + world, timeout=300))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(3))
@@ -126,7 +141,7 @@ def test_tensor_parallel_training_equals_plain_torch(found: dict[str, Any], name
 
 def test_checkpoints_move_between_group_sizes(found: dict[str, Any]) -> None:
     """A run continues with and without tensor parallelism, with ZeRO-1, and from plain files, and stays the same."""
-    assert [layout.tensor_parallel for layout in checkpointing.LAYOUTS[4]] == [2, 1, 2, 2]
+    assert [layout.tensor_parallel for layout in checkpointing.LAYOUTS[4]] == [2, 1, 2, 2, (1, 2, 1)]
     assert found["tensor-parallel handed on"] < 1e-9  # some gradients are but rounding, and Adam divides by their size
 
 

@@ -46,23 +46,27 @@ RATE = 0.01
 
 @dataclass(frozen=True)
 class Layout:
-    """Division of a model: replicas of every stage, or a placed family; processes per rank, in teams or not."""
+    """Division of a model: replicas of every stage, or a placed family; processes per rank, in teams or not.
+
+    Teams may have as many for each stage.
+    """
 
     replicas: tuple[int, ...] = ()
     family: str = "1f1b-sno"
     zero: int = 0
-    tensor_parallel: int = 1
+    tensor_parallel: int | tuple[int, ...] = 1
     teams: bool = False
 
     def plan(self, build: Callable[[], Workload], optimizer: str) -> Plan:
         """Plan on all processes, for batches of 8 samples, or 12 on three ranks."""
         module, names, held = blank_model(build)
-        schedule = self._schedule(dist.get_world_size() // self.tensor_parallel)
+        size = self.tensor_parallel
+        schedule = self._schedule(dist.get_world_size() // (size if isinstance(size, int) else 1))
         cuts = [round(i * len(names) / schedule.stages) for i in range(schedule.stages + 1)]
         plan = plan_for(module, names, cuts, schedule, 2, optimizer, held=held)
         if self.teams:
             tokens = names[:-1] if build is tiny_shared else ()
-            plan = in_teams(plan, module, build().shards, self.tensor_parallel, tokens)
+            plan = in_teams(plan, module, build().shards, size, tokens)
         return replace(with_buckets(plan, 2, 3) if self.zero == 1 else plan, zero=self.zero)
 
     def _schedule(self, world: int) -> Schedule:
@@ -86,6 +90,7 @@ LAYOUTS = {
         Layout((1, 1, 2), zero=1),
         Layout((2,), zero=1, tensor_parallel=2, teams=True),
         Layout((1, 1), tensor_parallel=2),
+        Layout((1, 1, 1), tensor_parallel=(1, 2, 1), teams=True),
     ),
 }
 SHARDED_STAGES = (Layout((2, 1), zero=3), Layout((1, 1, 1)), Layout((1, 2), zero=3), Layout((3,), zero=2))

@@ -69,7 +69,9 @@ class Case:
     """Number of layers whose parameters are gathered together under ZeRO-1; 0 for all."""
     steps: int = STEPS
     team_cuts: Mapping[str, int] | None = None
-    """Patterns of the parameters that teams of two share out; None for a plan without teams."""
+    """Patterns of the parameters that teams share out; None for a plan without teams."""
+    teams: int | tuple[int, ...] = 2
+    """Devices of a team, or of that of each stage."""
     sequence: tuple[str, ...] = ()
     """Layers whose output teams split along tokens."""
     first: int = 2
@@ -187,6 +189,24 @@ TEAMS = {
     ),
     "teams, tokens, tied over stages": Case(
         tiny_tied, (1, 1), USERS, team_cuts=SHARDS, sequence=BODY, steps=3, micro_batches=3, recompute=True
+    ),
+    "unlike teams, one alone": Case(
+        tiny_decoder, (1, 2), USERS, zero=1, team_cuts=SHARDS, teams=(2, 1), steps=4, accumulated=(1,), split=True
+    ),
+    "unlike teams, tokens, recomputed": Case(
+        tiny_decoder, (1, 1, 1), USERS, team_cuts=SHARDS, teams=(1, 2, 1), sequence=BODY, steps=3, recompute=True
+    ),
+    "unlike teams, tokens, ZeRO-1": Case(
+        tiny_decoder, (2, 1), USERS, zero=1, team_cuts=SHARDS, teams=(1, 2), sequence=BODY, steps=4, bucket=1
+    ),
+    "unlike teams, tokens, dropout": Case(
+        dropped_apart,
+        (1, 1, 1),
+        {"optimizer": sgd, "clip": 0.1},
+        team_cuts=dropped_apart().shards,
+        teams=(2, 1, 1),
+        sequence=("embedding", "first", "noisy", "drop", "second"),
+        steps=3,
     ),
     "teams, tokens, dropout, idle": Case(
         dropped_apart,
@@ -454,7 +474,7 @@ def _plan(case: Case) -> Plan:
         held=held,
     )
     if case.team_cuts is not None:
-        plan = in_teams(plan, module, case.team_cuts, sequence=case.sequence)
+        plan = in_teams(plan, module, case.team_cuts, case.teams, case.sequence)
     return with_buckets(plan, case.bucket, case.gathered)
 
 
