@@ -229,10 +229,12 @@ def _alike(stages: tuple[PlanStage, ...], plan: Plan) -> str:
 
 def _devices(stage: PlanStage, plan: Plan, most: int = 8) -> str:
     """``d0, d1 v100``, or ``t0, t1 8 x v100`` for teams: replicas are of one kind."""
-    what, each = ("d" if plan.team == 1 else "t"), (f"{stage.team} x " if stage.team > 1 else "")
+    what, kind = ("d" if plan.team == 1 else "t"), plan.device_kinds[stage.devices[0]]
+    several = f"{stage.team} x "  # which is part of the name where teams differ in size
+    each = "" if stage.team == 1 or kind.startswith(several) else several
     shown = ", ".join(f"{what}{device}" for device in stage.devices[:most])
     more = f" … ({counted(stage.replicas, 'device' if stage.team == 1 else 'team')})" if stage.replicas > most else ""
-    return f"{shown}{more} {each}{plan.device_kinds[stage.devices[0]]}"
+    return f"{shown}{more} {each}{kind}"
 
 
 def _heuristic(row: Baseline, result: Result) -> str:
