@@ -10,17 +10,15 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from unittest import mock
 
+from benchmarks.against_peers import rows_of, without_heuristics
 from benchmarks.unlike_layers import chain, two_kinds
 
-from pipeplan.baselines.planners import PLANNERS
 from pipeplan.core.cluster import Cluster, Link, Node
 from pipeplan.core.errors import InfeasibleError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.units import format_time
-from pipeplan.search import heuristics
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
 
@@ -28,7 +26,7 @@ ROWS = ((50, 16), (50, 8), (50, 32), (100, 32), (200, 64), (400, 8))
 """Layers and devices."""
 AT = (1, 2, 5, 10, 30)
 """Processor seconds at which the incumbent is looked at."""
-NAME = "alpa-stages"
+NAME = "alpa"
 SHARES = {"one kind": (1.0, 0.35), "two kinds": (1.0,)}
 """Shares of the devices' memory, by cluster."""
 
@@ -77,11 +75,7 @@ def alpas(question: Question) -> tuple[int | None, float]:
     """Step time of Alpa's plan in nanoseconds, None without one, and processor seconds."""
     spaces = Spaces(question.model, question.cluster, question.job)
     began = time.process_time()
-    with (
-        mock.patch.object(heuristics, "PLANNERS", {NAME: PLANNERS[NAME]}),
-        mock.patch.object(heuristics, "PARTITIONERS", {}),
-    ):
-        row = heuristics.baselines(spaces, 1e6)[NAME]
+    row = rows_of(spaces, (NAME,))[NAME]
     return row.value, time.process_time() - began
 
 
@@ -100,7 +94,7 @@ def incumbents(question: Question, seconds: float, **options: object) -> Callabl
         if spent > seconds:
             raise KeyboardInterrupt
 
-    with mock.patch.object(sys.modules["pipeplan.solve"], "baselines", lambda *_, **__: {}):
+    with without_heuristics():
         try:
             result = solve(question.model, question.cluster, job=replace(question.job, **options),  # type: ignore[arg-type]
                            time_limit=3 * seconds, on_progress=on_progress)  # fmt: skip

@@ -137,7 +137,8 @@ def solve(
             solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, on_progress=on_progress
         )
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, on_progress)
-    spaces = Spaces(model, cluster, job)
+    questions = None if proposals is None else proposals.questions_at(job.schedules)
+    spaces = Spaces(model, cluster, job, questions=questions)
     hopeful = promising(spaces)
     if not hopeful:
         raise InfeasibleError(why_infeasible(spaces, limits.time))

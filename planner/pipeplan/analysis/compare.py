@@ -17,7 +17,7 @@ from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.heuristics import ranked
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
-from pipeplan.search.scope import searched_for
+from pipeplan.search.scope import searched, searched_for
 from pipeplan.search.space.space import default_schedules
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
@@ -94,12 +94,12 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     results: dict[str, Result] = {}
     refusals: dict[str, str] = {}
     undecided: list[UndecidedError] = []
-    proposals = Proposals()
+    proposals = Proposals(spaces.questions)
     # each family gets an equal share of the remaining time
     for number, name in enumerate(families):
         if received():
             refusals[name] = NOT_REACHED
-            undecided.append(UndecidedError(Stop.INTERRUPT, _lower_bound(model, cluster, job)))
+            undecided.append(UndecidedError(Stop.INTERRUPT, _lower_bound(spaces)))
             continue
         try:
             share = max(end - time.monotonic(), 0.0) / (len(families) - number)
@@ -119,7 +119,8 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     rows = [row for name, result in results.items() for row in _rows(name, result, bound)]
     rows += [Row(SOLVER, name, None, (), None, "", why.splitlines()[0]) for name, why in refusals.items()]
     rows.sort(key=_order)
-    reach, costs = searched_for(model, cluster, job), next(iter(results.values())).costs
+    reach = searched_for(model, cluster, job) if job.intra_layer else searched(spaces)
+    costs = next(iter(results.values())).costs
     return Comparison(model.name, cluster.name, bound, tuple(rows), results, reach, costs)
 
 
@@ -129,9 +130,8 @@ def _order(row: Row) -> tuple[bool, int, bool]:
     return value is None, value or 0, row.method != SOLVER
 
 
-def _lower_bound(model: Model, cluster: Cluster, job: Job) -> int:
+def _lower_bound(spaces: Spaces) -> int:
     """Lower bound on the step time of every plan under every family, in nanoseconds."""
-    spaces = Spaces(model, cluster, job)
     lowest = [spaces.lowest, *(own.lowest for own in spaces.teams.values())]
     return min(space.lower_bounds(size).evenly_shared(space.cluster) for space in lowest for size in space.sizes)
 

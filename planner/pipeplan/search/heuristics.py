@@ -22,7 +22,7 @@ from pipeplan.baselines.planners import PLANNERS
 from pipeplan.core.job import Objective
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.search.evaluate import MOST, EvaluatedPlan, Pace, actions, evaluate, overflow, peaks
-from pipeplan.search.proposals import Proposal, Proposals
+from pipeplan.search.proposals import Proposal, Proposals, homes
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
@@ -170,10 +170,15 @@ class _Judge:
             turn.why.add(f"it runs {' or '.join(turn.families)} only")
         groups = () if turn.name in PLANNERS else self.space.single_device_groups
         for number, size in enumerate(self.space.sizes):
-            bounds = self.space.lower_bounds(size)
-            least = bounds.of_stages((group[0].kind.name, 1) for group in groups) if groups else 0
-            least = max(least, bounds.of_any(self.space.cluster))
+            least = min(space.lower_bounds(size).of_any(space.cluster) for space in self._own(turn))
+            if groups:
+                least = max(least, self.space.lower_bounds(size).of_stages((g[0].kind.name, 1) for g in groups))
             heappush(turn.waiting, _Open(False, least, UNLIMITED, number, size))
+
+    def _own(self, turn: _Turn) -> tuple[Space, ...]:
+        """The spaces in which a heuristic proposes plans; of several levels the first one's bounds hold."""
+        planner = PLANNERS.get(turn.name)
+        return tuple(homes(self.spaces)) if planner is not None and planner.splits else (self.space,)
 
     def _bound(self, turn: _Turn, until: float) -> None:
         """Make proposals until the least bound is that of a plan that fits, or none is left."""
@@ -184,11 +189,11 @@ class _Judge:
     def _made(self, turn: _Turn, until: float) -> bool:
         """Make and bound the proposals of the first micro-batch size; False if there is no time for that."""
         size, now = turn.waiting[0].size, time.monotonic()
-        if now + self.proposals.seconds(self.space, turn.name, size) > until:
+        if now + self.proposals.seconds(self.spaces, turn.name, size) > until:
             turn.late = CUT_SHORT if now > until else SHORT
             return False
         heappop(turn.waiting)
-        for proposal in self.proposals.of(self.space, turn.name, size):
+        for proposal in self.proposals.of(self.spaces, turn.name, size):
             if isinstance(proposal, str):
                 turn.why.add(proposal)
                 continue
@@ -252,7 +257,9 @@ class _Judge:
                     skipped.append(heappop(turn.waiting))
                     continue
                 with self.pace.simulating(candidate):
-                    self._simulated[key] = evaluate(self.space.cluster, candidate, first.proposal.boundaries)
+                    self._simulated[key] = evaluate(
+                        self.spaces.cluster_of(candidate), candidate, first.proposal.boundaries
+                    )
                 self.report(self._simulated[key])
             heappop(turn.waiting)
             if turn.best is None or self._simulated[key].value < turn.best.value:
@@ -276,7 +283,7 @@ class _Judge:
         """The candidates of a proposal's devices and micro-batch size, one per level of ZeRO and family."""
         planner = PLANNERS.get(turn.name)
         overlaps, level = (True, None) if planner is None else (planner.overlaps, planner.level)
-        return self.proposals.candidates(self.spaces, proposal.rows, proposal.size, turn.free, overlaps, level)
+        return self.proposals.candidates(self.spaces, proposal, turn.free, overlaps, level)
 
 
 def baselines(

@@ -3,20 +3,23 @@
 They do not depend on the job's schedules, so `compare` makes them once for all schedule families.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import inf
 
 import numpy as np
 
 from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
-from pipeplan.baselines.planners import PLANNERS, unlike
+from pipeplan.baselines.planners import PLANNERS, Arrangement, unlike
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import Job
+from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.model import Model
+from pipeplan.core.operators import Mix, Splitting
 from pipeplan.costs.chain import Boundaries, Chain
+from pipeplan.costs.teams import TeamQuestion
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
@@ -32,21 +35,38 @@ Rows = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Proposal:
-    """Devices, micro-batch size and boundaries."""
+    """Devices, micro-batch size and boundaries.
+
+    ``home`` has the split and the level of ZeRO that a planner chose, if it chooses them.
+    """
 
     rows: Rows
     size: int
     boundaries: Boundaries
+    home: tuple[Splitting | None, int] | None = None
 
 
 @dataclass
 class Proposals:
-    """What heuristics propose for a model, a cluster and a job, whatever its schedules; kept for the next space."""
+    """What heuristics propose for a model, a cluster and a job, whatever its schedules; kept for the next space.
 
+    Attributes
+    ----------
+    questions : tuple of TeamQuestion or None
+        The questions with teams of this model, cluster and job, if they are known: they do not depend on schedules.
+    """
+
+    questions: tuple[TeamQuestion, ...] | None = None
     _asked: tuple[Model, Cluster, Job] | None = None
     _made: dict[tuple[str, int], tuple[Proposal | str, ...]] = field(default_factory=dict)
-    _chains: dict[tuple[Rows, int, int], Chain] = field(default_factory=dict)
+    _chains: dict[tuple[Rows, int, int, Splitting | None], Chain] = field(default_factory=dict)
     _beyond: dict[int, Space | None] = field(default_factory=dict)
+
+    def questions_at(self, schedules: tuple[str, ...]) -> tuple[TeamQuestion, ...] | None:
+        """The questions with teams under these schedules; None if they are not known."""
+        if self.questions is None:
+            return None
+        return tuple(each._replace(job=replace(each.job, schedules=schedules)) for each in self.questions)
 
     def begin(self, spaces: Spaces) -> None:
         """Forget what was made for another model, cluster or job."""
@@ -59,28 +79,38 @@ class Proposals:
             self._chains.clear()
         self._beyond.clear()
 
-    def seconds(self, space: Space, name: str, size: int) -> float:
+    def seconds(self, spaces: Spaces, name: str, size: int) -> float:
         """Approximate seconds in which the heuristic's proposals at a micro-batch size are made."""
+        space = spaces.lowest
         if (name, size) in self._made:
             return 0.0
+        if name in PLANNERS and PLANNERS[name].splits:
+            effort = sum(PLANNERS[name].effort(home.model, home.cluster) for home in homes(spaces))
+            return SECONDS_PER_STEP * effort
         if name in PLANNERS:
             return SECONDS_PER_STEP * PLANNERS[name].effort(space.model, space.cluster)
         return SECONDS_PER_STEP * PARTITIONERS[name].effort(len(space.model.layers), space.deepest)
 
-    def of(self, space: Space, name: str, size: int) -> tuple[Proposal | str, ...]:
+    def of(self, spaces: Spaces, name: str, size: int) -> tuple[Proposal | str, ...]:
         """The heuristic's proposals at a micro-batch size, and the reasons where it has none."""
         if (name, size) not in self._made:
-            make = self._arranged if name in PLANNERS else self._cut
             try:
-                self._made[name, size] = make(space, name, size)
+                if name not in PLANNERS:
+                    self._made[name, size] = self._cut(spaces.lowest, name, size)
+                elif PLANNERS[name].splits:
+                    self._made[name, size] = self._split(spaces, name, size)
+                else:
+                    space = spaces.lowest
+                    arranged = PLANNERS[name].arrange(space.model, space.cluster, space.job, size)
+                    self._made[name, size] = self._checked(space, arranged, size)
             except NotApplicable as reason:
                 self._made[name, size] = (str(reason),)
         return self._made[name, size]
 
     def candidates(
-        self, spaces: Spaces, rows: Rows, size: int, free: bool, overlaps: bool = True, level: int | None = None
+        self, spaces: Spaces, proposal: Proposal, free: bool, overlaps: bool = True, level: int | None = None
     ) -> list[Candidate]:
-        """The candidates on these devices, one per level of ZeRO and family.
+        """The candidates on a proposal's devices, one per level of ZeRO and family.
 
         Parameters
         ----------
@@ -90,8 +120,12 @@ class Proposals:
             The only level, in `spaces` or not. Else those of `Spaces.unsharded` count.
         """
         found: list[Candidate] = []
-        for space in spaces.unsharded if level is None else self._at(spaces, level):
-            chain = self._chain(space, rows, size)
+        own: Iterable[Space] = spaces.unsharded if level is None else self._at(spaces, level)
+        if proposal.home is not None:
+            home = spaces.find(*proposal.home)
+            own = () if home is None else (home,)
+        for space in own:
+            chain = self._chain(space, proposal.rows, proposal.size)
             if chain.overlaps and not overlaps:
                 chain = replace(chain, hides=np.zeros_like(chain.hides))
             found += space.candidates_of(chain, free)
@@ -127,11 +161,34 @@ class Proposals:
         kept = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
         return (Proposal(tuple(rows[s] for s in kept), size, (0, *(boundaries[s + 1] for s in kept))),)
 
-    def _arranged(self, space: Space, name: str, size: int) -> tuple[Proposal | str, ...]:
-        """A baseline planner's arrangements."""
+    def _split(self, spaces: Spaces, name: str, size: int) -> tuple[Proposal | str, ...]:
+        """The arrangements of a planner that chooses among splits and levels: those where its own value is least."""
+        best: tuple[Proposal | str, ...] = ()
+        below, why = inf, ""
+        for home in homes(spaces):
+            try:
+                found = PLANNERS[name].arrange(home.model, home.cluster, home.job, size, below)
+            except NotApplicable as reason:
+                why = why or str(reason)
+                continue
+            value = min(arrangement.value or 0.0 for arrangement in found)
+            if value < below:
+                below, best = value, self._checked(home, found, size, (home.split, home.job.level))
+        if not best:
+            raise NotApplicable(why)
+        return best
+
+    def _checked(
+        self,
+        space: Space,
+        arrangements: Iterable[Arrangement],
+        size: int,
+        home: tuple[Splitting | None, int] | None = None,
+    ) -> tuple[Proposal | str, ...]:
+        """A baseline planner's arrangements as proposals, or the reasons why they are invalid."""
         found: list[Proposal | str] = []
         count = space.job.batch // size
-        for arrangement in PLANNERS[name].arrange(space.model, space.cluster, space.job, size):
+        for arrangement in arrangements:
             mixed, widest = unlike(arrangement, space.cluster), max(arrangement.replicas)
             if mixed is not None:
                 found.append(mixed)
@@ -142,12 +199,12 @@ class Proposals:
             elif (unable := space.unable(arrangement.replicas, count)) is not None:
                 found.append(unable)
             else:
-                found.append(Proposal(arrangement.devices, size, arrangement.boundaries))
+                found.append(Proposal(arrangement.devices, size, arrangement.boundaries, home))
         return tuple(found)
 
     def _chain(self, space: Space, rows: Rows, size: int) -> Chain:
         """The layers' costs on these devices."""
-        key = rows, size, space.job.level
+        key = rows, size, space.job.level, space.split
         if key not in self._chains:
             if (1 + len(self._chains)) * len(rows) * len(space.model.layers) > KEPT:
                 self._chains.clear()
@@ -155,3 +212,10 @@ class Proposals:
             groups = tuple(tuple(devices[index] for index in row) for row in rows)
             self._chains[key] = space.prices.chain(groups, size)
         return self._chains[key]
+
+
+def homes(spaces: Spaces) -> Iterator[Space]:
+    """Yield the spaces among which planners choose splits: levels 0 and 1 of ZeRO, teams of one size."""
+    for space in spaces:
+        if space.job.level < SHARDED and not isinstance(space.split, Mix):
+            yield space

@@ -12,7 +12,10 @@ from pipeplan.baselines.planners.planner import Arrangement, BaselinePlanner, un
 
 __all__ = ["PLANNERS", "Arrangement", "BaselinePlanner", "unlike"]
 
-_FILES = ("data_parallel", "data_parallel_overlapped", "fully_sharded", "gpipe", "pipedream", "alpa", "bapipe")
+_FILES = (
+    *("data_parallel", "data_parallel_overlapped", "fully_sharded", "gpipe", "pipedream"),
+    *("alpa", "galvatron", "uniap", "bapipe"),
+)
 
 PLANNERS: Mapping[str, BaselinePlanner] = MappingProxyType(
     {each.name: each for file in _FILES for each in [import_module(f"{__name__}.{file}").PLANNER]}

@@ -6,37 +6,34 @@ all devices are used, and B micro-batches take ::
 
     min  Σ t_i + (B − 1) max t_i        t_i: latency of a micro-batch on stage i
 
-For each cap on the largest latency, a programme over (devices left, layers left) minimises the sum. Caps fall from
-the largest latency of one solution to below it, by `STEPS` at least: the original enumerates all of them. Transfers
-between stages do not count.
+A programme over (devices left, layers left) minimises the sum for each cap on the largest latency; branch-and-bound
+over the caps proves the least value (`sum_and_largest`). Transfers between stages do not count.
 
-What differs from the original: a stage's devices are replicas, so t = (F + B + recomputation) / r + all-reduce / B,
-where Alpa's intra-operator programme would also split operators. A stage keeps everything, or recomputes all its layers
-where that does not fit. It holds ⌈R / r⌉ micro-batches, R being the devices from it to the last: with one device per
-stage that is Alpa's number of stages. Alpa has devices of one kind; here stages take kinds one after the other, in the
-order of the cluster and in the reverse one, with their times on the kind they get.
+Alpa's intra-operator programme splits operators over a submesh. Here the devices of the cluster may be teams, whose
+split is the same in all stages: this module is asked once for each split, and the least value counts. The rest of a
+submesh are replicas, so t = (F + B + recomputation) / r + all-reduce / B. A stage keeps everything, or recomputes all
+its layers where that does not fit. It holds ⌈R / r⌉ micro-batches, R being the devices from it to the last: with one
+device per stage that is Alpa's number of stages. Alpa has devices of one kind; here stages take kinds one after the
+other, in the order of the cluster and in the reverse one, with their times on the kind they get.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeplan.baselines.partitioners.partitioner import NotApplicable, require_few_layers
 from pipeplan.baselines.planners.planner import Arrangement, BaselinePlanner
+from pipeplan.baselines.planners.spans import Real, Spans
+from pipeplan.baselines.planners.sum_and_largest import least
 from pipeplan.core.cluster import Cluster, Device
 from pipeplan.core.job import Job, Order
 from pipeplan.core.model import Model
-from pipeplan.costs.chain import UNLIMITED, Array
 from pipeplan.costs.pricing import Prices
 
-Real = NDArray[np.float64]
 Stages = list[tuple[int, int, int]]
 """First layer, end and devices of each stage."""
 
-STEPS = (0.04, 0.004)
-"""Least relative distances of two caps: first over all caps, then around the best of them."""
 MOST_SUMS = 10**9
 """Sums of one cap beyond which the programme is not started: some seconds."""
 
@@ -50,41 +47,26 @@ class Submesh:
 
 
 def least_latency(
-    choices: Sequence[Sequence[Submesh]], layers: int, micro_batches: int, steps: Sequence[float] = STEPS
+    choices: Sequence[Sequence[Submesh]], layers: int, micro_batches: int, below: float = np.inf
 ) -> tuple[float, Stages] | None:
-    """Return the least Σ t + (B − 1) max t and its stages; None if no stages on all devices fit.
+    """Return the least Σ t + (B − 1) max t and its stages; None if no stages on all devices fit with less than below.
 
     Parameters
     ----------
     choices : sequence of sequences of Submesh
         For each number of devices used so far, the submeshes that the next stage may take.
-    steps : sequence of float
-        Least relative distances of two caps, one search after the other around the best so far; 0 for all of them.
     """
-    lowest = float(_solve(choices, layers, np.inf, largest=True)[0][0])
-    best: tuple[float, Stages] | None = None
-    above, below = np.inf, lowest  # the caps between which the next search lies
-    for step in steps:
-        cap, before = above, above
-        while np.isfinite(lowest) and cap >= below:
-            table = _solve(choices, layers, cap)
-            stages, largest = _stages(choices, table, layers, cap)
-            value = float(table[0][0]) + (micro_batches - 1) * largest
-            if best is None or value < best[0]:
-                best = value, stages
-                above, best_largest = before, largest
-            # a lower cap has no less a sum, and no largest latency below the lowest
-            if largest <= lowest or table[0][0] + (micro_batches - 1) * lowest >= best[0]:
-                break
-            before = float(np.nextafter(largest, 0))
-            cap = max(min(largest * (1 - step), before), lowest)
-        if best is not None:
-            below = max(best_largest * (1 - step), lowest)
-    return best
+
+    def solve(cap: float) -> tuple[float, float, Stages] | None:
+        table = _solve(choices, layers, cap)
+        return (float(table[0][0]), *_stages(choices, table, layers, cap)) if np.isfinite(table[0][0]) else None
+
+    each = {id(submesh): submesh.latency.ravel() for row in choices for submesh in row}
+    return least(solve, np.concatenate([np.empty(0), *each.values()]), micro_batches - 1, below)
 
 
-def _solve(choices: Sequence[Sequence[Submesh]], layers: int, cap: float, largest: bool = False) -> Real:
-    """Return [u, a]: the least sum of latencies (or largest latency) of layers a … on the devices after the first u."""
+def _solve(choices: Sequence[Sequence[Submesh]], layers: int, cap: float) -> Real:
+    """Return [u, a]: the least sum of latencies of layers a … on the devices after the first u."""
     total = len(choices)
     table = np.full((total + 1, layers + 1), np.inf)
     table[total, layers] = 0.0
@@ -93,15 +75,13 @@ def _solve(choices: Sequence[Sequence[Submesh]], layers: int, cap: float, larges
             behind = table[used + submesh.devices]
             if not np.isfinite(behind).any():
                 continue
-            both = np.maximum(submesh.latency, behind) if largest else submesh.latency + behind
-            if cap < np.inf:
-                both = np.where(submesh.latency <= cap, both, np.inf)
-            np.minimum(table[used], both.min(axis=1), out=table[used])
+            sums = np.where(submesh.latency <= cap, submesh.latency + behind, np.inf)
+            np.minimum(table[used], sums.min(axis=1), out=table[used])
     return table
 
 
-def _stages(choices: Sequence[Sequence[Submesh]], table: Real, layers: int, cap: float) -> tuple[Stages, float]:
-    """Return the stages of a solution, and their largest latency."""
+def _stages(choices: Sequence[Sequence[Submesh]], table: Real, layers: int, cap: float) -> tuple[float, Stages]:
+    """Return the largest latency of a solution, and its stages."""
     found: Stages = []
     used = a = 0
     largest = 0.0
@@ -117,11 +97,13 @@ def _stages(choices: Sequence[Sequence[Submesh]], table: Real, layers: int, cap:
         found.append((a, b, devices))
         used, a = used + devices, b
     assert a == layers
-    return found, largest
+    return largest, found
 
 
-def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple[Arrangement, ...]:
-    """Return the programme's stages on all devices.
+def arrange(
+    model: Model, cluster: Cluster, job: Job, micro_batch: int, below: float = np.inf
+) -> tuple[Arrangement, ...]:
+    """Return the programme's stages on all devices, with values below a limit in nanoseconds.
 
     Raises
     ------
@@ -145,9 +127,9 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     prices = Prices(model, cluster, job)
     found = []
     for order in [blocks] if given or len(blocks) == 1 else [blocks, blocks[::-1]]:
-        solved = least_latency(list(_choices(prices, order, micro_batch, count)), layers, count)
+        solved = least_latency(list(_choices(prices, order, micro_batch, count)), layers, count, below)
         if solved is not None:
-            found.append(_arrangement(solved[1], order, in_order=given))
+            found.append(_arrangement(solved[1], order, in_order=given, value=solved[0]))
     if not found:
         raise NotApplicable(
             f"Alpa's programme has no stages that fit on all {len(cluster.devices)} devices in micro-batches of "
@@ -162,7 +144,7 @@ def _choices(prices: Prices, blocks: list[list[Device]], size: int, count: int) 
     widths = [width for width in shapes(prices.cluster) if not prices.job.replicas or width in prices.job.replicas]
     for block in blocks:
         spans = {
-            width: _Spans(prices, block[:width], size, count) for width in widths if width <= min(len(block), count)
+            width: Spans(prices, tuple(block[:width]), size) for width in widths if width <= min(len(block), count)
         }
         known: dict[tuple[int, int], Submesh] = {}
         for place in range(len(block)):
@@ -170,7 +152,7 @@ def _choices(prices: Prices, blocks: list[list[Device]], size: int, count: int) 
             for width in (width for width in spans if width <= len(block) - place):
                 held = min(-(-left // width), -(-count // width))
                 if (width, held) not in known:
-                    known[width, held] = Submesh(width, spans[width].latency(held))
+                    known[width, held] = Submesh(width, latency(spans[width], width, held, count))
                 own.append(known[width, held])
             yield own
             left -= 1
@@ -186,55 +168,15 @@ def shapes(cluster: Cluster) -> list[int]:
     return powers + [node * n for n in range(1, devices // node + 1)]
 
 
-class _Spans:
-    """Times and bytes of every span of layers on some replicas: arrays [a, b], one micro-batch."""
-
-    def __init__(self, prices: Prices, devices: list[Device], size: int, count: int) -> None:
-        chain = prices.chain((tuple(devices),), size)
-        layers, again = chain.layers, chain.recomputable
-        boundary = prices.table(devices[0].kind, size).boundary
-        self._none = np.tri(layers + 1, layers + 1, 0, dtype=bool)  # b ≤ a: no span
-        self._room = int(chain.limit[0]) if chain.limit[0] == UNLIMITED else int(chain.limit[0] - chain.runtime[0])
-
-        def sums(row: Array) -> Array:
-            before = np.concatenate([[0], np.cumsum(row, dtype=np.int64)])
-            spans: Array = before[None, :] - before[:, None]
-            return spans
-
-        def most(row: Array) -> Array:
-            found = np.zeros((layers + 1, layers + 1), np.int64)
-            for a in range(layers):
-                found[a, a + 1 :] = np.maximum.accumulate(row[a:])
-            return found
-
-        summed = sums(chain.reduce[0] + chain.gather[0] + chain.lost[0])
-        reduced = summed + int(chain.reduce_base[0] + chain.gather_base[0]) * (summed > 0)
-        work = sums(chain.forward[0] + chain.backward[0])
-        repeated = sums(np.where(again, chain.forward[0], 0))
-        self._times = [(time / len(devices) + reduced / count).astype(float) for time in (work, work + repeated)]
-        # Bytes that stay, with copies of shared weights; held per micro-batch, and peaks, as two variants.
-        self._resident = sums(chain.resident[0])
-        for shared in chain.shared:
-            holds = np.isin(np.arange(layers), shared.layers).astype(np.int64)
-            first = np.arange(layers) == shared.layers[0]
-            copied = (sums(holds) > 0) & (sums(first.astype(np.int64)) == 0)
-            self._resident = self._resident + int(shared.resident[0]) * copied
-        received = np.concatenate([[0], boundary, [0]])[:, None]
-        kept = np.where(again, np.minimum(chain.output[0], chain.saved[0]), chain.saved[0])
-        rebuilt = np.where(again, chain.saved[0] + chain.workspace[0], chain.workspace[0])
-        self._held = [sums(saved) + received for saved in (chain.saved[0], kept)]
-        self._peak = [most(chain.workspace[0]), most(rebuilt)]
-
-    def latency(self, held: int) -> Real:
-        """Latency with so many micro-batches in flight: nothing recomputed, else everything, else infinite."""
-        need = [self._resident + held * each + peak for each, peak in zip(self._held, self._peak, strict=True)]
-        keeps, repeats = (bytes_ <= self._room for bytes_ in need)
-        chosen: Real = np.where(keeps, self._times[0], np.where(repeats, self._times[1], np.inf))
-        chosen[self._none] = np.inf
-        return chosen
+def latency(spans: Spans, replicas: int, held: int, count: int) -> Real:
+    """Latency with so many micro-batches in flight: nothing recomputed, else everything, else infinite."""
+    keeps, repeats = (need <= spans.room for need in spans.need(held))
+    work = np.where(keeps, spans.work, np.where(repeats, spans.work + spans.repeated, np.inf))
+    found: Real = np.where(spans.none, np.inf, work / replicas + spans.once / count)
+    return found
 
 
-def _arrangement(stages: Stages, blocks: list[list[Device]], in_order: bool) -> Arrangement:
+def _arrangement(stages: Stages, blocks: list[list[Device]], in_order: bool, value: float) -> Arrangement:
     """Place the stages on the devices of their kinds, the widest first, as Alpa does, so that none divides a node."""
     devices: dict[int, tuple[int, ...]] = {}
     numbers = iter(range(len(stages)))
@@ -248,7 +190,8 @@ def _arrangement(stages: Stages, blocks: list[list[Device]], in_order: bool) -> 
             taken = block[place : place + stages[number][2]]
             devices[number] = tuple(device.index for device in taken)
             place += len(taken)
-    return Arrangement((0, *(b for _, b, _ in stages)), tuple(devices[number] for number in range(len(stages))))
+    rows = tuple(devices[number] for number in range(len(stages)))
+    return Arrangement((0, *(b for _, b, _ in stages)), rows, value)
 
 
 def _sums(model: Model, cluster: Cluster) -> int:
@@ -257,10 +200,11 @@ def _sums(model: Model, cluster: Cluster) -> int:
 
 
 PLANNER = BaselinePlanner(
-    "alpa-stages",
+    "alpa",
     "least sum of stage latencies and (B − 1) times the largest, on submeshes",
-    "Alpa's inter-operator programme (OSDI 2022), with replicas for its intra-operator plans; 1F1B",
+    "Alpa's inter-operator programme (OSDI 2022), with teams and replicas for its intra-operator plans; 1F1B",
     ("1f1b-sno", "1f1b-as"),
     arrange,
-    lambda model, cluster: 6 * _sums(model, cluster),
+    lambda model, cluster: 2 * _sums(model, cluster),
+    splits=True,
 )

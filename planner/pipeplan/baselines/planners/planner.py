@@ -9,10 +9,9 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeplan.core.cluster import Cluster
-from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import Boundaries
 
@@ -29,10 +28,13 @@ class Arrangement:
         ``(0, …, n)``; no stage is empty.
     devices : tuple of tuple of int
         For every stage the indices of its devices in the cluster, one per replica.
+    value : float or None
+        Nanoseconds by the planner's own objective, if it is one of those that choose splits by it.
     """
 
     boundaries: Boundaries
     devices: tuple[tuple[int, ...], ...]
+    value: float | None = field(default=None, compare=False)
 
     @property
     def replicas(self) -> tuple[int, ...]:
@@ -63,16 +65,21 @@ class BaselinePlanner:
         Its gradients are summed while the last backward runs, if the job allows that.
     level : int or None
         Its level of ZeRO; None for the job's.
+    splits : bool
+        Whether it chooses among the splits over teams (and levels 0 and 1 of ZeRO) by the least ``Arrangement.value``.
+        Then ``arrange`` is called for each, with the model and the cluster as its teams see them, and with the least
+        value so far as a fifth argument: arrangements with as much or more may be left out.
     """
 
     name: str
     summary: str
     source: str
     families: tuple[str, ...]
-    arrange: Callable[[Model, Cluster, Job, int], tuple[Arrangement, ...]]
+    arrange: Callable[..., tuple[Arrangement, ...]]
     effort: Callable[[Model, Cluster], int] = lambda model, cluster: 30 * len(model.layers) * len(cluster.devices)
     overlaps: bool = True
     level: int | None = None
+    splits: bool = False
 
 
 def unlike(arrangement: Arrangement, cluster: Cluster) -> str | None:

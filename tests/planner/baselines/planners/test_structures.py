@@ -20,7 +20,8 @@ def arranged(name: str, model: Model, cluster: Cluster, batch: int = 8, **option
 @pytest.mark.parametrize("name", PLANNERS)
 def test_layers_and_devices_are_used_once(name: str) -> None:
     """Every arrangement holds every layer, no stage is empty, and no device runs two stages."""
-    model, cluster = fat_head(), two_kinds_of_device()
+    model = fat_head()
+    cluster = equal_devices(4) if name in ("galvatron", "uniap") else two_kinds_of_device()
     found = arranged(name, model, cluster)
     assert found
     for one in found:
@@ -94,3 +95,26 @@ def test_names_differ_from_the_balancers() -> None:
     """A report lists both, each by its name."""
     assert not set(PLANNERS) & set(PARTITIONERS)
     assert all(name == structure.name for name, structure in PLANNERS.items())
+
+
+@pytest.mark.parametrize("name", ["galvatron", "uniap"])
+def test_even_stages_are_for_devices_of_one_kind(name: str) -> None:
+    """On unlike devices neither applies, and three devices are no power of two."""
+    with pytest.raises(NotApplicable, match="plans for devices of one kind"):
+        arranged(name, fat_head(), two_kinds_of_device())
+    if name == "galvatron":
+        with pytest.raises(NotApplicable, match="powers of two, and 3 devices are not"):
+            arranged(name, fat_head(), equal_devices(3))
+    else:
+        assert arranged(name, fat_head(), equal_devices(3))
+
+
+def test_even_stages_differ_where_layers_are_unlike() -> None:
+    """Galvatron divides layers by number or bytes; UniAP gives the heavy layer a stage of its own."""
+    model = model_of([90, 10, 10, 10], output=[1] * 4, saved=[1] * 4, parameters=[10**6] * 4)
+    cluster = equal_devices(2, link=Link(10**9))
+    (galvatron,) = arranged("galvatron", model, cluster, batch=64)
+    (uniap,) = arranged("uniap", model, cluster, batch=64)
+    assert galvatron.boundaries == (0, 2, 4)
+    assert uniap.boundaries == (0, 1, 4)
+    assert galvatron.devices == uniap.devices == ((0,), (1,))
