@@ -178,7 +178,7 @@ class _Judge:
     def _own(self, turn: _Turn) -> tuple[Space, ...]:
         """The spaces in which a heuristic proposes plans; of several levels the first one's bounds hold."""
         planner = PLANNERS.get(turn.name)
-        return tuple(homes(self.spaces)) if planner is not None and planner.splits else (self.space,)
+        return homes(self.spaces) if planner is not None and planner.splits else (self.space,)
 
     def _bound(self, turn: _Turn, until: float) -> None:
         """Make proposals until the least bound is that of a plan that fits, or none is left."""

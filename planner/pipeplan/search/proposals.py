@@ -214,8 +214,7 @@ class Proposals:
         return self._chains[key]
 
 
-def homes(spaces: Spaces) -> Iterator[Space]:
-    """Yield the spaces among which planners choose splits: levels 0 and 1 of ZeRO, teams of one size."""
-    for space in spaces:
-        if space.job.level < SHARDED and not isinstance(space.split, Mix):
-            yield space
+def homes(spaces: Spaces) -> tuple[Space, ...]:
+    """The spaces among which planners choose splits: teams of one size, at levels 0 and 1 of ZeRO if there are any."""
+    found = tuple(space for space in spaces if not isinstance(space.split, Mix))
+    return tuple(space for space in found if space.job.level < SHARDED) or found
