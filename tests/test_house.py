@@ -56,7 +56,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "processes": set(),
         "sharding": set(),
         "stages": {"sharding"},
-        "runtime": {"stages"},
+        "runtime": {"stages", "sharding"},
         "optim": {"runtime", "stages", "sharding"},
         "checkpoint": {"stages", "sharding", "runtime", "optim"},
         "train": {"processes", "stages", "sharding", "runtime", "optim", "checkpoint"},

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from pipeplan.cli.base import Command, show, try_outputs
 from pipeplan_executor.cli.running import add_run, finished, is_first, run_plan
-from pipeplan_executor.sharding.processes import Processes
-from pipeplan_executor.train.report import predicted_peak, write_pictures
+from pipeplan_executor.train.report import predicted_peak, ranks_in_words, write_pictures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,8 +53,8 @@ def run(options: Namespace) -> int:
     plan = Plan.load(options.plan)
     saving = _saving(options)
     if is_first() and not options.json:
-        each = Processes.of(plan, options.tensor_parallel or 1).in_words()
-        print(f"running {plan.model}: {len(plan.ranks)} ranks{each}, schedule {plan.schedule.family}", file=sys.stderr)
+        ranks = ranks_in_words(plan, options.tensor_parallel or 1)
+        print(f"running {plan.model}: {ranks}, schedule {plan.schedule.family}", file=sys.stderr)
     report = run_plan(
         options,
         plan,
