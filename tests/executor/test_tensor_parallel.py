@@ -20,13 +20,12 @@ from pipeplan_executor.optim.optimise import StageOptimizer
 from pipeplan_executor.optim.reduction import ShardedNames
 from pipeplan_executor.sharding import TensorParallel
 from pipeplan_executor.sharding.declared import declared
-from pipeplan_executor.sharding.processes import Processes
+from pipeplan_executor.sharding.processes import Processes, check_world
 from pipeplan_executor.sharding.sequence import check_sequence
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.materialise import values_of
 from pipeplan_executor.stages.split import Fitted, fit
 from pipeplan_executor.train import runner
-from pipeplan_executor.train.pipeline import check_world
 from pipeplan_executor.train.report import RunReport
 from pipeplan_executor.train.runner import run
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+from pipeplan.core.errors import PlanError
 from pipeplan.core.plan import Plan
 
 
@@ -68,3 +69,13 @@ class Processes:
             return ""
         sizes = [str(size) for size in (self.sizes[:1] if self.uniform else self.sizes)]
         return f" of {' and '.join(filter(None, (', '.join(sizes[:-1]), sizes[-1])))} processes"
+
+
+def check_world(plan: Plan, world: int, processes: Processes) -> None:
+    """Refuse a process group of another size than that of the plan's processes."""
+    if world != processes.count:
+        devices = world if plan.team > 1 else world // max(processes.sizes) or 1
+        raise PlanError(
+            f"the plan has {len(plan.ranks)} ranks{processes.in_words()}, but {world} processes were started; start "
+            f"{processes.count} (torchrun --nproc-per-node {processes.count}), or solve for {devices} devices"
+        )

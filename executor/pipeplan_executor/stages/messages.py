@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeplan.costs.pricing import AT_ONCE
+from pipeplan.costs.kept import AT_ONCE
 
 TAG = 1
 """Of these messages: the tensors of a pipeline have others."""

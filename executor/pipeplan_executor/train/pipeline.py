@@ -23,7 +23,7 @@ from pipeplan_executor.runtime.program.lower import lower, lower_forward
 from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.runtime.routes import Routes
 from pipeplan_executor.sharding.declared import TensorParallel, declared
-from pipeplan_executor.sharding.processes import Processes
+from pipeplan_executor.sharding.processes import Processes, check_world
 from pipeplan_executor.sharding.sequence import find_splits
 from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
 from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan, sharded_stages
@@ -394,13 +394,3 @@ class Pipeline:
 
     def _loss(self, outputs: Tensors, targets: Batch) -> Tensor:
         return self.workload.loss(self.fitted.restored(outputs), targets)
-
-
-def check_world(plan: Plan, world: int, processes: Processes) -> None:
-    """Refuse a process group of another size than that of the plan's processes."""
-    if world != processes.count:
-        devices = world if plan.team > 1 else world // max(processes.sizes) or 1
-        raise PlanError(
-            f"the plan has {len(plan.ranks)} ranks{processes.in_words()}, but {world} processes were started; start "
-            f"{processes.count} (torchrun --nproc-per-node {processes.count}), or solve for {devices} devices"
-        )

@@ -16,12 +16,12 @@ from pipeplan_executor.processes.devices import here
 from pipeplan_executor.processes.launcher import joined_world, launch
 from pipeplan_executor.runtime.recorder import now
 from pipeplan_executor.sharding.declared import TensorParallel, declared
-from pipeplan_executor.sharding.processes import Processes
+from pipeplan_executor.sharding.processes import Processes, check_world
 from pipeplan_executor.stages.fully_sharded import check_sharded_plan
 from pipeplan_executor.stages.source import Source, draw
 from pipeplan_executor.stages.split import fit, stage_shards
 from pipeplan_executor.train.memory import forget_peak, peak
-from pipeplan_executor.train.pipeline import LEARNING_RATE, Pipeline, check_world
+from pipeplan_executor.train.pipeline import LEARNING_RATE, Pipeline
 from pipeplan_executor.train.progress import running
 from pipeplan_executor.train.report import RunReport, Seen, report_of
 from pipeplan_executor.train.saving import Saving

@@ -14,18 +14,15 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Splitting
-from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan.costs import collectives
 from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
-from pipeplan.costs.layers import item_size, layer_costs, optimizer_bytes
+from pipeplan.costs.kept import Kept
+from pipeplan.costs.layers import layer_costs, optimizer_bytes
 from pipeplan.costs.network import least_together, rings, transfer
 from pipeplan.costs.scale import require_exact, slowest_links, total
-from pipeplan.costs.sharded import Passes, Units
+from pipeplan.costs.sharded import Passes
 from pipeplan.costs.table import Table
-
-AT_ONCE = 2**20
-"""Most numbers of a share that a replica sends at once as gradients are summed at levels 2 and 3 of ZeRO."""
 
 
 def price(
@@ -69,8 +66,7 @@ class Prices:
     def __init__(self, model: Model, cluster: Cluster, job: Job, split: Splitting | None = None) -> None:
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._tables: dict[tuple[str, int], Table] = {}
-        self._parameters: dict[str, Array] = {}
-        self._units: dict[str, Units] = {}
+        self.kept = Kept(model, job)
 
     def table(self, kind: DeviceKind, micro_batch: int) -> Table:
         """Return every layer's cost on a kind of device at a micro-batch size."""
@@ -117,18 +113,6 @@ class Prices:
         of_size = {size: link.occupancy(size) for size in set(sizes.tolist())}
         return _array([of_size[size] for size in sizes.tolist()])
 
-    def parameters(self, kind: DeviceKind) -> Array:
-        """Bytes of trainable parameters of each layer on a kind of device; shape (n,)."""
-        if kind.name not in self._parameters:
-            self._parameters[kind.name] = _array(list(self.model.parameters_on(kind.name)))
-        return self._parameters[kind.name]
-
-    def optimizer(self, kind: DeviceKind) -> Array:
-        """Bytes of optimiser state of each layer, before sharding; shape (n,)."""
-        sizes = self.parameters(kind).tolist()
-        state = {size: optimizer_bytes(size, self.model.dtype, self.job.optimizer) for size in set(sizes)}
-        return _array([state[size] for size in sizes])
-
     def crossing(self, source: DeviceKind, target: DeviceKind, micro_batch: int) -> Crossing:
         """Bytes over each cut from one kind of device to another.
 
@@ -144,13 +128,13 @@ class Prices:
         self, groups: StageDevices, tables: Sequence[Table], rings: Sequence[Collective]
     ) -> tuple[SharedWeights, ...]:
         """Return the costs of the model's ties on the stages."""
-        shares = _array([self.shares(ring.replicas) for ring in rings])
+        shares = _array([self.kept.shares(ring.replicas) for ring in rings])
         index = {name: i for i, name in enumerate(self.model.names)}
         found = []
         for tie in self.model.ties:
             layers = tuple(index[name] for name in tie.layers)
             first, size = layers[0], tie.parameters
-            wholes = [max(int(self.parameters(group[0].kind)[first]), 1) for group in groups]
+            wholes = [max(int(self.kept.parameters(group[0].kind)[first]), 1) for group in groups]
             state = optimizer_bytes(size, self.model.dtype, self.job.optimizer)
             own = list(zip((group[0].kind for group in groups), tables, rings, wholes, strict=True))
             updates = _array([int(table.update[first]) * size // whole for _, table, _, whole in own])
@@ -190,63 +174,14 @@ class Prices:
         """The part of such collectives that is left without what computation beside them loses."""
         return times - collectives.lost(times, self._speed_at_ends(kind))
 
-    def units(self, kind: DeviceKind) -> Units:
-        """Bytes of the parameters that are gathered together."""
-        if kind.name not in self._units:
-            index = {name: i for i, name in enumerate(self.model.names)}
-            ties = ([index[name] for name in tie.layers] for tie in self.model.ties)
-            self._units[kind.name] = Units.of(self.parameters(kind), merge_overlapping(ties))
-        return self._units[kind.name]
-
     def passes(self, kind: DeviceKind, micro_batch: int, ring: Collective) -> Passes | None:
         """Forwards and backwards on one of the ring's replicas that wait for collectives; None below level 2."""
         if self.job.level < SHARDED:
             return None
-        table, units = self.table(kind, micro_batch), self.units(kind)
+        table, units = self.table(kind, micro_batch), self.kept.units(kind)
         gather, again, reduce = (self._each(ring, sizes) for sizes in (units.first, units.last, units.first))
         every, speed = self.job.level == WHOLLY_SHARDED, self._speed(kind) * ring.link.unit_overlap
         return Passes(table.forward, table.backward, gather, again, reduce, every, speed)
-
-    def _share(self, sizes: Array, replicas: int, least: int) -> Array:
-        """What one of so many replicas keeps of these bytes, which are shared out from level ``least`` on."""
-        return -(-sizes // replicas) if self.job.level >= least else sizes
-
-    def weights(self, kind: DeviceKind, replicas: int) -> Array:
-        """Bytes of each layer's parameters that one of so many replicas keeps; shape (n,).
-
-        At level 2 it keeps its share beside the whole.
-        """
-        every = self.parameters(kind)
-        whole = every if self.job.level <= SHARDED or replicas == 1 else np.zeros_like(every)
-        share = -(-every // replicas) if self.job.level >= SHARDED and replicas > 1 else 0 * whole
-        kept: Array = whole + share
-        return kept
-
-    def gradients(self, kind: DeviceKind, replicas: int) -> Array:
-        """Bytes of each layer's gradients that one of so many replicas keeps; shape (n,)."""
-        return self._share(self.parameters(kind), replicas, SHARDED)
-
-    def state(self, kind: DeviceKind, replicas: int) -> Array:
-        """Bytes of each layer's optimiser state that one of so many replicas keeps; shape (n,)."""
-        return self._share(self.optimizer(kind), replicas, 1)
-
-    def resident(self, kind: DeviceKind, replicas: int) -> Array:
-        """Static bytes of each layer on one of so many replicas; shape (n,)."""
-        return self.weights(kind, replicas) + self.gradients(kind, replicas) + self.state(kind, replicas)
-
-    def with_buffers(self, kind: DeviceKind, workspace: Array, replicas: int) -> Array:
-        """Bytes that one of so many replicas needs beside what it holds while a layer computes; shape (n,).
-
-        ``workspace`` is what the layer itself needs; see `Units.with_buffers`.
-        """
-        if self.job.level < SHARDED or replicas == 1:
-            return workspace
-        at_once = AT_ONCE * item_size(self.model.dtype)
-        return self.units(kind).with_buffers(workspace, replicas, at_once, self.job.level == WHOLLY_SHARDED)
-
-    def shares(self, replicas: int) -> int:
-        """Number of shares of which so many replicas update one each."""
-        return replicas if self.job.level else 1
 
     @property
     def _gathers(self) -> bool:
@@ -266,7 +201,7 @@ class Prices:
 
     def _sums(self, kind: DeviceKind, ring: Collective) -> Array:
         """Nanoseconds in which each layer's gradients are summed at the end of a step, without `reduce_base`."""
-        times = self.summing(ring).times(self.parameters(kind))
+        times = self.summing(ring).times(self.kept.parameters(kind))
         return times if self.job.level < SHARDED else np.zeros_like(times)
 
     def reduce(self, kind: DeviceKind, ring: Collective) -> Array:
@@ -275,7 +210,7 @@ class Prices:
 
     def lost(self, kind: DeviceKind, ring: Collective) -> Array:
         """Nanoseconds of a step that computation loses beside each layer's sum and gather; shape (n,)."""
-        speed, gather = self._speed_at_ends(kind), self.gather(ring, self.parameters(kind))
+        speed, gather = self._speed_at_ends(kind), self.gather(ring, self.kept.parameters(kind))
         return collectives.lost(self._sums(kind, ring), speed) + collectives.lost(gather, speed)
 
     def reduce_base(self, ring: Collective) -> int:
@@ -292,7 +227,7 @@ class Prices:
         The former is without `gather_base` and `lost`. At level 2 the first forward gathers one unit ahead. What is
         exposed of that is hidden by nothing else.
         """
-        forward, parameters = self.table(kind, micro_batch).forward, self.parameters(kind)
+        forward, parameters = self.table(kind, micro_batch).forward, self.kept.parameters(kind)
         nothing = np.zeros_like(parameters)
         speed = self._speed(kind)
         if self.job.level != SHARDED:
@@ -308,7 +243,7 @@ class Prices:
 
     def update(self, table: Table, replicas: int) -> Array:
         """Nanoseconds of each layer's optimiser step on one of so many replicas; shape (n,)."""
-        return -(-table.update // self.shares(replicas))
+        return -(-table.update // self.kept.shares(replicas))
 
     def least_gathers(self, kind: DeviceKind, micro_batch: int, among: Sequence[Collective]) -> tuple[Array, Array]:
         """The least of `first_gathers` over some rings."""
@@ -366,7 +301,7 @@ class Prices:
         ]
         workspace = np.stack(
             [
-                self.with_buffers(kind, table.workspace, ring.replicas)
+                self.kept.with_buffers(kind, table.workspace, ring.replicas)
                 for table, (kind, ring) in zip(tables, own, strict=True)
             ]
         )
@@ -387,10 +322,10 @@ class Prices:
             gather=np.stack([gather for gather, _ in gathers]),
             gather_hides=np.stack([hides for _, hides in gathers]),
             gather_base=_array([self.gather_base(ring) for ring in around]),
-            parameters=self.parameters(kinds[0]),
-            weights=np.stack([self.weights(kind, ring.replicas) for kind, ring in own]),
-            gradients=np.stack([self.gradients(kind, ring.replicas) for kind, ring in own]),
-            optimizer=np.stack([self.state(kind, ring.replicas) for kind, ring in own]),
+            parameters=self.kept.parameters(kinds[0]),
+            weights=np.stack([self.kept.weights(kind, ring.replicas) for kind, ring in own]),
+            gradients=np.stack([self.kept.gradients(kind, ring.replicas) for kind, ring in own]),
+            optimizer=np.stack([self.kept.state(kind, ring.replicas) for kind, ring in own]),
             reduce=np.stack([self.reduce(kind, ring) for kind, ring in own]),
             lost=np.stack([self.lost(kind, ring) for kind, ring in own]),
             reduce_base=_array([self.reduce_base(ring) for ring in around]),

@@ -121,8 +121,8 @@ def held_memory_shortfall(space: Space) -> str | None:
 
 def _resident(space: Space) -> int:
     """Least bytes of parameters, gradients and optimiser state of all layers."""
-    prices = space.prices
-    return min(int((2 * prices.parameters(own.kind) + prices.optimizer(own.kind)).sum()) for own in space.classes)
+    kept = space.prices.kept
+    return min(int((2 * kept.parameters(own.kind) + kept.optimizer(own.kind)).sum()) for own in space.classes)
 
 
 def _memory(space: Space) -> int:

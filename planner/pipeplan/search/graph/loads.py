@@ -132,8 +132,8 @@ def _mode(
     received = before.output[sources]
     share = -(-many // r)
     ring = all_reduce(r, link)
-    reduce = ring.times(space.prices.parameters(each.kind))
-    resident = space.prices.resident(each.kind, r)
+    reduce = ring.times(space.prices.kept.parameters(each.kind))
+    resident = space.prices.kept.resident(each.kind, r)
     waits = space.cluster.overlap is Overlap.NONE
     # Transfer times count in the load only where devices wait while they send.
     # One divisor for both directions, which have bytes of their own.

@@ -125,7 +125,7 @@ def layout_lower_bound(space: Space, size: int, layout: Layout) -> int | None:
     classes, bounds = space.classes, space.lower_bounds(size)
     if len(layout.widths) > 1:
         return bounds.evenly_shared(space.cluster)
-    resident = min(int(space.prices.resident(each.kind, layout.unit).sum()) for each in classes)
+    resident = min(int(space.prices.kept.resident(each.kind, layout.unit).sum()) for each in classes)
     usable = sorted((usable_memory(each.kind, space.job), n) for each, n in zip(classes, layout.units, strict=True))
     stages, there = len(space.model.layers), 0
     for memory, count in reversed(usable):  # the stages with the most memory; each has at least one layer
@@ -175,10 +175,10 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         gather_hides=np.stack([np.maximum.reduce([hides for _, hides in row]) for row in gathers]),
         gather_base=np.array([[min(map(prices.gather_base, own)) for own in row] for row in rings], np.int64),
         hides=np.stack([prices.hides(each.kind, size) for each in classes]),
-        resident=np.stack([[prices.resident(each.kind, r) for r in replicas] for each in classes]),
+        resident=np.stack([[prices.kept.resident(each.kind, r) for r in replicas] for each in classes]),
         saved=rows("saved").min(axis=0),
         output=rows("output").min(axis=0),
-        workspace=prices.with_buffers(classes[0].kind, rows("workspace").min(axis=0), replicas[0]),
+        workspace=prices.kept.with_buffers(classes[0].kind, rows("workspace").min(axis=0), replicas[0]),
         recomputable=prices.recomputable,
         received=rows("boundary").min(axis=0),
         limit=np.array([usable_memory(each.kind, job) for each in classes], np.int64),

@@ -139,7 +139,7 @@ class ShapeTables:
         self._forward, self._backward, self._saved = (
             sums([getattr(table, name) for table in tables]) for name in ("forward", "backward", "saved")
         )
-        self._resident = np.stack([sums([prices.resident(each.kind, r) for r in widths]) for each in classes])
+        self._resident = np.stack([sums([prices.kept.resident(each.kind, r) for r in widths]) for each in classes])
         rings = [[_rings(space, each, r) for r in widths] for each in classes]
         by_kind = [(each.kind, row) for each, row in zip(classes, rings, strict=True)]
         self._update = np.stack([sums([prices.least_update(kind, size, own) for own in row]) for kind, row in by_kind])

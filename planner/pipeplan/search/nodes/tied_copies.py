@@ -46,14 +46,14 @@ def _always_apart(space: Space, problem: ChainAllocation, first: int, second: in
 def _with_copy(space: Space, problem: ChainAllocation, first: int, second: int, size: int) -> ChainAllocation:
     """Add a copy on the stage of ``second``, and the reduction of its gradients with the stage of ``first``."""
     prices = space.prices
-    shares = np.array([prices.shares(width * problem.unit) for width in problem.widths])
+    shares = np.array([prices.kept.shares(width * problem.unit) for width in problem.widths])
     update, reduce, resident = problem.update.copy(), problem.reduce.copy(), problem.resident.copy()
     state = optimizer_bytes(size, space.model.dtype, space.job.optimizer)
     resident[:, :, second] += 2 * size - (-state // shares)
     whole = np.array(
         [prices.table(each.kind, space.job.batch // problem.micro_batches).update[first] for each in space.classes]
     )
-    of_kind = np.array([max(prices.parameters(each.kind)[first], 1) for each in space.classes])
+    of_kind = np.array([max(prices.kept.parameters(each.kind)[first], 1) for each in space.classes])
     update[:, :, second] += -(-(whole * size // of_kind)[:, None] // shares)
     links = {node.link for node in space.cluster.nodes} | {space.cluster.network}
     for w, width in enumerate(problem.widths):

@@ -1,0 +1,84 @@
+"""`Kept`: bytes of a layer's parameters, gradients and optimiser state on one of several replicas of a stage."""
+
+import numpy as np
+
+from pipeplan.core.cluster import DeviceKind
+from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job
+from pipeplan.core.model import Model
+from pipeplan.core.shared_weights import merge_overlapping
+from pipeplan.costs.chain import Array
+from pipeplan.costs.layers import item_size, optimizer_bytes
+from pipeplan.costs.sharded import Units
+
+AT_ONCE = 2**20
+"""Most numbers of a share that a replica sends at once as gradients are summed at levels 2 and 3 of ZeRO."""
+
+
+class Kept:
+    """What replicas keep of a model at a job's level of ZeRO, by kind of device: teams have parts of the layers."""
+
+    def __init__(self, model: Model, job: Job) -> None:
+        self.model, self.job = model, job
+        self._parameters: dict[str, Array] = {}
+        self._units: dict[str, Units] = {}
+
+    def parameters(self, kind: DeviceKind) -> Array:
+        """Bytes of trainable parameters of each layer on a kind of device; shape (n,)."""
+        if kind.name not in self._parameters:
+            self._parameters[kind.name] = np.array(self.model.parameters_on(kind.name), np.int64)
+        return self._parameters[kind.name]
+
+    def optimizer(self, kind: DeviceKind) -> Array:
+        """Bytes of optimiser state of each layer, before sharding; shape (n,)."""
+        sizes = self.parameters(kind).tolist()
+        state = {size: optimizer_bytes(size, self.model.dtype, self.job.optimizer) for size in set(sizes)}
+        return np.array([state[size] for size in sizes], np.int64)
+
+    def units(self, kind: DeviceKind) -> Units:
+        """Bytes of the parameters that are gathered together at levels 2 and 3."""
+        if kind.name not in self._units:
+            index = {name: i for i, name in enumerate(self.model.names)}
+            ties = ([index[name] for name in tie.layers] for tie in self.model.ties)
+            self._units[kind.name] = Units.of(self.parameters(kind), merge_overlapping(ties))
+        return self._units[kind.name]
+
+    def _share(self, sizes: Array, replicas: int, least: int) -> Array:
+        """What one of so many replicas keeps of these bytes, which are shared out from level ``least`` on."""
+        return -(-sizes // replicas) if self.job.level >= least else sizes
+
+    def weights(self, kind: DeviceKind, replicas: int) -> Array:
+        """Bytes of each layer's parameters that one of so many replicas keeps; shape (n,).
+
+        At level 2 it keeps its share beside the whole.
+        """
+        every = self.parameters(kind)
+        whole = every if self.job.level <= SHARDED or replicas == 1 else np.zeros_like(every)
+        share = -(-every // replicas) if self.job.level >= SHARDED and replicas > 1 else 0 * whole
+        kept: Array = whole + share
+        return kept
+
+    def gradients(self, kind: DeviceKind, replicas: int) -> Array:
+        """Bytes of each layer's gradients that one of so many replicas keeps; shape (n,)."""
+        return self._share(self.parameters(kind), replicas, SHARDED)
+
+    def state(self, kind: DeviceKind, replicas: int) -> Array:
+        """Bytes of each layer's optimiser state that one of so many replicas keeps; shape (n,)."""
+        return self._share(self.optimizer(kind), replicas, 1)
+
+    def resident(self, kind: DeviceKind, replicas: int) -> Array:
+        """Static bytes of each layer on one of so many replicas; shape (n,)."""
+        return self.weights(kind, replicas) + self.gradients(kind, replicas) + self.state(kind, replicas)
+
+    def with_buffers(self, kind: DeviceKind, workspace: Array, replicas: int) -> Array:
+        """Bytes that one of so many replicas needs beside what it holds while a layer computes; shape (n,).
+
+        ``workspace`` is what the layer itself needs; see `Units.with_buffers`.
+        """
+        if self.job.level < SHARDED or replicas == 1:
+            return workspace
+        at_once = AT_ONCE * item_size(self.model.dtype)
+        return self.units(kind).with_buffers(workspace, replicas, at_once, self.job.level == WHOLLY_SHARDED)
+
+    def shares(self, replicas: int) -> int:
+        """Number of shares of which so many replicas update one each."""
+        return replicas if self.job.level else 1
