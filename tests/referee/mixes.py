@@ -108,7 +108,8 @@ def mixable(question: Question) -> bool:
     """Whether stages may have teams of unlike sizes."""
     pinned = {question.place[name] for name, _ in question.job["pin"]}
     bound = any(pinned & set(own) for own in tied_sets(question))
-    return not (question.job["equal_teams"] or question.job["order"] == "given" or bound)
+    several = len(set(question.job["teams"])) > 1
+    return several and not (question.job["equal_teams"] or question.job["order"] == "given" or bound)
 
 
 @dataclass(frozen=True)
