@@ -207,7 +207,7 @@ def test_kinds_that_hide_although_they_cannot_are_noticed(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_loss_that_is_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
     """Sums and gathers that hide as much as they do, beside a pass that is slower for them."""
-    monkeypatch.setattr(Prices, "lost", lambda own, kind, ring: 0 * own.parameters)
+    monkeypatch.setattr(Prices, "lost", lambda own, kind, ring: 0 * own.kept.parameters(kind))
     assert "the step takes" in noticed(lambda document: True, partial(slowed, 0.5, level))
 
 
