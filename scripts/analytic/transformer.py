@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeplan.core.model import Layer, Model, Tie, Work
-from pipeplan.core.operators import INPUT, TOKEN, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, TOKEN, CrossEntropy, Operator, OperatorGraph, Weight
 from pipeplan.costs.layers import item_size
 
 
@@ -185,10 +185,11 @@ class _Operators:
         else:
             self._norm("norm", INPUT)
         self._linear("projection", before, h, shape.vocabulary, bias=shape.transform, shared=shape.tied)
-        axes = (TOKEN, "vocabulary")
-        self._add("log_softmax", "softmax", {}, {"projection": axes}, axes, 4 * s * shape.vocabulary, kept=True)
-        self._add("loss", "loss", {}, {"log_softmax": axes}, (), 4)
-        return OperatorGraph(tuple(self.rows), {INPUT: e * s * h})
+        axes, loops, words = (TOKEN, "vocabulary"), {"vocabulary": shape.vocabulary}, shape.vocabulary
+        self._add("log_softmax", "softmax", loops, {"projection": axes}, axes, 4 * s * words, kept=True)
+        self._add("loss", "loss", loops, {"log_softmax": axes}, (), 4)
+        loss = CrossEntropy(("log_softmax", "loss"), 4 * s)
+        return OperatorGraph(tuple(self.rows), {INPUT: e * s * h}, loss=loss)
 
     def _widths(self) -> tuple[int, int, int, int]:
         return self.shape.hidden, self.shape.keys, self.shape.inner, self.shape.tokens

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from helpers.captured_models import tiny_gpt2
-from helpers.distributed import checkpointing, models, tensor_parallel_workers, training_workers
+from helpers.distributed import checkpointing, models, tensor_parallel_workers, training_workers, vocabulary_workers
 from helpers.distributed.together import Job
 from helpers.distributed.training_workers import TEAMS, TEAMS_LOW
 from helpers.instances import equal_devices
+from helpers.layer_operators import layers_operators
 from pipeplan.core.cluster import Link
 from pipeplan.frontend.profile import profile
 from pipeplan.solve import solve
@@ -41,6 +42,8 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
         "tensor-parallel saved": (tensor_parallel_workers.saved, ()),
         "tensor-parallel dropout": (tensor_parallel_workers.dropout_alike, ()),
         "tensor-parallel waiting": (tensor_parallel_workers.waiting, ()),
+        "tensor-parallel losses": (vocabulary_workers.errors, ()),
+        "tensor-parallel sent by losses": (vocabulary_workers.sent, ()),
         "tensor-parallel report": (tensor_parallel_workers.report, ()),
         "tensor-parallel training": (training_workers.tensor_parallel_runs, ()),
         "tensor-parallel handed on": (checkpointing.handed_on, (str(folder), "shared", "adam")),
@@ -187,6 +190,23 @@ def test_split_tokens_save_less(found: dict[str, Any]) -> None:
     """What a forward saves beside parameters is less if tokens are split."""
     whole, split = found["tensor-parallel saved"]
     assert split < 0.8 * whole
+
+
+@pytest.mark.parametrize("name", vocabulary_workers.CASES)
+def test_losses_on_split_logits_are_exact(found: dict[str, Any], name: str) -> None:
+    """Loss and gradients equal the unsplit model's: with any backward, split tokens, ties, and other losses, too."""
+    assert found["tensor-parallel losses"][name] < EXACT
+
+
+def test_losses_send_what_was_predicted(found: dict[str, Any]) -> None:
+    """Three sums in place of the gather of the logits; their bytes are those of the operators that a profile finds."""
+    seen = found["tensor-parallel sent by losses"]
+    assert (seen["forward False"], seen["both False"]) == ({GATHER: 1}, {GATHER: 1, SUM: 1})
+    assert (seen["forward True"], seen["both True"]) == ({SUM: 3}, {SUM: 4})  # and the gradient of the head's input
+    head = layers_operators(vocabulary_workers.small).graph("head")
+    assert head.loss is not None
+    rows, last = 2 * head.loss.rows, 2 * head.operators[-1].output
+    assert seen["bytes"] == [rows, rows, last, 2 * head.inputs["input"]]
 
 
 def test_dropout_draws_for_the_whole_tensor(found: dict[str, Any]) -> None:

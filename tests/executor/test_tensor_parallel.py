@@ -127,6 +127,14 @@ def test_tokens_that_cannot_be_split_never_start(
         run(own, words)
 
 
+@pytest.mark.parametrize(("team", "layer"), [(1, "3"), (2, "0")])
+def test_losses_that_cannot_be_split_never_start(plan: Plan, team: int, layer: str) -> None:
+    """Those of single devices, and behind another layer than the last one."""
+    own = replace(with_teams(plan, team), shards=(("3.weight", 0),) * (team > 1), vocabulary=layer)
+    with pytest.raises(PlanError, match=f"which is '3' on a team of {team}; solve again"):
+        run(own, words)
+
+
 def test_split_outputs_are_single_tensors_of_tokens(plan: Plan) -> None:
     """An output without features, and several outputs, are named with their shapes."""
     own = replace(with_teams(plan, 2), sequence=("a",))

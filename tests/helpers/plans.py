@@ -84,16 +84,19 @@ def in_teams(
     shards: Mapping[str, int] | None,
     team: int | Sequence[int] = 2,
     sequence: Sequence[str] = (),
+    vocabulary: bool = False,
 ) -> Plan:
     """The plan with teams of devices that share out the parameters which these patterns match.
 
     ``team``: their size, or that of each stage. ``sequence`` names layers whose output they split along tokens.
+    ``vocabulary``: the loss gets logits split along their classes.
     """
     planned = with_teams(plan, team)
     found = find_shards(module, shards, TensorParallel(planned.team))
     alone = [name for stage in planned.stages if stage.team == 1 for name in stage.layers]
     axes = tuple((n, shard.axis) for n, shard in found.items() if not any(n.startswith(f"{own}.") for own in alone))
-    return replace(planned, shards=axes, sequence=tuple(sequence))
+    last = planned.stages[-1].layers[-1] if vocabulary else None
+    return replace(planned, shards=axes, sequence=tuple(sequence), vocabulary=last)
 
 
 def with_teams(plan: Plan, team: int | Sequence[int]) -> Plan:

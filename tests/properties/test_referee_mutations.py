@@ -12,6 +12,7 @@ import pytest
 
 from pipeplan.core.cluster import Cluster, Link
 from pipeplan.core.model import Model
+from pipeplan.core.operators import Operator, OperatorGraph
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes
@@ -353,6 +354,34 @@ def test_tokens_that_gather_themselves_are_noticed(monkeypatch: pytest.MonkeyPat
         TeamProblem, "_tensor", lambda own, name, rows: TENSOR(own, name, [row._replace(gathered=0) for row in rows])
     )
     assert noticed(lambda document: has_tokens(document["model"]["operators"].values()), on_teams)
+
+
+def test_losses_that_exchange_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members that know the largest logit of each row, and the sum of exponentials, for nothing."""
+
+    def free(own: TeamProblem, operator: Operator, loop: str) -> list[int]:
+        graph = own.graph.loss and replace(own.graph, loss=replace(own.graph.loss, rows=0))
+        return SIGNATURE(replace(own, graph=graph) if graph else own, operator, loop)
+
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(TeamProblem, "_signature", free)
+    assert noticed(has_loss, on_teams)
+
+
+def test_losses_on_whole_logits_at_the_cost_of_parts_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators of a loss of which each is split as is fastest."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(OperatorGraph, "loss_names", ())
+    assert noticed(has_loss, on_teams)
+
+
+SIGNATURE = TeamProblem._signature
+
+
+def has_loss(document: dict[str, Any]) -> bool:
+    """Whether the loss may be split, with numbers for each row."""
+    head = document["model"]["operators"].get("head", {})
+    return bool(head.get("loss", {}).get("rows")) and document["job"].get("vocabulary_parallel", True)
 
 
 def has_tokens(graphs: Any) -> bool:

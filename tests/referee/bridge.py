@@ -96,6 +96,7 @@ def as_document(result: Result) -> Document:
         "kinds": list(plan.device_kinds),
         "shards": list(plan.shards),
         "sequence": list(plan.sequence),
+        "vocabulary": plan.vocabulary,
         "micro_batch": plan.micro_batch,
         "micro_batches": plan.micro_batches,
         "family": plan.schedule.family,

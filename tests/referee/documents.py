@@ -22,6 +22,7 @@ DEFAULTS: Document = {
     "teams": (),
     "equal_teams": False,
     "sequence_parallel": True,
+    "vocabulary_parallel": True,
     "overlap_reduction": True,
     "order": "search",
     "together": (),

@@ -57,6 +57,8 @@ class Member:
     ) -> None:
         self.team, self.size, self.link = rest["team"], rest["size"], rest["link"]
         self.split_input, self.split_output = rest["ends"]
+        loss = entry.get("loss") or {"operators": [], "rows": 0}
+        self.loss, self.rows, self.split_loss = loss["operators"], loss["rows"], rest["loss"]
         self.tokens = self.split_input or self.split_output
         self.cost, self.parameters = cost, parameters
         self.operators: list[Document] = entry["operators"]
@@ -84,6 +86,8 @@ class Member:
     def loops(self, operator: Document) -> list[str]:
         """The signatures of an operator; empty for whole."""
         loops = [loop for loop, parts in operator.get("loops", {}).items() if parts % self.team == 0]
+        if operator["name"] in self.loss and not self.split_loss:
+            return [""]
         return ["", *(loop for loop in loops if self.tokens or loop != TOKEN)]
 
     def choices(self) -> Iterator[Choice]:
@@ -94,7 +98,14 @@ class Member:
                 yield self._choice(loops)
 
     def _possible(self, operator: Document, loops: dict[str, str]) -> bool:
-        """Whether an operator that has parts of the tokens reads a tensor that has, or several."""
+        """Whether an operator that has parts of the tokens reads a tensor that has, or several.
+
+        One of the loss has parts of the classes only if what it reads has, and all have them then.
+        """
+        if operator["name"] in self.loss:
+            [(source, axes)] = operator["reads"].items()
+            alike = self._held(source, loops) == _axis(axes, loops[operator["name"]])
+            return alike or (operator["name"] == self.loss[0] and not loops[operator["name"]])
         if loops[operator["name"]] != TOKEN or len(operator["reads"]) != 1:
             return True
         [(source, axes)] = operator["reads"].items()
@@ -128,6 +139,10 @@ class Member:
                 elif loop and loop in each["makes"]:
                     whole += weight["size"]
                 mine += part if weight in self.counted else 0
+            if loop and each["name"] in self.loss[:1]:
+                [axes] = each["reads"].values()
+                shards.add((each["name"], _axis(axes, loop)))
+                forward += 2 * self._ring(self.rows * self.size, 2)
             parameters += mine
             update += _share(self.cost.update, mine, self.parameters)
             summed += self._ring(whole, 2)

@@ -1,5 +1,6 @@
 """Random operators of layers, and teams of devices to split them over."""
 
+from copy import deepcopy
 from random import Random
 
 from .costs import ITEM
@@ -41,6 +42,36 @@ def in_teams(random: Random, document: Document) -> None:
     for entry in cluster["devices"].values():
         if random.random() < 0.4:
             entry["shard_overhead"] = random.choice((1, 3, 20))
+    if model["layers"][-1].get("operators") and random.random() < 0.5:
+        _with_loss(random, model)
+    if random.random() < 0.15:
+        job["vocabulary_parallel"] = False
+
+
+def _with_loss(random: Random, model: Document) -> None:
+    """Behind the operators of the last layer a loss that may be split along an axis of what the last one makes."""
+    layer = model["layers"][-1]
+    graph = deepcopy(model["operators"][layer["operators"]])
+    graph.pop("outputs", None)
+    before = graph["operators"][-1]
+    free = [n for n, loop in enumerate(before["makes"]) if loop != "token"] or [0]
+    axes = list(before["makes"])
+    place = random.choice(free)
+    if axes[place] != "token" and random.random() < 0.7:
+        before["loops"][axes[place]] = 12
+    axes[place] = "class"
+    parts, names = random.choice((12, 12, 12, 4, 3)), []
+    for k in range(random.choice((1, 2, 2, 3))):
+        names.append(f"l{k}")
+        graph["operators"].append(
+            {"name": names[-1], "kind": "drawn", "loops": {"class": parts}, "reads": {before["name"]: list(axes)}}
+            | {"makes": list(axes), "weights": [], "output": random.choice((1, 5, 8)), "kept": random.random() < 0.6}
+            | {f"{name}_flops": random.choice((0, 2, 12)) for name in ("forward", "input_gradient")}
+        )
+        before = graph["operators"][-1]
+    before |= {"makes": [], "output": random.choice((0, 1, 1))}
+    graph["loss"] = {"operators": names, "rows": random.choice((0, 1, 1, 3))}
+    model["operators"]["head"], layer["operators"] = graph, "head"
 
 
 def _allow(job: Document, cluster: Document) -> None:

@@ -101,6 +101,7 @@ class Teams:
                 size=size,
                 link=self.links[kind],
                 ends=ends,
+                loss=self.question.job["vocabulary_parallel"],
             )
             self._choices[key] = list(own.choices())
         return self._choices[key]
@@ -172,7 +173,8 @@ class Teams:
             if self.graph(i):
                 own = vars(self.member(i, kind, size, split))
                 row |= {name: value for name, value in own.items() if name not in ("shards", "parameters")}
-                row["output"] = -(-row["output"] // (self.team if self.sequence and self.sequence[i] else 1))
+                parts = (self.sequence and self.sequence[i]) or self.splits_loss(i, split)
+                row["output"] = -(-row["output"] // (self.team if parts else 1))
             rows[self.question.names[i]] = row
         return rows
 
@@ -194,7 +196,21 @@ class Teams:
             for i in layers
             if self.graph(i)
             for weight, axis in split[self.graph(i)]
+            if weight not in self.loss(self.graph(i))
         )
+
+    def loss(self, graph: str) -> list[str]:
+        """The operator of a graph with which a loss is split, if there is one."""
+        return list((self.graphs[graph].get("loss") or {"operators": []})["operators"][:1])
+
+    def splits_loss(self, layer: int, split: Split) -> bool:
+        """Whether a layer's loss is split."""
+        graph = self.graph(layer)
+        return bool(graph) and any(name in self.loss(graph) for name, _ in split[graph])
+
+    def splits_weights(self, graph: str, shards: Cuts) -> bool:
+        """Whether more than the loss is split."""
+        return any(name not in self.loss(graph) for name, _ in shards)
 
     def shared_axes(self, graph: str, shards: Cuts) -> tuple[int | None, ...]:
         """The axis of each weight that others share; None for whole ones."""
@@ -231,11 +247,12 @@ def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
         if set(split) != set(possible) or any(shards not in possible[graph] for graph, shards in split.items()):
             yield f"shards {split} are impossible"
             return
-        if not any(split.values()):
+        if not any(teams.splits_weights(graph, shards) for graph, shards in split.items()):
             yield "nothing is split"
         if not teams.agrees({graph: teams.shared_axes(graph, shards) for graph, shards in split.items()}):
             yield f"shards {split} tell shared weights apart"
-    if len({teams.name(split, range(teams.question.n)) for split in searched}) < len(searched):
+    n = teams.question.n
+    if len({(teams.name(split, range(n)), teams.splits_loss(n - 1, split)) for split in searched}) < len(searched):
         yield "shards are searched twice"
     if math.prod(map(len, possible.values())) > MOST and _is_narrowed(teams, rows, cells, searched):
         return
@@ -245,7 +262,7 @@ def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
     for graph, first in teams.firsts.items():
         own = {split[graph] for split in searched}
         if not _beside_whole(teams, graph, searched):
-            own.add(frozenset())
+            own |= {shards for shards in possible[graph] if not teams.splits_weights(graph, shards)}
         figures = {shards: _figures(teams, first, rows[graph], cells, shards) for shards in possible[graph]}
         for axis in {row[graph] for row in together}:
             alike = [shards for shards in possible[graph] if teams.shared_axes(graph, shards) == axis]
@@ -302,7 +319,7 @@ def _beside_whole(teams: Teams, graph: str, searched: list[Split]) -> bool:
     """Whether there are shards of other graphs with which a whole graph should have been searched."""
     others = {
         name: {
-            (teams.shared_axes(name, shards), bool(shards))
+            (teams.shared_axes(name, shards), teams.splits_weights(name, shards))
             for shards in (frozenset(), *(split[name] for split in searched))
         }
         for name in teams.firsts

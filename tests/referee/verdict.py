@@ -30,23 +30,26 @@ class Asked:
         question, expected = self.question, set[tuple[str, int]]()
         if answer["kinds"] != [device.kind for device in question.devices] or answer["zero"] != self.level:
             return False
-        names = set[str]()
+        names, vocabulary = set[str](), None
         for stage, team in zip(answer["stages"], answer["teams"], strict=True):
             size = question.team(question.devices[stage["devices"][0]].kind)
             if size not in self.splits:
                 alone = True
             else:
                 teams, split = self.splits[size]
-                cuts = teams.name(split, [question.place[name] for name in stage["layers"]])
+                places = [question.place[name] for name in stage["layers"]]
+                cuts = teams.name(split, places)
                 expected |= cuts
                 alone = len(self.splits) > 1 or self.mixed
-                alone = alone and not cuts and not any(teams.sequence)
+                split_loss = question.n - 1 in places and teams.splits_loss(question.n - 1, split)
+                vocabulary = question.names[-1] if split_loss else vocabulary
+                alone = alone and not (cuts or split_loss or any(teams.sequence))
                 names |= {name for name, parts in zip(question.names, teams.sequence, strict=False) if parts}
             if team != (1 if alone else size):
                 return False
         homes = {question.place[name]: stage["devices"][0] for stage in answer["stages"] for name in stage["layers"]}
         lie = all(question.lies(question.devices[homes[question.place[n]]], where) for n, where in question.job["pin"])
-        mixed = lie or not self.mixed
+        mixed = (lie or not self.mixed) and answer["vocabulary"] == vocabulary
         return mixed and set(map(tuple, answer["shards"])) == expected and set(answer["sequence"]) == names
 
     @property
@@ -89,7 +92,7 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     questions = _questions(document, answer)
     fitting = [each for each in questions if "stages" not in answer or each.fits(answer)]
     if not fitting:
-        what = {name: answer[name] for name in ("kinds", "teams", "shards", "sequence", "zero")}
+        what = {name: answer[name] for name in ("kinds", "teams", "shards", "sequence", "vocabulary", "zero")}
         verdict.faults.append(f"teams, splits and level of ZeRO are outside what was asked: {what}")
         return verdict
     question = fitting[0].question

@@ -49,10 +49,16 @@ def declared(plan: Plan, wanted: TensorParallel | int | None = None) -> TensorPa
     Raises
     ------
     PlanError
-        If the plan's teams share out no parameter.
+        If the plan's teams share out no parameter, or its split loss is not that of a team.
     InputError
         If ``wanted`` contradicts the plan.
     """
+    last = plan.stages[-1]
+    if plan.vocabulary is not None and (last.team == 1 or plan.vocabulary != last.layers[-1]):
+        raise PlanError(
+            f"the plan splits the loss behind {plan.vocabulary!r} along its classes; that takes a team of devices, and "
+            f"the last layer, which is {last.layers[-1]!r} on a team of {last.team}; solve again"
+        )
     asked = wanted if isinstance(wanted, TensorParallel) else TensorParallel(1 if wanted is None else wanted)
     if plan.team == 1:
         if asked.sequence:

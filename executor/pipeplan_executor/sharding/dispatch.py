@@ -3,7 +3,8 @@
 ::
 
     every tensor whole              the operation itself, on every tensor-parallel rank
-    some are sharded                DTensor's rule for it if it is tested here, or our own (attention on a CPU)
+    some are sharded                DTensor's rule for it if it is tested here, or our own (attention on a CPU, cross
+                                    entropy)
     no such rule, random numbers    gathered, computed alike on every rank; random numbers are those of one process
     partial sums                    forward: summed at once; backward: summed when an operation other than addition
                                     needs them, so that three products of one tensor cost one sum
@@ -32,6 +33,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Shard
 
+from pipeplan_executor.sharding.classes import by_classes
 from pipeplan_executor.sharding.operations import (
     ATTENTION,
     DROPOUT,
@@ -126,6 +128,8 @@ class ShardDispatch(TorchDispatchMode):
         if func is DROPOUT and not sums:
             return drop(self._mesh, *args, **kwargs)
         if func in ATTENTION and not drawing and (made := attend(func, args, kwargs)) is not None:
+            return made
+        if (made := by_classes(func, args, kwargs)) is not None:
             return made
         if drawing or not operation.by_parts:
             return self._run_gathered(func, operation, args, kwargs)

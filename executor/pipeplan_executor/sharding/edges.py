@@ -8,18 +8,20 @@
 A layer's backward begins where its output's gradient enters, so the dispatch is told there whose tokens are split.
 """
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor import DTensor, Partial, Placement, Shard
 
 from pipeplan_executor.sharding.dispatch import ShardDispatch
 from pipeplan_executor.sharding.partial_gradients import PartialGradients
 from pipeplan_executor.sharding.parts import WHOLE, local, placed
 from pipeplan_executor.sharding.sequence import Stream
 from pipeplan_executor.sharding.tokens import TOKENS
+
+Placements: TypeAlias = tuple[Placement, ...]
 
 
 class Entering(torch.autograd.Function):
@@ -43,19 +45,19 @@ class Entering(torch.autograd.Function):
 
 
 class Leaving(torch.autograd.Function):
-    """Output of a layer: split along tokens, or plain and whole."""
+    """Output of a layer: split along tokens, or along classes for the loss, or plain and whole."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: DTensor, is_split: bool, dispatch: ShardDispatch, stream: Stream) -> Tensor:
+    def forward(ctx: Any, tensor: DTensor, wanted: Placements, dispatch: ShardDispatch, stream: Stream) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.mesh, ctx.placements = tensor.device_mesh, tensor.placements
-        ctx.dispatch, ctx.stream = dispatch, stream
-        part = local(tensor, TOKENS if is_split else WHOLE)
-        if not is_split:
+        ctx.dispatch, ctx.stream, ctx.wanted = dispatch, stream, wanted
+        part = local(tensor, wanted)
+        if wanted == WHOLE:
             return torch.ops.aten._unsafe_view(part, part.shape)  # autograd forbids in-place writes into views here
         if part.untyped_storage().nbytes() > part.nbytes:
             part = part.clone()  # otherwise it keeps the whole
-        return placed(part, tensor.device_mesh, TOKENS)
+        return placed(part, tensor.device_mesh, wanted)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -65,7 +67,9 @@ class Leaving(torch.autograd.Function):
         if not isinstance(gradient, DTensor):
             gradient = placed(gradient, ctx.mesh, WHOLE)
         # whole values inside have whole gradients, and those of sums are needed by every rank
-        wanted = TOKENS if ctx.placements == TOKENS else WHOLE
+        wanted = (
+            ctx.placements if type(ctx.placements[0]) is Shard and ctx.placements in (TOKENS, ctx.wanted) else WHOLE
+        )
         return placed(local(gradient, wanted), ctx.mesh, wanted), None, None, None
 
 

@@ -48,6 +48,8 @@ class ShardedLayers:
         Whether each layer's outputs are made whole, as plans with teams count them; else shards pass between layers.
     split : mapping of str to Split
         Layers of the stage whose inputs or outputs are split along tokens, by name.
+    vocabulary : str, optional
+        The layer whose output stays split along its classes for the loss (see `loss`).
 
     Attributes
     ----------
@@ -62,8 +64,9 @@ class ShardedLayers:
         shards: Mapping[str, ParameterShard],
         whole: bool = False,
         split: Mapping[str, Split] | None = None,
+        vocabulary: str | None = None,
     ) -> None:
-        self._split = split or {}
+        self._split, self._vocabulary = split or {}, vocabulary
         self.dispatch = ShardDispatch(mesh, [each.stream for each in self._split.values()])
         self.partial = PartialGradients(mesh.get_group()) if self._split else None
         self._mesh, self._shards = mesh, shards
@@ -84,7 +87,7 @@ class ShardedLayers:
         on_shards = any(each != WHOLE for each in placements.values()) or (split is not None and split.arrives)
         if on_shards:
             self._on_shards |= set(map(id, there.values()))
-        return partial(self._call, layer, placements, on_shards, split)
+        return partial(self._call, layer, placements, on_shards, split, name == self._vocabulary)
 
     def _call(
         self,
@@ -92,19 +95,21 @@ class ShardedLayers:
         placements: Mapping[str, tuple[Placement, ...]],
         on_shards: bool,
         split: Split | None,
+        for_loss: bool,
         *tensors: Tensor,
     ) -> Any:
         if not (on_shards or any(isinstance(tensor, DTensor) for tensor in tensors) or self._shares(layer)):
             made = layer(*tensors)
-            return made if split is None else self._left(split, made)
+            return made if split is None else self._left(split, False, made)
         there = dict(layer.named_parameters(remove_duplicate=False))
         with self.dispatch.during(forward=True, stream=None if split is None else split.stream):
             held = {name: self._stand_in(there[name], how) for name, how in placements.items()}
             if split is None:
                 given = tuple(self._as_dtensor(tensor, WHOLE) for tensor in tensors)
-                return mapped(self._outgoing, functional_call(layer, held, given, tie_weights=False))
+                outgoing = _plain_if_whole if for_loss else self._outgoing
+                return mapped(outgoing, functional_call(layer, held, given, tie_weights=False))
             given = tuple(self._entered(split.arrives, tensor) for tensor in tensors)
-            return mapped(partial(self._left, split), functional_call(layer, held, given, tie_weights=False))
+            return mapped(partial(self._left, split, for_loss), functional_call(layer, held, given, tie_weights=False))
 
     def _shares(self, layer: nn.Module) -> bool:
         """Return whether a parameter's gradient may be partial in another layer, so that it is noted here too."""
@@ -113,12 +118,24 @@ class ShardedLayers:
     def _entered(self, is_split: bool, tensor: Tensor) -> DTensor:
         return Entering.apply(tensor, self._mesh, is_split, self.dispatch)
 
-    def _left(self, split: Split, tensor: Tensor) -> Tensor:
+    def _left(self, split: Split, for_loss: bool, tensor: Tensor) -> Tensor:
         made = tensor if isinstance(tensor, DTensor) else self._entered(False, tensor)
-        return Leaving.apply(made, split.leaves, self.dispatch, split.stream)
+        as_made = for_loss and type(made.placements[0]) is Shard
+        placements = TOKENS if split.leaves else made.placements if as_made else WHOLE
+        return Leaving.apply(made, placements, self.dispatch, split.stream)
 
-    def gathered(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the outputs of the stage as plain tensors: whole, or the tokens of this rank if its plan says so."""
+    def loss(self, loss: Callable[..., Tensor], outputs: tuple[Tensor, ...], targets: Any) -> Tensor:
+        """Return a loss of the stage's outputs, which may be split along their classes."""
+        with self.dispatch.during(forward=True):
+            return _gathered(loss(outputs, targets))
+
+    def gathered(self, tensors: tuple[Tensor, ...], for_loss: bool = False) -> tuple[Tensor, ...]:
+        """Return the outputs of the stage as plain tensors: whole, or the tokens of this rank if its plan says so.
+
+        ``for_loss``: they are those that `loss` gets, and may be split along their classes.
+        """
+        if for_loss and self._vocabulary is not None:
+            return tensors
         with self.dispatch.during(forward=True):
             return tuple(_as_plain(each) if _has_tokens(each) and self._split else _gathered(each) for each in tensors)
 

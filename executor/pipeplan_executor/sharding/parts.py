@@ -124,6 +124,12 @@ def _whole(tensor: DTensor, own: Placement) -> Tensor | None:
     return None
 
 
+def reduced_over(tensor: DTensor, part: Tensor, how: str = "sum") -> Tensor:
+    """Return the sum or the maximum, over the ranks of a tensor, of a plain tensor that each of them has."""
+    mesh = tensor.device_mesh
+    return part if mesh.size() == 1 else wait(_SENT.all_reduce(part.contiguous(), how, mesh.get_group().group_name))
+
+
 def wait(tensor: Tensor) -> Tensor:
     """Wait for a collective, and return its result."""
     made: Tensor = _SENT.wait_tensor(tensor)

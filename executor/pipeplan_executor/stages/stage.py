@@ -133,10 +133,10 @@ class StageWork:
         """F: return the outputs for the next stage, contiguous and detached; none from the last stage."""
         kept = _InFlight(())
         with self._queue.opened(number in self._split), autocast(self._precision, self._anchor.device):
-            outputs = self._module(*self._with_first_node(kept, inputs))
+            outputs = self._module(*self._with_first_node(kept, inputs), for_loss=self._loss is not None)
             if self._loss is not None:
                 assert targets is not None
-                loss = self._loss(outputs, targets)
+                loss = self._module.loss(self._loss, outputs, targets)
                 self.losses[number] = loss.detach()
                 outputs = (loss,)
         kept.roots = tuple(get_gradient_edge(output) for output in outputs if output.requires_grad)
@@ -146,11 +146,11 @@ class StageWork:
     def infer(self, number: int, inputs: Tensors, targets: Batch | None) -> Tensors:
         """F without a graph; the last stage returns its outputs, and computes the loss if there are targets."""
         with torch.no_grad(), autocast(self._precision, self._anchor.device):
-            outputs = self._module(*inputs)
+            outputs = self._module(*inputs, for_loss=targets is not None)
             if self._loss is None:
                 return self._sendable(outputs)
             if targets is not None:
-                self.losses[number] = self._loss(outputs, targets)
+                self.losses[number] = self._module.loss(self._loss, outputs, targets)
             return tuple(outputs)
 
     def backward(self, number: int, gradients: Tensors) -> Tensors:

@@ -101,13 +101,18 @@ class StageModule(nn.Module):
             for (name, layer), own in zip(layers.items(), names, strict=True)
         )
 
-    def forward(self, *tensors: Tensor) -> Tensors:
-        """Call all layers in order."""
+    def forward(self, *tensors: Tensor, for_loss: bool = False) -> Tensors:
+        """Call all layers in order. ``for_loss``: what is returned goes to `loss`, and may be split for it."""
         for number, (name, call) in enumerate(self._calls):
             if self.arriving:
                 self._arrive(number)
             tensors = as_tuple(call(*tensors), name)
-        return tensors if self.sharded_layers is None else self.sharded_layers.gathered(tensors)
+        return tensors if self.sharded_layers is None else self.sharded_layers.gathered(tensors, for_loss)
+
+    def loss(self, loss: Callable[[Tensors, Any], Tensor], outputs: Tensors, targets: Any) -> Tensor:
+        """Return a loss of what a forward returned for it."""
+        sharded = self.sharded_layers
+        return loss(outputs, targets) if sharded is None else sharded.loss(loss, outputs, targets)
 
     def wait(self) -> None:
         """Wait until all parameters are there."""

@@ -182,11 +182,12 @@ class Pipeline:
         """Return the wrapper of a stage's layers under tensor parallelism; None if nothing of them is split."""
         every = find_splits(self.plan, self.fitted.names, self.fitted.flow.tensors)
         split = {name: every[name] for name in self.plan.stages[stage].layers if name in every}
+        vocabulary = self.plan.vocabulary if self.plan.vocabulary in self.plan.stages[stage].layers else None
         if not (self.shards or split) or self.tensor_group.mesh is None:
             return None
         from pipeplan_executor.sharding.layers import ShardedLayers  # DTensor takes a second to load
 
-        return ShardedLayers(self.tensor_group.mesh, self.shards, self.plan.team > 1, split)
+        return ShardedLayers(self.tensor_group.mesh, self.shards, self.plan.team > 1, split, vocabulary)
 
     def _make_stages(self) -> dict[int, StageWork]:
         split_backwards: dict[int, set[int]] = {number: set() for number in self.numbers}

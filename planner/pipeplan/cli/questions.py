@@ -55,6 +55,12 @@ def add_questions(parser: ArgumentParser) -> None:
         help="let teams also split along tokens what passes between layers (the default)",
     )
     parser.add_argument(
+        "--vocabulary-parallel",
+        action=BooleanOptionalAction,
+        default=True,
+        help="let teams compute the loss on logits split along the vocabulary (the default)",
+    )
+    parser.add_argument(
         "--overlap-reduction",
         action=BooleanOptionalAction,
         default=True,
@@ -207,6 +213,7 @@ def read_job(options: Namespace, model: "Model") -> "Job":
         teams=numbers(options.teams, "--teams"),
         equal_teams=options.equal_teams,
         sequence_parallel=options.sequence_parallel,
+        vocabulary_parallel=options.vocabulary_parallel,
         overlap_reduction=options.overlap_reduction,
         intra_layer=options.intra_layer,
         order=Order(options.order),

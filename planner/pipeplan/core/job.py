@@ -100,6 +100,8 @@ class Job:
         All stages of a plan have teams of one size.
     sequence_parallel : bool
         Let teams also split along tokens what passes between layers, where operators are known to allow it.
+    vocabulary_parallel : bool
+        Let teams compute the loss on logits that are split along their classes, where it is known to allow it.
     overlap_reduction : bool
         Sum a stage's gradients in buckets while its last backward still runs, instead of all behind it.
     order : Order
@@ -134,6 +136,7 @@ class Job:
     teams: tuple[int, ...] = ()
     equal_teams: bool = False
     sequence_parallel: bool = True
+    vocabulary_parallel: bool = True
     overlap_reduction: bool = True
     order: Order = Order.SEARCH
     together: tuple[tuple[str, ...], ...] = ()
@@ -155,6 +158,7 @@ class Job:
             "equal_replicas",
             "equal_teams",
             "sequence_parallel",
+            "vocabulary_parallel",
             "overlap_reduction",
             "intra_layer",
         ):

@@ -205,6 +205,8 @@ class Model:
                 hinted = hint(layer.operators, self.operators)
                 yield f"layer {layer.name!r} has the operators {layer.operators!r}, which are not there{hinted}"
                 continue
+            if self.operators[layer.operators].loss is not None and layer is not self.layers[-1]:
+                yield f"the operators of layer {layer.name!r} have a loss, and it is not the last layer"
             copied = sum(tie.parameters for tie in self.ties if layer.name in tie.layers[1:])
             weights = self.operators[layer.operators].parameters
             if weights != layer.parameters + copied:

@@ -11,15 +11,15 @@ of them needs and makes: a tensor that has the loop is split along that axis, an
 a part of a sum where the loop is not among the axes of the output.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import whole
-from pipeplan.core.wording import hint
+from pipeplan.core.wording import hint, some
 
 Shards = tuple[tuple[str, int], ...]
-"""Weights that are split, by name, and the axis of each."""
+"""Weights that are split, by name, and the axis of each; with `OperatorGraph.loss_name` that of the logits."""
 INPUT = "input"
 """Name of a layer's first input, where operators say what they read; others are ``input#2``, ``input#3``."""
 TOKEN = "token"
@@ -90,6 +90,25 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
+class CrossEntropy:
+    """The operators of a loss that a team can compute on logits split along their classes.
+
+    Where the first one is split, so are all, each along its only loop; else none is.
+
+    Attributes
+    ----------
+    operators : tuple of str
+        Names, in order: each reads the one before it only, the first one the logits, and the last one makes a number.
+    rows : int
+        Bytes of one number for each row of logits, of a sample. Members exchange two: the largest logit of each row,
+        and the sum of its exponentials.
+    """
+
+    operators: tuple[str, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorGraph:
     """The operators of a layer in topological order.
 
@@ -103,18 +122,21 @@ class OperatorGraph:
         default the last operator.
     without_gradient : tuple of str
         Operators and inputs whose tensors have no gradient, as far as that is known: numbers of tokens, masks.
+    loss : CrossEntropy or None
+        Of a model's last layer: its loss, if logits split along their classes suffice for it.
 
     Raises
     ------
     InputError
-        If there is no operator, names repeat, an operator reads what no earlier one makes, an output is not made, or a
-        figure is negative.
+        If there is no operator, names repeat, an operator reads what no earlier one makes, an output is not made, a
+        figure is negative, or the loss is none of the kind.
     """
 
     operators: tuple[Operator, ...]
     inputs: Mapping[str, int] = field(default_factory=lambda: {INPUT: 0})
     outputs: tuple[str, ...] = ()
     without_gradient: tuple[str, ...] = ()
+    loss: CrossEntropy | None = None
 
     def __post_init__(self) -> None:
         if not self.operators:
@@ -148,6 +170,49 @@ class OperatorGraph:
         for name in (*self.outputs, *self.without_gradient):
             if name not in known:
                 raise InputError(f"a layer's output {name!r} is no operator, nor an input{hint(name, known)}")
+        for fault in self._loss_faults():
+            raise InputError(f"a loss on split logits: {fault}")
+
+    def _loss_faults(self) -> Iterator[str]:
+        """Yield what is wrong with the operators of the loss."""
+        if self.loss is None:
+            return
+        whole(self.loss.rows, "a loss on split logits: bytes of a number for each row")
+        of, before = {each.name: each for each in self.operators}, ""
+        if any(weight.name == self.loss_name for weight in self.weights):
+            yield f"{self.loss_name!r} is also the name of a weight"
+        if not self.loss.operators:
+            yield "it has no operators; leave it out"
+        for name in self.loss.operators:
+            if name not in of:
+                yield f"{name!r} is none of the operators{hint(name, of)}"
+                return
+            each = of[name]
+            readers = [other.name for other in self.operators if name in other.reads]
+            if len(each.reads) != 1 or before not in ("", *each.reads):
+                yield f"{name!r} reads {some(tuple(each.reads)) or 'nothing'}, and not only {before or 'the logits'}"
+            if len(each.loops) != 1 or each.weights:
+                yield f"{name!r} has {len(each.loops)} loops and {len(each.weights)} weights, and not a single loop"
+            if any(row.count(loop) != 1 for row in each.reads.values() for loop in each.loops):
+                yield f"{name!r} reads no axis with its loop, the classes"
+            if name != self.loss.operators[-1]:
+                if not set(each.loops) <= set(each.makes):
+                    yield f"{name!r} makes no axis with its loop, the classes"
+                if len(readers) != 1 or name in self.outputs:
+                    yield f"{name!r} is read by others than the next one"
+            elif each.makes:
+                yield f"{name!r}, the last one, makes {len(each.makes)} axes, and not a number"
+            before = name
+
+    @property
+    def loss_name(self) -> str:
+        """The operator whose signature says whether the loss is split; empty if none can be."""
+        return next(iter(self.loss_names), "")
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """The operators of the loss that are split together."""
+        return () if self.loss is None else self.loss.operators
 
     @property
     def whole(self) -> frozenset[str]:

@@ -97,6 +97,8 @@ class Plan:
         each.
     sequence : tuple of str
         Layers whose output the devices of a team hold split along axis 1, the tokens; other outputs are whole.
+    vocabulary : str or None
+        The last layer, if the devices of its team compute the loss on logits that are split along their classes.
     """
 
     model: str
@@ -116,6 +118,7 @@ class Plan:
     period: int | None = None
     shards: Shards = ()
     sequence: tuple[str, ...] = ()
+    vocabulary: str | None = None
 
     @property
     def value(self) -> int:

@@ -57,6 +57,8 @@ UNLIKE_TEAMS = (
     "share weights)"
 )
 WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
+WHOLE_LOSS = "a loss of teams on logits split along their classes (vocabulary parallelism)"
+UNKNOWN_LOSS = f"{WHOLE_LOSS}, as the model's loss is not known to be a cross entropy"
 BEYOND_NEIGHBOURS = "tensor, sequence and context parallelism beyond two neighbours that divide a layer"
 DIVIDED_REPLICAS = (
     "divided layers on replicated stages, recomputed, or between kinds of device whose profiles differ in bytes"
@@ -193,11 +195,12 @@ class Searched:
             rest.append(UNLIKE_LEVELS)
         return replace(self, zero=levels, sharded=sharded, not_searched=tuple(rest))
 
-    def with_teams(self, ways: Mapping[int, int], tokens: bool, mixes: int) -> "Searched":
+    def with_teams(self, ways: Mapping[int, int], tokens: bool, mixes: int, loss: str = "") -> "Searched":
         """Return the description with teams: for each number of devices the ways to split layers that are searched.
 
         A team of one device has none. ``tokens``: whether some split what passes between layers along tokens.
         ``mixes``: the number of ways to fill the nodes with teams of unlike sizes, and to split layers over these.
+        ``loss``: why none splits the loss; empty if some do.
         """
         if not ways or set(ways) == {1}:
             return self
@@ -205,9 +208,11 @@ class Searched:
         split = f"{' and '.join(counts)} {'way' if counts == ['1'] else 'ways'}"
         teams = f"teams of {' and '.join(map(str, ways))} devices, layers split in {split} and alike in all stages"
         teams += ", tensors between layers whole or split along tokens" * tokens
+        teams += ", losses also on logits split along their classes" * (not loss)
         teams += f", stages also with teams of unlike sizes ({mixes} mixes)" * bool(mixes)
         rest = tuple(sentence for sentence in self.not_searched if sentence != TENSOR)
         without = [UNLIKE_TEAMS] * (not mixes and len(ways) > 1) + [WHOLE_SEQUENCES] * (not tokens)
+        without += [loss] * bool(loss)
         return replace(self, teams=teams, not_searched=(TEAMS, *without, *rest))
 
     def without(self, sentence: str) -> "Searched":

@@ -52,6 +52,7 @@ class JobFile(Strict):
     teams: Items[Count] = ()
     equal_teams: bool = False
     sequence_parallel: bool = True
+    vocabulary_parallel: bool = True
     overlap_reduction: bool = True
     order: Literal["search", "given"] = "search"
     together: Items[Items[str]] = ()
@@ -104,6 +105,7 @@ def job_data(job: Job) -> dict[str, Any]:
         teams=Line(job.teams),
         equal_teams=job.equal_teams or None,
         sequence_parallel=None if job.sequence_parallel else False,
+        vocabulary_parallel=None if job.vocabulary_parallel else False,
         overlap_reduction=None if job.overlap_reduction else False,
         order=None if job.order is Order.SEARCH else job.order.value,
         together=[Line(names) for names in job.together],

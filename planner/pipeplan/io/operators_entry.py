@@ -4,7 +4,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, CrossEntropy, Operator, OperatorGraph, Weight
 from pipeplan.io.schema import Bytes, Count, Flops, Items, Strict, written_bytes, written_flops
 from pipeplan.io.text import Line, Row, lean
 
@@ -34,6 +34,13 @@ class OperatorEntry(Strict):
     weight_gradient_flops: Flops = 0
 
 
+class LossEntry(Strict):
+    """A loss that a team can compute on split logits; see `pipeplan.core.operators.CrossEntropy`."""
+
+    operators: Items[str]
+    rows: Bytes
+
+
 class OperatorsEntry(Strict):
     """The operators of a layer; see `pipeplan.core.operators.OperatorGraph`.
 
@@ -44,6 +51,7 @@ class OperatorsEntry(Strict):
     inputs: dict[str, Bytes] | None = None
     outputs: Items[str] = ()
     without_gradient: Items[str] = ()
+    loss: LossEntry | None = None
     operators: Items[OperatorEntry]
 
     def graph(self) -> OperatorGraph:
@@ -57,6 +65,7 @@ class OperatorsEntry(Strict):
             {INPUT: self.input} if self.inputs is None else self.inputs,
             self.outputs,
             self.without_gradient,
+            None if self.loss is None else CrossEntropy(self.loss.operators, self.loss.rows),
         )
 
     @model_validator(mode="after")
@@ -71,10 +80,11 @@ def operators_data(graph: OperatorGraph) -> dict[str, Any]:
     simple = tuple(graph.inputs) == (INPUT,)
     last = graph.outputs == (graph.operators[-1].name,)
     sizes = {name: written_bytes(size) for name, size in graph.inputs.items()}
+    loss = graph.loss and Row(operators=Line(graph.loss.operators), rows=written_bytes(graph.loss.rows))
     return (
         lean(input=sizes[INPUT] if simple and graph.inputs[INPUT] else "")
         | ({} if simple else {"inputs": Row(sizes)})
-        | lean(outputs=Line(() if last else graph.outputs), without_gradient=Line(graph.without_gradient))
+        | lean(outputs=Line(() if last else graph.outputs), without_gradient=Line(graph.without_gradient), loss=loss)
         | {"operators": [_operator_data(each) for each in graph.operators]}
     )
 

@@ -148,6 +148,7 @@ class PlanFile(Strict):
     team: Count = 1  # in files from before stages had teams of their own
     shards: Items[ShardEntry] = ()
     sequence: Items[str] = ()
+    vocabulary: str | None = None
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -163,6 +164,8 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     stages = [asdict(stage) | {"shares": _shares(stage)} for stage in plan.stages]
     if not plan.sequence:  # older versions read plans without it
         del data["sequence"]
+    if plan.vocabulary is None:
+        del data["vocabulary"]
     if plan.team == 1:
         for entry in stages:
             del entry["team"]
@@ -249,6 +252,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         period=file.period,
         shards=tuple((entry.parameter, entry.axis) for entry in file.shards),
         sequence=file.sequence,
+        vocabulary=file.vocabulary,
     )
 
 

@@ -50,14 +50,24 @@ def shared_out(plan: Plan, model: Model, split: Splitting | None) -> Plan:
         return plan
     own = {name: split.at(stage.team) for stage in plan.stages for name in stage.layers}
     shards = {
-        layer.name: tuple((shard_name(layer.name, name), axis) for name, axis in here.of(layer.operators).items())
+        layer.name: tuple(
+            (shard_name(layer.name, name), axis)
+            for name, axis in here.of(layer.operators).items()
+            if name != model.operators[layer.operators].loss_name
+        )
         for layer in model.layers
         if layer.operators and (here := own[layer.name]) is not None
     }
+    last = model.layers[-1]
+    here = own[last.name] if last.operators else None
+    is_split = here is not None and model.operators[last.operators].loss_name in here.of(last.operators)
     parts = tuple(layer.name for layer, cut in zip(model.layers, split.sequence, strict=False) if cut)
     sequence = parts if plan.team > 1 else ()
     # A team in a mix that splits nothing is one device: the others would do the same work.
-    idle = [not sequence and not any(shards.get(name) for name in stage.layers) for stage in plan.stages]
+    idle = [
+        not sequence and not any(shards.get(name) or (is_split and name == last.name) for name in stage.layers)
+        for stage in plan.stages
+    ]
     stages = (replace(stage, team=1) if alone else stage for stage, alone in zip(plan.stages, idle, strict=True))
     return replace(
         plan,
@@ -65,6 +75,7 @@ def shared_out(plan: Plan, model: Model, split: Splitting | None) -> Plan:
         stages=tuple(stages) if isinstance(split, Mix) else plan.stages,
         shards=tuple(each for row in shards.values() for each in row),
         sequence=sequence,
+        vocabulary=last.name if is_split else None,
     )
 
 

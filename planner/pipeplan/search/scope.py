@@ -11,7 +11,7 @@ from pipeplan.core import searched as sentences
 from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, Job, Objective, Order, Recompute
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Mix, Split
+from pipeplan.core.operators import Mix, Split, Splitting
 from pipeplan.core.searched import Searched
 from pipeplan.core.wording import listed
 from pipeplan.search import enumerates_groups
@@ -54,8 +54,16 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
     ways = Counter(split.team for split in spaces.teams if isinstance(split, Split))
     mixes = sum(isinstance(split, Mix) for split in spaces.teams)
     tokens = any(split.sequence for split in spaces.teams)
+    losses = [graph.loss_name for graph in spaces.model.operators.values() if graph.loss_name]
+    of_each = (dict(own) for split in spaces.teams for at in _splits(split) for _, own in at.shards)
+    split_loss = any(name in own for own in of_each for name in losses)
+    loss = "" if split_loss else sentences.WHOLE_LOSS if losses else sentences.UNKNOWN_LOSS
     at_levels = found.at_levels(spaces.levels, bool(spaces.model.ties), orders)
-    return at_levels.with_teams({team: ways[team] for team in job.teams}, tokens, mixes)
+    return at_levels.with_teams({team: ways[team] for team in job.teams}, tokens, mixes, loss)
+
+
+def _splits(split: Splitting) -> tuple[Split, ...]:
+    return split.splits if isinstance(split, Mix) else (split,)
 
 
 def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:

@@ -77,6 +77,10 @@ def _names(plan: Plan) -> Iterator[str]:
             yield f"its shards name parameter {name!r} {count} times; it has one axis"
     if plan.sequence and plan.team == 1:
         yield f"it splits {counted(len(plan.sequence), 'output')} along tokens, and has no teams that share them out"
+    if plan.vocabulary is not None and (not plan.stages or plan.stages[-1].team == 1):
+        yield f"it splits the loss behind {plan.vocabulary!r} along its classes, and no team of devices shares this out"
+    elif plan.vocabulary is not None and plan.vocabulary not in plan.stages[-1].layers[-1:]:
+        yield f"it splits the loss behind {plan.vocabulary!r}, which is not its last layer"
     for name, count in Counter(plan.sequence).items():
         if name not in counts:
             yield f"its sequence names {name!r}, which is not one of its layers"

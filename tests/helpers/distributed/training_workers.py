@@ -74,6 +74,8 @@ class Case:
     """Devices of a team, or of that of each stage."""
     sequence: tuple[str, ...] = ()
     """Layers whose output teams split along tokens."""
+    vocabulary: bool = False
+    """Whether teams split the last layer's output along its classes."""
     first: int = 2
     """Number of layers of the first stage, if there are several; those between it and the last one have one layer."""
 
@@ -187,6 +189,18 @@ TEAMS = {
     "teams, tokens, tied, ZeRO-1": Case(
         tiny_tied, (2,), USERS, zero=1, team_cuts=SHARDS, sequence=BODY, steps=4, accumulated=(1,), bucket=1
     ),
+    "teams, split loss, tied, ZeRO-1": Case(
+        tiny_tied,
+        (2,),
+        USERS,
+        zero=1,
+        team_cuts={**SHARDS, "embedding.tokens.weight": 0},
+        sequence=BODY,
+        vocabulary=True,
+        steps=4,
+        accumulated=(1,),
+        bucket=1,
+    ),
     "teams, tokens, tied over stages": Case(
         tiny_tied, (1, 1), USERS, team_cuts=SHARDS, sequence=BODY, steps=3, micro_batches=3, recompute=True
     ),
@@ -239,6 +253,15 @@ TEAMS_LOW = {
         team_cuts=gated().shards,
         sequence=("embedding", "first", "second"),
         steps=3,
+    ),
+    "teams, split loss, bf16": Case(
+        tiny_decoder,
+        (1, 1),
+        {"optimizer": sgd, "precision": "bf16"},
+        team_cuts={**SHARDS, "head.weight": 0},
+        vocabulary=True,
+        steps=3,
+        split=True,
     ),
     "tensor-parallel, bf16": Case(tiny_shared, (1, 1), {"optimizer": sgd, "precision": "bf16"}, split=True),
     "tensor-parallel, fp16": Case(steep_apart, (1, 1), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}),
@@ -474,7 +497,7 @@ def _plan(case: Case) -> Plan:
         held=held,
     )
     if case.team_cuts is not None:
-        plan = in_teams(plan, module, case.team_cuts, case.teams, case.sequence)
+        plan = in_teams(plan, module, case.team_cuts, case.teams, case.sequence, case.vocabulary)
     return with_buckets(plan, case.bucket, case.gathered)
 
 

@@ -68,6 +68,7 @@ def test_one_team_for_all_stages_is_read(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"sequence": ["a"]}, "splits 1 output along tokens, and has no teams"),
+        ({"vocabulary": "b"}, "splits the loss behind 'b' along its classes, and no team"),
         ({"team": 2, "shards": [{"parameter": "a.weight", "axis": 0}], "sequence": ["c"]}, "names 'c', which is not"),
         ({"team": 2, "shards": [{"parameter": "a.weight", "axis": 0}], "sequence": ["a", "a"]}, "'a' 2 times"),
     ],

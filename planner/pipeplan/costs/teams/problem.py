@@ -26,6 +26,7 @@ from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph, Shards, Weight
 from pipeplan.costs.collectives import all_reduce, alone
 from pipeplan.costs.teams.signatures import (
+    UNSPLIT,
     WHOLE,
     WHOLE_ENDS,
     Ends,
@@ -93,6 +94,8 @@ class TeamProblem:
         Between the members.
     ends : Ends
         Whether what the layer reads and makes is split along tokens; only then are operators.
+    split_loss : bool
+        Whether the loss may be split along the classes of the logits.
     """
 
     graph: OperatorGraph
@@ -104,13 +107,18 @@ class TeamProblem:
     team: int
     link: Link
     ends: Ends = WHOLE_ENDS
+    split_loss: bool = True
     _found: dict[Shards, dict[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _times: dict[tuple[str, int, int, bool], int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def loops(self) -> tuple[tuple[str, ...], ...]:
         """The signatures of each operator."""
-        return tuple(signatures(each, self.team, any(self.ends)) for each in self.graph.operators)
+        whole = () if self.split_loss else self.graph.loss_names
+        return tuple(
+            (UNSPLIT,) if each.name in whole else signatures(each, self.team, any(self.ends))
+            for each in self.graph.operators
+        )
 
     @cached_property
     def tensors(self) -> tuple[tuple[str, tuple[Layout, ...]], ...]:
@@ -120,26 +128,30 @@ class TeamProblem:
         return tuple((name, layouts(self.graph, self.team, name, self.ends)) for name in names)
 
     def sharding(self, fixed: Mapping[str, int | None]) -> Sharding:
-        """The problem without the signatures that split weights along other axes than ``fixed`` has, None for whole."""
+        """The problem without signatures that split weights, or the loss, along other axes than ``fixed`` has.
+
+        There None is for whole.
+        """
         operators = self.graph.operators
         costs = [self._operator(each, loops, fixed) for each, loops in zip(operators, self.loops, strict=True)]
         costs += [self._tensor(name, rows) for name, rows in self.tensors]
         return Sharding(tuple(costs), self._edges)
 
     def shards(self, choice: tuple[int, ...]) -> Shards:
-        """The weights that a choice splits."""
+        """What a choice splits: weights, and the loss."""
         found: dict[str, int] = {}
         for each, loops, k in zip(self.graph.operators, self.loops, choice, strict=False):
-            found |= shards_of(each, loops[k])
+            found |= self._shards(each, loops[k])
         return tuple(found.items())
 
     def member(self, shards: Shards) -> LayerCost:
         """The cost of the layer on each member if exactly these weights are split: the fastest choice of the rest."""
         of = self._fastest(shards)
+        split = self.ends.output or self.graph.loss_name in dict(shards)
         return LayerCost(
             **{name: of[name] + self._constant(name) + self._longer(name, shards) for name in PASSES},
             saved=of["saved"],
-            output=-(-self.cost.output // self.team) if self.ends.output else self.cost.output,
+            output=-(-self.cost.output // self.team) if split else self.cost.output,
             workspace=self.cost.workspace,
             update=of["update"] + of["summed"],
         )
@@ -169,7 +181,8 @@ class TeamProblem:
 
     def _find(self, shards: Shards) -> dict[str, int]:
         axes = dict(shards)
-        problem = self.sharding({weight.name: axes.get(weight.name) for weight in self.graph.weights})
+        names = (*(weight.name for weight in self.graph.weights), self.graph.loss_name)
+        problem = self.sharding({name: axes.get(name) for name in names})
         points = frontier(problem.project(_in_order(problem)), Clock(Limits()))
         costs = problem.evaluate(points.choice(0))
         assert costs is not None
@@ -189,7 +202,7 @@ class TeamProblem:
         return min(whole, passes * self.kind.overhead) if self._wholes[name] else whole
 
     def _longer(self, name: str, shards: Shards) -> int:
-        """Nanoseconds of a pass that its operators take longer because weights or the input are split."""
+        """Nanoseconds of a pass that its operators take longer because weights, the loss or the input are split."""
         if name == "backward":
             return self._longer("input_gradient", shards) + self._longer("weight_gradient", shards)
         if not (shards or self.ends.input) or not getattr(self.cost, name):
@@ -230,12 +243,20 @@ class TeamProblem:
     ) -> NDArray[np.int64]:
         rows = []
         for loop in loops:
-            shards = shards_of(operator, loop)
-            fits = all(
-                fixed.get(each.name, shards.get(each.name)) == shards.get(each.name) for each in operator.weights
-            )
+            shards = self._shards(operator, loop)
+            names = [weight.name for weight in operator.weights]
+            names += [operator.name] * (operator.name == self.graph.loss_name)
+            fits = all(fixed.get(name, shards.get(name)) == shards.get(name) for name in names)
             rows.append(self._signature(operator, loop) if fits else [UNLIMITED] * len(COORDINATES))
         return np.array(rows, np.int64)
+
+    def _shards(self, operator: Operator, loop: str) -> dict[str, int]:
+        """The weights of an operator that are split, and the axis of each; of a split loss that of the logits."""
+        found = shards_of(operator, loop)
+        if loop and operator.name == self.graph.loss_name:
+            (logits,) = operator.reads
+            found[operator.name] = read_layout(operator, loop, logits)
+        return found
 
     def _signature(self, operator: Operator, loop: str) -> list[int]:
         passes = [
@@ -253,7 +274,11 @@ class TeamProblem:
         )
         update = _share(self.cost.update, own, self.parameters)
         size = summed_weights(operator, loop)
-        summed = alone(all_reduce(self.team, self.link), size) if size else 0
+        ring = all_reduce(self.team, self.link)
+        summed = alone(ring, size) if size else 0
+        if loop and self.graph.loss is not None and operator.name == self.graph.loss_name:
+            rows = self.graph.loss.rows * self.micro_batch
+            passes[0] += 2 * alone(ring, rows) if rows else 0
         return [*passes, update, summed, own, 0]
 
     @cached_property
@@ -306,10 +331,15 @@ class TeamProblem:
         """What it takes an operator to read a tensor, and to return a gradient in the layout of its sum.
 
         All tokens of a tensor are gathered once for all readers (see `_tensor`), and again for weight gradients.
-        Operators that read a single tensor have parts of the tokens only where this has.
+        Operators that read a single tensor have parts of the tokens only where this has. Those of the loss have parts
+        of the classes only where the logits have, and then all of them.
         """
         needed, returned = read_layout(operator, loop, source), returned_layout(operator, loop, source)
         held, axis = row.held, self._token_axes[source]
+        if operator.name in self.graph.loss_names:
+            first = operator.name == self.graph.loss_name
+            if held != needed and (loop or not first):
+                return [UNLIMITED] * len(COORDINATES)
         if needed == WHOLE and held == axis != WHOLE:
             if row.gathered < (2 if operator.weights else 1):
                 return [UNLIMITED] * len(COORDINATES)

@@ -46,7 +46,7 @@ class Teams:
     sizes : tuple of int
         Micro-batch sizes.
     optimizer : str
-    extrapolate : bool
+    extrapolate, vocabulary_parallel : bool
         As in a job.
     """
 
@@ -56,6 +56,7 @@ class Teams:
     sizes: tuple[int, ...]
     optimizer: str
     extrapolate: bool
+    vocabulary_parallel: bool = True
     _costs: dict[tuple[str, int], tuple[LayerCost, ...]] = field(default_factory=dict, init=False, repr=False)
     _problems: dict[tuple[object, ...], TeamProblem] = field(default_factory=dict, init=False, repr=False)
 
@@ -92,7 +93,9 @@ class Teams:
         known = peak is not None and kind.bandwidth is not None
         rates = (kind.efficiency * (peak or 0), kind.efficiency * (kind.bandwidth or 0)) if known else None
         graph, link = self.model.operators[layer.operators], self.links[kind.name]
-        return TeamProblem(graph, cost, layer.parameters, kind, rates, size, self.team, link, ends)
+        return TeamProblem(
+            graph, cost, layer.parameters, kind, rates, size, self.team, link, ends, self.vocabulary_parallel
+        )
 
     def splits(self, tokens: bool = True) -> Iterator[Split]:
         """Yield the splits that are worth searching; ``tokens``: also those along tokens."""
@@ -102,7 +105,7 @@ class Teams:
             choices = {name: self._worthwhile(i, sequence) for name, i in firsts.items()}
             for row in self._together(choices):
                 split = Split(self.team, tuple(zip(choices, row, strict=True)), number, sequence)
-                if any(row) and self._agrees(split):
+                if self._splits_weights(split) and self._agrees(split):
                     number += 1
                     yield split
 
@@ -159,6 +162,10 @@ class Teams:
             undominated = minimal(np.array(rows)) if rows else ()
             kept |= {shards: rows[i] for i, shards in enumerate(found) if i in undominated}
         return kept
+
+    def _splits_weights(self, split: Split) -> bool:
+        """Whether any weight is split, and not only the loss."""
+        return any(dict(own).keys() - {self.model.operators[name].loss_name} for name, own in split.shards)
 
     def _agrees(self, split: Split) -> bool:
         """Whether layers that share weights split them alike; where operators are not known, these are whole."""

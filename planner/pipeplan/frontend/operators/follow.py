@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeplan.core.operators import INPUT, TOKEN, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, TOKEN, CrossEntropy, Operator, OperatorGraph, Weight
 from pipeplan.frontend.capture.private import memory_of
 from pipeplan.frontend.operators.alignment import Alignment
 from pipeplan.frontend.operators.factors import opaque
 from pipeplan.frontend.operators.record import Call, Record
-from pipeplan.frontend.operators.rules import Rule, copied, rule_of
+from pipeplan.frontend.operators.rules import Rule, copied, loss_rule, rule_of
 from pipeplan.frontend.operators.sources import SAMPLE, WHOLE, Source, View
 from pipeplan.frontend.operators.views import viewed, views
 from pipeplan.frontend.profile.ties import bytes_of
@@ -66,6 +66,8 @@ class _Follower:
         self._names: Counter[str] = Counter()
         self._inputs: dict[str, int] = {}
         self._inert: set[str] = set()  # inputs and operators whose tensors have no gradient
+        self._loss: list[str] = []  # operators of a cross entropy, each of which reads the one before
+        self._rows = 0  # bytes of a number for each row of its logits
         for number, tensor in enumerate(record.inputs, 1):
             name = INPUT if number == 1 else f"{INPUT}#{number}"
             self._inputs[name] = self._each(bytes_of((tensor,)))
@@ -127,6 +129,7 @@ class _Follower:
         outputs = tuple(map(self._output, self._record.outputs))
         if not self._operators:
             outputs = (self._pass_on(self._record.outputs[0]), *outputs[1:])
+        loss = self._cross_entropy()
         operators = _reached(self._operators, outputs)
         unused = tuple(weight for name, weight in self._weights.items() if name not in self._listed)
         if unused:
@@ -138,7 +141,31 @@ class _Follower:
             self._inputs,
             outputs,
             tuple(name for name in inert if name in self._inert),
+            loss,
         )
+
+    def _loss_rule(self, call: Call, read: Sequence[View | None]) -> Rule | None:
+        """Return the rule of a call of the loss that goes on with a cross entropy, and note it; else None."""
+        sources = {view.source.name for view in read if view is not None and not view.source.weight}
+        ended = self._loss and not self._operators[self._loss[-1]].makes
+        rule = loss_rule(call)
+        if rule is None or ended or len(sources) != 1 or (self._loss and sources != {self._loss[-1]}):
+            return None
+        if call.operation.overloadpacket is torch.ops.aten._log_softmax:
+            made = call.made[0]
+            self._rows = self._each(made.numel() // made.shape[-1] * max(made.element_size(), 4))
+        return rule
+
+    def _cross_entropy(self) -> CrossEntropy | None:
+        """Return the loss if it is a cross entropy that alone reads the logits; its operators are whole otherwise."""
+        of = [self._operators[name] for name in self._loss]
+        logits = [source for each in of[:1] for source in each.reads]
+        readers = Counter(source for each in self._operators.values() for source in each.reads)
+        alone = all(readers[name] == 1 for name in (*logits, *self._loss[:-1]))
+        if of and self._rows and not of[-1].makes and alone and all(len(each.loops) == 1 for each in of):
+            return CrossEntropy(tuple(self._loss), self._rows)
+        self._operators |= {each.name: replace(each, loops={}) for each in of}
+        return None
 
     def _each(self, total: int) -> int:
         """Return a figure per sample."""
@@ -177,8 +204,10 @@ class _Follower:
                 if memory_of(each) not in self._owners and self._is_made(first):
                     self._owners[memory_of(each)] = first.source.name
             return
-        rule = None if is_loss else rule_of(call)
-        self._operate(call, rule)
+        rule = self._loss_rule(call, read) if is_loss else rule_of(call)
+        name = self._operate(call, rule)
+        if is_loss and rule is not None:
+            self._loss.append(name)
 
     def _write(self, call: Call) -> None:
         """Mark all other views of memory that is written."""
@@ -189,8 +218,8 @@ class _Follower:
                 if memory_of(each) in memories and id(each) not in mine:
                     self._stale.add(id(each))
 
-    def _operate(self, call: Call, rule: Rule | None) -> None:
-        """Append the operator of a call, and follow its results."""
+    def _operate(self, call: Call, rule: Rule | None) -> str:
+        """Append the operator of a call, follow its results, and return its name."""
         made = call.made[0]
         closed = rule is None or any(
             view is not None and view.source.weight and self._uses[view.source.name] > 1
@@ -221,6 +250,7 @@ class _Follower:
         self._put(made, view)
         for each in call.made[1:]:
             self._put(each, View(view.source, tuple(map(opaque, each.shape))))
+        return view.source.name
 
     def _append(self, rule: Rule, made: Tensor, *, closed: bool, **figures: Any) -> View:
         """Append an operator, split by no loop if it is ``closed``; return what it makes."""

@@ -55,6 +55,25 @@ def rule_of(call: Call) -> Rule | None:
     return _elementwise(call) if torch.Tag.pointwise in call.operation.tags or packet is _ATEN._to_copy else None
 
 
+def loss_rule(call: Call) -> Rule | None:
+    """Return the rule of a call in a cross entropy, which may be split along its classes only; None for other calls.
+
+    They are copies of logits in another format, their log softmax, and the likelihood as a mean or sum.
+    """
+    packet, made = call.operation.overloadpacket, call.made[0]
+    if packet in (_ATEN._to_copy, _ATEN.clone) or (packet is _ATEN._log_softmax and _is_last(call.args[1], made)):
+        axes = tuple(range(made.dim()))
+        kind = call.name.strip("_").replace("_", " ").removesuffix(" copy")
+        return Rule(kind, ((call.given[0], axes),), axes, {}, frozenset(axes[:-1]), tokens=False)
+    if packet is _ATEN.nll_loss_forward and call.given[0].dim() == 2 and call.args[3]:
+        return Rule("nll loss forward", ((call.given[0], (0, 1)),), (), {}, frozenset({0}), tokens=False)
+    return None
+
+
+def _is_last(axis: Any, tensor: Tensor) -> bool:
+    return bool(axis % max(tensor.dim(), 1) == tensor.dim() - 1)
+
+
 def copied(tensor: Tensor) -> Rule:
     """Return the rule of an operator that passes a tensor on."""
     axes = tuple(range(tensor.dim()))

@@ -1,5 +1,6 @@
 """Operators of layers: what is followed through views, what is not, figures, names of weights."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from helpers.captured_models import tiny_gpt2, tiny_llama
+from helpers.distributed import vocabulary_workers
 from helpers.distributed.models import HAS_TRANSFORMERS, tiny_decoder, tiny_mlp, tiny_resnet, tiny_tied
 from helpers.layer_operators import LayersOperators, chain, eager, fused, layers_operators, llama_like
+from pipeplan.core.operators import CrossEntropy
 from pipeplan.core.weight_names import shard_name, weight_name
 from pipeplan.frontend.capture import Stages
 from pipeplan.frontend.profile import profile
@@ -46,7 +49,7 @@ def test_equal_layers_share_a_graph(decoder: LayersOperators) -> None:
 
 
 def test_figures_are_those_of_one_sample(decoder: LayersOperators) -> None:
-    """Bytes do not depend on the number of samples; what autograd saves is kept; a loss is whole."""
+    """Bytes do not depend on the number of samples; what autograd saves is kept."""
     assert layers_operators(tiny_decoder, 3).found.graphs["block0"] == decoder.graph("block0")
     found = decoder.operators("block0")
     assert decoder.graph("block0").inputs == {"input": 6 * 16 * 4}
@@ -56,8 +59,29 @@ def test_figures_are_those_of_one_sample(decoder: LayersOperators) -> None:
     assert all(found[name].kept for name in ("query_key_value", "attention", "widen", "gelu", "perceptron_norm"))
     head = decoder.operators("head")
     assert list(head) == ["linear", "log softmax", "nll loss forward"]
-    assert head["log softmax"].loops == {}
-    assert head["log softmax"].reads == {"linear": ("whole",) * 3}
+    assert head["log softmax"].reads == {"linear": ("sample", "token", "out")}
+
+
+@pytest.mark.parametrize("build", [tiny_decoder, vocabulary_workers.ignoring, vocabulary_workers.weighted])
+def test_a_cross_entropy_is_split_along_its_classes(build: Callable[[], Workload]) -> None:
+    """A mean or sum over words, also without padding or with weights of classes; what follows it is whole."""
+    found = layers_operators(build)
+    assert found.graph("head").loss == CrossEntropy(("log softmax", "nll loss forward"), 6 * 4)
+    head = found.operators("head")
+    assert {name: each.loops for name, each in head.items() if name != "linear" and each.loops} == {
+        "log softmax": {"out": 50},
+        "nll loss forward": {"out": 50},
+    }
+    shifted = layers_operators(vocabulary_workers.shifted).graph("head").loss
+    assert shifted is not None and shifted.rows == 5 * 4
+
+
+@pytest.mark.parametrize("build", [vocabulary_workers.masked, vocabulary_workers.smoothed, vocabulary_workers.reused])
+def test_other_losses_are_whole(build: Callable[[], Workload]) -> None:
+    """Losses of single words, smoothed labels, and logarithms that another term reads."""
+    found = layers_operators(build)
+    assert found.graph("head").loss is None
+    assert not any(each.loops for name, each in found.operators("head").items() if name != "linear")
 
 
 def test_grouped_queries_limit_heads() -> None:
