@@ -15,7 +15,9 @@ from helpers.distributed.training_workers import TEAMS, TEAMS_LOW
 from helpers.instances import equal_devices
 from helpers.layer_operators import layers_operators
 from pipeplan.core.cluster import Link
+from pipeplan.core.plan import Plan
 from pipeplan.frontend.profile import profile
+from pipeplan.frontend.workload import Workload
 from pipeplan.solve import solve
 from pipeplan_executor import launch, run
 
@@ -74,7 +76,23 @@ def test_transformers_are_exact() -> None:
 @pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
 def test_chosen_teams_of_captured_models_are_exact() -> None:
     """A team of two runs GPT-2, cut inside its blocks, as the planner splits what a profile found."""
-    workload, generator = tiny_gpt2(), torch.Generator().manual_seed(0)
+    plan = _chosen(tiny_gpt2, Link(10**12, 1))
+    assert {f"transformer.h.0.{name}.weight" for name in ("attn.c_proj", "mlp.c_fc")} <= dict(plan.shards).keys()
+    _verified(plan, tiny_gpt2)
+
+
+@pytest.mark.slow
+def test_a_chosen_loss_of_a_profiled_model_is_exact() -> None:
+    """On slow links a team of two splits the decoder's head and its loss, as found by a profile."""
+    plan = _chosen(models.tiny_tied, Link(10**8, 1))
+    assert plan.vocabulary == "head"
+    assert dict(plan.shards)["head.weight"] == 0
+    _verified(plan, models.tiny_tied)
+
+
+def _chosen(build: Callable[[], Workload], link: Link) -> Plan:
+    """The plan of a profiled model for a team of two."""
+    workload, generator = build(), torch.Generator().manual_seed(0)
     model = profile(
         workload.module,
         lambda size: workload.draw(size, generator),
@@ -83,11 +101,13 @@ def test_chosen_teams_of_captured_models_are_exact() -> None:
         warmup=0,
         loss=workload.loss,
     )
-    cluster = equal_devices(2, link=Link(10**12, 1))
+    cluster = equal_devices(2, link=link)
     kinds = {name: replace(kind, timed_as=model.profiles[0].device) for name, kind in cluster.kinds.items()}
-    plan = solve(model, replace(cluster, kinds=kinds), 4, teams=(2,), micro_batches=(2,), workers=1).plan
-    assert {f"transformer.h.0.{name}.weight" for name in ("attn.c_proj", "mlp.c_fc")} <= dict(plan.shards).keys()
-    error = run(plan, tiny_gpt2, steps=1, warmup=0, verify=True).error
+    return solve(model, replace(cluster, kinds=kinds), 4, teams=(2,), micro_batches=(2,), workers=1).plan
+
+
+def _verified(plan: Plan, build: Callable[[], Workload]) -> None:
+    error = run(plan, build, steps=1, warmup=0, verify=True).error
     assert error is not None
     assert error < EXACT
 
