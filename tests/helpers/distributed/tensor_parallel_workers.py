@@ -89,7 +89,8 @@ def named(*cases: tuple[str, tuple[str, ...]]) -> dict[str, float]:
 def random_groups(count: int, seed: int) -> dict[str, float]:
     """The worst error of random plans of all models, with random parameters cut along random axes.
 
-    Every second plan has teams, some of which split tokens; the others are given groups.
+    Every second plan has teams, some of which split tokens, or leave logits as they are for the loss, whatever it is;
+    the others are given groups.
     """
     generator, ranks = random.Random(seed), dist.get_world_size() // TEAM
     found = {}
@@ -98,10 +99,10 @@ def random_groups(count: int, seed: int) -> dict[str, float]:
         case = random_case(generator, ranks, build)
         module = blank_model(build)[0]
         shards = random_shards(generator, module)
-        planned = number % 2 == 0
+        planned, loss = number % 2 == 0, number % 4 == 0
         sequence = random_sequence(generator, case.plan, build) if planned else ()
         found[f"{number} {case.name} {shards} {sequence}"] = worst_error(
-            in_teams(case.plan, module, shards, sequence=sequence) if planned else case.plan,
+            in_teams(case.plan, module, shards, sequence=sequence, vocabulary=loss) if planned else case.plan,
             build,
             3,
             tensor_parallel=None if planned else TensorParallel(TEAM, shards),
@@ -123,7 +124,8 @@ def unlike_groups(count: int, seed: int) -> dict[str, float]:
         parts = lcm(*teams)
         shards = random_shards(generator, blank_model(build)[0], parts)
         sequence = random_sequence(generator, case.plan, build, parts)
-        plan = in_teams(case.plan, blank_model(build)[0], shards, teams, sequence) if shards else case.plan
+        module, loss = blank_model(build)[0], teams[-1] > 1 and generator.random() < 0.5
+        plan = in_teams(case.plan, module, shards, teams, sequence, loss) if shards else case.plan
         if plan.shards or plan.sequence:
             found[f"{case.name} {teams} {shards} {sequence}"] = worst_error(plan, build, 3)
     return found
