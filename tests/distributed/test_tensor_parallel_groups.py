@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.captured_models import tiny_gpt2
+from helpers.captured_models import tiny_gpt2, tiny_llama
 from helpers.distributed import checkpointing, models, tensor_parallel_workers, training_workers, vocabulary_workers
 from helpers.distributed.together import Job
 from helpers.distributed.training_workers import TEAMS, TEAMS_LOW
 from helpers.instances import equal_devices
 from helpers.layer_operators import layers_operators
-from pipeplan.core.cluster import Link
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.profile import profile
 from pipeplan.frontend.workload import Workload
@@ -110,6 +110,38 @@ def _verified(plan: Plan, build: Callable[[], Workload]) -> None:
     error = run(plan, build, steps=1, warmup=0, verify=True).error
     assert error is not None
     assert error < EXACT
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
+@pytest.mark.parametrize(
+    ("build", "block", "split"),
+    [
+        (tiny_gpt2, "GPT2Block", ("transformer.wte", "transformer.wpe", "transformer.h.0")),
+        (tiny_llama, "LlamaDecoderLayer", ("model.embed_tokens", "model.layers.0")),
+    ],
+)
+def test_captured_models_split_tokens_exactly(build: Callable[[], Any], block: str, split: tuple[str, ...]) -> None:
+    """Two teams of two run blocks of GPT-2, and of Llama beside its mask, in chosen parts of the tokens."""
+    workload, generator = build(), torch.Generator().manual_seed(0)
+    model = profile(
+        workload.module,
+        lambda size: workload.draw(size, generator),
+        micro_batches=(2,),
+        repeats=1,
+        warmup=0,
+        loss=workload.loss,
+        group=(block,),
+    )
+    nodes = (Node(("unit", "unit"), Link(10**12, 1)),) * 2
+    kind = DeviceKind("unit", timed_as=model.profiles[0].device)
+    slow = Cluster("slow", {"unit": kind}, nodes, Link(10**4, 1), Overlap.COPY)
+    plan = solve(model, slow, 4, teams=(2,), depths=(2,), micro_batches=(2,), workers=1).plan
+    assert plan.sequence == split
+    assert len(plan.stages) == 2
+    error = run(plan, build, steps=1, warmup=0, verify=True).error
+    assert error is not None
+    assert error < (ROUNDED if "llama" in build.__name__ else EXACT)
 
 
 def test_random_cuts_are_exact(found: dict[str, Any]) -> None:

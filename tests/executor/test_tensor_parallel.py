@@ -21,7 +21,7 @@ from pipeplan_executor.optim.reduction import ShardedNames
 from pipeplan_executor.sharding import TensorParallel
 from pipeplan_executor.sharding.declared import declared
 from pipeplan_executor.sharding.processes import Processes, check_world
-from pipeplan_executor.sharding.sequence import check_sequence
+from pipeplan_executor.sharding.sequence import Split, Stream, check_sequence, find_splits
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.materialise import values_of
 from pipeplan_executor.stages.split import Fitted, fit
@@ -139,10 +139,16 @@ def test_split_outputs_are_single_tensors_of_tokens(plan: Plan) -> None:
     """An output without features, and several outputs, are named with their shapes."""
     own = replace(with_teams(plan, 2), sequence=("a",))
     flat, whole = torch.empty(2, 4, device="meta"), torch.empty(2, 4, 8, device="meta")
-    with pytest.raises(PlanError, match=r"one tensor of samples, tokens and features; it returns \(2, 4\)"):
+    with pytest.raises(PlanError, match=r"one tensor of samples, tokens and features, and .*; it returns \(2, 4\)"):
         check_sequence(own, ("a", "b"), ((flat,), (flat,), (whole,)))
     with pytest.raises(PlanError, match=r"it returns \(2, 4, 8\) and \(2, 4, 8\)"):
         check_sequence(own, ("a", "b"), ((flat,), (whole, whole), (whole,)))
+    beside = ((flat,), (flat, whole.requires_grad_()), (whole,))
+    check_sequence(own, ("a", "b"), beside)
+    assert find_splits(own, ("a", "b"), beside) == {
+        "a": Split(None, 1, Stream(2, 4)),
+        "b": Split(1, None, Stream(2, 4)),
+    }
 
 
 def test_contradicting_sequences_are_refused(plan: Plan) -> None:

@@ -384,6 +384,17 @@ def has_loss(document: dict[str, Any]) -> bool:
     return bool(head.get("loss", {}).get("rows")) and document["job"].get("vocabulary_parallel", True)
 
 
+def test_masks_in_parts_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if what passes beside the tokens were split with them."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(
+        TeamProblem,
+        "_output",
+        property(lambda own: -(-own.cost.output // own.team) if own.ends.output else own.cost.output),
+    )
+    assert noticed(lambda document: "mask" in str(document["model"]["operators"]), on_teams)
+
+
 def has_tokens(graphs: Any) -> bool:
     """Whether operators may be split along tokens."""
     return any("token" in each["loops"] for graph in graphs for each in graph["operators"])

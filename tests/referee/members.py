@@ -61,11 +61,11 @@ class Member:
         self.loss, self.rows, self.split_loss = loss["operators"], loss["rows"], rest["loss"]
         self.tokens = self.split_input or self.split_output
         self.cost, self.parameters = cost, parameters
-        self.operators: list[Document] = entry["operators"]
+        self.entry, self.operators = entry, list[Document](entry["operators"])
         self.inputs: dict[str, int] = entry["inputs"] if "inputs" in entry else {INPUT: entry.get("input", 0)}
         self.bytes = self.inputs | {each["name"]: each["output"] for each in self.operators}
         self.inert = set(entry.get("without_gradient", ()))
-        self.returned = set(entry.get("outputs") or [self.operators[-1]["name"]])
+        self.returned = set(outputs(entry))
         self.split = {
             each["name"]
             for each in self.operators
@@ -115,9 +115,11 @@ class Member:
         """The layout in which a tensor is held."""
         makers = {each["name"]: each for each in self.operators}
         if name in self.inputs:
-            return token_axis(self.operators, name) if self.split_input else WHOLE
+            is_split = self.split_input and stream(self.entry, list(self.inputs)) == name
+            return token_axis(self.operators, name) if is_split else WHOLE
         if name not in self.split:
-            return token_axis(self.operators, name) if self.split_output and name in self.returned else WHOLE
+            is_split = self.split_output and stream(self.entry, outputs(self.entry)) == name
+            return token_axis(self.operators, name) if is_split else WHOLE
         made = makers[name]["makes"]
         if loops[name] and loops[name] not in made:  # a part of a sum
             return _axis(made, TOKEN) if self.tokens else WHOLE
@@ -265,6 +267,23 @@ class Member:
     def _ring(self, size: int, halves: int) -> int:
         own = Ring(self.team, self.link, halves)
         return own.moves(size) + own.latency if size else 0
+
+
+def inputs(graph: Document) -> list[str]:
+    """The inputs of a graph of operators."""
+    return list(graph["inputs"]) if "inputs" in graph else [INPUT]
+
+
+def outputs(graph: Document) -> list[str]:
+    """Its outputs."""
+    return list(graph.get("outputs") or [graph["operators"][-1]["name"]])
+
+
+def stream(graph: Document, names: list[str]) -> str:
+    """Which of its inputs or outputs may be split along tokens: a single one, or the one that has a gradient."""
+    if len(names) > 1:
+        names = [name for name in names if name not in graph.get("without_gradient", ())]
+    return names[0] if len(names) == 1 else ""
 
 
 def token_axis(operators: Sequence[Document], name: str) -> int:

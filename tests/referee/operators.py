@@ -135,6 +135,27 @@ def _with_operators(random: Random, model: Document) -> None:
             _more_ends(Random(f"ends {graph}"), graph)
         if tokens:
             _name_tokens(random, graph)
+    if tokens:
+        _pass_masks(Random(f"masks {list(model['operators'])} {layers}"), model)
+
+
+def _pass_masks(random: Random, model: Document) -> None:
+    """Let a mask without gradient pass through some models, mostly at the same place beside what has tokens."""
+    if random.random() < 0.5:
+        return
+    size, place = random.choice((1, 4, 7)), random.choice((0, 1))
+    for graph in model["operators"].values():
+        if "inputs" in graph or "outputs" in graph or random.random() < 0.05:
+            continue
+        ends = [["input", graph.pop("input")], ["mask", size]]
+        made = [graph["operators"][-1]["name"], "mask"]
+        if (place, random.random() < 0.9) in ((1, True), (0, False)):
+            ends.reverse()
+            made.reverse()
+        reader = random.choice(graph["operators"])
+        if random.random() < 0.5:
+            reader["reads"]["mask"] = [random.choice(reader["makes"])]
+        graph |= {"inputs": dict(ends), "outputs": made, "without_gradient": ["mask"]}
 
 
 def _name_tokens(random: Random, graph: Document) -> None:

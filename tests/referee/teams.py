@@ -8,7 +8,7 @@ from itertools import product
 
 from .costs import ContradictionError, layer_costs, sizes
 from .documents import Document, Link, Question
-from .members import INPUT, TOKEN, WHOLE, Choice, Cuts, Member, token_axis
+from .members import INPUT, TOKEN, WHOLE, Choice, Cuts, Member, inputs, outputs, stream, token_axis
 from .rings import occupancy
 
 MOST = 128
@@ -75,11 +75,7 @@ class Teams:
             found.append(
                 crossing == {names[i]}
                 and all(graphs)
-                and not any(set(inputs(entry)) & set(outputs(entry)) for entry in entries)
-                and all(
-                    len(names) == 1 and token_axis(graph, names[0]) != WHOLE
-                    for graph, names in zip(graphs, (outputs(entries[0]), inputs(entries[1])), strict=True)
-                )
+                and _hands_over(*entries, *graphs)
                 and bool(parts[1])
                 and not any(each % self.team for each in parts[0] | parts[1])
             )
@@ -173,10 +169,20 @@ class Teams:
             if self.graph(i):
                 own = vars(self.member(i, kind, size, split))
                 row |= {name: value for name, value in own.items() if name not in ("shards", "parameters")}
-                parts = (self.sequence and self.sequence[i]) or self.splits_loss(i, split)
-                row["output"] = -(-row["output"] // (self.team if parts else 1))
+                if self.splits_loss(i, split):
+                    row["output"] = -(-row["output"] // self.team)
+                elif self.sequence and self.sequence[i]:
+                    row["output"] -= self._left_out(self.graphs[self.graph(i)], row["output"], size)
             rows[self.question.names[i]] = row
         return rows
+
+    def _left_out(self, graph: Document, output: int, size: int) -> int:
+        """Bytes of a layer's output that a member has not: those of the tensor in parts of the tokens, but for 1/T."""
+        made = outputs(graph)
+        bytes_ = {INPUT: graph.get("input", 0)} | graph.get("inputs", {})
+        bytes_ |= {each["name"]: each["output"] for each in graph["operators"]}
+        whole = min(output, size * sum(bytes_[name] for name in made if name != stream(graph, made)))
+        return (output - whole) * (self.team - 1) // self.team
 
     def shared(self, tie: Document, split: Split | None) -> int:
         """Bytes of shared weights on a member, or on a device by itself."""
@@ -227,14 +233,15 @@ class Teams:
         return True
 
 
-def inputs(graph: Document) -> list[str]:
-    """The inputs of a graph of operators."""
-    return list(graph["inputs"]) if "inputs" in graph else [INPUT]
-
-
-def outputs(graph: Document) -> list[str]:
-    """Its outputs."""
-    return list(graph.get("outputs") or [graph["operators"][-1]["name"]])
+def _hands_over(before: Document, after: Document, *operators: list[Document]) -> bool:
+    """Whether the tensor with a gradient has tokens on both sides, at the same place, and neither side passes it on."""
+    made, read = outputs(before), inputs(after)
+    own, other = stream(before, made), stream(after, read)
+    if not own or not other or len(made) != len(read) or made.index(own) != read.index(other):
+        return False
+    if own in inputs(before) or other in outputs(after):
+        return False
+    return token_axis(operators[0], own) != WHOLE and token_axis(operators[1], other) != WHOLE
 
 
 def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:

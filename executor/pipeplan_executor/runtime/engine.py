@@ -24,7 +24,7 @@ from pipeplan.frontend.batch import Batch, tensors
 from pipeplan_executor.runtime.program.lower import Message, Receive, Send, Settle, Step
 from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.runtime.routes import Routes
-from pipeplan_executor.sharding.sequence import AXIS
+from pipeplan_executor.sharding.sequence import AXIS, stream_of
 from pipeplan_executor.stages.seeds import Moment
 from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.stage import Boundary, StageWork
@@ -51,17 +51,21 @@ OncePerStep = Callable[[Action], None]
 
 @dataclass(slots=True)
 class _Arrival:
-    """Tensors that have arrived, or that ``works`` receive into ``pieces``: of each tensor those of its tokens."""
+    """Tensors that have arrived, or that ``works`` receive into ``pieces``: of tensor ``split`` those of its tokens."""
 
     tensors: Tensors
     pieces: Sequence[Tensors] = ()
     works: Sequence[Any] = ()
+    split: int | None = None
 
     def get(self) -> Tensors:
         for work in self.works:
             work.wait()
         if self.pieces:
-            self.tensors = tuple(row[0] if len(row) == 1 else torch.cat(row, AXIS) for row in self.pieces)
+            self.tensors = tuple(
+                torch.cat(row, AXIS) if n == self.split and len(row) > 1 else row[0]
+                for n, row in enumerate(self.pieces)
+            )
         self.pieces = self.works = ()
         return self.tensors
 
@@ -191,9 +195,10 @@ class Engine:
         message = step.message
         if isinstance(step, Send):
             routes = self._routes.sends(message)
+            split = stream_of(message_tensors(message, self._boundaries))
             parts = [
-                (process, tensor if tokens is None else tensor[:, tokens].contiguous())
-                for tensor in self._outbox.pop(message.made, ())
+                (process, tensor[:, tokens].contiguous() if tokens and n == split else tensor)
+                for n, tensor in enumerate(self._outbox.pop(message.made, ()))
                 for process, tokens in routes
             ]
             works = [self._world.send([part], process, 0) for process, part in parts]
@@ -203,13 +208,17 @@ class Engine:
                 work.wait()
         elif expected := message_tensors(message, self._boundaries):
             routes = self._routes.receives(message)
-            pieces = [tuple(self._buffer(tensor, tokens) for _, tokens in routes) for tensor in expected]
+            split = stream_of(expected)
+            pieces = [
+                tuple(self._buffer(tensor, tokens if n == split else None) for _, tokens in routes)
+                for n, tensor in enumerate(expected)
+            ]
             works = [
                 self._world.recv([piece], process, 0)
                 for row in pieces
                 for piece, (process, _) in zip(row, routes, strict=True)
             ]
-            self._inbox[message.reads] = _Arrival((), pieces, works)
+            self._inbox[message.reads] = _Arrival((), pieces, works, split)
 
     def _buffer(self, tensor: Tensor, tokens: slice | None) -> Tensor:
         """An empty tensor like one on the meta device, or for some of its tokens."""

@@ -17,6 +17,7 @@ A layer whose parameters and inputs are whole runs on every tensor-parallel rank
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -84,7 +85,9 @@ class ShardedLayers:
             for name in there
         }
         split = self._split.get(name)
-        on_shards = any(each != WHOLE for each in placements.values()) or (split is not None and split.arrives)
+        on_shards = any(each != WHOLE for each in placements.values()) or (
+            split is not None and split.arrives is not None
+        )
         if on_shards:
             self._on_shards |= set(map(id, there.values()))
         return partial(self._call, layer, placements, on_shards, split, name == self._vocabulary)
@@ -100,7 +103,7 @@ class ShardedLayers:
     ) -> Any:
         if not (on_shards or any(isinstance(tensor, DTensor) for tensor in tensors) or self._shares(layer)):
             made = layer(*tensors)
-            return made if split is None else self._left(split, False, made)
+            return made if split is None else self._all_left(split, False, made)
         there = dict(layer.named_parameters(remove_duplicate=False))
         with self.dispatch.during(forward=True, stream=None if split is None else split.stream):
             held = {name: self._stand_in(there[name], how) for name, how in placements.items()}
@@ -108,8 +111,8 @@ class ShardedLayers:
                 given = tuple(self._as_dtensor(tensor, WHOLE) for tensor in tensors)
                 outgoing = _plain_if_whole if for_loss else self._outgoing
                 return mapped(outgoing, functional_call(layer, held, given, tie_weights=False))
-            given = tuple(self._entered(split.arrives, tensor) for tensor in tensors)
-            return mapped(partial(self._left, split, for_loss), functional_call(layer, held, given, tie_weights=False))
+            given = tuple(self._entered(n == split.arrives, tensor) for n, tensor in enumerate(tensors))
+            return self._all_left(split, for_loss, functional_call(layer, held, given, tie_weights=False))
 
     def _shares(self, layer: nn.Module) -> bool:
         """Return whether a parameter's gradient may be partial in another layer, so that it is noted here too."""
@@ -118,10 +121,14 @@ class ShardedLayers:
     def _entered(self, is_split: bool, tensor: Tensor) -> DTensor:
         return Entering.apply(tensor, self._mesh, is_split, self.dispatch)
 
-    def _left(self, split: Split, for_loss: bool, tensor: Tensor) -> Tensor:
+    def _all_left(self, split: Split, for_loss: bool, made: Any) -> Any:
+        numbers = count()
+        return mapped(lambda tensor: self._left(split, next(numbers) == split.leaves, for_loss, tensor), made)
+
+    def _left(self, split: Split, is_split: bool, for_loss: bool, tensor: Tensor) -> Tensor:
         made = tensor if isinstance(tensor, DTensor) else self._entered(False, tensor)
         as_made = for_loss and type(made.placements[0]) is Shard
-        placements = TOKENS if split.leaves else made.placements if as_made else WHOLE
+        placements = TOKENS if is_split else made.placements if as_made else WHOLE
         return Leaving.apply(made, placements, self.dispatch, split.stream)
 
     def loss(self, loss: Callable[..., Tensor], outputs: tuple[Tensor, ...], targets: Any) -> Tensor:

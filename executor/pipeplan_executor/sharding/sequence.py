@@ -44,15 +44,24 @@ class Split:
 
     Attributes
     ----------
-    arrives, leaves : bool
-        Whether its input and its output are split.
+    arrives, leaves : int or None
+        Which of its inputs and of its outputs is split, by number.
     stream : Stream
         Lengths of the whole output, or of the input if that alone is split.
     """
 
-    arrives: bool
-    leaves: bool
+    arrives: int | None
+    leaves: int | None
     stream: Stream
+
+
+def stream_of(tensors: Sequence[Tensor]) -> int | None:
+    """Return which of the tensors between two layers may be split along tokens, by number.
+
+    It is the only one, or the only one with a gradient; masks and positions that pass beside it are whole.
+    """
+    own = [n for n, tensor in enumerate(tensors) if len(tensors) == 1 or tensor.requires_grad]
+    return own[0] if len(own) == 1 else None
 
 
 def find_splits(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor]]) -> dict[str, Split]:
@@ -65,12 +74,15 @@ def find_splits(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor
     flow : sequence of sequence of Tensor
         Inputs of the first layer, then outputs of each layer (`pipeplan_executor.stages.shapes.Flow`).
     """
-    found, arrives = {}, False
+    found: dict[str, Split] = {}
+    arrives: int | None = None
     for number, name in enumerate(names):
-        leaves = name in plan.sequence
-        if arrives or leaves:
-            shape = flow[number + 1 if leaves else number][0].shape
-            found[name] = Split(arrives, leaves, Stream(shape[0], shape[AXIS]))
+        leaves = stream_of(flow[number + 1]) if name in plan.sequence else None
+        whole = flow[number + 1][leaves] if leaves is not None else None
+        if whole is None and arrives is not None:
+            whole = flow[number][arrives]
+        if whole is not None:
+            found[name] = Split(arrives, leaves, Stream(whole.shape[0], whole.shape[AXIS]))
         arrives = leaves
     return found
 
@@ -106,14 +118,15 @@ def check_sequence(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Ten
                 f"the plan splits the output of {name}, its last layer, along tokens; the loss needs it whole"
             )
         shapes = [tuple(tensor.shape) for tensor in made[name]]
-        if len(shapes) > 1 or len(shapes[0]) < 3:
+        place = stream_of(made[name])
+        if place is None or len(shapes[place]) < 3:
             raise PlanError(
                 f"the plan splits the output of {name} along tokens, which takes one tensor of samples, tokens and "
-                f"features; it returns {' and '.join(map(str, shapes))}"
+                f"features, and beside it only tensors without a gradient; it returns {' and '.join(map(str, shapes))}"
             )
         for team in plan.teams:
-            if shapes[0][AXIS] % team:
+            if shapes[place][AXIS] % team:
                 raise PlanError(
-                    f"the plan splits the {shapes[0][AXIS]} tokens of {name} among {team} devices, which cannot have "
-                    "equal parts; choose a length that their number divides"
+                    f"the plan splits the {shapes[place][AXIS]} tokens of {name} among {team} devices, which cannot "
+                    "have equal parts; choose a length that their number divides"
                 )

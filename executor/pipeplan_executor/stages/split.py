@@ -27,7 +27,7 @@ from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.sharding.declared import TensorParallel
-from pipeplan_executor.sharding.sequence import AXIS, check_sequence, part_of
+from pipeplan_executor.sharding.sequence import AXIS, check_sequence, part_of, stream_of
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.fully_sharded import (
     FullySharded,
@@ -98,15 +98,19 @@ class Fitted:
         """For each stage the tokens of its whole output, where the members of a team have parts of it."""
         ends = [self.span(stage).stop for stage in range(len(self.plan.stages))]
         return tuple(
-            self.flow.tensors[end][0].shape[AXIS] if self.names[end - 1] in self.plan.sequence else None for end in ends
+            self.flow.tensors[end][place].shape[AXIS] if (place := self._stream(end)) is not None else None
+            for end in ends
         )
 
     def _passed(self, number: int, team: int) -> Tensors:
         """Return what one process of a team has of the tensors before the layer of this number."""
-        tensors = self.flow.tensors[number]
-        if number and self.names[number - 1] in self.plan.sequence:
-            return tuple(part_of(tensor, team) for tensor in tensors)
-        return tensors
+        split = self._stream(number)
+        return tuple(part_of(each, team) if n == split else each for n, each in enumerate(self.flow.tensors[number]))
+
+    def _stream(self, number: int) -> int | None:
+        """Return which of the tensors before the layer of this number is split along tokens."""
+        is_split = number and self.names[number - 1] in self.plan.sequence
+        return stream_of(self.flow.tensors[number]) if is_split else None
 
     def restored(self, outputs: Tensors) -> Any:
         """Convert the outputs of the last stage to the output of the unsplit model."""

@@ -40,6 +40,7 @@ from pipeplan.costs.teams.signatures import (
     returned_layout,
     shards_of,
     signatures,
+    stream,
     summed_weights,
     token_axis,
 )
@@ -147,14 +148,24 @@ class TeamProblem:
     def member(self, shards: Shards) -> LayerCost:
         """The cost of the layer on each member if exactly these weights are split: the fastest choice of the rest."""
         of = self._fastest(shards)
-        split = self.ends.output or self.graph.loss_name in dict(shards)
+        split = self.graph.loss_name in dict(shards)
         return LayerCost(
             **{name: of[name] + self._constant(name) + self._longer(name, shards) for name in PASSES},
             saved=of["saved"],
-            output=-(-self.cost.output // self.team) if split else self.cost.output,
+            output=-(-self.cost.output // self.team) if split else self._output,
             workspace=self.cost.workspace,
             update=of["update"] + of["summed"],
         )
+
+    @property
+    def _output(self) -> int:
+        """Bytes of a member's outputs; those beside the one that is split along tokens are whole."""
+        if not self.ends.output:
+            return self.cost.output
+        split = stream(self.graph, self.graph.outputs)
+        beside = sum(self._sizes[name] for name in self.graph.outputs if name != split) * self.micro_batch
+        beside = min(beside, self.cost.output)
+        return beside - (beside - self.cost.output) // self.team
 
     def figures(self, shards: Shards) -> tuple[int, int, int, int]:
         """Nanoseconds of a micro-batch and of sums; `PARTS` of parameters and saved bytes, with these shards."""

@@ -17,6 +17,7 @@ Where tensors between layers are split along tokens, so is most of what is not s
 that read the tensor. They are not kept: a weight gradient gathers them again.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pipeplan.core.cluster import Link
@@ -30,7 +31,7 @@ UNSPLIT = ""
 
 
 class Ends(NamedTuple):
-    """Whether a layer's input and its output are split along tokens."""
+    """Whether a layer's input and its output are split along tokens: of several, the `stream`."""
 
     input: bool = False
     output: bool = False
@@ -140,6 +141,15 @@ def token_axis(graph: OperatorGraph, name: str) -> int:
     return axes.pop() if len(axes) == 1 else WHOLE
 
 
+def stream(graph: OperatorGraph, names: Sequence[str]) -> str:
+    """Return which of a layer's inputs or outputs may be split along tokens; empty if none may.
+
+    It is the only one, or the only one with a gradient; masks and positions that pass beside it are whole.
+    """
+    own = [name for name in names if len(names) == 1 or name not in graph.without_gradient]
+    return own[0] if len(own) == 1 else ""
+
+
 def has_token_parts(graph: OperatorGraph, team: int) -> bool:
     """Return whether there are operators with the loop `TOKEN`, and a team divides the parts of all of them."""
     parts = [each.loops[TOKEN] for each in graph.operators if TOKEN in each.loops]
@@ -150,14 +160,16 @@ def layouts(graph: OperatorGraph, team: int, name: str, ends: Ends = WHOLE_ENDS)
     """Return the layouts in which a tensor may be held, each with those in which its gradient may be summed up.
 
     ``name`` is that of the operator that makes it, or of an input. Inputs and outputs of a layer are whole
-    (`OperatorGraph.whole`), or the only ones are split along tokens; the gradient of an output has the same layout.
+    (`OperatorGraph.whole`), or their `stream` is split along tokens; the gradient of an output has the same layout.
     """
     tokens, axis = any(ends), token_axis(graph, name)
     readers = [each for each in graph.operators if name in each.reads]
     maker = next((each for each in graph.operators if each.name == name), None)
     makes = signatures(maker, team, tokens) if maker else ()
     if name in graph.whole:
-        is_split = ends.input if name in graph.inputs else ends.output and name in graph.outputs
+        is_input = name in graph.inputs
+        is_split = ends.input if is_input else ends.output
+        is_split = is_split and name == stream(graph, tuple(graph.inputs) if is_input else graph.outputs)
         held = {axis if is_split else WHOLE}
     else:
         held = {held_layout(maker, loop, tokens) for loop in makes if maker}

@@ -19,10 +19,10 @@ import numpy as np
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import Layer, LayerCost, Model
-from pipeplan.core.operators import Shards, Split
+from pipeplan.core.operators import OperatorGraph, Shards, Split
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.teams.problem import COMPARED, TeamProblem
-from pipeplan.costs.teams.signatures import WHOLE, Ends, ends_of, has_token_parts, token_axis
+from pipeplan.costs.teams.signatures import WHOLE, Ends, ends_of, has_token_parts, stream, token_axis
 from pipeplan_formulations.common.pareto import minimal
 
 MOST = 128
@@ -129,15 +129,13 @@ class Teams:
 
     @cached_property
     def sequence(self) -> tuple[bool, ...]:
-        """For each layer whether its output can be split along tokens: it is all that the next layers read."""
+        """For each layer whether its output can be split along tokens: only the next one reads it, and nothing else."""
         graphs = [self.model.operators.get(layer.operators) for layer in self.model.layers]
         found = [
             before is not None
             and after is not None
             and self.model.crossing(cut) == (cut,)
-            and len(before.outputs) == len(after.inputs) == 1
-            and not any(graph.inputs.keys() & graph.outputs for graph in (before, after))
-            and token_axis(before, before.outputs[0]) != WHOLE != token_axis(after, next(iter(after.inputs)))
+            and _passes_tokens(before, after)
             and has_token_parts(after, self.team)
             and (has_token_parts(before, self.team) or not has_token_parts(before, 1))
             for cut, (before, after) in enumerate(pairwise(graphs))
@@ -179,3 +177,16 @@ class Teams:
 
     def _shared_axes(self, name: str, shards: Mapping[str, int]) -> tuple[int | None, ...]:
         return tuple(shards.get(weight.name) for weight in self.model.operators[name].weights if weight.shared)
+
+
+def _passes_tokens(before: OperatorGraph, after: OperatorGraph) -> bool:
+    """Return whether a layer hands the next one a tensor with tokens that neither of them passes on."""
+    made, read = stream(before, before.outputs), stream(after, tuple(after.inputs))
+    return (
+        "" not in (made, read)
+        and len(before.outputs) == len(after.inputs)
+        and before.outputs.index(made) == tuple(after.inputs).index(read)
+        and made not in before.inputs
+        and read not in after.outputs
+        and token_axis(before, made) != WHOLE != token_axis(after, read)
+    )
