@@ -140,11 +140,12 @@ class Prices:
         update = sum(-(-table[i].update // share) for i in own)
         for tied, bytes_ in question.ties:
             if _copied(tied, own):
-                update += -(-(table[tied[0]].update * bytes_ // question.parameters[tied[0]]) // share)
+                whole = question.parameters_on(kind)[tied[0]]
+                update += -(-(table[tied[0]].update * bytes_ // whole) // share)
         received = self.received(groups, size, layers, s)
-        whole = question.job["recompute"] == "full"  # then the backward's own waits are all
+        full = question.job["recompute"] == "full"  # then the backward's own waits are all
         every = range(question.n)  # what is computed again waits as if its stage began with the first layer
-        waits = dict.fromkeys(own, 0) if whole else self.forward_waits(groups, size, s, every)
+        waits = dict.fromkeys(own, 0) if full else self.forward_waits(groups, size, s, every)
         repeated = sum(table[i].forward + waits[i] for i in again)
         forward, backward = self.passes(groups, size, s, own)
         return Stage(
@@ -330,7 +331,7 @@ class Prices:
             time, home, whole = (
                 sum_of_copies(question, groups, members, shared),
                 members[0],
-                question.parameters[tied[0]],
+                parts[members[0]][tied[0]],
             )
             with_them, without = (done(rings[home].moves(bytes_), paces[home]) for bytes_ in (whole, whole - shared))
             known = max(with_them - without, 0)
