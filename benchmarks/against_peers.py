@@ -77,7 +77,7 @@ def main() -> None:
 def _print(pair: str, batch: int, seconds: float) -> None:
     names = pair.split("@")
     model, cluster = load_model(names[0]), load_cluster(names[1])
-    job = Job(batch, optimizer="adam", zero=(0, 1), teams=_teams(len(cluster.nodes[0].kinds)), equal_teams=True)
+    job = Job(batch, optimizer="adam", zero=(0, 1), teams=_teams(len(cluster.nodes[0].kinds)))
     with without_heuristics():
         result = solve(model, cluster, job=job, time_limit=seconds)
     where = f"{pair.replace('@', ', ')}, {batch}"

@@ -413,7 +413,15 @@ def of_unlike_sizes(document: dict[str, Any]) -> None:
     kind = min(document["cluster"]["devices"])
     node = {"devices": [{"kind": kind, "count": 1}] * 3, "link": {"bandwidth": 10**9}}
     document["cluster"] |= {"nodes": [node], "network": None}
-    document["job"] = {"batch": 4, "zero": [0], "teams": [1, 2], "depths": [2], "replicas": [1], "recompute": "none"}
+    document["job"] = {
+        "batch": 4,
+        "zero": [0],
+        "teams": [1, 2],
+        "unlike_teams": True,
+        "depths": [2],
+        "replicas": [1],
+        "recompute": "none",
+    }
     document["job"] |= {"extrapolate": True}
     document["model"].pop("ties", None)
 

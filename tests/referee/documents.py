@@ -20,7 +20,7 @@ DEFAULTS: Document = {
     "recompute": "choose",
     "zero": (),
     "teams": (),
-    "equal_teams": False,
+    "unlike_teams": False,
     "sequence_parallel": True,
     "vocabulary_parallel": True,
     "overlap_reduction": True,

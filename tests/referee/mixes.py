@@ -77,7 +77,7 @@ def mixed(
         for node, entry in zip(nodes, cluster["nodes"], strict=True)
         if node
     ]
-    job = {name: value for name, value in whole["job"].items() if name not in ("teams", "equal_teams")}
+    job = {name: value for name, value in whole["job"].items() if name not in ("teams", "unlike_teams")}
     job["micro_batches"] = [question.batch // size for size in some.sizes]
     job["zero"] = [level for level in question.job["zero"] if level < 2]
     homes = {i: team for layers, team in zip(tied_sets(question), tied, strict=True) for i in layers}
@@ -109,7 +109,7 @@ def mixable(question: Question) -> bool:
     pinned = {question.place[name] for name, _ in question.job["pin"]}
     bound = any(pinned & set(own) for own in tied_sets(question))
     several = len(set(question.job["teams"])) > 1
-    return several and not (question.job["equal_teams"] or question.job["order"] == "given" or bound)
+    return several and question.job["unlike_teams"] and question.job["order"] != "given" and not bound
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ def in_teams(random: Random, document: Document) -> None:
         _allow(job, cluster)
     if random.random() < 0.2:
         job["sequence_parallel"] = False
-    if random.random() < 0.1:
-        job["equal_teams"] = True
+    if random.random() < (0.6 if len(job["teams"]) > 1 else 0.03):
+        job["unlike_teams"] = True
     for entry in cluster["devices"].values():
         if random.random() < 0.4:
             entry["shard_overhead"] = random.choice((1, 3, 20))

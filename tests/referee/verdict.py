@@ -219,6 +219,9 @@ def _cuts(shards: Document) -> Split:
 
 def _refusal(document: Document, answer: Document) -> str | None:
     """Why a question has no answer: on devices, on teams, or because nothing can be split over these."""
+    asked = Question(document, 0).job
+    if asked["unlike_teams"] and len(set(asked["teams"])) < 2:
+        return "unlike teams of one size"
     teams = _teams(document)
     reasons = [without_teams(own) for own in teams]
     if not teams or 1 in document["job"]["teams"]:

@@ -47,7 +47,9 @@ def add_questions(parser: ArgumentParser) -> None:
         metavar="N,N",
         help="devices that may share every layer of a stage (tensor parallelism), like 1,2,4,8 (default: 1)",
     )
-    parser.add_argument("--equal-teams", action="store_true", help="teams of one size for all stages")
+    parser.add_argument(
+        "--unlike-teams", action="store_true", help="let stages have teams of unlike sizes; takes longer to prove"
+    )
     parser.add_argument(
         "--sequence-parallel",
         action=BooleanOptionalAction,
@@ -211,7 +213,7 @@ def read_job(options: Namespace, model: "Model") -> "Job":
         recompute=Recompute(options.recompute),
         zero=numbers(options.zero, "--zero"),
         teams=numbers(options.teams, "--teams"),
-        equal_teams=options.equal_teams,
+        unlike_teams=options.unlike_teams,
         sequence_parallel=options.sequence_parallel,
         vocabulary_parallel=options.vocabulary_parallel,
         overlap_reduction=options.overlap_reduction,

@@ -96,8 +96,8 @@ class Job:
     teams : tuple of int
         Numbers of devices that share every layer of a stage (tensor parallelism) to consider; empty is 1. Replicas,
         depths and micro-batches count teams as devices; memory is that of one device.
-    equal_teams : bool
-        All stages of a plan have teams of one size.
+    unlike_teams : bool
+        Let the stages of a plan have teams of unlike sizes, which takes longer to prove.
     sequence_parallel : bool
         Let teams also split along tokens what passes between layers, where operators are known to allow it.
     vocabulary_parallel : bool
@@ -134,7 +134,7 @@ class Job:
     recompute: Recompute = Recompute.CHOOSE
     zero: tuple[int, ...] = ()
     teams: tuple[int, ...] = ()
-    equal_teams: bool = False
+    unlike_teams: bool = False
     sequence_parallel: bool = True
     vocabulary_parallel: bool = True
     overlap_reduction: bool = True
@@ -156,7 +156,7 @@ class Job:
         for name in (
             "extrapolate",
             "equal_replicas",
-            "equal_teams",
+            "unlike_teams",
             "sequence_parallel",
             "vocabulary_parallel",
             "overlap_reduction",
@@ -186,6 +186,10 @@ class Job:
             )
         if self.level >= SHARDED:
             self._check_sharded()
+        if self.unlike_teams and len(self.teams) < 2:
+            raise InputError(
+                "unlike_teams lets stages have teams of unlike sizes; name several sizes (teams), like 1, 2 and 4"
+            )
         if self.intra_layer and max(self.teams, default=1) > 1:
             raise InputError(
                 f"teams of {max(self.teams)} split layers between their devices, and intra_layer between stages; drop "

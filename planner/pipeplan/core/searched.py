@@ -53,8 +53,8 @@ TEAMS = (
     "across nodes or at levels 2 and 3 of ZeRO"
 )
 UNLIKE_TEAMS = (
-    "stages whose teams differ in size (searched in up to 128 mixes; not in a given order, nor with pinned layers that "
-    "share weights)"
+    "stages whose teams differ in size (--unlike-teams searches up to 128 mixes; not in a given order, nor with "
+    "pinned layers that share weights)"
 )
 WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
 WHOLE_LOSS = "a loss of teams on logits split along their classes (vocabulary parallelism)"

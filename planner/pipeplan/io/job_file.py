@@ -50,7 +50,7 @@ class JobFile(Strict):
     zero: Items[Whole] = ()
     zero1: bool | None = None
     teams: Items[Count] = ()
-    equal_teams: bool = False
+    unlike_teams: bool = False
     sequence_parallel: bool = True
     vocabulary_parallel: bool = True
     overlap_reduction: bool = True
@@ -103,7 +103,7 @@ def job_data(job: Job) -> dict[str, Any]:
         recompute=None if job.recompute is Recompute.CHOOSE else job.recompute.value,
         zero=Line(job.zero),
         teams=Line(job.teams),
-        equal_teams=job.equal_teams or None,
+        unlike_teams=job.unlike_teams or None,
         sequence_parallel=None if job.sequence_parallel else False,
         vocabulary_parallel=None if job.vocabulary_parallel else False,
         overlap_reduction=None if job.overlap_reduction else False,

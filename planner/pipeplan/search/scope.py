@@ -86,7 +86,6 @@ def narrowing_options(job: Job) -> tuple[str, ...]:
     """The options of a job that leave plans out and that no other part of the description mentions."""
     given = {
         "--equal-replicas": job.equal_replicas,
-        "--equal-teams": job.equal_teams and len(job.teams) > 1,
         "--together": bool(job.together),
         "--no-cut-after": bool(job.no_cut_after),
         "--pin": bool(job.pin),

@@ -255,3 +255,20 @@ def test_operators_of_a_layer_must_be_its_own() -> None:
         replace(model, layers=(replace(model.layers[0], operators="pare"), *model.layers[1:]))
     with pytest.raises(InputError, match="no earlier operator makes"):
         OperatorGraph(pair().operators[1:])
+
+
+def test_stages_have_teams_of_unlike_sizes() -> None:
+    """On three devices of which two are a team; the answer says what it is proved for, or how to ask for more."""
+    model, cluster = perceptrons(), equal_devices(3, link=Link(10**9, 1))
+    asked = {"teams": (1, 2), "depths": (2,), "replicas": (1,), "workers": 1}
+    alike, unlike = (solve(model, cluster, 4, unlike_teams=wanted, **asked) for wanted in (False, True))
+    assert set(unlike.plan.teams) == {1, 2} and set(alike.plan.teams) == {1}
+    assert unlike.value == unlike.bound < alike.value
+    assert "teams of unlike sizes" in unlike.searched.in_words()
+    assert any("--unlike-teams" in each for each in alike.searched.not_searched)
+
+
+def test_teams_of_one_size_have_none_of_unlike_sizes() -> None:
+    """The sizes are asked for."""
+    with pytest.raises(InputError, match="name several sizes"):
+        Job(4, teams=(2,), unlike_teams=True)

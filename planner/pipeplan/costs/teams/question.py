@@ -39,6 +39,7 @@ def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQue
         own = replace(
             job,
             teams=(),
+            unlike_teams=False,
             micro_batches=tuple(job.batch // size for size in teams.sizes),
             zero=tuple(level for level in job.zero if level < SHARDED),
         )
@@ -49,7 +50,7 @@ def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQue
             raise InputError(f"teams of {team}: no operator of {model.name!r} can be split over them")
     together = tied_layers(model)
     pinned = {name for names in together for name in names} & {name for name, _ in job.pin}
-    if every and not (job.equal_teams or pinned) and job.order is Order.SEARCH:
+    if every and job.unlike_teams and not pinned and job.order is Order.SEARCH:
         for mix in mixes(cluster, job.teams, splits, len(together)):
             homes = zip(together, map(teams_of, mix.tied), strict=True)
             pins = tuple((name, home) for names, home in homes for name in names)
