@@ -50,9 +50,10 @@ from pipeplan_executor.sharding.operations import (
 )
 from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped, placed, spec, tensors
 from pipeplan_executor.sharding.private import TorchDispatchMode
+from pipeplan_executor.sharding.products import aligned, pass_marks
 from pipeplan_executor.sharding.rules import Rules
 from pipeplan_executor.sharding.sequence import Stream
-from pipeplan_executor.sharding.tokens import LastGathered, is_flat, is_split, reduced, reshaped
+from pipeplan_executor.sharding.tokens import TOKENS, LastGathered, is_flat, is_split, reduced, reshaped
 
 
 class ShardDispatch(TorchDispatchMode):
@@ -104,10 +105,11 @@ class ShardDispatch(TorchDispatchMode):
             return func(*args, **kwargs)
         with torch.no_grad():
             made = self._run(func, traits(func), args, kwargs)
+            pass_marks(func, args, made)
             return mapped(self._settled, made) if self._forward else made
 
     def _run(self, func: Any, operation: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        found = tensors(args, kwargs)
+        found, given = tensors(args, kwargs), args
         # partial sums stay as they are only in operations that keep values, or add two of them
         sums = any(map(_is_partial, found))
         if sums and not (operation.keeps_values or (func in SUMS and all(map(_is_sum, args[:2])))):
@@ -121,6 +123,12 @@ class ShardDispatch(TorchDispatchMode):
                 gathered = partial(self._gathered, func, gathers_all=not operation.multiplies)
                 args, kwargs = mapped(gathered, args), mapped(gathered, kwargs)
                 found = tensors(args, kwargs)
+        if self._forward and operation.combines and not sums:
+            args = mapped(partial(self._alike, found), args)
+            found = tensors(args, kwargs)
+        if operation.multiplies and not sums:
+            args = aligned(func, args, given)
+            found = tensors(args, kwargs)
         if not sums and all(map(is_whole, found)):
             return self._run_whole(func, operation, args, kwargs)
         # from here on some tensors are sharded: our attention, DTensor's rule, or gathering
@@ -159,14 +167,14 @@ class ShardDispatch(TorchDispatchMode):
 
         ``beside``: operands, of which one of the same shape decides how the sums are split.
         """
-        if self.stream is None or not (isinstance(tensor, DTensor) and _is_partial(tensor)):
-            return self._summed(tensor)
+        if not (isinstance(tensor, DTensor) and _is_partial(tensor)):
+            return tensor
         if getattr(tensor, _SUM, None) is None:
             like = [each for each in beside if each.shape == tensor.shape and type(each.placements[0]) is Shard]
             if like:
                 made = placed(local(tensor, like[0].placements), self._mesh, like[0].placements)
             else:
-                made = reduced(tensor, self.stream)
+                made = None if self.stream is None else reduced(tensor, self.stream)
             if made is not None:
                 setattr(tensor, _SUM, made)
         return self._summed(tensor)
@@ -178,6 +186,19 @@ class ShardDispatch(TorchDispatchMode):
         axes = independent_axes(func)
         split = is_flat(tensor, self._streams) or (axes and is_split(tensor, self._streams, axes))
         return self._last.gather(tensor) if split or gathers_all else tensor
+
+    def _alike(self, operands: Sequence[DTensor], tensor: Tensor) -> Tensor:
+        """Return an operand of an elementwise operation under placements that all of its shape have.
+
+        Where they differ it is whole, or has the tokens of each rank if another one has.
+        """
+        if not isinstance(tensor, DTensor):
+            return tensor
+        alike = {spec(each).placements for each in operands if each.shape == tensor.shape}
+        if len(alike) == 1:
+            return tensor
+        wanted = TOKENS if self.stream is not None and tensor.shape[:2] == self.stream and TOKENS in alike else WHOLE
+        return placed(local(tensor, wanted), self._mesh, wanted)
 
     def _is_of_split_table(self, func: Any, args: Sequence[Any]) -> bool:
         """Return whether a gradient of a table is that of one which is split by its rows, noting the split ones.

@@ -31,6 +31,7 @@ from pipeplan_executor.sharding.dispatch import ShardDispatch
 from pipeplan_executor.sharding.edges import Entering, Leaving, WholeParameter, own_gradient
 from pipeplan_executor.sharding.partial_gradients import PartialGradients
 from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped, of_spec, placed, shard, spec_of
+from pipeplan_executor.sharding.products import mark_weight
 from pipeplan_executor.sharding.sequence import Split
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.sharding.tokens import TOKENS
@@ -168,7 +169,7 @@ class ShardedLayers:
             stand_in = WholeParameter.apply(parameter, self._mesh, summed_later)
         if plain(parameter):
             setattr(stand_in, TAKER, partial(_add, parameter, placements, summed_later))
-        return stand_in
+        return mark_weight(stand_in)
 
 
 def _add(

@@ -21,7 +21,9 @@ from pipeplan_executor.sharding.parts import WHOLE, local, mapped, placed
 
 _ATEN = torch.ops.aten
 
-_KEEPING_VALUES = frozenset({_ATEN.view, _ATEN._unsafe_view, _ATEN.detach, _ATEN.alias})
+_KEEPING_VALUES = frozenset(
+    {_ATEN.view, _ATEN._unsafe_view, _ATEN.detach, _ATEN.alias, _ATEN.t, _ATEN.transpose, _ATEN.permute}
+)
 """Operations that keep every value: partial sums pass through them unchanged."""
 
 _PRODUCTS = {_ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm}
@@ -74,6 +76,8 @@ class Traits(NamedTuple):
         It writes into arguments without reading them.
     multiplies : bool
         It is a product of matrices, or attention.
+    combines : bool
+        It is elementwise.
     """
 
     by_parts: bool
@@ -82,6 +86,7 @@ class Traits(NamedTuple):
     writing: bool
     filling: bool
     multiplies: bool
+    combines: bool
 
 
 @cache
@@ -95,6 +100,7 @@ def traits(func: Any) -> Traits:
         func._schema.is_mutable,
         packet in _FILLS,
         packet in _MULTIPLYING,
+        torch.Tag.pointwise in func.tags,
     )
 
 

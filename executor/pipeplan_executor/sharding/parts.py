@@ -68,7 +68,8 @@ def shard(tensor: Tensor) -> Tensor:
 def local_rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Specs] | None:
     """Return the arguments and the layouts of results with which DTensor runs an operation on shards.
 
-    None if it would first change layouts, do something of its own, or not run it.
+    A tensor among the arguments is None, or the placements that it must get first. The whole is None if DTensor would do
+    something of its own, or not run it.
     """
     dispatcher: Any = DTensor._op_dispatcher
     if func in dispatcher._custom_op_handlers or func in dispatcher._random_ops:
@@ -91,9 +92,9 @@ def local_rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
     arguments: list[Any] = []
     for own, new in zip(given, wanted, strict=True):
         if isinstance(own, DTensorSpec):
-            if own != new:
+            if own != new and any(each.is_partial() for each in new.placements):
                 return None
-            arguments.append(None)
+            arguments.append(None if own == new else new.placements)
         else:
             arguments.append(new if found.use_val_from_redistribute_schema else own)
     return tuple(arguments), found.output_spec

@@ -1,24 +1,24 @@
 """Rules of DTensor for operations on shards, found once for arguments of equal shapes and placements.
 
 DTensor's dispatch takes about 0.1 ms per operation on a CPU. What it decides depends on the operation, on numbers among
-the arguments, and on the tensors' shapes and placements. `Rules` keeps the decision where it is a local operation
-without communication; the operation is then called on the shards directly.
+the arguments, and on the tensors' shapes and placements. `Rules` keeps the decision where it is a local operation,
+perhaps on shards under other placements; the operation is then called on the shards directly.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Placement
 
-from pipeplan_executor.sharding.parts import Specs, local_rule, of_spec, shard, spec
+from pipeplan_executor.sharding.parts import Specs, local, local_rule, of_spec, shard, spec
 
 MOST = 4096
 """Rules that are kept; more than these many shapes are not repeated."""
 
 
 class Rule(NamedTuple):
-    """Numbers among the arguments of the local operation, None for tensors; and what it makes."""
+    """Arguments of the local operation, of tensors the placements that they must get first; and what it makes."""
 
     arguments: tuple[Any, ...]
     specs: Specs
@@ -42,7 +42,7 @@ class Rules:
         if rule is None:
             return func(*args, **kwargs)
         there = zip(args, rule.arguments, strict=True)
-        made = func(*[shard(own) if isinstance(own, Tensor) else kept for own, kept in there], **kwargs)
+        made = func(*[_part(own, kept) if isinstance(own, Tensor) else kept for own, kept in there], **kwargs)
         return _wrapped(made, rule.specs)
 
     def _rule(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rule | None:
@@ -56,6 +56,10 @@ class Rules:
         except TypeError:  # tensors in lists, and what else cannot be hashed
             return None
         return self._known[key]
+
+
+def _part(tensor: Tensor, placements: Sequence[Placement] | None) -> Tensor:
+    return shard(tensor) if placements is None or not isinstance(tensor, DTensor) else local(tensor, placements)
 
 
 def _key(value: Any) -> Hashable:

@@ -31,6 +31,7 @@ from pipeplan.costs.teams.signatures import (
     WHOLE_ENDS,
     Ends,
     Layout,
+    Moves,
     gradient_layout,
     held_layout,
     layouts,
@@ -42,6 +43,7 @@ from pipeplan.costs.teams.signatures import (
     signatures,
     stream,
     summed_weights,
+    tensor_moves,
     token_axis,
 )
 from pipeplan_formulations.common.clock import Clock
@@ -191,13 +193,17 @@ class TeamProblem:
         return self._found[shards]
 
     def _find(self, shards: Shards) -> dict[str, int]:
+        problem, choice = self.chosen(shards)
+        costs = problem.evaluate(choice)
+        assert costs is not None
+        return dict(zip(COORDINATES, costs, strict=True))
+
+    def chosen(self, shards: Shards) -> tuple[Sharding, tuple[int, ...]]:
+        """The problem in which exactly these weights are split, and its fastest choice."""
         axes = dict(shards)
         names = (*(weight.name for weight in self.graph.weights), self.graph.loss_name)
         problem = self.sharding({name: axes.get(name) for name in names})
-        points = frontier(problem.project(_in_order(problem)), Clock(Limits()))
-        costs = problem.evaluate(points.choice(0))
-        assert costs is not None
-        return dict(zip(COORDINATES, costs, strict=True))
+        return problem, frontier(problem.project(_in_order(problem)), Clock(Limits())).choice(0)
 
     @property
     def shared_axes(self) -> Iterator[dict[str, int | None]]:
@@ -298,23 +304,14 @@ class TeamProblem:
         return self.graph.counted(self.parameters)
 
     def _tensor(self, name: str, rows: tuple[Layout, ...]) -> NDArray[np.int64]:
-        """A tensor costs what is kept of it until the backward, and gathering all of its tokens.
-
-        An input of the layer costs the redistribution of its gradient, too.
-        """
+        """A tensor costs what is kept of it until the backward, and its own moves."""
         kept = {each.name: each.output for each in self.graph.operators if each.kept}
         total, own = sum(kept.values()), kept.get(name, 0)
-        costs = np.zeros((len(rows), len(COORDINATES)), np.int64)
+        costs = np.array([self._moving(name, tensor_moves(self.graph, name, row)) for row in rows], np.int64)
         for cost, row in zip(costs, rows, strict=True):
             cost[-1] = _share(self.cost.saved, own // self.team if row.held >= 0 else own, total)
             if not total and name == self.graph.operators[-1].name:
                 cost[-1] = self.cost.saved
-            if row.gathered:
-                cost[0] = self._moved(name, row.held, WHOLE)
-            if row.gathered > 1:
-                cost[[1, 3]] = cost[0]
-            if name in self.graph.inputs:
-                cost[1:3] += self._moved(name, row.gradient, row.held, gradient=True)
         return costs
 
     @cached_property
@@ -324,24 +321,24 @@ class TeamProblem:
         index = {name: len(self.graph.operators) + i for i, (name, _) in enumerate(self.tensors)}
         rows = dict(self.tensors)
         for v, (each, loops) in enumerate(zip(self.graph.operators, self.loops, strict=True)):
-            table = np.array([[self._made(each, loop, row) for row in rows[each.name]] for loop in loops])
-            found.append(Edge(v, index[each.name], table))
+            made = [[self.made(each, loop, row) for row in rows[each.name]] for loop in loops]
+            found.append(Edge(v, index[each.name], self._table(each.name, made)))
             for source in each.reads:
-                table = np.array([[self._read(each, loop, source, row) for loop in loops] for row in rows[source]])
-                found.append(Edge(index[source], v, table))
+                read = [[self.read(each, loop, source, row) for loop in loops] for row in rows[source]]
+                found.append(Edge(index[source], v, self._table(source, read)))
         return tuple(found)
 
-    def _made(self, operator: Operator, loop: str, row: Layout) -> list[int]:
+    def made(self, operator: Operator, loop: str, row: Layout) -> Moves | None:
         """What it takes to hold what an operator makes in a layout, and to give it the gradient in its own."""
         if operator.name not in self.graph.whole and row.held != held_layout(operator, loop, any(self.ends)):
-            return [UNLIMITED] * len(COORDINATES)
+            return None
         made, needed = made_layout(operator, loop), gradient_layout(operator, loop)
-        return self._redistributed(operator.name, (made, row.held), (row.gradient, needed))
+        return Moves(((made, row.held),), ((row.gradient, needed),))
 
-    def _read(self, operator: Operator, loop: str, source: str, row: Layout) -> list[int]:
+    def read(self, operator: Operator, loop: str, source: str, row: Layout) -> Moves | None:
         """What it takes an operator to read a tensor, and to return a gradient in the layout of its sum.
 
-        All tokens of a tensor are gathered once for all readers (see `_tensor`), and again for weight gradients.
+        All tokens of a tensor are gathered once for all readers (see `tensor_moves`), and again for weight gradients.
         Operators that read a single tensor have parts of the tokens only where this has. Those of the loss have parts
         of the classes only where the logits have, and then all of them.
         """
@@ -350,14 +347,14 @@ class TeamProblem:
         if operator.name in self.graph.loss_names:
             first = operator.name == self.graph.loss_name
             if held != needed and (loop or not first):
-                return [UNLIMITED] * len(COORDINATES)
+                return None
         if needed == WHOLE and held == axis != WHOLE:
             if row.gathered < (2 if operator.weights else 1):
-                return [UNLIMITED] * len(COORDINATES)
+                return None
             held = WHOLE
         if loop == TOKEN and held == WHOLE != needed and len(operator.reads) == 1:
-            return [UNLIMITED] * len(COORDINATES)
-        return self._redistributed(source, (held, needed), (returned, row.gradient))
+            return None
+        return Moves(((held, needed),), ((returned, row.gradient),))
 
     @cached_property
     def _token_axes(self) -> dict[str, int]:
@@ -365,19 +362,30 @@ class TeamProblem:
         split = any(self.ends)
         return {name: token_axis(self.graph, name) if split else WHOLE for name, _ in self.tensors}
 
-    def _redistributed(self, name: str, there: tuple[int, int], back: tuple[int, int]) -> list[int]:
-        """The costs of redistributing a tensor in the forward and its gradient in the backward."""
-        forward, backward = self._moved(name, *there), self._moved(name, *back, gradient=True)
-        if UNLIMITED in (forward, backward):
+    def _table(self, name: str, rows: list[list[Moves | None]]) -> NDArray[np.int64]:
+        return np.array([[self._moving(name, moves) for moves in row] for row in rows], np.int64)
+
+    def _moving(self, name: str, moves: Moves | None) -> list[int]:
+        """The costs of moving a tensor in the forward and its gradient in the backward; `UNLIMITED` if none can."""
+        if moves is None:
             return [UNLIMITED] * len(COORDINATES)
-        return [forward, backward, backward] + [0] * (len(COORDINATES) - 3)
+        forward, back, again = (
+            sum(self._moved(name, source, target, gradient) for source, target in own)
+            for own, gradient in zip(moves, (False, True, False), strict=True)
+        )
+        if forward >= UNLIMITED or back >= UNLIMITED:
+            return [UNLIMITED] * len(COORDINATES)
+        return [forward, back + again, back, again] + [0] * (len(COORDINATES) - 4)
+
+    def size(self, name: str, gradient: bool = False) -> int:
+        """Bytes of a tensor for a micro-batch, or of its gradient, which some do not have."""
+        return 0 if gradient and name in self.graph.without_gradient else self._sizes[name] * self.micro_batch
 
     def _moved(self, name: str, source: int, target: int, gradient: bool = False) -> int:
         """Nanoseconds from one layout of a tensor, or of its gradient, to another; `UNLIMITED` if there is no way."""
-        exists = not (gradient and name in self.graph.without_gradient)
-        key = name, source, target, exists
+        size = self.size(name, gradient)
+        key = name, source, target, bool(size)
         if key not in self._times:
-            size = exists * self._sizes[name] * self.micro_batch
             found = redistribution(source, target, size, self.team, self.link)
             self._times[key] = UNLIMITED if found is None else found
         return self._times[key]

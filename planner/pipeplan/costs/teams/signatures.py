@@ -18,6 +18,7 @@ that read the tensor. They are not kept: a weight gradient gathers them again.
 """
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 from pipeplan.core.cluster import Link
@@ -55,6 +56,26 @@ class Layout(NamedTuple):
     held: int
     gradient: int
     gathered: int = 0
+
+
+class Moves(NamedTuple):
+    """Changes of layout, each from one to another: of a tensor, of its gradient, and of the tensor in the backward.
+
+    The last are for weight gradients.
+    """
+
+    forward: tuple[tuple[int, int], ...] = ()
+    gradient: tuple[tuple[int, int], ...] = ()
+    again: tuple[tuple[int, int], ...] = ()
+
+
+class Exchange(StrEnum):
+    """Collectives that change the layout of a tensor."""
+
+    SUM = "all-reduce"
+    GATHER = "all-gather"
+    SCATTER = "reduce-scatter"
+    TURN = "all-to-all"
 
 
 def signatures(operator: Operator, team: int, tokens: bool = False) -> tuple[str, ...]:
@@ -98,25 +119,38 @@ def _layout(axes: tuple[str, ...], loop: str) -> int:
     return axes.index(loop) if loop and loop in axes else WHOLE
 
 
-def redistribution(source: int, target: int, size: int, team: int, link: Link) -> int | None:
-    """Return the nanoseconds in which a tensor of ``size`` bytes in all gets another layout; None if it cannot.
+def exchange(source: int, target: int) -> Exchange | None:
+    """Return the collective by which a tensor gets another layout; None if members send nothing.
 
     A sum is an all-reduce, or a reduce-scatter where the target is split; what is split is gathered; from one axis to
     another each member sends every other one its part. Members drop parts of what is whole.
     """
     if source == target or (source == WHOLE and target >= 0):
-        return 0
-    if target == PARTIAL:
         return None
-    if not size:
+    if source == PARTIAL:
+        return Exchange.SUM if target == WHOLE else Exchange.SCATTER
+    return Exchange.GATHER if target == WHOLE else Exchange.TURN
+
+
+def redistribution(source: int, target: int, size: int, team: int, link: Link) -> int | None:
+    """Return the nanoseconds in which a tensor of ``size`` bytes in all gets another layout; None if it cannot."""
+    if target == PARTIAL != source:
+        return None
+    kind = exchange(source, target)
+    if not size or kind is None:
         return 0
+    if kind is Exchange.TURN:
+        part = link.in_collectives.occupancy(-(-size // team**2))
+        return (team - 1) * (link.latency + part)
     ring = all_reduce(team, link)
-    if source == PARTIAL and target == WHOLE:
-        return alone(ring, size)
-    if source == PARTIAL or target == WHOLE:
-        return alone(ring.one_way, size)
-    part = link.in_collectives.occupancy(-(-size // team**2))
-    return (team - 1) * (link.latency + part)
+    return alone(ring if kind is Exchange.SUM else ring.one_way, size)
+
+
+def tensor_moves(graph: OperatorGraph, name: str, row: Layout) -> Moves:
+    """Return the moves of a tensor by itself: all of its tokens gathered, and of a layer's input its gradient."""
+    tokens = ((row.held, WHOLE),)
+    back = ((row.gradient, row.held),) if name in graph.inputs else ()
+    return Moves(tokens if row.gathered else (), back, tokens if row.gathered > 1 else ())
 
 
 def held_layout(operator: Operator, loop: str, tokens: bool = False) -> int:

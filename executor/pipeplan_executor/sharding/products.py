@@ -1,0 +1,80 @@
+"""Products with a split weight: the weight stays where it is, and what it is multiplied with is moved.
+
+::
+
+    weight split by     other operand     product          its gradient     weight's gradient needs
+    outputs (columns)   whole             split            split            the operand whole again
+    inputs (rows)       split             part of a sum    whole            the operand split again
+
+DTensor would also move the weight, if that is smaller. Plans are priced with what is moved here
+(`pipeplan.costs.teams`). Weights are recognised by a mark that parameters get and that passes to their views and copies.
+An operand of a product with a weight is marked with what it was needed as, for the weight's gradient; autograd keeps it
+with its mark.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Placement, Shard
+
+from pipeplan_executor.sharding.parts import WHOLE, local, placed, spec
+
+_WEIGHT, _OPERAND = "pipeplan_weight", "pipeplan_operand"
+_ATEN = torch.ops.aten
+_PRODUCTS = {_ATEN.mm.default: 0, _ATEN.addmm.default: 1}
+"""Products of two matrices, and the place of the first."""
+_PASSING = {_ATEN.t.default, _ATEN.transpose.int, _ATEN.detach.default, _ATEN.alias.default, _ATEN._to_copy.default}
+"""Operations whose result is the same matrix."""
+
+
+def mark_weight(tensor: DTensor) -> DTensor:
+    """Mark the DTensor of a parameter, and return it."""
+    setattr(tensor, _WEIGHT, True)
+    return tensor
+
+
+def pass_marks(func: Any, args: Sequence[Any], made: Any) -> None:
+    """Mark the result of an operation that returns the same matrix as its argument is marked."""
+    if func in _PASSING:
+        for name in (_WEIGHT, _OPERAND):
+            if (mark := getattr(args[0], name, None)) is not None:
+                setattr(made, name, mark)
+
+
+def aligned(func: Any, args: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
+    """Return the arguments of a product with operands as a split weight, or its gradient, needs them.
+
+    ``given``: the arguments as autograd has them, before tokens were gathered.
+    """
+    first = _PRODUCTS.get(func)
+    if first is None or not all(isinstance(each, DTensor) for each in args[first : first + 2]):
+        return args
+    pair, marked = list(args[first : first + 2]), given[first : first + 2]
+    for place in (0, 1):
+        weight, other = marked[place], pair[1 - place]
+        how = spec(weight).placements[0]
+        if hasattr(weight, _WEIGHT) and type(how) is Shard:
+            summed_over = how.dim == 1 - place
+            setattr(marked[1 - place], _OPERAND, not summed_over)
+            pair[1 - place] = _as(other, (Shard(place),) if summed_over else WHOLE)
+            break
+    else:
+        for place in (0, 1):
+            if (whole := getattr(marked[place], _OPERAND, None)) is not None:
+                pair[place] = _as(pair[place], WHOLE if whole else (Shard(place),))
+                pair[1 - place] = _as(pair[1 - place], (Shard(1 - place),) if whole else WHOLE)
+                break
+    return [*args[:first], *pair, *args[first + 2 :]]
+
+
+def _as(tensor: Tensor, placements: tuple[Placement, ...]) -> DTensor:
+    """Return the matrix under other placements; as it is if its axis cannot be divided."""
+    assert isinstance(tensor, DTensor)
+    known, axis = spec(tensor), placements[0]
+    if known.placements == placements or (
+        isinstance(axis, Shard) and tensor.shape[axis.dim] % tensor.device_mesh.size()
+    ):
+        return tensor
+    return placed(local(tensor, placements), tensor.device_mesh, placements)
