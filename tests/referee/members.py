@@ -227,9 +227,11 @@ class Member:
                 gather = self.move(held, WHOLE, size) or 0
                 there += gather if want else 0
                 again += gather if any(each.get("weights") for each in want) else 0
-                there += sum(self.move(held, read, size) or 0 for read in reads if read != WHOLE)
+                moved = [(each, read) for each, read in zip(readers, reads, strict=True) if read != WHOLE]
             else:
-                there += sum(self.move(held, read, size) or 0 for read in reads)
+                moved = list(zip(readers, reads, strict=True))
+            there += sum(self.move(held, read, size) or 0 for _, read in moved)
+            again += sum(self.move(held, read, size) or 0 for each, read in moved if each.get("weights"))
             returned = [
                 PART if loops[each["name"]] and axis == WHOLE else axis
                 for each, axis in zip(readers, reads, strict=True)

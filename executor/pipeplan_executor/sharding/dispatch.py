@@ -31,12 +31,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Shard
 
 from pipeplan_executor.sharding.classes import by_classes
 from pipeplan_executor.sharding.operations import (
     ATTENTION,
     DROPOUT,
+    INDEPENDENT_AXES,
     TABLE_GRADIENT,
     TABLE_LOOKUP,
     VIEWS,
@@ -81,7 +82,7 @@ class ShardDispatch(TorchDispatchMode):
         self._mesh, self._streams, self._rules = mesh, tuple(dict.fromkeys(streams)), Rules()
         self._forward, self._active = False, False
         self._last = LastGathered()
-        self._tables: set[int] = set()
+        self._tables: dict[int, Placement] = {}
 
     @contextmanager
     def during(self, *, forward: bool, stream: Stream | None = None) -> Iterator[None]:
@@ -113,20 +114,21 @@ class ShardDispatch(TorchDispatchMode):
         # partial sums stay as they are only in operations that keep values, or add two of them
         sums = any(map(_is_partial, found))
         if sums and not (operation.keeps_values or (func in SUMS and all(map(_is_sum, args[:2])))):
-            summed = partial(self._settled, beside=found) if not operation.multiplies else self._summed
+            alone = operation.multiplies and independent_axes(func) < len(INDEPENDENT_AXES)
+            summed = self._summed if alone else partial(self._settled, beside=found)
             args, kwargs = mapped(summed, args), mapped(summed, kwargs)
             found, sums = tensors(args, kwargs), False
-        if self._streams and not sums:
-            if func in VIEWS and (made := reshaped(args[0], args[1], self._streams)) is not None:
-                return made
-            if operation.multiplies or self._is_of_split_table(func, args):
-                gathered = partial(self._gathered, func, gathers_all=not operation.multiplies)
-                args, kwargs = mapped(gathered, args), mapped(gathered, kwargs)
-                found = tensors(args, kwargs)
+        views = self._streams and not sums and func in VIEWS
+        if views and (made := reshaped(args[0], args[1], self._streams)) is not None:
+            return made
+        if not sums and ((operation.multiplies and self._streams) or self._needs_rows(func, args)):
+            gathered = partial(self._gathered, func, gathers_all=not operation.multiplies)
+            args, kwargs = mapped(gathered, args), mapped(gathered, kwargs)
+            found = tensors(args, kwargs)
         if self._forward and operation.combines and not sums:
             args = mapped(partial(self._alike, found), args)
             found = tensors(args, kwargs)
-        if operation.multiplies and not sums:
+        if not sums:
             args = aligned(func, args, given)
             found = tensors(args, kwargs)
         if not sums and all(map(is_whole, found)):
@@ -200,14 +202,19 @@ class ShardDispatch(TorchDispatchMode):
         wanted = TOKENS if self.stream is not None and tensor.shape[:2] == self.stream and TOKENS in alike else WHOLE
         return placed(local(tensor, wanted), self._mesh, wanted)
 
-    def _is_of_split_table(self, func: Any, args: Sequence[Any]) -> bool:
-        """Return whether a gradient of a table is that of one which is split by its rows, noting the split ones.
+    def _needs_rows(self, func: Any, args: Sequence[Any]) -> bool:
+        """Return whether the gradient of a table needs whole rows, noting how tables are split.
 
-        It then needs the rows of all tokens, which are smaller than sums of whole tables.
+        That of a table which is split by its rows needs those of all tokens. They are smaller than whole tables.
         """
-        if func is TABLE_LOOKUP and isinstance(args[0], DTensor) and args[0].placements == (Shard(0),):
-            self._tables.add(len(args[0]))
-        return func is TABLE_GRADIENT and args[2] in self._tables
+        if func not in (TABLE_LOOKUP, TABLE_GRADIENT) or not isinstance(args[0], DTensor):
+            return False
+        how = spec(args[0]).placements[0]
+        if func is TABLE_LOOKUP:
+            self._tables[len(args[0])] = how
+            return False
+        table = self._tables.get(args[2])
+        return table == Shard(0) or (table == WHOLE[0] and how == Shard(args[0].dim() - 1))
 
     def _run_gathered(self, func: Any, operation: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.gathered[str(func)] += 1

@@ -126,7 +126,7 @@ ATTENTION = (
     _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
     _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default,
 )
-_INDEPENDENT_AXES = (0, 1)
+INDEPENDENT_AXES = (0, 1)
 """Axes along which shards are computed independently: samples and heads."""
 
 
@@ -137,7 +137,7 @@ def attend(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[D
     """
     tensors = [each for each in args if isinstance(each, Tensor)]
     found = [(each.placements[0], each.device_mesh) for each in tensors if isinstance(each, DTensor)]
-    cut, mesh = next(((p, mesh) for p, mesh in found if type(p) is Shard and p.dim in _INDEPENDENT_AXES), (None, None))
+    cut, mesh = next(((p, mesh) for p, mesh in found if type(p) is Shard and p.dim in INDEPENDENT_AXES), (None, None))
     if cut is None or mesh is None or any(each.shape[cut.dim] % mesh.size() for each in tensors):
         return None
     parts = mapped(lambda tensor: _part(tensor, mesh, cut.dim), args)
@@ -151,7 +151,7 @@ def attend(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[D
 def independent_axes(func: Any) -> int:
     """Return the number of first axes along which an operation computes independently; 0 for products of matrices."""
     packet = func.overloadpacket
-    return 0 if packet in (_ATEN.mm, _ATEN.addmm) else 1 if packet in _PRODUCTS else len(_INDEPENDENT_AXES)
+    return 0 if packet in (_ATEN.mm, _ATEN.addmm) else 1 if packet in _PRODUCTS else len(INDEPENDENT_AXES)
 
 
 def drop(mesh: DeviceMesh, tensor: DTensor, probability: float, train: bool | None) -> tuple[DTensor, ...]:

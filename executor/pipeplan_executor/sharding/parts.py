@@ -68,7 +68,7 @@ def shard(tensor: Tensor) -> Tensor:
 def local_rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Specs] | None:
     """Return the arguments and the layouts of results with which DTensor runs an operation on shards.
 
-    A tensor among the arguments is None, or the placements that it must get first. The whole is None if DTensor would do
+    A tensor among the arguments is None, or the placements that it must get first. All is None if DTensor would do
     something of its own, or not run it.
     """
     dispatcher: Any = DTensor._op_dispatcher

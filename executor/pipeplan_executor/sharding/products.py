@@ -7,9 +7,9 @@
     inputs (rows)       split             part of a sum    whole            the operand split again
 
 DTensor would also move the weight, if that is smaller. Plans are priced with what is moved here
-(`pipeplan.costs.teams`). Weights are recognised by a mark that parameters get and that passes to their views and copies.
-An operand of a product with a weight is marked with what it was needed as, for the weight's gradient; autograd keeps it
-with its mark.
+(`pipeplan.costs.teams`). Weights are recognised by a mark that parameters get and that passes to their views and
+copies. An operand of a product with a weight is marked with what it was needed as, for the weight's gradient; autograd
+keeps it with its mark. A gradient that was moved for such a product is added up for the bias as it was moved.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,11 @@ from torch.distributed.tensor import DTensor, Placement, Shard
 
 from pipeplan_executor.sharding.parts import WHOLE, local, placed, spec
 
-_WEIGHT, _OPERAND = "pipeplan_weight", "pipeplan_operand"
+_WEIGHT, _OPERAND, _MOVED = "pipeplan_weight", "pipeplan_operand", "pipeplan_moved"
 _ATEN = torch.ops.aten
 _PRODUCTS = {_ATEN.mm.default: 0, _ATEN.addmm.default: 1}
 """Products of two matrices, and the place of the first."""
+_SUM = _ATEN.sum.dim_IntList
 _PASSING = {_ATEN.t.default, _ATEN.transpose.int, _ATEN.detach.default, _ATEN.alias.default, _ATEN._to_copy.default}
 """Operations whose result is the same matrix."""
 
@@ -44,10 +45,12 @@ def pass_marks(func: Any, args: Sequence[Any], made: Any) -> None:
 
 
 def aligned(func: Any, args: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
-    """Return the arguments of a product with operands as a split weight, or its gradient, needs them.
+    """Return the arguments of a product with operands as a split weight, or its gradient, needs them; so of its bias.
 
     ``given``: the arguments as autograd has them, before tokens were gathered.
     """
+    if func is _SUM:
+        return [getattr(args[0], _MOVED, args[0]), *args[1:]]
     first = _PRODUCTS.get(func)
     if first is None or not all(isinstance(each, DTensor) for each in args[first : first + 2]):
         return args
@@ -59,6 +62,7 @@ def aligned(func: Any, args: Sequence[Any], given: Sequence[Any]) -> Sequence[An
             summed_over = how.dim == 1 - place
             setattr(marked[1 - place], _OPERAND, not summed_over)
             pair[1 - place] = _as(other, (Shard(place),) if summed_over else WHOLE)
+            setattr(marked[1 - place], _MOVED, pair[1 - place])
             break
     else:
         for place in (0, 1):

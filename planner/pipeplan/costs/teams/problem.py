@@ -338,7 +338,8 @@ class TeamProblem:
     def read(self, operator: Operator, loop: str, source: str, row: Layout) -> Moves | None:
         """What it takes an operator to read a tensor, and to return a gradient in the layout of its sum.
 
-        All tokens of a tensor are gathered once for all readers (see `tensor_moves`), and again for weight gradients.
+        What is kept is the tensor as it is held: weight gradients move it again. All of its tokens are gathered once for
+        all readers (see `tensor_moves`).
         Operators that read a single tensor have parts of the tokens only where this has. Those of the loss have parts
         of the classes only where the logits have, and then all of them.
         """
@@ -354,7 +355,8 @@ class TeamProblem:
             held = WHOLE
         if loop == TOKEN and held == WHOLE != needed and len(operator.reads) == 1:
             return None
-        return Moves(((held, needed),), ((returned, row.gradient),))
+        moved = ((held, needed),)
+        return Moves(moved, ((returned, row.gradient),), moved if operator.weights else ())
 
     @cached_property
     def _token_axes(self) -> dict[str, int]:
