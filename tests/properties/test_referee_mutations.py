@@ -323,9 +323,9 @@ def kept(document: dict[str, Any]) -> int:
     return sum(each["output"] for graph in graphs for each in graph["operators"] if each["kept"])
 
 
-def backward_for_nothing(own: TeamProblem, *layouts: Any) -> Any:
+def backward_for_nothing(own: TeamProblem, *moves: Any) -> Any:
     """As if gradients were redistributed in no time."""
-    costs = REDISTRIBUTED(own, *layouts)
+    costs = MOVING(own, *moves)
     return costs if UNLIMITED in costs else [costs[0], 0, 0, *costs[3:]]
 
 
@@ -334,10 +334,10 @@ def saved_whole(own: TeamProblem, name: str, rows: Any) -> Any:
     return TENSOR(own, name, [row._replace(held=-1) for row in rows])
 
 
-REDISTRIBUTED, TENSOR = TeamProblem._redistributed, TeamProblem._tensor
+MOVING, TENSOR = TeamProblem._moving, TeamProblem._tensor
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("_redistributed", backward_for_nothing), ("_tensor", saved_whole)])
+@pytest.mark.parametrize(("name", "wrong"), [("_moving", backward_for_nothing), ("_tensor", saved_whole)])
 def test_members_that_cost_too_little_or_too_much_are_noticed(
     monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any
 ) -> None:
