@@ -16,7 +16,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from pipeplan.core.operators import Operator
+from pipeplan.core.operators import TOKEN, Operator
 from pipeplan.costs.meshes.redistributions import Layout
 from pipeplan.costs.teams.signatures import (
     UNSPLIT,
@@ -38,12 +38,13 @@ class Letter(NamedTuple):
 Word = tuple[Letter, ...]
 
 
-def words(operator: Operator, sizes: Sequence[int], gathers: bool = True) -> tuple[Word, ...]:
+def words(operator: Operator, sizes: Sequence[int], gathers: bool = True, tokens: bool = True) -> tuple[Word, ...]:
     """Return the words of an operator on axes of these sizes: the parts of each loop are divided by all that split it.
 
-    ``gathers``: also those that gather weights.
+    ``gathers``: also those that gather weights; ``tokens``: also those with the loop `TOKEN`.
     """
-    loops = [UNSPLIT, *(loop for loop, parts in operator.loops.items() if any(parts % n == 0 for n in sizes))]
+    fits = (loop for loop, parts in operator.loops.items() if any(parts % n == 0 for n in sizes))
+    loops = [UNSPLIT, *(loop for loop in fits if tokens or loop != TOKEN)]
     letters = [Letter(loop) for loop in loops]
     if gathers and operator.weights:
         letters += [Letter(loop, True) for loop in loops if loop in operator.makes and _gathers(operator, loop)]
