@@ -175,14 +175,19 @@ def test_connected_layers_of_vgg_are_not_data_parallel(operations: float, bandwi
 
     On 64 devices two axes are faster than one.
     """
-    least = {}
+    least, plain = {}, Letter("row")
     for sizes in ((16,), (4, 4), (64,), (8, 8)):
         problem = vgg(sizes, operations, bandwidth)
-        found = frontier(problem.sharding.project(combined(("forward", "backward", "summed"))), Clock(Limits()))
+        sharding = problem.sharding.project(combined(("forward", "backward", "summed")))
+        found = frontier(sharding, Clock(Limits()))
         chosen = problem.words(found.choice(0))
-        assert all(letter == Letter("row") for letter in chosen["trunk"].word)
+        assert all(letter == plain for letter in chosen["trunk"].word)
         assert all(letter.loop != "row" for name in ("fc0", "fc1") for letter in chosen[name].word)
         least[sizes] = int(found.points[0, 0])
+        rows = [[each.word for each in own].index((plain,) * len(sizes)) for own in problem.signatures]
+        (data_parallel,) = sharding.evaluate(rows) or (0,)
+        low, high = (0.1, 0.25) if operations < 1e13 else (0.5, 0.85)
+        assert low < 1 - least[sizes] / data_parallel < high
     assert least[8, 8] < least[64,]
 
 

@@ -34,9 +34,11 @@ class Form(NamedTuple):
     arrives: Layout
     leaves: Layout
 
-    def volume(self, linear: LinearMap, keep: bool = True, algorithm: Algorithm = Algorithm.RING) -> Volume:
+    def volume(
+        self, linear: LinearMap, keep: bool = True, algorithm: Algorithm = Algorithm.RING, twice: bool = False
+    ) -> Volume:
         """Return what a device receives; see `volume`."""
-        return volume(linear, self.word, self.sizes, self.arrives, self.leaves, keep, algorithm)
+        return volume(linear, self.word, self.sizes, self.arrives, self.leaves, keep, algorithm, twice)
 
 
 def columns(devices: int) -> Form:

@@ -96,6 +96,7 @@ def volume(
     leaves: Layout,
     keep: bool = True,
     algorithm: Algorithm = Algorithm.RING,
+    twice: bool = False,
 ) -> Volume:
     """Return what a device receives for a linear map.
 
@@ -111,6 +112,8 @@ def volume(
     keep : bool
         Whether gathered inputs and weights are kept for the backward, or gathered again.
     algorithm : Algorithm
+    twice : bool
+        Whether the gradient of the output is moved for each of the two products that need it, and not once.
 
     Raises
     ------
@@ -132,7 +135,8 @@ def volume(
 
     reads, whole = needed(operator, word, INPUT), gathered_weight(linear, word, sizes, algorithm)
     gathers = moved(IN, arrives, reads) + whole
-    back = moved(OUT, leaves, gradient(operator, word)) + moved(IN, returned(operator, word, INPUT), arrives) + whole
+    back = moved(OUT, leaves, gradient(operator, word)) * (2 if twice else 1)
+    back += moved(IN, returned(operator, word, INPUT), arrives) + whole
     copies = prod(n for n, letter in zip(sizes, word, strict=True) if letter.loop == ROW and not letter.gathers)
     parts = prod(n for n, letter in zip(sizes, word, strict=True) if letter.loop in (IN, OUT) or letter.gathers)
     weight = Fraction(linear.inputs * linear.outputs, parts)
