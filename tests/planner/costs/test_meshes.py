@@ -8,10 +8,11 @@ from math import prod
 import numpy as np
 import pytest
 
+from helpers.mesh_play import SIDE, Play, played
 from helpers.operators import block, dense, linear
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
-from pipeplan.core.operators import INPUT, Operator, OperatorGraph
+from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
 from pipeplan.costs.meshes.named import three_dimensional
 from pipeplan.costs.meshes.problem import MeshProblem, Signature
 from pipeplan.costs.meshes.shapes import Mesh, factorisations, mesh_on
@@ -87,6 +88,44 @@ def test_linear_maps_send_their_volumes(seed: int) -> None:
         assert costs["backward"] == costs["input_gradient"] + costs["weight_gradient"]
         assert (costs["parameters"], held) == (sent.weight, leaves)
     assert {word for word, _ in problem.signatures[0]} == set(words(operator, sizes))
+
+
+@pytest.mark.parametrize("sizes", [(2,), (3, 2), (2, 2), (2, 2, 3)])
+def test_random_choices_cost_what_devices_receive(sizes: tuple[int, ...]) -> None:
+    """Choices are played with numbers: blocks are where layouts say, products are right, and costs are what is sent."""
+    draw, axes, size = random.Random(prod(sizes)), ("row", "feature"), SIDE**2
+    loops = {"row": SIDE, "feature": SIDE}
+    maps = {"a": INPUT, "b": "a", "d": "a", "e": "c"}
+    operators = {
+        name: Operator(
+            name, "linear", {"row": SIDE, "in": SIDE, "out": SIDE}, {source: ("row", "in")}, ("row", "out"), size,
+            weights=(Weight(f"{name}.weight", ("out", "in"), size),),
+        )
+        for name, source in maps.items()
+    }  # fmt: skip
+    operators["c"] = Operator("c", "sum", loops, {INPUT: axes, "b": axes, "d": axes}, axes, size)
+    mesh = Mesh(sizes, (Link(10**9),) * len(sizes))
+    play, possible = Play(sizes), 0
+    for _ in range(60 if len(sizes) < 3 else 15):
+        arrives, leaves = (tuple(draw.choice((WHOLE, 0, 1)) for _ in sizes) for _ in range(2))
+        ends = draw.choice((("e",), ("d", "e")))
+        graph = OperatorGraph(tuple(operators[name] for name in ("a", "b", "d", "c", "e")), {INPUT: size}, ends)
+        own = Rooflines(graph, NOTHING, graph.parameters, KIND, None, 1)
+        problem = MeshProblem(own, mesh, arrives, leaves)
+        choice = [draw.randrange(len(each)) for each in problem.signatures]
+        sums = {each.tensor: draw.randrange(len(each.layouts)) for each in problem.sums}
+        costs = problem.sharding.evaluate((*choice, *sums.values()))
+        chosen = problem.words(choice)
+        letters = {name: tuple((letter.loop, letter.gathers) for letter in each.word) for name, each in chosen.items()}
+        held = {INPUT: arrives, **{name: each.held for name, each in chosen.items()}}
+        layouts = {each.tensor: each.layouts[sums[each.tensor]] for each in problem.sums}
+        found = played(play, graph, letters, held, layouts)
+        assert (costs is None) == (found is None)
+        if costs is not None and found is not None:
+            possible += 1
+            of = dict(zip(COORDINATES, costs, strict=True))
+            assert (of["forward"], of["backward"], of["summed"]) == (found.forward, found.backward, found.step)
+    assert possible >= (10 if len(sizes) < 3 else 2)
 
 
 def test_three_dimensions_are_chosen_where_weights_are_split() -> None:
