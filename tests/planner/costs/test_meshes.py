@@ -13,6 +13,7 @@ from helpers.operators import block, dense, linear
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
+from pipeplan.costs.meshes.frontiers import over_meshes
 from pipeplan.costs.meshes.named import three_dimensional
 from pipeplan.costs.meshes.problem import MeshProblem, Signature
 from pipeplan.costs.meshes.shapes import Mesh, factorisations, mesh_on
@@ -199,6 +200,22 @@ def test_gpt3_block_hardly_gains_inside_a_node() -> None:
         assert 0.96 * ends[0][0] < fastest <= ends[0][0]
         assert 0.96 * ends[0][1] < leanest <= ends[0][1]
         assert least == ends[0][2]
+
+
+@pytest.mark.parametrize("within", [4, 8])
+def test_the_best_of_all_meshes_is_found(within: int) -> None:
+    """No mesh dominates a point. On two nodes an axis in the node is best throughout; in one, several meshes are."""
+    own, matrix = gpt3_block(), combined(("forward", "backward"), ("parameters", "saved"))
+    inside, across = Link(450 * 10**9, 3000), Link(50 * 10**9, 5000)
+    problems = [MeshProblem(own, mesh_on(sizes, within, inside, across)) for sizes in ((8,), (2, 4), (4, 2))]
+    found = over_meshes(problems, matrix, Clock(Limits()))
+    every = [tuple(point) for problem in problems for point in points(problem, matrix)]
+    best = {a for a in every if not any(b != a and b[0] <= a[0] and b[1] <= a[1] for b in every)}
+    assert [point.costs for point in found] == sorted(best)
+    for point in found:
+        assert point.problem.sharding.project(matrix).evaluate(point.choice) == point.costs
+    meshes = {point.problem.mesh.sizes for point in found}
+    assert meshes == {(2, 4)} if within == 4 else len(meshes) > 1
 
 
 def gpt3_block() -> Rooflines:
