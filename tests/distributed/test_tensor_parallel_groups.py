@@ -195,7 +195,7 @@ def test_tensor_parallel_training_equals_plain_torch(found: dict[str, Any], name
 
 
 def test_checkpoints_move_between_group_sizes(found: dict[str, Any]) -> None:
-    """A run continues with and without tensor parallelism, at levels of ZeRO, and from plain files, and stays the same."""
+    """A run continues with and without teams, at all levels of ZeRO, and from plain files, and stays the same."""
     assert [layout.tensor_parallel for layout in checkpointing.LAYOUTS[4]] == [2, 1, 2, 2, 2, 2, (1, 2, 1)]
     assert found["tensor-parallel handed on"] < 1e-9  # some gradients are but rounding, and Adam divides by their size
 

@@ -17,7 +17,6 @@ from pipeplan.core.schedule import Schedule
 from pipeplan.frontend.profile.ties import held_by
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES, PLACED
-from pipeplan_executor import run
 from pipeplan_executor.optim.optimise import restrict_to_pieces
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.fully_sharded import check_sharded_plan, sharding_units

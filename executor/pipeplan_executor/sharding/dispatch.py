@@ -214,7 +214,7 @@ class ShardDispatch(TorchDispatchMode):
             self._tables[len(args[0])] = how
             return False
         table = self._tables.get(args[2])
-        return table == Shard(0) or (table == WHOLE[0] and how == Shard(args[0].dim() - 1))
+        return bool(table == Shard(0) or (table == WHOLE[0] and how == Shard(args[0].dim() - 1)))
 
     def _run_gathered(self, func: Any, operation: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.gathered[str(func)] += 1

@@ -97,10 +97,10 @@ class ShardedLayers:
             self._on_shards |= set(map(id, there.values()))
         run = layer.forward if self._hooked else layer
         call = partial(self._call, layer, run, there, placements, on_shards, split, name == self._vocabulary)
-        if not self._hooked:
-            return call
-        layer.forward = call
-        return layer
+        if self._hooked:
+            layer.forward = call
+        called: Callable[..., Any] = layer if self._hooked else call
+        return called
 
     def _call(
         self,
@@ -171,9 +171,7 @@ class ShardedLayers:
         made: DTensor = _FromLocal.apply(tensor, spec_of(tensor, self._mesh, placements))
         return made
 
-    def _stand_in(
-        self, parameter: nn.Parameter, lasting: nn.Parameter, placements: tuple[Placement, ...]
-    ) -> DTensor:
+    def _stand_in(self, parameter: nn.Parameter, lasting: nn.Parameter, placements: tuple[Placement, ...]) -> DTensor:
         """Return the whole parameter as a DTensor for the layer; ``lasting``: the one that the stage keeps.
 
         Its delayed weight gradient (`frontend.split_backward`) is added to the gradient of the shard.

@@ -279,7 +279,7 @@ class FullySharded:
     def shards(
         self, named: Iterable[tuple[str, nn.Parameter]], among: Mapping[str, ParameterShard]
     ) -> dict[str, ParameterShard]:
-        """Return this replica's shard of each parameter, by name; of those in ``among``, of that tensor-parallel shard."""
+        """Return this replica's shard of each parameter, or of this process's shard in ``among``, by name."""
         parts, number = dist.get_world_size(self._group), dist.get_rank(self._group)
         return {name: ParameterShard(tuple(each.shape), 0, parts, number, among.get(name)) for name, each in named}
 

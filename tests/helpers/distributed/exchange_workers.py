@@ -14,9 +14,9 @@ from helpers.instances import equal_devices
 from helpers.plans import plan_for, with_teams
 from pipeplan.core.cluster import Link
 from pipeplan.core.plan import Plan
-from pipeplan.costs.teams.splits import Teams
 from pipeplan.costs.teams.exchanges import BACKWARD, FORWARD, STEP, exchanges
 from pipeplan.costs.teams.signatures import Exchange
+from pipeplan.costs.teams.splits import Teams
 from pipeplan.frontend.profile import profile
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES

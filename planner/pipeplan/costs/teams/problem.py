@@ -338,8 +338,8 @@ class TeamProblem:
     def read(self, operator: Operator, loop: str, source: str, row: Layout) -> Moves | None:
         """What it takes an operator to read a tensor, and to return a gradient in the layout of its sum.
 
-        What is kept is the tensor as it is held: weight gradients move it again. All of its tokens are gathered once for
-        all readers (see `tensor_moves`).
+        What is kept is the tensor as it is held: weight gradients move it again. All of its tokens are gathered once
+        for all readers (see `tensor_moves`).
         Operators that read a single tensor have parts of the tokens only where this has. Those of the loss have parts
         of the classes only where the logits have, and then all of them.
         """
