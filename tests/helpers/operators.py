@@ -1,6 +1,8 @@
-"""Operators of small layers: a pair of linear maps, and a transformer block."""
+"""Operators of small layers: a pair of linear maps, a transformer block, and linear maps behind a trunk."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
 from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
@@ -36,6 +38,26 @@ def block(width: int = 8, inner: int = 32) -> OperatorGraph:
     wide = replace(wide, reads={"norm": ("token", "in")})
     add = Operator("add", "elementwise", {"token": 10}, {INPUT: axes, "narrow": axes}, axes, size, True)
     return OperatorGraph((norm, wide, act, replace(narrow, kept=False), add), {INPUT: size})
+
+
+def dense(rows: int, widths: Sequence[int], trunk: int = 0) -> OperatorGraph:
+    """Linear maps ``fc0``, ``fc1`` … of numbers of 4 bytes, with a loop over all rows; their sample is all of a step.
+
+    ``trunk``: operations of a row in what runs before them, on rows only.
+    """
+    operators, source = [], INPUT
+    if trunk:
+        weight, flops = Weight("trunk.weight", ("filter",), 60_000_000), rows * trunk
+        first = Operator("trunk", "convolution", {"row": rows}, {INPUT: ("row", "pixel")}, ("row", "feature"),
+                         4 * rows * widths[0], True, (weight,), flops, 0, 2 * flops)  # fmt: skip
+        operators, source = [first], "trunk"
+    for number, (inputs, outputs) in enumerate(pairwise(widths)):
+        loops, flops = {"row": rows, "in": inputs, "out": outputs}, 2 * rows * inputs * outputs
+        weight = Weight(f"fc{number}.weight", ("out", "in"), 4 * inputs * outputs)
+        operators.append(Operator(f"fc{number}", "linear", loops, {source: ("row", "in")}, ("row", "out"),
+                                  4 * rows * outputs, True, (weight,), flops, flops, flops))  # fmt: skip
+        source = f"fc{number}"
+    return OperatorGraph(tuple(operators), {INPUT: 4 * rows * (150_528 if trunk else widths[0])})
 
 
 COST = LayerCost(12_000, 24_000, 12_000, 12_000, saved=720, output=80, update=600)

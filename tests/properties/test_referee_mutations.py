@@ -324,9 +324,9 @@ def kept(document: dict[str, Any]) -> int:
     return sum(each["output"] for graph in graphs for each in graph["operators"] if each["kept"])
 
 
-def backward_for_nothing(own: TeamProblem, *moved: Any) -> Any:
+def backward_for_nothing(own: TeamProblem, *moves: Any) -> Any:
     """As if gradients were redistributed in no time."""
-    costs = MOVING(own, *moved)
+    costs = MOVING(own, *moves)
     return costs if UNLIMITED in costs else [costs[0], 0, 0, *costs[3:]]
 
 

@@ -7,10 +7,8 @@ which its gradient is summed up: parts of a gradient that several operators retu
                         ├──▶ key          all-reduce adds them up
                         └──▶ value
 
-The time of a layer on one device is known, measured or estimated. It is shared out to the operators in proportion to a
-roofline of each, and a split operator takes less by its own roofline. What a kind of device adds to every pass of a
-layer (`DeviceKind.overhead`) stays. If any weight of the layer is split, or its input is along tokens, each operator
-takes longer by `DeviceKind.shard_overhead`.
+What operators take, whole and split, is in `rooflines`. If any weight of the layer is split, or its input is along
+tokens, each operator takes longer by `DeviceKind.shard_overhead`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,8 +21,9 @@ from numpy.typing import NDArray
 
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
-from pipeplan.core.operators import TOKEN, Operator, OperatorGraph, Shards, Weight
+from pipeplan.core.operators import TOKEN, Operator, OperatorGraph, Shards
 from pipeplan.costs.collectives import all_reduce, alone
+from pipeplan.costs.teams.rooflines import PASSES, Rooflines
 from pipeplan.costs.teams.signatures import (
     UNSPLIT,
     WHOLE,
@@ -59,8 +58,6 @@ WORTH = 2**20
 COORDINATES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "summed", "parameters", "saved")
 """What the coordinates of a problem are: nanoseconds of the four passes, of the update and of sums behind it, bytes
 that stay, bytes per micro-batch."""
-PASSES = COORDINATES[:4]
-PICOSECONDS = 10**12
 
 
 def combined(*rows: tuple[str, ...]) -> NDArray[np.int64]:
@@ -115,6 +112,11 @@ class TeamProblem:
     _times: dict[tuple[str, int, int, bool], int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
+    def rooflines(self) -> Rooflines:
+        """What the operators take."""
+        return Rooflines(self.graph, self.cost, self.parameters, self.kind, self.rates, self.micro_batch)
+
+    @cached_property
     def loops(self) -> tuple[tuple[str, ...], ...]:
         """The signatures of each operator."""
         whole = () if self.split_loss else self.graph.loss_names
@@ -152,7 +154,7 @@ class TeamProblem:
         of = self._fastest(shards)
         split = self.graph.loss_name in dict(shards)
         return LayerCost(
-            **{name: of[name] + self._constant(name) + self._longer(name, shards) for name in PASSES},
+            **{name: of[name] + self.rooflines.constant(name) + self._longer(name, shards) for name in PASSES},
             saved=of["saved"],
             output=-(-self.cost.output // self.team) if split else self._output,
             workspace=self.cost.workspace,
@@ -165,7 +167,7 @@ class TeamProblem:
         if not self.ends.output:
             return self.cost.output
         split = stream(self.graph, self.graph.outputs)
-        beside = sum(self._sizes[name] for name in self.graph.outputs if name != split) * self.micro_batch
+        beside = sum(self.rooflines.sizes[name] for name in self.graph.outputs if name != split) * self.micro_batch
         beside = min(beside, self.cost.output)
         return beside - (beside - self.cost.output) // self.team
 
@@ -212,12 +214,6 @@ class TeamProblem:
         for axes in product(*((None, *range(len(weight.loops))) for weight in weights)):
             yield {weight.name: axis for weight, axis in zip(weights, axes, strict=True)}
 
-    def _constant(self, name: str) -> int:
-        """Nanoseconds of a pass that do not depend on how it is split."""
-        passes = 2 if name == "backward" and self.cost.input_gradient and self.cost.weight_gradient else 1
-        whole: int = getattr(self.cost, name)
-        return min(whole, passes * self.kind.overhead) if self._wholes[name] else whole
-
     def _longer(self, name: str, shards: Shards) -> int:
         """Nanoseconds of a pass that its operators take longer because weights, the loss or the input are split."""
         if name == "backward":
@@ -226,34 +222,6 @@ class TeamProblem:
             return 0
         count = sum(name != "weight_gradient" or bool(each.weights) for each in self.graph.operators)
         return count * self.kind.shard_overhead
-
-    @cached_property
-    def _wholes(self) -> dict[str, int]:
-        """For each pass the sum over whole operators, by which it is shared out."""
-        return {name: sum(self._estimate(each, "", name) for each in self.graph.operators) for name in PASSES}
-
-    def _estimate(self, operator: Operator, loop: str, name: str) -> int:
-        """Roofline of a pass of an operator, in picoseconds; without rates its operations."""
-        if name == "backward":
-            return self._estimate(operator, loop, "input_gradient") + self._estimate(operator, loop, "weight_gradient")
-        share = self.team if loop else 1
-        flops = int(getattr(operator, f"{name}_flops")) * self.micro_batch
-        if self.rates is None:
-            return flops * 1000 // share
-        if name == "weight_gradient" and not operator.weights:
-            return 0
-        peak, bandwidth = self.rates
-        moved = sum(weight.size // (self.team if loop in weight.loops else 1) for weight in operator.weights)
-        tensors = {**{source: self._sizes[source] for source in operator.reads}, operator.name: operator.output}
-        for tensor, size in tensors.items():
-            axes = operator.reads.get(tensor, operator.makes)
-            moved += self.micro_batch * size // (share if loop in axes else 1)
-        return round(PICOSECONDS * max(flops / (share * peak), moved / bandwidth))
-
-    @cached_property
-    def _sizes(self) -> dict[str, int]:
-        """Bytes of every tensor for one sample."""
-        return {**self.graph.inputs} | {each.name: each.output for each in self.graph.operators}
 
     def _operator(
         self, operator: Operator, loops: tuple[str, ...], fixed: Mapping[str, int | None]
@@ -276,42 +244,25 @@ class TeamProblem:
         return found
 
     def _signature(self, operator: Operator, loop: str) -> list[int]:
-        passes = [
-            _share(
-                getattr(self.cost, name) - self._constant(name),
-                self._estimate(operator, loop, name),
-                self._wholes[name],
-            )
-            for name in PASSES
-        ]
         own = sum(
             weight.size // (self.team if loop in weight.loops else 1)
             for weight in operator.weights
-            if weight in self._counted
+            if weight in self.rooflines.counted
         )
-        update = _share(self.cost.update, own, self.parameters)
+        passes = self.rooflines.passes(operator, {loop: self.team} if loop else {})
         size = summed_weights(operator, loop)
         ring = all_reduce(self.team, self.link)
         summed = alone(ring, size) if size else 0
         if loop and self.graph.loss is not None and operator.name == self.graph.loss_name:
             rows = self.graph.loss.rows * self.micro_batch
             passes[0] += 2 * alone(ring, rows) if rows else 0
-        return [*passes, update, summed, own, 0]
-
-    @cached_property
-    def _counted(self) -> tuple[Weight, ...]:
-        """The weights that make up the layer's parameters."""
-        return self.graph.counted(self.parameters)
+        return [*passes, self.rooflines.update(own), summed, own, 0]
 
     def _tensor(self, name: str, rows: tuple[Layout, ...]) -> NDArray[np.int64]:
         """A tensor costs what is kept of it until the backward, and its own moves."""
-        kept = {each.name: each.output for each in self.graph.operators if each.kept}
-        total, own = sum(kept.values()), kept.get(name, 0)
         costs = np.array([self._moving(name, tensor_moves(self.graph, name, row)) for row in rows], np.int64)
-        for cost, row in zip(costs, rows, strict=True):
-            cost[-1] = _share(self.cost.saved, own // self.team if row.held >= 0 else own, total)
-            if not total and name == self.graph.operators[-1].name:
-                cost[-1] = self.cost.saved
+        if name not in self.graph.inputs:
+            costs[:, -1] = [self.rooflines.saved(name, self.team if row.held >= 0 else 1) for row in rows]
         return costs
 
     @cached_property
@@ -339,9 +290,8 @@ class TeamProblem:
         """What it takes an operator to read a tensor, and to return a gradient in the layout of its sum.
 
         What is kept is the tensor as it is held: weight gradients move it again. All of its tokens are gathered once
-        for all readers (see `tensor_moves`).
-        Operators that read a single tensor have parts of the tokens only where this has. Those of the loss have parts
-        of the classes only where the logits have, and then all of them.
+        for all readers (see `tensor_moves`). Operators that read a single tensor have parts of the tokens only where
+        this has. Those of the loss have parts of the classes only where the logits have, and then all of them.
         """
         needed, returned = read_layout(operator, loop, source), returned_layout(operator, loop, source)
         held, axis = row.held, self._token_axes[source]
@@ -381,7 +331,7 @@ class TeamProblem:
 
     def size(self, name: str, gradient: bool = False) -> int:
         """Bytes of a tensor for a micro-batch, or of its gradient, which some do not have."""
-        return 0 if gradient and name in self.graph.without_gradient else self._sizes[name] * self.micro_batch
+        return 0 if gradient and name in self.graph.without_gradient else self.rooflines.sizes[name] * self.micro_batch
 
     def _moved(self, name: str, source: int, target: int, gradient: bool = False) -> int:
         """Nanoseconds from one layout of a tensor, or of its gradient, to another; `UNLIMITED` if there is no way."""
@@ -402,8 +352,3 @@ def _in_order(problem: Sharding) -> NDArray[np.int64]:
             break
         row = both
     return np.array([row], np.int64)
-
-
-def _share(whole: int, part: int, total: int) -> int:
-    """Return the part of a whole that falls to ``part`` of ``total``, rounded up; all 0 where the total is."""
-    return -(-whole * part // total) if total else 0

@@ -1,0 +1,87 @@
+"""Words: how an operator is split along each axis of a mesh.
+
+A letter of a word names a loop of the operator, or none, as a signature of a team does (`pipeplan.costs.teams`). For a
+linear map of rows from K inputs to N outputs on a mesh of three axes::
+
+    axis    letter                     input    weight              output
+    w       rows, weights gathered     rows     split, gathered     rows
+    i       outputs (columns)          whole    split               outputs
+    o       inputs (rows of a matrix)  inputs   split               a part of a sum
+
+This is 3-D tensor parallelism if the input arrives in rows along axis i, and sums are scattered to rows along axis o.
+"""
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from pipeplan.core.operators import TOKEN, Operator
+from pipeplan.costs.meshes.redistributions import Layout
+from pipeplan.costs.teams.signatures import (
+    UNSPLIT,
+    WHOLE,
+    gradient_layout,
+    made_layout,
+    read_layout,
+    returned_layout,
+)
+
+
+class Letter(NamedTuple):
+    """The loop along which an axis splits an operator; ``gathers``: weights without that loop are gathered for it."""
+
+    loop: str = UNSPLIT
+    gathers: bool = False
+
+
+Word = tuple[Letter, ...]
+
+
+def words(operator: Operator, sizes: Sequence[int], gathers: bool = True, tokens: bool = True) -> tuple[Word, ...]:
+    """Return the words of an operator on axes of these sizes: the parts of each loop are divided by all that split it.
+
+    ``gathers``: also those that gather weights; ``tokens``: also those with the loop `TOKEN`.
+    """
+    fits = (loop for loop, parts in operator.loops.items() if any(parts % n == 0 for n in sizes))
+    loops = [UNSPLIT, *(loop for loop in fits if tokens or loop != TOKEN)]
+    letters = [Letter(loop) for loop in loops]
+    if gathers and operator.weights:
+        letters += [Letter(loop, True) for loop in loops if loop in operator.makes and _gathers(operator, loop)]
+    return tuple(word for word in product(letters, repeat=len(sizes)) if _divides(operator, word, sizes))
+
+
+def _gathers(operator: Operator, loop: str) -> bool:
+    return any(loop not in weight.loops for weight in operator.weights)
+
+
+def _divides(operator: Operator, word: Word, sizes: Sequence[int]) -> bool:
+    return not any(
+        parts % prod(n for n, letter in zip(sizes, word, strict=True) if letter.loop == loop)
+        for loop, parts in operator.loops.items()
+    )
+
+
+def needed(operator: Operator, word: Word, source: str) -> Layout:
+    """Return the layout in which an operator needs what it reads of ``source``."""
+    return tuple(read_layout(operator, letter.loop, source) for letter in word)
+
+
+def made(operator: Operator, word: Word) -> Layout:
+    """Return the layout of what an operator makes."""
+    return tuple(made_layout(operator, letter.loop) for letter in word)
+
+
+def gradient(operator: Operator, word: Word) -> Layout:
+    """Return the layout in which an operator needs the gradient of what it makes."""
+    return tuple(gradient_layout(operator, letter.loop) for letter in word)
+
+
+def returned(operator: Operator, word: Word, source: str) -> Layout:
+    """Return the layout of the gradient that an operator returns for what it reads of ``source``."""
+    return tuple(returned_layout(operator, letter.loop, source) for letter in word)
+
+
+def share(layout: Layout, sizes: Sequence[int]) -> int:
+    """Return the number of parts into which a layout splits a tensor."""
+    return prod(n for n, entry in zip(sizes, layout, strict=True) if entry != WHOLE and entry >= 0)

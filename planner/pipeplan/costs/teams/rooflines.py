@@ -1,0 +1,124 @@
+"""Times of the operators of a layer, whole and split: what the layer takes on one device, shared out.
+
+The time of a layer on one device is known, measured or estimated. It is shared out to the operators in proportion to a
+roofline of each, and a split operator takes less by its own roofline. What a kind of device adds to every pass of a
+layer (`DeviceKind.overhead`) stays.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from pipeplan.core.cluster import DeviceKind
+from pipeplan.core.model import LayerCost
+from pipeplan.core.operators import Operator, OperatorGraph, Weight
+
+PASSES = ("forward", "backward", "input_gradient", "weight_gradient")
+PICOSECONDS = 10**12
+
+Parts = Mapping[str, int]
+"""Into how many parts devices split loops."""
+
+
+@dataclass(frozen=True)
+class Rooflines:
+    """A layer on a kind of device at a micro-batch size.
+
+    Attributes
+    ----------
+    graph : OperatorGraph
+    cost : LayerCost
+        The layer on one device.
+    parameters : int
+        Bytes of its parameters, as the model counts them.
+    kind : DeviceKind
+    rates : tuple of float or None
+        Operations per second and bytes per second of the kind; None where these are not known, and operations alone
+        share out the time.
+    micro_batch : int
+    """
+
+    graph: OperatorGraph
+    cost: LayerCost
+    parameters: int
+    kind: DeviceKind
+    rates: tuple[float, float] | None
+    micro_batch: int
+
+    def passes(self, operator: Operator, parts: Parts) -> list[int]:
+        """Return the nanoseconds of an operator in each of `PASSES`."""
+        return [
+            share(
+                getattr(self.cost, name) - self.constant(name),
+                self._estimate(operator, parts, name),
+                self._wholes[name],
+            )
+            for name in PASSES
+        ]
+
+    def update(self, own: int) -> int:
+        """Return the nanoseconds in which ``own`` bytes of weights are updated."""
+        return share(self.cost.update, own, self.parameters)
+
+    def saved(self, name: str, parts: int) -> int:
+        """Return the bytes per micro-batch of what an operator makes, of which a device keeps one of ``parts``."""
+        total = sum(self._kept.values())
+        if not total and name == self.graph.operators[-1].name:
+            return self.cost.saved
+        return share(self.cost.saved, self._kept.get(name, 0) // parts, total)
+
+    def constant(self, name: str) -> int:
+        """Nanoseconds of a pass that do not depend on how it is split."""
+        passes = 2 if name == "backward" and self.cost.input_gradient and self.cost.weight_gradient else 1
+        whole: int = getattr(self.cost, name)
+        return min(whole, passes * self.kind.overhead) if self._wholes[name] else whole
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every tensor for one sample."""
+        return {**self.graph.inputs} | {each.name: each.output for each in self.graph.operators}
+
+    @cached_property
+    def counted(self) -> tuple[Weight, ...]:
+        """The weights that make up the layer's parameters."""
+        return self.graph.counted(self.parameters)
+
+    @cached_property
+    def _kept(self) -> dict[str, int]:
+        """Bytes of what is kept until the backward, for one sample."""
+        return {each.name: each.output for each in self.graph.operators if each.kept}
+
+    @cached_property
+    def _wholes(self) -> dict[str, int]:
+        """For each pass the sum over whole operators, by which it is shared out."""
+        return {name: sum(self._estimate(each, {}, name) for each in self.graph.operators) for name in PASSES}
+
+    def _estimate(self, operator: Operator, parts: Parts, name: str) -> int:
+        """Roofline of a pass of an operator, in picoseconds; without rates its operations."""
+        if name == "backward":
+            return self._estimate(operator, parts, "input_gradient") + self._estimate(
+                operator, parts, "weight_gradient"
+            )
+        devices = prod(parts.values())
+        flops = int(getattr(operator, f"{name}_flops")) * self.micro_batch
+        if self.rates is None:
+            return flops * 1000 // devices
+        if name == "weight_gradient" and not operator.weights:
+            return 0
+        peak, bandwidth = self.rates
+        moved = sum(weight.size // split(parts, weight.loops) for weight in operator.weights)
+        for source, axes in operator.reads.items():
+            moved += self.micro_batch * self.sizes[source] // split(parts, axes)
+        moved += self.micro_batch * operator.output // split(parts, operator.makes)
+        return round(PICOSECONDS * max(flops / (devices * peak), moved / bandwidth))
+
+
+def split(parts: Parts, axes: Iterable[str]) -> int:
+    """Return into how many parts a tensor with these axes is split."""
+    return prod(parts[loop] for loop in {*axes} & {*parts})
+
+
+def share(whole: int, part: int, total: int) -> int:
+    """Return the part of a whole that falls to ``part`` of ``total``, rounded up; all 0 where the total is."""
+    return -(-whole * part // total) if total else 0

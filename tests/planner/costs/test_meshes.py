@@ -1,0 +1,242 @@
+"""Layers on meshes: one axis is a team, costs are those of the volumes, and what is chosen where."""
+
+import random
+import time
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+
+from helpers.mesh_play import SIDE, Play, played
+from helpers.operators import block, dense, linear
+from pipeplan.core.cluster import DeviceKind, Link
+from pipeplan.core.model import LayerCost
+from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
+from pipeplan.costs.meshes.named import three_dimensional
+from pipeplan.costs.meshes.problem import MeshProblem, Signature
+from pipeplan.costs.meshes.shapes import Mesh, factorisations, mesh_on
+from pipeplan.costs.meshes.volumes import LinearMap, volume
+from pipeplan.costs.meshes.words import Letter, words
+from pipeplan.costs.teams.problem import COMPARED, COORDINATES, FASTEST, TeamProblem, combined
+from pipeplan.costs.teams.rooflines import Rooflines
+from pipeplan.costs.teams.signatures import PARTIAL, WHOLE
+from pipeplan.costs.teams.splits import Teams
+from pipeplan.io.load import load_cluster, load_model
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.sharding import frontier
+
+KIND = DeviceKind("unit")
+NOTHING = LayerCost(0, 0, 0, 0, saved=0, output=0)
+
+
+def points(problem: MeshProblem | TeamProblem, matrix: np.ndarray) -> list[list[int]]:
+    """The Pareto set of a problem's choices."""
+    sharding = problem.sharding if isinstance(problem, MeshProblem) else problem.sharding({})
+    found: list[list[int]] = frontier(sharding.project(matrix), Clock(Limits())).points.tolist()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_one_axis_is_a_team(seed: int) -> None:
+    """With whole ends, no tokens and sums to the whole: all Pareto sets of random layers are those of a team."""
+    draw = random.Random(seed)
+    graph, team = _layer(draw), draw.choice((2, 4))
+    cost = LayerCost(900, 2000, 900, 1100, saved=500, output=80, update=60)
+    rates = draw.choice((None, (1e9, 1e9)))
+    own = TeamProblem(graph, cost, graph.parameters, KIND, rates, 2, team, Link(draw.choice((10**8, 10**10)), 3))
+    mesh = Mesh((team,), (own.link,))
+    other = MeshProblem(own.rooflines, mesh, tokens=False, gathers=False, scatters=False)
+    for matrix in (COMPARED, FASTEST[:3], np.eye(len(COORDINATES), dtype=np.int64)[[0, 2, 3]]):
+        assert points(other, matrix) == points(own, matrix)
+    free = points(MeshProblem(own.rooflines, mesh), COMPARED)
+    assert all(any(np.all(np.array(b) <= a) for b in free) for a in points(own, COMPARED))
+
+
+def _layer(draw: random.Random) -> OperatorGraph:
+    """Linear maps and elementwise operators that read one or two of what is before them."""
+    if draw.random() < 0.1:
+        return block()
+    operators: list[Operator] = []
+    for number in range(draw.randint(2, 6)):
+        sources = draw.sample([INPUT, *(each.name for each in operators)][-3:], 1 if number < 2 else draw.randint(1, 2))
+        if len(sources) == 1 and draw.random() < 0.7:
+            operators.append(linear(f"o{number}", sources[0], 8, 8, draw.choice((0, 8)), draw.random() < 0.7))
+            continue
+        loops = {name: 8 for name in ("token", "feature") if draw.random() < 0.7}
+        axes = ("token", "feature")
+        operators.append(Operator(f"o{number}", "elementwise", loops, dict.fromkeys(sources, axes), axes, 80, True))
+    return OperatorGraph(tuple(operators), {INPUT: 80})
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_linear_maps_send_their_volumes(seed: int) -> None:
+    """All words on random meshes: at a number a nanosecond, times are the numbers that are received."""
+    draw = random.Random(seed)
+    sizes = tuple(draw.choice((2, 3, 4)) for _ in range(draw.randint(1, 3)))
+    linear = LinearMap(*(draw.choice((1, 2, 5)) * prod(sizes) ** 2 for _ in range(3)))
+    arrives, leaves = (tuple(draw.choice((WHOLE, 0, 1)) for _ in sizes) for _ in range(2))
+    operator = linear.operator
+    graph = OperatorGraph((operator,), {INPUT: linear.rows * linear.inputs})
+    own = Rooflines(graph, NOTHING, graph.parameters, KIND, None, 1)
+    problem = MeshProblem(own, Mesh(sizes, (Link(10**9, 0),) * len(sizes)), arrives, leaves)
+    for k, (word, held) in enumerate(problem.signatures[0]):
+        costs = dict(zip(COORDINATES, problem.sharding.evaluate((k,)) or (), strict=True))
+        sent = volume(linear, word, sizes, arrives, leaves, keep=False)
+        assert (costs["forward"], costs["backward"], costs["summed"]) == (sent.forward, sent.backward, sent.step)
+        assert costs["backward"] == costs["input_gradient"] + costs["weight_gradient"]
+        assert (costs["parameters"], held) == (sent.weight, leaves)
+    assert {word for word, _ in problem.signatures[0]} == set(words(operator, sizes))
+
+
+@pytest.mark.parametrize("sizes", [(2,), (3, 2), (2, 2), (2, 2, 3)])
+def test_random_choices_cost_what_devices_receive(sizes: tuple[int, ...]) -> None:
+    """Choices are played with numbers: blocks are where layouts say, products are right, and costs are what is sent."""
+    draw, axes, size = random.Random(prod(sizes)), ("row", "feature"), SIDE**2
+    loops = {"row": SIDE, "feature": SIDE}
+    maps = {"a": INPUT, "b": "a", "d": "a", "e": "c"}
+    operators = {
+        name: Operator(
+            name, "linear", {"row": SIDE, "in": SIDE, "out": SIDE}, {source: ("row", "in")}, ("row", "out"), size,
+            weights=(Weight(f"{name}.weight", ("out", "in"), size),),
+        )
+        for name, source in maps.items()
+    }  # fmt: skip
+    operators["c"] = Operator("c", "sum", loops, {INPUT: axes, "b": axes, "d": axes}, axes, size)
+    mesh = Mesh(sizes, (Link(10**9),) * len(sizes))
+    play, possible = Play(sizes), 0
+    for _ in range(60 if len(sizes) < 3 else 15):
+        arrives, leaves = (tuple(draw.choice((WHOLE, 0, 1)) for _ in sizes) for _ in range(2))
+        ends = draw.choice((("e",), ("d", "e")))
+        graph = OperatorGraph(tuple(operators[name] for name in ("a", "b", "d", "c", "e")), {INPUT: size}, ends)
+        own = Rooflines(graph, NOTHING, graph.parameters, KIND, None, 1)
+        problem = MeshProblem(own, mesh, arrives, leaves)
+        choice = [draw.randrange(len(each)) for each in problem.signatures]
+        sums = {each.tensor: draw.randrange(len(each.layouts)) for each in problem.sums}
+        costs = problem.sharding.evaluate((*choice, *sums.values()))
+        chosen = problem.words(choice)
+        letters = {name: tuple((letter.loop, letter.gathers) for letter in each.word) for name, each in chosen.items()}
+        held = {INPUT: arrives, **{name: each.held for name, each in chosen.items()}}
+        layouts = {each.tensor: each.layouts[sums[each.tensor]] for each in problem.sums}
+        found = played(play, graph, letters, held, layouts)
+        assert (costs is None) == (found is None)
+        if costs is not None and found is not None:
+            possible += 1
+            of = dict(zip(COORDINATES, costs, strict=True))
+            assert (of["forward"], of["backward"], of["summed"]) == (found.forward, found.backward, found.step)
+    assert possible >= (10 if len(sizes) < 3 else 2)
+
+
+def test_three_dimensions_are_chosen_where_weights_are_split() -> None:
+    """Square maps with as many rows, on 4 x 4 x 4: of words that keep 1/64 of the weights the fastest swap roles."""
+    width, side, end = 256, 4, (0, 0, 1)
+    graph = dense(width, (width,) * 5)
+    own = Rooflines(graph, NOTHING, graph.parameters, KIND, None, 1)
+    links = (Link(4 * 10**9, 0),) * 3
+    matrix = combined(("forward", "backward", "summed"), ("parameters",))
+    problem = MeshProblem(own, Mesh((side,) * 3, links), end, end)
+    found = frontier(problem.sharding.project(matrix), Clock(Limits()))
+    least, parameters = found.points[-1].tolist()
+    assert parameters == graph.parameters // side**3
+    names = [
+        [letter.loop for letter in each.word] for each in problem.words(found.choice(len(found.points) - 1)).values()
+    ]
+    assert names == [["row", "out", "in"], ["row", "in", "out"]] * 2
+    cube = volume(
+        LinearMap(width, width, width), three_dimensional((side,) * 3).word, (side,) * 3, end, (0, 1, 0), False
+    )
+    assert least <= 4 * cube.total
+    for other in (replace(problem, gathers=False), MeshProblem(own, Mesh((side**3,), links[:1]), (0,), (0,))):
+        time_of, same = points(other, matrix)[-1]
+        assert same == parameters and time_of > 1.5 * least
+
+
+def test_sums_are_scattered_where_the_next_operator_takes_parts() -> None:
+    """An output that is split by inputs and read by inputs is a reduce-scatter, half of the sum."""
+    first, second = linear("a", INPUT, 8, 8), linear("b", "a", 8, 8)
+    graph = OperatorGraph((first, second), {INPUT: 80})
+    own = Rooflines(graph, NOTHING, graph.parameters, KIND, None, 1)
+    mesh, row = Mesh((2,), (Link(10**9, 0),)), combined(("forward",), ("parameters",))
+    plain, free = (
+        min(points(MeshProblem(own, mesh, (1,), scatters=on), row), key=lambda p: p[1]) for on in (False, True)
+    )
+    assert plain[1] == free[1] == graph.parameters // 2
+    assert free[0] <= plain[0]
+    problem = MeshProblem(own, mesh, (1,))
+    wanted = [Signature((Letter("in"),), held) for held in ((1,), (WHOLE,))]
+    rows = [own.index(each) for own, each in zip(problem.signatures, wanted, strict=True)]
+    costs = problem.sharding.evaluate(rows)
+    assert costs is not None and costs[0] == 40 + 80
+    assert all(PARTIAL not in each.held for of in problem.signatures for each in of)
+
+
+def test_meshes_of_a_team() -> None:
+    """Ordered factorisations; axes inside nodes and across, whose rings share the card."""
+    assert list(factorisations(8)) == [(8,), (2, 4), (4, 2), (2, 2, 2)]
+    assert len(list(factorisations(12))) == 8
+    inside, across = Link(10**9, 1), Link(10**8, 5)
+    assert mesh_on((2, 4), 8, inside, across).links == (inside, inside)
+    assert mesh_on((2, 4), 4, inside, across).links == (Link(10**8 // 4, 5), inside)
+    assert mesh_on((8,), 4, inside, across).links == (across,)
+    assert mesh_on((4, 2), 4, inside, across).links == (Link(10**8 // 2, 5), inside)
+    assert mesh_on((2, 2, 2), 1, inside, across).links == (across,) * 3
+    with pytest.raises(ValueError, match="axis 0"):
+        mesh_on((2, 3), 4, inside, across)
+
+
+def test_gpt3_block_hardly_gains_inside_a_node() -> None:
+    """Eight equal links: ends of the frontier on 2 x 4 and 2 x 2 x 2 are within 4 % of one axis; 5 s for a block."""
+    ends = []
+    for sizes in ((8,), (2, 4), (2, 2, 2)):
+        began = time.process_time()
+        problem = MeshProblem(gpt3_block(), mesh_on(sizes, 8, Link(450 * 10**9, 3000), Link()))
+        rows = points(problem, combined(("forward", "backward"), ("parameters", "saved")))
+        points(problem, COMPARED)
+        assert time.process_time() - began < 5
+        ends.append((rows[0][0], rows[-1][0], rows[-1][1]))
+    for fastest, leanest, least in ends[1:]:
+        assert 0.96 * ends[0][0] < fastest <= ends[0][0]
+        assert 0.96 * ends[0][1] < leanest <= ends[0][1]
+        assert least == ends[0][2]
+
+
+def gpt3_block() -> Rooflines:
+    """A block of GPT-3 175B on an H100, one sample."""
+    teams = Teams(load_model("gpt3-175b"), load_cluster("64-h100"), 8, (1,), "adam", False)
+    (kind,) = teams.cluster.kinds.values()
+    return teams.problem(1, kind, 1, ()).rooflines
+
+
+@pytest.mark.parametrize(("operations", "bandwidth"), [(6e12, 9e9), (60e12, 9e9), (60e12, 3e9)])
+def test_connected_layers_of_vgg_are_not_data_parallel(operations: float, bandwidth: float) -> None:
+    """Behind convolutions on rows, the fastest words of both large linear maps sum no gradients of weights.
+
+    On 64 devices two axes are faster than one.
+    """
+    least, plain = {}, Letter("row")
+    for sizes in ((16,), (4, 4), (64,), (8, 8)):
+        problem = vgg(sizes, operations, bandwidth)
+        sharding = problem.sharding.project(combined(("forward", "backward", "summed")))
+        found = frontier(sharding, Clock(Limits()))
+        chosen = problem.words(found.choice(0))
+        assert all(letter == plain for letter in chosen["trunk"].word)
+        assert all(letter.loop != "row" for name in ("fc0", "fc1") for letter in chosen[name].word)
+        least[sizes] = int(found.points[0, 0])
+        rows = [[each.word for each in own].index((plain,) * len(sizes)) for own in problem.signatures]
+        (data_parallel,) = sharding.evaluate(rows) or (0,)
+        low, high = (0.1, 0.25) if operations < 1e13 else (0.5, 0.85)
+        assert low < 1 - least[sizes] / data_parallel < high
+    assert least[8, 8] < least[64,]
+
+
+def vgg(sizes: tuple[int, ...], operations: float, bandwidth: float) -> MeshProblem:
+    """VGG-16 with 32 images a device, as a trunk and three linear maps."""
+    graph = dense(32 * prod(sizes), (25_088, 4096, 4096, 1000), trunk=31_000_000_000)
+    passes = {
+        name: round(sum(getattr(each, f"{name}_flops") for each in graph.operators) / operations * 1e9)
+        for name in ("forward", "input_gradient", "weight_gradient")
+    }
+    cost = LayerCost(backward=passes["input_gradient"] + passes["weight_gradient"], **passes, saved=0, output=0)
+    end, mesh = (0,) * len(sizes), Mesh(sizes, (Link(round(bandwidth), 15_000),) * len(sizes))
+    return MeshProblem(Rooflines(graph, cost, graph.parameters, KIND, None, 1), mesh, end, end)
