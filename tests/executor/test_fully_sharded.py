@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from helpers.distributed.models import tiny_mlp, tiny_thrice, tiny_tied
-from helpers.plans import plan_for, with_teams
+from helpers.plans import plan_for
 from helpers.runnable_schedules import halved
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.plan import Plan
@@ -16,7 +17,6 @@ from pipeplan.core.schedule import Schedule
 from pipeplan.frontend.profile.ties import held_by
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES, PLACED
-from pipeplan_executor import run
 from pipeplan_executor.optim.optimise import restrict_to_pieces
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.fully_sharded import check_sharded_plan, sharding_units
@@ -80,19 +80,25 @@ def test_parameters_of_one_replica_are_not_refused() -> None:
         fit(sharded(build, FAMILIES["gpipe"].write((2, 1), 4)), build)
 
 
-def test_tensor_parallel_groups_are_refused() -> None:
-    """A rank is one process."""
-    plan, said = sharded(tiny_mlp, alike()), "not a tensor-parallel group of 2; solve again with --zero 1"
-    with pytest.raises(PlanError, match=said):
-        check_sharded_plan(plan, 2)
-    with pytest.raises(PlanError, match=said):
-        run(replace(with_teams(plan, 2), shards=(("layers.0.weight", 0),)), tiny_mlp)
+def test_shards_of_shards_are_parts_of_the_whole() -> None:
+    """Rows of a half of the rows, and rows of a half of the columns; the shards of all processes make up the whole."""
+    whole = torch.arange(48.0).view(6, 8)
+    for axis in (0, 1):
+        seen = torch.zeros_like(whole)
+        for member, replica in product(range(2), range(4)):
+            shard = ParameterShard((6, 8), 0, 4, replica, ParameterShard((6, 8), axis, 2, member))
+            part, (row, column) = shard.of(whole), shard.offsets
+            assert part.shape == shard.sizes
+            rows, columns = shard.sizes
+            assert torch.equal(part, whole[row : row + rows, column : column + columns])
+            seen[row : row + rows, column : column + columns] += 1
+        assert torch.equal(seen, torch.ones_like(whole))
 
 
 def test_one_replica_runs_anything() -> None:
     """With one replica nothing is sharded, so nothing is refused."""
     check_sharded_plan(sharded(tiny_mlp, halved(FAMILIES["gpipe"].write((1,), 3))))
-    check_sharded_plan(sharded(tiny_mlp, PLACED["zb-v"].write(2, 3, 2)), 2)
+    check_sharded_plan(sharded(tiny_mlp, PLACED["zb-v"].write(2, 3, 2)))
 
 
 class Counting(nn.Linear):

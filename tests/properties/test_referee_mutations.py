@@ -14,8 +14,9 @@ from pipeplan.core.cluster import Cluster, Link
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Operator, OperatorGraph
 from pipeplan.costs.collectives import Ring
+from pipeplan.costs.kept import Kept
 from pipeplan.costs.pricing import Prices
-from pipeplan.costs.sharded import Passes
+from pipeplan.costs.sharded import Passes, Units
 from pipeplan.costs.teams.problem import TeamProblem
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts
@@ -405,6 +406,31 @@ def test_teams_that_have_the_network_for_themselves_are_noticed(monkeypatch: pyt
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(Cluster, "between", lambda own, source, target: own.network)
     assert "the step takes" in noticed(lambda document: len(document["cluster"]["nodes"]) == 2, on_teams)
+
+
+def of_sharded_teams(document: dict[str, Any]) -> None:
+    """Two replicas of teams of two share out all, over links that are slow."""
+    on_teams(document)
+    kind = min(document["cluster"]["devices"])
+    node = {"devices": [{"kind": kind, "count": 1}] * 4, "link": {"bandwidth": 10**8}}
+    document["cluster"] |= {"nodes": [node], "network": None}
+    document["job"] |= {"zero": [3], "replicas": [2], "depths": [1]}
+
+
+def test_members_that_gather_the_whole_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if each member of a team gathered what its team has, in place of its own part."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    of = Units.of
+    monkeypatch.setattr(Units, "of", staticmethod(lambda sizes, tied: of(2 * sizes, tied)))
+    assert "the step takes" in noticed(lambda document: not document["model"].get("ties"), of_sharded_teams)
+
+
+def test_replicas_of_teams_that_keep_the_whole_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if teams shared out no more than the state of the optimiser."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    weights = Kept.weights
+    monkeypatch.setattr(Kept, "weights", lambda own, kind, replicas: weights(own, kind, 1))
+    assert "bytes" in noticed(lambda document: True, of_sharded_teams)
 
 
 def of_unlike_sizes(document: dict[str, Any]) -> None:

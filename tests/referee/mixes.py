@@ -108,7 +108,9 @@ def mixable(question: Question) -> bool:
     """Whether stages may have teams of unlike sizes."""
     pinned = {question.place[name] for name, _ in question.job["pin"]}
     bound = any(pinned & set(own) for own in tied_sets(question))
-    several = len(set(question.job["teams"])) > 1
+    several, levels = len(set(question.job["teams"])) > 1, question.job["zero"]
+    if levels and min(levels) > 1:  # mixes share out no gradients
+        return False
     return several and question.job["unlike_teams"] and question.job["order"] != "given" and not bound
 
 

@@ -79,8 +79,6 @@ def _allow(job: Document, cluster: Document) -> None:
     job.pop("intra_layer", None)
     if job.get("objective") == "bottleneck":
         job.pop("objective")
-    if min(job.get("zero") or [0]) > 1:
-        job["zero"] = [1, *job["zero"]]
     kind = cluster["nodes"][0]["devices"][0]["kind"]
     job["pin"] = list({name: kind for name, _ in job.get("pin", ())}.items())
 

@@ -139,7 +139,6 @@ class Teams:
         ties = [tie for tie in ties if tie["parameters"]]
         job = {name: value for name, value in document["job"].items() if name != "teams"}
         job["micro_batches"] = [question.batch // size for size in self.sizes]
-        job["zero"] = [level for level in question.job["zero"] if level < 2]
         return {
             "model": {**model, "layers": layers, "profiles": profiles, "ties": ties},
             "cluster": {**cluster, "devices": devices, "nodes": nodes},

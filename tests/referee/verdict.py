@@ -139,7 +139,7 @@ def _questions(document: Document, answer: Document) -> list[Asked]:
     for size, rows in _every_split(document, answer).items():
         for own, split in rows:
             levels = _levels(own.document(split)).items()
-            found += [Asked(each, level, {size: (own, split)}) for level, each in levels if level < 2]
+            found += [Asked(each, level, {size: (own, split)}) for level, each in levels]
     for splits, each in _mixed(document, answer):
         levels = [(level, own) for level, own in _levels(each).items() if level < 2]
         found += [Asked(own, level, splits) for level, own in levels if not _homeless(own)]
@@ -234,8 +234,8 @@ def _refusal(document: Document, answer: Document) -> str | None:
             return "nothing can be split"
     for own in teams:
         for split in _splits(answer, own):
-            levels = _levels(own.document(split)).items()
-            found = next((why for level, each in levels if level < 2 and (why := contradiction(each))), None)
+            levels = _levels(own.document(split)).values()
+            found = next((why for each in levels if (why := contradiction(each))), None)
             if found is not None:
                 return found
     return None
@@ -247,8 +247,6 @@ def without_teams(teams: Teams) -> str | None:
     job, kinds = question.job, question.kinds
     if not teams.graphs:
         return "teams of unknown operators"
-    if job["zero"] and min(job["zero"]) > 1:
-        return "teams and sharded gradients only"
     if job["objective"] == "bottleneck":
         return "teams of an endless pipeline"
     if job["intra_layer"]:

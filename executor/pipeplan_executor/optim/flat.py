@@ -195,7 +195,7 @@ class Flat:
             elif dist.get_rank(summed_by) > 0:
                 self.clear()
         if self._summed and self._partial is not None:
-            self._partial.keep_once(parameter for _, parameter in self.named)
+            self._partial.keep_once((parameter, parameter.grad) for _, parameter in self.named)
         self._summed = False
         self._works, self._left = [], self.edges[-1]  # padding is not summed: that of copies differs
 
@@ -209,7 +209,7 @@ class Flat:
         group = self._copy_group or self._group
         if start < end and self._partial is not None:
             edges = zip(self.named, self.edges, strict=False)
-            self._partial.sum(parameter for (_, parameter), edge in edges if start <= edge < end)
+            self._partial.sum((parameter, parameter.grad) for (_, parameter), edge in edges if start <= edge < end)
         if start >= end or group is None:
             return
         if self._copy_group is not None or self._values is None:

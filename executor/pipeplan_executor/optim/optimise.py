@@ -148,13 +148,13 @@ class StageOptimizer:
         self.parts: tuple[Reduced, ...]
         self._module = module if isinstance(module, StageModule) else None
         self._gathers: list[tuple[Flat, Segment]] = []
+        sharded_layers = None if self._module is None else self._module.sharded_layers
+        partial = None if sharded_layers is None else sharded_layers.partial
         if zero > 1 and group is not None:
-            self.parts = sharded(module)
+            self.parts = sharded(module, group, sharded_names, partial)
         else:
             layers = [module] if self._module is None else [*self._module.layers]
             cuts = sorted({first for sizes in together for first in begins(sizes, len(layers))})
-            sharded_layers = None if self._module is None else self._module.sharded_layers
-            partial = None if sharded_layers is None else sharded_layers.partial
             own = flattened(module, group, zero == 1, copied, sharded_names, first_layers(layers), cuts, partial)
             self.parts = own
             self._gathers = [(part, segment) for part in own for segment in part.segments]

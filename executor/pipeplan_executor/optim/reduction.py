@@ -50,6 +50,12 @@ class Sharded:
     ----------
     named : sequence of (str, torch.nn.Parameter)
         Sharded parameters, whose backwards add the sums of gradients over all replicas to ``grad``.
+    replicas : ProcessGroup
+        The stage's replicas.
+    counts : bool
+        False if another process has the same numbers and counts them in sums over all processes.
+    partial : PartialGradients, optional
+        Gradients among them that are summed over the tensor-parallel ranks too.
 
     Attributes
     ----------
@@ -57,20 +63,27 @@ class Sharded:
     sums : list of Tensor
         Sums of this replica's gradients, flat.
     counts : bool
-        True: no other process has the same numbers.
     """
 
-    counts = True
-
-    def __init__(self, named: Sequence[Named]) -> None:
+    def __init__(
+        self,
+        named: Sequence[Named],
+        replicas: dist.ProcessGroup,
+        counts: bool = True,
+        partial: PartialGradients | None = None,
+    ) -> None:
         from torch.distributed.tensor import DTensor  # loaded already, since parameters are DTensors
 
-        self.named = tuple(named)
+        self.named, self.counts = tuple(named), counts
+        self._replicas, self._partial = replicas, partial
+        self._waits, self._summed, self._known = False, False, False
         values = [local(parameter).view(-1) for _, parameter in named]
         sums = values[0].new_zeros(sum(map(len, values)))
         self.sums = [sums]
         self._pieces = []
-        for (name, parameter), own, gradient in zip(named, values, sums.split([*map(len, values)]), strict=True):
+        gradients = sums.split([*map(len, values)])
+        self._gradients = [(parameter, own) for (_, parameter), own in zip(named, gradients, strict=True)]
+        for (name, parameter), own, gradient in zip(named, values, gradients, strict=True):
             parameter.grad = DTensor.from_local(
                 gradient.view(local(parameter).shape),
                 parameter.device_mesh,
@@ -89,18 +102,29 @@ class Sharded:
         yield from self._pieces
 
     def begin(self) -> None:
-        """Prepare a step: nothing to do, since each backward adds to the sums."""
+        """Prepare a step: sums over tensor-parallel ranks that were not used must count once in the next ones."""
+        if self._summed and self._partial is not None:
+            self._partial.keep_once(self._gradients)
+        self._waits, self._summed = True, False
 
     def reduce(self) -> None:
-        """Nothing to do: the backwards have summed the gradients."""
+        """Sum partial gradients over the tensor-parallel ranks; the backwards have summed all over the replicas."""
+        if self._waits and self._partial is not None:
+            if not self._known:
+                self._known = self._partial.agree([parameter for _, parameter in self.named], self._replicas)
+            self._partial.sum(self._gradients)
+            self._summed = True
+        self._waits = False
 
     def finish(self) -> None:
-        """Nothing to do: tensor-parallel ranks have no part of what is sharded over replicas."""
+        """Sum what each tensor-parallel rank has for its own tokens, if no R has done so."""
+        self.reduce()
 
     def clear(self) -> None:
         """Zero the gradients."""
         for sums in self.sums:
             sums.zero_()
+        self._summed = False
 
 
 Copied = tuple[Sequence[Named], dist.ProcessGroup]
@@ -172,9 +196,20 @@ def first_layers(layers: Sequence[nn.Module]) -> dict[int, int]:
     return {id(p): number for number in reversed(range(len(layers))) for p in layers[number].parameters()}
 
 
-def sharded(module: nn.Module) -> tuple[Sharded, ...]:
-    """Return the trainable parameters of a fully sharded stage, one `Sharded` per number format."""
-    return tuple(Sharded(own) for _, own in _by_kind(module.named_parameters(), frozenset()))
+def sharded(
+    module: nn.Module,
+    replicas: dist.ProcessGroup,
+    sharded_names: ShardedNames = NONE_SHARDED,
+    partial: PartialGradients | None = None,
+) -> tuple[Sharded, ...]:
+    """Return the trainable parameters of a fully sharded stage, one `Sharded` per number format.
+
+    Those that tensor-parallel ranks share out are separate from others, as in `flattened`.
+    """
+    return tuple(
+        Sharded(own, replicas, is_sharded or sharded_names.first, None if is_sharded else partial)
+        for is_sharded, own in _by_kind(module.named_parameters(), sharded_names.names)
+    )
 
 
 def _by_kind(named: Iterable[Named], sharded: Set[str]) -> list[tuple[bool, list[Named]]]:

@@ -74,18 +74,23 @@ class Leaving(torch.autograd.Function):
 
 
 class WholeParameter(torch.autograd.Function):
-    """A whole parameter as a DTensor."""
+    """A whole parameter as a DTensor.
+
+    ``lasting``: the parameter that the stage keeps; another one if this one is gathered for a pass.
+    """
 
     @staticmethod
-    def forward(ctx: Any, parameter: nn.Parameter, mesh: DeviceMesh, partial: PartialGradients) -> DTensor:
+    def forward(
+        ctx: Any, parameter: nn.Parameter, lasting: nn.Parameter, mesh: DeviceMesh, partial: PartialGradients
+    ) -> DTensor:
         ctx.set_materialize_grads(False)
-        ctx.parameter, ctx.partial = parameter, partial
+        ctx.parameter, ctx.partial = lasting, partial
         return placed(parameter.detach(), mesh, WHOLE)
 
     @staticmethod
     def backward(ctx: Any, gradient: DTensor | None) -> tuple[Tensor | None, ...]:
         own = None if gradient is None else own_gradient(ctx.parameter, gradient, ctx.partial)  # delayed: none yet
-        return own, None, None
+        return own, None, None, None
 
 
 def own_gradient(parameter: nn.Parameter, gradient: DTensor, partial: PartialGradients) -> Tensor:

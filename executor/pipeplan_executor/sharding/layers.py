@@ -24,13 +24,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard
-from torch.func import functional_call
 
 from pipeplan.frontend.split_backward.queue import TAKER, plain
 from pipeplan_executor.sharding.dispatch import ShardDispatch
 from pipeplan_executor.sharding.edges import Entering, Leaving, WholeParameter, own_gradient
 from pipeplan_executor.sharding.partial_gradients import PartialGradients
 from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped, of_spec, placed, shard, spec_of
+from pipeplan_executor.sharding.private import replaced_parameters
 from pipeplan_executor.sharding.products import mark_weight
 from pipeplan_executor.sharding.sequence import Split
 from pipeplan_executor.sharding.shards import ParameterShard
@@ -52,6 +52,9 @@ class ShardedLayers:
         Layers of the stage whose inputs or outputs are split along tokens, by name.
     vocabulary : str, optional
         The layer whose output stays split along its classes for the loss (see `loss`).
+    hooked : bool
+        Whether hooks of the layers gather their parameters for a pass (`pipeplan_executor.stages.fully_sharded`); the
+        layers are then called with these around everything else.
 
     Attributes
     ----------
@@ -67,8 +70,9 @@ class ShardedLayers:
         whole: bool = False,
         split: Mapping[str, Split] | None = None,
         vocabulary: str | None = None,
+        hooked: bool = False,
     ) -> None:
-        self._split, self._vocabulary = split or {}, vocabulary
+        self._split, self._vocabulary, self._hooked = split or {}, vocabulary, hooked
         self.dispatch = ShardDispatch(mesh, [each.stream for each in self._split.values()])
         self.partial = PartialGradients(mesh.get_group()) if self._split else None
         self._mesh, self._shards = mesh, shards
@@ -91,33 +95,43 @@ class ShardedLayers:
         )
         if on_shards:
             self._on_shards |= set(map(id, there.values()))
-        return partial(self._call, layer, placements, on_shards, split, name == self._vocabulary)
+        run = layer.forward if self._hooked else layer
+        call = partial(self._call, layer, run, there, placements, on_shards, split, name == self._vocabulary)
+        if self._hooked:
+            layer.forward = call
+        called: Callable[..., Any] = layer if self._hooked else call
+        return called
 
     def _call(
         self,
         layer: nn.Module,
+        run: Callable[..., Any],
+        lasting: Mapping[str, nn.Parameter],
         placements: Mapping[str, tuple[Placement, ...]],
         on_shards: bool,
         split: Split | None,
         for_loss: bool,
         *tensors: Tensor,
     ) -> Any:
-        if not (on_shards or any(isinstance(tensor, DTensor) for tensor in tensors) or self._shares(layer)):
-            made = layer(*tensors)
+        if not (on_shards or any(isinstance(tensor, DTensor) for tensor in tensors) or self._shares(lasting)):
+            made = run(*tensors)
             return made if split is None else self._all_left(split, False, made)
         there = dict(layer.named_parameters(remove_duplicate=False))
         with self.dispatch.during(forward=True, stream=None if split is None else split.stream):
-            held = {name: self._stand_in(there[name], how) for name, how in placements.items()}
+            held = {name: self._stand_in(there[name], lasting[name], how) for name, how in placements.items()}
             if split is None:
                 given = tuple(self._as_dtensor(tensor, WHOLE) for tensor in tensors)
-                outgoing = _plain_if_whole if for_loss else self._outgoing
-                return mapped(outgoing, functional_call(layer, held, given, tie_weights=False))
-            given = tuple(self._entered(n == split.arrives, tensor) for n, tensor in enumerate(tensors))
-            return self._all_left(split, for_loss, functional_call(layer, held, given, tie_weights=False))
+            else:
+                given = tuple(self._entered(n == split.arrives, tensor) for n, tensor in enumerate(tensors))
+            with replaced_parameters(layer, held):
+                made = run(*given)
+            if split is not None:
+                return self._all_left(split, for_loss, made)
+            return mapped(_plain_if_whole if for_loss else self._outgoing, made)
 
-    def _shares(self, layer: nn.Module) -> bool:
+    def _shares(self, lasting: Mapping[str, nn.Parameter]) -> bool:
         """Return whether a parameter's gradient may be partial in another layer, so that it is noted here too."""
-        return self.partial is not None and not self._on_shards.isdisjoint(map(id, layer.parameters()))
+        return self.partial is not None and not self._on_shards.isdisjoint(map(id, lasting.values()))
 
     def _entered(self, is_split: bool, tensor: Tensor) -> DTensor:
         return Entering.apply(tensor, self._mesh, is_split, self.dispatch)
@@ -157,8 +171,8 @@ class ShardedLayers:
         made: DTensor = _FromLocal.apply(tensor, spec_of(tensor, self._mesh, placements))
         return made
 
-    def _stand_in(self, parameter: nn.Parameter, placements: tuple[Placement, ...]) -> DTensor:
-        """Return the whole parameter as a DTensor for the layer.
+    def _stand_in(self, parameter: nn.Parameter, lasting: nn.Parameter, placements: tuple[Placement, ...]) -> DTensor:
+        """Return the whole parameter as a DTensor for the layer; ``lasting``: the one that the stage keeps.
 
         Its delayed weight gradient (`frontend.split_backward`) is added to the gradient of the shard.
         """
@@ -166,7 +180,7 @@ class ShardedLayers:
         if summed_later is None:
             stand_in = self._as_dtensor(parameter, placements)
         else:
-            stand_in = WholeParameter.apply(parameter, self._mesh, summed_later)
+            stand_in = WholeParameter.apply(parameter, lasting, self._mesh, summed_later)
         if plain(parameter):
             setattr(stand_in, TAKER, partial(_add, parameter, placements, summed_later))
         return mark_weight(stand_in)

@@ -3,16 +3,20 @@
 ::
 
     micro-batches   += part   += part   += part         each rank adds its own, nothing is sent
-    R               sum over the group, then over the replicas
+    R               sum over the group, then over the replicas; in shards of the replicas (ZeRO-2) over the group only
 
 A norm's weight is whole, and each rank sees a part of the tokens. The sum over all tokens is made once per step.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+Gradients: TypeAlias = Iterable[tuple[nn.Parameter, Tensor | None]]
+"""Parameters, and their gradients or this replica's shards of them."""
 
 
 class PartialGradients:
@@ -40,21 +44,37 @@ class PartialGradients:
         """
         return self._is_partial.setdefault(id(parameter), found)
 
-    def sum(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Sum the partial gradients among those of the parameters over the tensor-parallel ranks, in one collective."""
-        gradients = self._of(parameters)
-        if gradients:
-            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-            dist.all_reduce(flat, group=self._group)
-            for gradient, total in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):
-                gradient.copy_(total.view_as(gradient))
+    def agree(self, parameters: Sequence[nn.Parameter], replicas: dist.ProcessGroup) -> bool:
+        """Let a replica that has not used a parameter yet know whether the others' gradients of it are partial.
 
-    def keep_once(self, parameters: Iterable[nn.Parameter]) -> None:
+        All replicas call this alike. It returns whether all is known, on each of them.
+        """
+        own = [self._is_partial.get(id(parameter)) for parameter in parameters]
+        known = torch.tensor([0 if each is None else 1 + each for each in own], device=parameters[0].device)
+        dist.all_reduce(known, op=dist.ReduceOp.MAX, group=replicas)
+        for parameter, each in zip(parameters, known.tolist(), strict=True):
+            if each:
+                self._is_partial.setdefault(id(parameter), each == 2)
+        return bool(known.all())
+
+    def sum(self, gradients: Gradients) -> None:
+        """Sum the partial ones among these gradients over the tensor-parallel ranks, in one collective."""
+        parts = self._among(gradients)
+        if parts:
+            flat = torch.cat([part.reshape(-1) for part in parts])
+            dist.all_reduce(flat, group=self._group)
+            for part, total in zip(parts, flat.split([each.numel() for each in parts]), strict=True):
+                part.copy_(total.view_as(part))
+
+    def keep_once(self, gradients: Gradients) -> None:
         """Let sums that were not used count once in the next sum: zero them on all ranks except the first."""
         if not self.first:
-            for gradient in self._of(parameters):
-                gradient.zero_()
+            for part in self._among(gradients):
+                part.zero_()
 
-    def _of(self, parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-        found = (parameter.grad for parameter in parameters if self._is_partial.get(id(parameter)))
-        return [gradient for gradient in found if gradient is not None]
+    def _among(self, gradients: Gradients) -> list[Tensor]:
+        return [
+            gradient
+            for parameter, gradient in gradients
+            if gradient is not None and gradient.numel() and self._is_partial.get(id(parameter))
+        ]

@@ -3,13 +3,21 @@
 Torch 2.13 documents these names; their modules may change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, _engine_run_backward
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["TorchDispatchMode", "run_backward"]
+__all__ = ["TorchDispatchMode", "replaced_parameters", "run_backward"]
+
+
+def replaced_parameters(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[None]:
+    """Context in which a module has these tensors as parameters, as within `torch.func.functional_call`."""
+    replaced: AbstractContextManager[None] = _reparametrize_module(module, dict(tensors))
+    return replaced
 
 
 def run_backward(roots: Sequence[GradientEdge], gradients: Sequence[Tensor]) -> None:

@@ -25,28 +25,43 @@ class ParameterShard:
         Number of shards.
     number : int
         Number of this shard, from 0.
+    within : ParameterShard, optional
+        The shard of the parameter that is divided once more; by default the whole is divided.
     """
 
     shape: tuple[int, ...]
     axis: int
     parts: int
     number: int
+    within: "ParameterShard | None" = None
 
     @property
     def offsets(self) -> tuple[int, ...]:
         """First index of the shard along each axis."""
-        return tuple(self._range[0] if axis == self.axis else 0 for axis in range(len(self.shape)))
+        corner = (0,) * len(self.shape) if self.within is None else self.within.offsets
+        return tuple(first + self._range[0] * (axis == self.axis) for axis, first in enumerate(corner))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Length of the shard along each axis."""
+        first, end = self._range
+        return tuple(end - first if axis == self.axis else size for axis, size in enumerate(self._divided))
+
+    @property
+    def _divided(self) -> tuple[int, ...]:
+        return self.shape if self.within is None else self.within.sizes
 
     @property
     def _range(self) -> tuple[int, int]:
-        whole = self.shape[self.axis]
+        whole = self._divided[self.axis]
         length = -(-whole // self.parts)
         return min(self.number * length, whole), min((self.number + 1) * length, whole)
 
     def of(self, whole: Tensor) -> Tensor:
         """Return the shard of a whole tensor, in its own memory."""
         first, end = self._range
-        part = whole.narrow(self.axis, first, end - first)
+        divided = whole if self.within is None else self.within.of(whole)
+        part = divided.narrow(self.axis, first, end - first)
         return part.clone(memory_format=torch.contiguous_format)
 
 

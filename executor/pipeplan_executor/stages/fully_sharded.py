@@ -10,12 +10,17 @@ its owner. Layers that share parameters are one unit, which is gathered from the
 and from the last one's backward to the first one's. A replica's share of a parameter is a range of its rows
 (`torch.chunk` along the first axis), so some replicas may have no share of a small one. All passes are collectives:
 replicas must run the same ones in one order. Stages are sharded independently of each other; one of a single replica
-is left whole.
+is left whole. In a tensor-parallel group each process shares out what it has, its shards of some parameters and the
+whole of others, with its counterparts in the other replicas::
+
+                  replica 0   replica 1                  one matrix of a team of two, split along its columns
+    TP rank 0     a0          a1                         a0 and a1: rows of the first half of the columns
+    TP rank 1     b0          b1                         gathered: a0 and a1 on both processes of TP rank 0
 """
 
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -49,10 +54,8 @@ def sharded_stages(plan: Plan) -> tuple[int, ...]:
     return tuple(s for s, ranks in enumerate(plan.schedule.homes) if plan.zero >= SHARDED and len(ranks) > 1)
 
 
-def check_sharded_plan(plan: Plan, group_size: int = 1) -> None:
+def check_sharded_plan(plan: Plan) -> None:
     """Refuse a plan whose gradients or parameters cannot be sharded.
-
-    ``group_size``: processes per rank.
 
     Raises
     ------
@@ -62,8 +65,6 @@ def check_sharded_plan(plan: Plan, group_size: int = 1) -> None:
     stages = sharded_stages(plan)
     if not stages:
         return
-    if group_size > 1:
-        raise _refused(plan, f"a rank is one process, not a tensor-parallel group of {group_size}")
     for rank, order in enumerate(plan.schedule.orders):
         own = sorted({action.stage for action in order})
         if len(own) > 1:
@@ -275,10 +276,12 @@ class FullySharded:
         for unit in self._units(stage):
             unit.reshard()
 
-    def shards(self, named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, ParameterShard]:
-        """Return this replica's shard of each parameter, by name."""
+    def shards(
+        self, named: Iterable[tuple[str, nn.Parameter]], among: Mapping[str, ParameterShard]
+    ) -> dict[str, ParameterShard]:
+        """Return this replica's shard of each parameter, or of this process's shard in ``among``, by name."""
         parts, number = dist.get_world_size(self._group), dist.get_rank(self._group)
-        return {name: ParameterShard(tuple(parameter.shape), 0, parts, number) for name, parameter in named}
+        return {name: ParameterShard(tuple(each.shape), 0, parts, number, among.get(name)) for name, each in named}
 
     @staticmethod
     def _units(stage: nn.Module) -> "list[FSDPModule]":

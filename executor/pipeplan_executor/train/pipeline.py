@@ -118,7 +118,7 @@ class Pipeline:
         wanted = declared(plan, tensor_parallel)
         processes = Processes.of(plan, wanted.size)
         check_world(plan, dist.get_world_size(), processes)
-        check_sharded_plan(plan, wanted.size)
+        check_sharded_plan(plan)
         self.plan, self.dtype, self.device, self.precision = plan, dtype, torch.device(device), precision
         self.recorder = Recorder()
         self.fitted = fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
@@ -148,7 +148,7 @@ class Pipeline:
         build = optimizer or planned_optimizer(plan.optimizer, learning_rate)
         optimizers = stage_optimizers(fitted, self.modules, build, scheduler, group, self.shards)
         for number, fully in self._fully.items():
-            self.shards |= fully.shards(fitted.named_parameters(number))
+            self.shards = self.shards | fully.shards(fitted.named_parameters(number), self.shards)
         scale = LossScale(self.device) if precision == "fp16" else None
         self.updates = Updates(optimizers, plan.optimizer, self.device, clip, scale)
         self.moment = Moment(seed)
@@ -187,7 +187,9 @@ class Pipeline:
             return None
         from pipeplan_executor.sharding.layers import ShardedLayers  # DTensor takes a second to load
 
-        return ShardedLayers(self.tensor_group.mesh, self.shards, self.plan.team > 1, split, vocabulary)
+        return ShardedLayers(
+            self.tensor_group.mesh, self.shards, self.plan.team > 1, split, vocabulary, hooked=stage in self._fully
+        )
 
     def _make_stages(self) -> dict[int, StageWork]:
         split_backwards: dict[int, set[int]] = {number: set() for number in self.numbers}

@@ -112,7 +112,7 @@ def run(
     autocast(precision, torch.device("cpu"))  # refuses an unknown precision
     wanted = declared(plan, tensor_parallel)
     processes = Processes.of(plan, wanted.size)
-    check_sharded_plan(plan, wanted.size)
+    check_sharded_plan(plan)
     started = joined_world()
     if started is None:  # otherwise this is a rank, and its Pipeline checks the rest
         fitted = fit(plan, source, both_modes=False)

@@ -50,11 +50,11 @@ TENSOR = "tensor, sequence and context parallelism"
 TEAMS = (
     "teams that split attention along tokens (context parallelism) or anything along samples, equal layers of teams of "
     "one size split in unlike ways, all combinations of ways for unlike layers where these are more than 128, teams "
-    "across nodes or at levels 2 and 3 of ZeRO"
+    "across nodes"
 )
 UNLIKE_TEAMS = (
-    "stages whose teams differ in size (--unlike-teams searches up to 128 mixes; not in a given order, nor with "
-    "pinned layers that share weights)"
+    "stages whose teams differ in size (--unlike-teams searches up to 128 mixes at levels 0 and 1 of ZeRO; not in a "
+    "given order, nor with pinned layers that share weights)"
 )
 WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
 WHOLE_LOSS = "a loss of teams on logits split along their classes (vocabulary parallelism)"
@@ -209,7 +209,8 @@ class Searched:
         teams = f"teams of {' and '.join(map(str, ways))} devices, layers split in {split} and alike in all stages"
         teams += ", tensors between layers whole or split along tokens" * tokens
         teams += ", losses also on logits split along their classes" * (not loss)
-        teams += f", stages also with teams of unlike sizes ({mixes} mixes)" * bool(mixes)
+        levels = " at levels 0 and 1 of ZeRO" * (self.zero[-1] >= SHARES_GRADIENTS)
+        teams += f", stages also with teams of unlike sizes ({mixes} mixes{levels})" * bool(mixes)
         rest = tuple(sentence for sentence in self.not_searched if sentence != TENSOR)
         without = [UNLIKE_TEAMS] * (not mixes and len(ways) > 1) + [WHOLE_SEQUENCES] * (not tokens)
         without += [loss] * bool(loss)

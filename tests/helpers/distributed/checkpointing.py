@@ -89,7 +89,9 @@ LAYOUTS = {
         Layout((1, 1), tensor_parallel=2, teams=True),
         Layout((1, 1, 2), zero=1),
         Layout((2,), zero=1, tensor_parallel=2, teams=True),
+        Layout((2,), zero=3, tensor_parallel=2, teams=True),
         Layout((1, 1), tensor_parallel=2),
+        Layout((2,), zero=2, tensor_parallel=2),
         Layout((1, 1, 1), tensor_parallel=(1, 2, 1), teams=True),
     ),
 }
@@ -154,7 +156,7 @@ def handed_on(folder: str, model: str, optimizer: str) -> float:
         here, file = Path(folder) / str(number), Path(folder) / f"{number}.pt"
         if number:
             before = Path(folder) / str(number - 1)
-            pipeline.load(before if number == 2 else before.with_suffix(".pt"))
+            pipeline.load(before.with_suffix(".pt") if number % 2 else before)
         _train(pipeline, 1)
         pipeline.save(here)
         if dist.get_rank() == 0:

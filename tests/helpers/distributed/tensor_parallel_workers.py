@@ -19,6 +19,7 @@ from helpers.distributed.models import blank_model, tiny_decoder
 from helpers.distributed.training_models import dropped_apart, skipping
 from helpers.plans import in_teams, plan_for
 from helpers.runnable_schedules import halved
+from pipeplan.core.errors import PlanError
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
 from pipeplan.frontend.batch import call
@@ -29,6 +30,7 @@ from pipeplan_executor.sharding.declared import declared
 from pipeplan_executor.sharding.dispatch import ShardDispatch
 from pipeplan_executor.sharding.processes import Processes
 from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
+from pipeplan_executor.stages.fully_sharded import check_sharded_plan
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.split import fit, materialised
 from pipeplan_executor.train import runner
@@ -90,9 +92,9 @@ def random_groups(count: int, seed: int) -> dict[str, float]:
     """The worst error of random plans of all models, with random parameters cut along random axes.
 
     Every second plan has teams, some of which split tokens, or leave logits as they are for the loss, whatever it is;
-    the others are given groups.
+    the others are given groups. Those that can be are at levels 2 and 3 of ZeRO.
     """
-    generator, ranks = random.Random(seed), dist.get_world_size() // TEAM
+    generator, levels, ranks = random.Random(seed), random.Random(seed), dist.get_world_size() // TEAM
     found = {}
     for number in range(count):
         build = models_of_tests.EVERY[number % len(models_of_tests.EVERY)]
@@ -101,12 +103,26 @@ def random_groups(count: int, seed: int) -> dict[str, float]:
         shards = random_shards(generator, module)
         planned, loss = number % 2 == 0, number % 4 == 0
         sequence = random_sequence(generator, case.plan, build) if planned else ()
-        found[f"{number} {case.name} {shards} {sequence}"] = worst_error(
-            in_teams(case.plan, module, shards, sequence=sequence, vocabulary=loss) if planned else case.plan,
+        plan = in_teams(case.plan, module, shards, sequence=sequence, vocabulary=loss) if planned else case.plan
+        plan = _at_level(plan, build, levels.choice((0, 2, 3)))
+        found[f"{number} {case.name} {shards} {sequence} level {plan.zero}"] = worst_error(
+            plan,
             build,
             3,
             tensor_parallel=None if planned else TensorParallel(TEAM, shards),
         )
+    return found
+
+
+def _at_level(plan: Plan, build: Callable[[], Workload], level: int) -> Plan:
+    """The plan at a level of ZeRO; as it is if its stages cannot share out gradients or parameters."""
+    found = replace(plan, zero=level)
+    try:
+        check_sharded_plan(found)
+        if found.sharded:
+            fit(found, build)
+    except PlanError:
+        return plan
     return found
 
 

@@ -245,6 +245,49 @@ TEAMS = {
     "teams, captured": Case(forking, (1, 1), {"optimizer": sgd}, team_cuts={"words.*": 1, "first.*": 0}, steps=3),
 }
 """Cases with two processes per rank, on four processes."""
+TEAMS_SHARDED = {
+    "teams, ZeRO-2": Case(
+        tiny_tied, (2,), USERS, zero=2, team_cuts=SHARDS, sequence=BODY, steps=4, accumulated=(1,), recompute=True
+    ),
+    "teams, ZeRO-3, split loss": Case(
+        tiny_tied,
+        (2,),
+        USERS,
+        zero=3,
+        team_cuts={**SHARDS, "embedding.tokens.weight": 0},
+        sequence=BODY,
+        vocabulary=True,
+        steps=4,
+        accumulated=(0, 1),
+        recompute=True,
+        schedule="gpipe",
+    ),
+    "teams, ZeRO-3, whole tokens, odd cuts": Case(tiny_decoder, (2,), USERS, zero=3, team_cuts=ODD, steps=3),
+    "teams, ZeRO-2, whole tokens, captured": Case(
+        forking, (2,), {"optimizer": sgd}, zero=2, team_cuts={"words.*": 1, "first.*": 0}, steps=3
+    ),
+    "teams, ZeRO-3, dropout": Case(
+        dropped_apart,
+        (2,),
+        {"optimizer": sgd, "clip": 0.1},
+        zero=3,
+        team_cuts=dropped_apart().shards,
+        sequence=("embedding", "first", "noisy", "drop", "second"),
+        steps=3,
+        recompute=True,
+    ),
+    "teams, ZeRO-3, gated, whole first": Case(
+        gated, (2,), USERS, zero=3, team_cuts=gated().shards, sequence=("embedding", "first"), steps=3, accumulated=(0,)
+    ),
+    "teams, ZeRO-2, gated, partial first": Case(
+        gated, (2,), USERS, zero=2, team_cuts=gated().shards, sequence=("second", "third"), steps=3, accumulated=(0,)
+    ),
+    "tensor-parallel, ZeRO-3, recomputed": Case(tiny_shared, (2,), USERS, zero=3, recompute=True, accumulated=(1,)),
+    "unlike teams, tokens, ZeRO-3": Case(
+        tiny_decoder, (2, 1), USERS, zero=3, team_cuts=SHARDS, teams=(1, 2), sequence=BODY, steps=4, recompute=True
+    ),
+}
+"""Such cases at levels 2 and 3 of ZeRO."""
 TEAMS_LOW = {
     "teams, tokens, bf16": Case(
         gated,
@@ -262,6 +305,18 @@ TEAMS_LOW = {
         vocabulary=True,
         steps=3,
         split=True,
+    ),
+    "teams, tokens, bf16, ZeRO-3": Case(
+        gated,
+        (2,),
+        {"optimizer": sgd, "precision": "bf16"},
+        zero=3,
+        team_cuts=gated().shards,
+        sequence=("embedding", "first", "second"),
+        steps=3,
+    ),
+    "tensor-parallel, fp16, ZeRO-2": Case(
+        steep_apart, (2,), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}, zero=2
     ),
     "tensor-parallel, bf16": Case(tiny_shared, (1, 1), {"optimizer": sgd, "precision": "bf16"}, split=True),
     "tensor-parallel, fp16": Case(steep_apart, (1, 1), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}),
@@ -433,7 +488,7 @@ def everything() -> tuple[Found, dict[str, float]]:
 
 def tensor_parallel_runs() -> Found:
     """Cases with two processes per rank, and plain training."""
-    found = {name: compare(case, torch.float64) for name, case in TEAMS.items()}
+    found = {name: compare(case, torch.float64) for name, case in {**TEAMS, **TEAMS_SHARDED}.items()}
     return {**found, **{name: compare(case, torch.float32) for name, case in TEAMS_LOW.items()}}
 
 

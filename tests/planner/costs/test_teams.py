@@ -12,7 +12,7 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, Model, Profile, Provenance, Tie
-from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, Mix, Operator, OperatorGraph, Split, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.costs.teams import splits, team_questions
 from pipeplan.costs.teams.problem import TeamProblem
@@ -20,6 +20,7 @@ from pipeplan.costs.teams.signatures import PARTIAL, WHOLE, made_layout, redistr
 from pipeplan.costs.teams.splits import Teams
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.io.model_file import model_data, model_from_data
+from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
 
 MEGATRON = {"wide.weight": 0, "narrow.weight": 1}
@@ -181,12 +182,41 @@ def test_devices_of_a_node_make_up_teams() -> None:
     assert {kind.price for kind in question.cluster.kinds.values()} == {4.0}
 
 
+def test_replicas_of_teams_share_out_what_a_member_has() -> None:
+    """At each level of ZeRO they keep a half of what they keep whole below it; at level 2 beside the whole weights."""
+    cluster, model = equal_devices(4, link=Link(10**7, 1)), perceptrons()
+    options = {"replicas": (2,), "depths": (1,), "optimizer": "adam", "workers": 1}
+    kept = []
+    for level in range(4):
+        plan = solve(model, cluster, 4, teams=(2,), zero=(level,), **options).plan
+        assert (plan.zero, plan.team) == (level, 2)
+        parts = plan.stages[0].memory
+        kept.append((parts.weights, parts.gradients, parts.optimizer))
+    whole, gradients, state = kept[0]
+    assert whole < solve(model, cluster, 4, zero=(0,), **options).plan.stages[0].memory.weights
+    assert kept[1:] == [
+        (whole, gradients, state // 2),
+        (whole + whole // 2, gradients // 2, state // 2),
+        (whole // 2, gradients // 2, state // 2),
+    ]
+
+
+def test_mixes_share_out_no_gradients() -> None:
+    """Teams of one size are searched at all levels of ZeRO that are asked for, mixes at levels 0 and 1."""
+    cluster = replace(equal_devices(3), nodes=(Node(("unit",) * 3, Link(10**7, 1)),))
+    for asked, alike, mixed in (((0, 3), {(0, 3)}, {(0,)}), ((2, 3), {(2, 3)}, set()), ((), {()}, {()})):
+        found = list(team_questions(perceptrons(), cluster, Job(4, zero=asked, teams=(1, 2), unlike_teams=True)))
+        assert {each.job.zero for each in found if isinstance(each.split, Split)} == alike
+        assert {each.job.zero for each in found if isinstance(each.split, Mix)} == mixed
+    spaces = Spaces(perceptrons(), cluster, Job(4, teams=(1, 2), unlike_teams=True))
+    assert {own.levels for split, own in spaces.teams.items() if isinstance(split, Mix)} == {(0, 1)}
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"teams": (3,)}, "no operator"),
         ({"teams": (8,)}, "no node"),
-        ({"teams": (2,), "zero": (2,)}, "levels 0 and 1"),
         ({"teams": (2,), "pin": (("l0", "d1"),)}, "pin it to a kind"),
         ({"teams": (2,), "objective": "bottleneck"}, "time of steps"),
         ({"teams": (2,), "intra_layer": True}, "drop one"),

@@ -41,7 +41,6 @@ def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQue
             teams=(),
             unlike_teams=False,
             micro_batches=tuple(job.batch // size for size in teams.sizes),
-            zero=tuple(level for level in job.zero if level < SHARDED),
         )
         for split in teams.splits(job.sequence_parallel):
             splits[team].append(split)
@@ -50,12 +49,14 @@ def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQue
             raise InputError(f"teams of {team}: no operator of {model.name!r} can be split over them")
     together = tied_layers(model)
     pinned = {name for names in together for name in names} & {name for name, _ in job.pin}
-    if every and job.unlike_teams and not pinned and job.order is Order.SEARCH:
+    levels = tuple(level for level in job.zero if level < SHARDED)
+    mixed = job.unlike_teams and not pinned and job.order is Order.SEARCH
+    if every and mixed and (levels or not job.zero):
         for mix in mixes(cluster, job.teams, splits, len(together)):
             homes = zip(together, map(teams_of, mix.tied), strict=True)
             pins = tuple((name, home) for names, home in homes for name in names)
             yield TeamQuestion(
-                mix, mixed_model(every, mix), mixed_cluster(cluster, mix), replace(own, pin=own.pin + pins)
+                mix, mixed_model(every, mix), mixed_cluster(cluster, mix), replace(own, zero=levels, pin=own.pin + pins)
             )
 
 
@@ -85,8 +86,6 @@ def _require_teams(model: Model, cluster: Cluster, job: Job, team: int) -> None:
             f"teams of {team}: the operators of {model.name!r} are not known, so nothing can be split; profile "
             "it again, or ask for teams of 1"
         )
-    if job.zero and min(job.zero) >= SHARDED:
-        raise InputError(f"teams of {team} run at levels 0 and 1 of ZeRO (zero), and the job names others only")
     if not job.objective.simulated:
         raise InputError(f"teams of {team} are planned for the time of steps; ask for the objective 'step' or 'period'")
     named = [where for _, where in job.pin if where not in cluster.kinds]

@@ -34,7 +34,7 @@ class Spaces:
 
     Without replicas all levels are alike, so only level 0 is left.
 
-    Teams of several devices have spaces of their own for each split that is worth searching and for each mix of sizes,
+    Teams of several devices have spaces of their own for each split that is worth searching, and for each mix of sizes
     at levels 0 and 1: there a device is a team (`pipeplan.costs.teams`).
 
     Attributes
@@ -81,9 +81,13 @@ class Spaces:
             )
         for level in named:
             self._spaces[level] = self._space(level)
-        for level in () if job.zero else _worthwhile(self.lowest, SHARDED - 1 if self.split else WHOLLY_SHARDED):
+        for level in () if job.zero else _worthwhile(self.lowest, self._highest):
             with suppress(InputError):
                 self._spaces[level] = self._space(level)
+
+    @property
+    def _highest(self) -> int:
+        return SHARDED - 1 if isinstance(self.split, Mix) else WHOLLY_SHARDED
 
     def _space(self, level: int) -> Space:
         return Space(self.model, self.cluster, self._at(level), self.split)
