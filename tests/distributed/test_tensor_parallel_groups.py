@@ -44,6 +44,7 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
         "tensor-parallel saved": (tensor_parallel_workers.saved, ()),
         "tensor-parallel dropout": (tensor_parallel_workers.dropout_alike, ()),
         "tensor-parallel waiting": (tensor_parallel_workers.waiting, ()),
+        "tensor-parallel freed": (tensor_parallel_workers.freed, ()),
         "tensor-parallel losses": (vocabulary_workers.errors, ()),
         "tensor-parallel sent by losses": (vocabulary_workers.sent, ()),
         "tensor-parallel report": (tensor_parallel_workers.report, ()),
@@ -192,6 +193,12 @@ def test_tensor_parallel_training_equals_plain_torch(found: dict[str, Any], name
     options = {**TEAMS, **TEAMS_SHARDED, **TEAMS_LOW}[name].options
     assert all(norm > options["clip"] for norm in ours.norms)
     assert bool(ours.norms) == ("clip" in options)
+
+
+def test_gathered_weights_of_members_are_freed(found: dict[str, Any]) -> None:
+    """Behind a forward a member has all of its shards at levels 1 and 2 of ZeRO, and at level 3 half of them."""
+    for level, (whole, there) in found["tensor-parallel freed"].items():
+        assert there == (whole // 2 if level == 3 else whole)
 
 
 def test_checkpoints_move_between_group_sizes(found: dict[str, Any]) -> None:

@@ -29,8 +29,9 @@ from pipeplan_executor.sharding import TensorParallel
 from pipeplan_executor.sharding.declared import declared
 from pipeplan_executor.sharding.dispatch import ShardDispatch
 from pipeplan_executor.sharding.processes import Processes
+from pipeplan_executor.sharding.shards import find_shards
 from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
-from pipeplan_executor.stages.fully_sharded import check_sharded_plan
+from pipeplan_executor.stages.fully_sharded import check_sharded_plan, local
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.split import fit, materialised
 from pipeplan_executor.train import runner
@@ -289,6 +290,25 @@ def waiting() -> tuple[dict[str, bool], dict[str, bool]]:
     behind = there()
     stage.weight_gradient(number)
     return behind, there()
+
+
+def freed() -> dict[int, tuple[int, int]]:
+    """At each level of ZeRO the bytes of a member's whole shards, and of the weights that are there behind a forward.
+
+    Two replicas of a team; the bytes are those of all storages of this process's parameters.
+    """
+    found = {}
+    for level in (1, 2, 3):
+        plan = replace(in_teams(_plan(one_block), blank_model(one_block)[0], SHARDS, sequence=TOKENS), zero=level)
+        pipeline = Pipeline(plan, one_block)
+        inputs, targets = draw(pipeline.workload, plan.micro_batch, 3)
+        (stage,) = pipeline._stages.values()
+        stage.forward(0, (inputs,), targets)
+        shards = find_shards(pipeline.workload.module, SHARDS, TensorParallel(TEAM))
+        named = pipeline.fitted.blank.named_parameters()
+        whole = sum(each.nbytes // (TEAM if name in shards else 1) for name, each in named)
+        found[level] = whole, sum(local(each).nbytes for each in pipeline.parameters())
+    return found
 
 
 def _plan(build: Callable[[], Workload], each: int = 3) -> Plan:
