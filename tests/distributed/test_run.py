@@ -40,6 +40,8 @@ class Results(NamedTuple):
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
     """Jobs of these tests on this number of ranks."""
+    if world not in CASES:
+        return {}
     return {
         "random": (workers.random_cases, (CASES[world], 5)),
         "tied": (workers.random_cases, (TIED[world], 6, "TIED")),

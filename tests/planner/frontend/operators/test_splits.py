@@ -81,7 +81,10 @@ def followed(graph: OperatorGraph, wanted: Callable[[str, list[str]], str | None
         if loop is None:
             continue
         split[each.name] = loop
-        sliced |= any(loop in row and source not in axis for source, row in each.reads.items())
+        parts = any(loop in row and source not in axis for source, row in each.reads.items())
+        if parts and given and not each.weights:
+            raise LookupError(f"{each.name} is whole, and so is what it reads")
+        sliced |= parts
         if loop in each.makes:
             axis[each.name] = each.makes.index(loop)
         else:
