@@ -136,6 +136,16 @@ class Plan:
         return max(self.teams, default=1)
 
     @property
+    def letter(self) -> str:
+        """What numbers of devices begin with: ``'d'``, or ``'t'`` if devices are teams."""
+        return "d" if self.team == 1 else "t"
+
+    def kind_of(self, stage: PlanStage) -> str:
+        """Return the kind of a stage's devices, all of one: ``'v100'``, or ``'8 x v100'`` for teams."""
+        kind, several = self.device_kinds[stage.devices[0]], f"{stage.team} x "
+        return kind if stage.team == 1 or kind.startswith(several) else several + kind
+
+    @property
     def sharded(self) -> bool:
         """Whether replicas hold gradients, or parameters too, in shards."""
         return self.zero >= SHARDED and any(stage.replicas > 1 for stage in self.stages)

@@ -213,7 +213,10 @@ class _Judge:
             if len(proposal.rows) == 1 or not turn.families or candidate.family.name in turn.families
         ]
         if not own:
-            turn.why.add(f"it runs {' or '.join(turn.families)} only")
+            runs = (
+                f"it runs {' or '.join(turn.families)} only" if turn.families else "its level of ZeRO is not searched"
+            )
+            turn.why.add(runs)
         refused: list[Candidate] = []
         for family, candidate in own:
             if any(_needs_more(candidate, other) for other in refused):

@@ -215,7 +215,7 @@ def _alike(stages: tuple[PlanStage, ...], plan: Plan) -> str:
     first, last = stages[0], stages[-1]
     again = f", {len(first.recompute)} recomputed" if first.recompute else ""
     memory = sorted(stage.memory.total for stage in stages)
-    kind, what = plan.device_kinds[first.devices[0]], "d" if plan.team == 1 else "t"
+    kind, what = plan.device_kinds[first.devices[0]], plan.letter
     per_stage = (
         counted(first.replicas, "device") if first.team == 1 else f"{counted(first.replicas, 'team')} of {first.team}"
     )
@@ -229,12 +229,9 @@ def _alike(stages: tuple[PlanStage, ...], plan: Plan) -> str:
 
 def _devices(stage: PlanStage, plan: Plan, most: int = 8) -> str:
     """``d0, d1 v100``, or ``t0, t1 8 x v100`` for teams: replicas are of one kind."""
-    what, kind = ("d" if plan.team == 1 else "t"), plan.device_kinds[stage.devices[0]]
-    several = f"{stage.team} x "  # which is part of the name where teams differ in size
-    each = "" if stage.team == 1 or kind.startswith(several) else several
-    shown = ", ".join(f"{what}{device}" for device in stage.devices[:most])
+    shown = ", ".join(f"{plan.letter}{device}" for device in stage.devices[:most])
     more = f" … ({counted(stage.replicas, 'device' if stage.team == 1 else 'team')})" if stage.replicas > most else ""
-    return f"{shown}{more} {each}{kind}"
+    return f"{shown}{more} {plan.kind_of(stage)}"
 
 
 def _heuristic(row: Baseline, result: Result) -> str:

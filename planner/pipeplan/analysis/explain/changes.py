@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.job import Job
+from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
+from pipeplan.core.wording import teams_of
 
 GIB = 2**30
 GIGABYTE = 10**9
@@ -39,7 +41,7 @@ class Change:
     lifts_limits: bool = False
 
 
-def changes(cluster: Cluster, job: Job, plan: Plan) -> Iterator[Change]:
+def changes(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Iterator[Change]:
     """Every change that `pipeplan.explain` tries; a change without effect on the problem is left out."""
     if has_limits(cluster, job):
         free = without_limits(cluster, job)
@@ -50,6 +52,18 @@ def changes(cluster: Cluster, job: Job, plan: Plan) -> Iterator[Change]:
     for kind in dict.fromkeys(device.kind.name for device in cluster.devices):
         yield Change(f"one more {kind}", *with_devices(cluster, job, kind), eases=True)
     yield from _micro_batches(cluster, job, plan)
+    larger = 2 * plan.team
+    if larger not in job.teams and larger <= largest_team(model, cluster, job):
+        wider = replace(job, teams=(*(job.teams or (1,)), larger))
+        yield Change(f"{teams_of(larger)} devices too, which share every layer", cluster, wider, eases=True)
+
+
+def largest_team(model: Model, cluster: Cluster, job: Job) -> int:
+    """Devices of the largest team that a node has; 1 where nothing can be split, or the job excludes teams."""
+    alone = any(pinned_device(where) is not None for _, where in job.pin)
+    if not model.operators or alone or any(kind.on_chip is not None for kind in cluster.kinds.values()):
+        return 1
+    return max(node.kinds.count(kind) for node in cluster.nodes for kind in node.kinds)
 
 
 def has_limits(cluster: Cluster, job: Job) -> bool:

@@ -16,7 +16,7 @@ from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.layers import available_micro_batches, layer_costs, optimizer_bytes
 from pipeplan.search import root_nodes
 from pipeplan.search.branch_and_bound import PlanSearch
-from pipeplan.search.build_plan import build_plan
+from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.infeasible import promising, total_memory_shortfall
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
@@ -29,7 +29,10 @@ def limits_never_bind(model: Model, cluster: Cluster, job: Job) -> bool:
     No stage of any plan needs more: it holds some of the layers, receives at most all outputs, recomputes one layer
     at a time, and runs at most two actions at once. From level 2 of ZeRO on it keeps a share beside all parameters at
     most, and has buffers of five units at most, where layers that share weights are one, and of all such beside them.
+    Nothing is said of teams.
     """
+    if max(job.teams, default=1) > 1:
+        return False
     kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
     resident = sum(
         2 * layer.parameters + optimizer_bytes(layer.parameters, model.dtype, job.optimizer) for layer in model.layers
@@ -106,7 +109,9 @@ def fit(
         raise KeyboardInterrupt
     if search.incumbent is None:
         return Fit(None, proved=search.refuted)
-    return Fit(build_plan(model, cluster, job, search.incumbent, search.bound), proved=True)
+    own = spaces.of(search.incumbent.candidate)
+    plan = build_plan(own.model, own.cluster, job, search.incumbent, search.bound)
+    return Fit(shared_out(plan, model, own.split), proved=True)
 
 
 def memory_too_small(space: Space) -> bool:

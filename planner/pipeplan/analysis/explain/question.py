@@ -57,14 +57,12 @@ def explain(
     plan, job = result.plan, result.job
     if job.objective is not Objective.STEP:
         raise InputError("an explanation is about one step; solve with objective='step'")
-    if max(job.teams, default=1) > 1:
-        raise InputError("plans whose teams split layers are not explained yet; leave teams out")
     limits = asked_limits(time_limit, gap, backend, workers, seed)
     tried: list[Outcome] = []
     memory: Outcome | None = None
     enough = limits_never_bind(model, cluster, job)
     with suppress(KeyboardInterrupt):  # after Ctrl-C, return what is known so far
-        for change in changes(cluster, job, plan) if not received() else ():
+        for change in changes(model, cluster, job, plan) if not received() else ():
             on_progress(change.label)
             if change.frees_memory and enough:
                 tried.append(no_effect(change, result, "no plan can need more memory than there is"))
@@ -108,7 +106,9 @@ def _explanation(
     plan = setting.plan
     path = portions(setting)
     alone = sensitivities(setting)
-    shape = f"{counted(len(plan.stages), 'stage')} on {counted(len(plan.ranks), 'device')}"
+    shape = (
+        f"{counted(len(plan.stages), 'stage')} on {counted(len(plan.ranks), 'device' if plan.team == 1 else 'team')}"
+    )
     many = f"{counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
     times = f"step {format_time(setting.step)}, bound {format_time(plan.bound)}"
     return Explanation(

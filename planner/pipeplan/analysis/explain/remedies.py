@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from pipeplan.analysis.explain.changes import has_limits, with_devices, with_memory, without_limits
+from pipeplan.analysis.explain.changes import has_limits, largest_team, with_devices, with_memory, without_limits
 from pipeplan.analysis.explain.feasible import Fit, fit, memory_too_small
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
@@ -18,7 +18,7 @@ from pipeplan.core.options import SEED, WORKERS, asked_limits
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import Searched
 from pipeplan.core.units import format_bytes
-from pipeplan.core.wording import counted, wrapped
+from pipeplan.core.wording import counted, listed, wrapped
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.search.alternatives import changes, checked
 from pipeplan.search.scope import searched_for
@@ -165,8 +165,10 @@ def _limits(cluster: Cluster, job: Job) -> list[int | None]:
 
 
 def _shortage(plan: Plan, cluster: Cluster, job: Job) -> int:
-    """Largest number of bytes by which the plan exceeds the limit of a device."""
+    """Largest number of bytes by which the plan exceeds the limit of a device; with teams, the least limit."""
     limits = _limits(cluster, job)
+    if plan.team > 1:
+        limits = [min((limit for limit in limits if limit is not None), default=None)] * len(plan.device_kinds)
     over = [
         stage.memory.total - limit
         for stage in plan.stages
@@ -177,7 +179,9 @@ def _shortage(plan: Plan, cluster: Cluster, job: Job) -> int:
 
 
 def _constraints(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
-    """Each constraint of the job dropped by itself, then recomputation and ZeRO-1 allowed."""
+    """Each constraint of the job dropped by itself, then recomputation, ZeRO and teams allowed."""
+    largest = largest_team(model, cluster, job)
+    more = [size for size in (2**k for k in range(1, largest.bit_length())) if size not in job.teams]
     given_up = [
         ("micro_batches", bool(job.micro_batches), {"micro_batches": ()}, "any number of micro-batches"),
         ("depths", bool(job.depths), {"depths": ()}, "any number of stages"),
@@ -198,6 +202,7 @@ def _constraints(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator
         ),
         ("recompute", job.recompute is Recompute.NONE, {"recompute": Recompute.CHOOSE}, "recomputation"),
         ("zero", bool(job.zero), {"zero": ()}, "any level of ZeRO"),
+        ("teams", bool(more), {"teams": (*(job.teams or (1,)), *more)}, f"teams of {listed(more)} devices too"),
     ]
     for field, given, change, label in given_up:
         if not given:

@@ -24,8 +24,8 @@ class Room:
     micro_batch : int
         Bytes of one more micro-batch in flight.
     layer : int or None
-        Bytes of the smaller of the adjacent layers of the neighbouring stages; None if there is no neighbour, or if
-        the model is not given.
+        Bytes of the smaller of the adjacent layers of the neighbouring stages; None if there is no neighbour, if
+        the model is not given, or if teams share layers.
     """
 
     device: str
@@ -58,7 +58,9 @@ def rooms(setting: Setting, model: Model | None, cluster: Cluster | None, job: J
     """Every device of the plan, by rank; without model and cluster, neighbouring layers are left out."""
     found = {}
     for s, stage in enumerate(setting.pipeline.stages):
-        layer = None if model is None or cluster is None else _smallest_neighbour(setting, s, model, cluster, job)
+        layer = None
+        if model is not None and cluster is not None and setting.plan.team == 1:
+            layer = _smallest_neighbour(setting, s, model, cluster, job)
         for rank in setting.pipeline.placement[s]:
             peak, limit = setting.plan.stages[s].memory.total, setting.pipeline.limits[rank]
             found[rank] = Room(setting.device(rank), s, peak, limit, stage.held, layer)

@@ -30,12 +30,21 @@ class Setting:
         return self.timeline.makespan
 
     def device(self, rank: int) -> str:
-        """Name of the device of a rank: ``'d3 v100'``."""
-        return f"d{self.plan.ranks[rank]} {self.kind(rank)}"
+        """Name of the device of a rank: ``'d3 v100'``; ``'t3 2 x v100'`` if a team is one."""
+        return f"{self.number(rank)} {self.kind(rank)}"
+
+    def number(self, rank: int) -> str:
+        """Number of the device of a rank: ``'d3'``, or ``'t3'`` if teams are devices."""
+        return f"{self.plan.letter}{self.plan.ranks[rank]}"
 
     def kind(self, rank: int) -> str:
-        """Kind of the device of a rank: ``'v100'``."""
-        return self.plan.device_kinds[self.plan.ranks[rank]]
+        """Kind of the device of a rank: ``'v100'``; ``'2 x v100'`` if it is a team."""
+        return self._kinds[rank]
+
+    @cached_property
+    def _kinds(self) -> Mapping[int, str]:
+        stages = zip(self.pipeline.placement, self.plan.stages, strict=True)
+        return {rank: self.plan.kind_of(stage) for ranks, stage in stages for rank in ranks}
 
     def devices(self, stage: int) -> str:
         """Name of the devices of a stage: ``'d3 v100'``, or ``'4 v100, d0 … d3'`` with replicas."""
@@ -43,7 +52,8 @@ class Setting:
         if len(ranks) == 1:
             return self.device(ranks[0])
         kinds = " and ".join(dict.fromkeys(map(self.kind, ranks)))
-        return f"{len(ranks)} {kinds}, d{self.plan.ranks[ranks[0]]} … d{self.plan.ranks[ranks[-1]]}"
+        teams = "teams of " if self.plan.stages[stage].team > 1 else ""
+        return f"{len(ranks)} {teams}{kinds}, {self.number(ranks[0])} … {self.number(ranks[-1])}"
 
     def stage(self, stage: int) -> str:
         """Name of a stage: ``'stage 2 (d3 v100)'``."""
@@ -59,7 +69,7 @@ class Setting:
     def hop(self, tensor: TransferSpan) -> str:
         """Source and target device of a transfer: ``'d3 → d5'``."""
         ends = (self.pipeline.device_of(stage, tensor.micro_batch) for stage in (tensor.source, tensor.target))
-        return " → ".join(f"d{self.plan.ranks[rank]}" for rank in ends)
+        return " → ".join(map(self.number, ends))
 
     @cached_property
     def hops_of(self) -> Mapping[str, frozenset[int]]:

@@ -35,7 +35,7 @@ def test_every_figure_is_that_of_a_direct_solve() -> None:
     result = solve(model, cluster, job=job)
     found = explain(result, model, cluster, time_limit=60)
     tried = {outcome.label: outcome for outcome in found.outcomes}
-    asked = list(changes(cluster, job, result.plan))
+    asked = list(changes(model, cluster, job, result.plan))
     assert list(tried) == [change.label for change in asked]
     for change in asked:
         outcome = tried[change.label]
@@ -72,8 +72,9 @@ def test_equal_nodes_have_one_kind_of_link() -> None:
     node = Node(("unit", "unit"), Link(10**9))
     cluster = Cluster("pair", {"unit": DeviceKind("unit")}, (node, node), Link(), Overlap.COPY)
     assert [kind.label for kind in link_kinds(cluster)] == ["the links inside a node", "the network between nodes"]
-    plan = solve(model_of([5, 5]), cluster, batch=2).plan
-    labels = [change.label for change in changes(cluster, Job(2), plan)]
+    model = model_of([5, 5])
+    plan = solve(model, cluster, batch=2).plan
+    labels = [change.label for change in changes(model, cluster, Job(2), plan)]
     assert labels[:2] == ["1 GB/s more on the links inside a node", "one more unit"]
 
 
