@@ -11,7 +11,7 @@ import torch
 from helpers.captured_models import tiny_gpt2, tiny_llama
 from helpers.distributed import checkpointing, models, tensor_parallel_workers, training_workers, vocabulary_workers
 from helpers.distributed.together import Job
-from helpers.distributed.training_workers import TEAMS, TEAMS_LOW, TEAMS_SHARDED
+from helpers.distributed.training_workers import TEAMS, TEAMS_LOW, TEAMS_SHARDED, Seen
 from helpers.instances import equal_devices
 from helpers.layer_operators import layers_operators
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
@@ -27,6 +27,23 @@ RANDOM = 3
 ROUNDS = ("llama", "t5")
 """Models that round to float32 inside, for inputs of any type."""
 ROUNDED = 1e-5
+EVERY = {**TEAMS, **TEAMS_SHARDED, **TEAMS_LOW}
+OFTEN = (
+    "tensor-parallel, ZeRO-1, recomputed",
+    "tensor-parallel, dropout",
+    "teams, split loss, tied, ZeRO-1",
+    "unlike teams, one alone",
+    "unlike teams, tokens, ZeRO-1",
+    "unlike teams, tokens, dropout",
+    "teams, tokens, gated, partial first",
+    "teams, captured",
+    "teams, ZeRO-2",
+    "teams, ZeRO-3, split loss",
+    "unlike teams, tokens, ZeRO-3",
+    "teams, split loss, bf16",
+    "teams, tokens, bf16, ZeRO-3",
+)
+"""Cases of training that are always run; all others are slow tests."""
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
@@ -48,7 +65,7 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
         "tensor-parallel losses": (vocabulary_workers.errors, ()),
         "tensor-parallel sent by losses": (vocabulary_workers.sent, ()),
         "tensor-parallel report": (tensor_parallel_workers.report, ()),
-        "tensor-parallel training": (training_workers.tensor_parallel_runs, ()),
+        "tensor-parallel training": (training_workers.tensor_parallel_runs, OFTEN),
         "tensor-parallel handed on": (checkpointing.handed_on, (str(folder), "shared", "adam")),
     }
 
@@ -178,10 +195,21 @@ def _all_exact(errors: dict[str, float]) -> None:
     assert not {name: error for name, error in errors.items() if not error <= limits[name]}
 
 
-@pytest.mark.parametrize("name", [*TEAMS, *TEAMS_SHARDED, *TEAMS_LOW])
+@pytest.mark.parametrize("name", OFTEN)
 def test_tensor_parallel_training_equals_plain_torch(found: dict[str, Any], name: str) -> None:
     """Losses, norms, rates and weights are those of a plain loop: clipped, at levels of ZeRO, tied, with dropout."""
-    ours, theirs, apart = found["tensor-parallel training"][name]
+    _trained_alike(name, *found["tensor-parallel training"][name])
+
+
+@pytest.mark.slow
+def test_more_tensor_parallel_training_equals_plain_torch() -> None:
+    """So are those of all other cases."""
+    names = [name for name in EVERY if name not in OFTEN]
+    for name, seen in launch(training_workers.tensor_parallel_runs, 4, *names, timeout=300).items():
+        _trained_alike(name, *seen)
+
+
+def _trained_alike(name: str, ours: Seen, theirs: Seen, apart: float) -> None:
     near = 1e-3 if name in TEAMS_LOW else EXACT  # partial sums are rounded too
     assert ours.losses == pytest.approx(theirs.losses, rel=near)
     assert ours.evaluated == pytest.approx(theirs.evaluated, rel=1e-2 if name in TEAMS_LOW else EXACT)
@@ -190,7 +218,7 @@ def test_tensor_parallel_training_equals_plain_torch(found: dict[str, Any], name
     assert ours.scales == theirs.scales
     assert apart < near
     assert len(set(ours.losses)) > 1
-    options = {**TEAMS, **TEAMS_SHARDED, **TEAMS_LOW}[name].options
+    options = EVERY[name].options
     assert all(norm > options["clip"] for norm in ours.norms)
     assert bool(ours.norms) == ("clip" in options)
 

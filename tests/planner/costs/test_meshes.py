@@ -107,7 +107,7 @@ def test_random_choices_cost_what_devices_receive(sizes: tuple[int, ...]) -> Non
     operators["c"] = Operator("c", "sum", loops, {INPUT: axes, "b": axes, "d": axes}, axes, size)
     mesh = Mesh(sizes, (Link(10**9),) * len(sizes))
     play, possible = Play(sizes), 0
-    for _ in range(60 if len(sizes) < 3 else 15):
+    for _ in range(60 if len(sizes) < 3 else 6):
         arrives, leaves = (tuple(draw.choice((WHOLE, 0, 1)) for _ in sizes) for _ in range(2))
         ends = draw.choice((("e",), ("d", "e")))
         graph = OperatorGraph(tuple(operators[name] for name in ("a", "b", "d", "c", "e")), {INPUT: size}, ends)
