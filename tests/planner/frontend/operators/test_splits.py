@@ -99,9 +99,10 @@ def run(
 ) -> tuple[Counter[str], Counter[str], set[str]]:
     """Run the layer, split so; return the collectives forward and backward, and the operations that gathered."""
     number = model.sequence.names.index(layer)
+    graph = model.graph(layer)
     cuts = {
-        shard_name(layer, weight.name): weight.loops.index(split[each.name])
-        for each in model.graph(layer).operators
+        shard_name(layer, weight.name): graph.shard_axis(weight.name, weight.loops.index(split[each.name]))
+        for each in graph.operators
         for weight in each.weights
         if split.get(each.name) in weight.loops
     }
