@@ -47,10 +47,20 @@ class Redistributions(Generic[Cost]):
     price: Callable[[int, int, int, int], Cost]
     nothing: Cost
     _found: dict[Layout, dict[Layout, Cost]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _before: dict[Layout, dict[Layout, Layout]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def cost(self, source: Layout, target: Layout) -> Cost | None:
         """Return the least cost from one layout to another; None if there is no way."""
         return self.nothing if source == target else self.costs(source).get(target)
+
+    def way(self, source: Layout, target: Layout) -> tuple[Layout, ...] | None:
+        """Return the layouts on the cheapest way, the target included; None if there is none."""
+        if self.cost(source, target) is None:
+            return None
+        found = [target]
+        while found[-1] != source:
+            found.append(self._before[source][found[-1]])
+        return tuple(found[-2::-1])
 
     def costs(self, source: Layout) -> dict[Layout, Cost]:
         """Return the least cost of every layout that can be reached (Dijkstra's algorithm)."""
@@ -60,15 +70,16 @@ class Redistributions(Generic[Cost]):
 
     def _search(self, source: Layout) -> dict[Layout, Cost]:
         done: dict[Layout, Cost] = {}
+        before = self._before.setdefault(source, {})
         number = count()
-        queue = [(self.nothing, next(number), source)]
+        queue = [(self.nothing, next(number), source, source)]
         while queue:
-            cost, _, layout = heappop(queue)
+            cost, _, layout, previous = heappop(queue)
             if layout not in done:
-                done[layout] = cost
+                done[layout], before[layout] = cost, previous
                 for other, step in self._steps(layout):
                     if other not in done:
-                        heappush(queue, (cost + step, next(number), other))
+                        heappush(queue, (cost + step, next(number), other, layout))
         return done
 
     def _steps(self, layout: Layout) -> Iterator[tuple[Layout, Cost]]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from pipeplan.core.operators import TOKEN
 from pipeplan.frontend.operators.factors import Axis, Factor, entire, regrouped
 from pipeplan.frontend.operators.groups import Reading
+from pipeplan.frontend.operators.program import Pieces
 from pipeplan.frontend.operators.rules import Rule
 from pipeplan.frontend.operators.sources import SAMPLE, UNNAMED, WHOLE, Source, View, fixed
 
@@ -120,6 +121,15 @@ class Alignment:
                     if factor.axis is not None and factor.leads
                 },
             )
+
+    def pieces(self, tensor: Tensor, axes: Sequence[int | None]) -> tuple[Pieces, ...]:
+        """Return the pieces of each axis of a tensor that is read, or made; none of one that broadcasts."""
+        return tuple(
+            ()
+            if axis is None or self._lengths[axis] != length
+            else tuple((self._names[axis, p], size) for p, size in enumerate(self._pieces[axis]))
+            for axis, length in zip(axes, tensor.shape, strict=True)
+        )
 
     def rows(self) -> Iterator[tuple[Source, tuple[str, ...]]]:
         """Yield each source that is read, with the loop of each of its axes."""

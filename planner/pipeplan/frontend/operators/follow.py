@@ -19,6 +19,7 @@ from pipeplan.frontend.capture.private import memory_of
 from pipeplan.frontend.operators.alignment import Alignment
 from pipeplan.frontend.operators.factors import opaque
 from pipeplan.frontend.operators.groups import Groups, Reading
+from pipeplan.frontend.operators.program import Program, Role, Step
 from pipeplan.frontend.operators.record import Call, Record
 from pipeplan.frontend.operators.rules import Rule, copied, loss_rule, rule_of
 from pipeplan.frontend.operators.sources import SAMPLE, WHOLE, Source, View
@@ -49,7 +50,14 @@ def operators_of(record: Record, weights: Mapping[str, NamedWeight], samples: in
     UnfollowedError
         If a tensor is written in place and then read as part of another one.
     """
-    return _Follower(record, weights, samples).graph()
+    return program_of(record, weights, samples).graph
+
+
+def program_of(record: Record, weights: Mapping[str, NamedWeight], samples: int) -> Program:
+    """Return a recorded layer as a program; arguments and errors are those of `operators_of`."""
+    follower = _Follower(record, weights, samples)
+    graph = follower.graph()
+    return Program(graph, record, follower.steps, follower.given)
 
 
 class _Follower:
@@ -58,6 +66,7 @@ class _Follower:
     def __init__(self, record: Record, weights: Mapping[str, NamedWeight], samples: int) -> None:
         self._record, self._samples = record, samples
         self._views: dict[int, View | None] = {}  # None: a constant
+        self.steps: list[Step] = []
         self._memories: dict[Any, bool] = {}  # whether it holds constants
         self._stale: set[int] = set()
         self._operators: dict[str, Operator] = {}
@@ -91,6 +100,7 @@ class _Follower:
                 self._put(parameter, View(source, tuple(axis if axis[0].size > 1 else () for axis in source.axes)))
             elif id(parameter) not in known:
                 self._put(parameter, None)
+        self.given = dict(self._views)
         self._uses: Counter[str] = Counter()
 
     def _input(self, name: str, tensor: Tensor) -> View:
@@ -199,12 +209,15 @@ class _Follower:
                 self._put(each, None)
                 if drawn:
                     self._random.add(memory_of(each))
+            self.steps.append(Step(call, Role.CONSTANT, (None,) * len(call.made)))
             return
         if written:
             self._write(call)
         first = read[0]
         if first is not None and views(call, first.source.weight):
-            for each, view in zip(call.made, viewed(call, first), strict=True):
+            found = viewed(call, first)
+            self.steps.append(Step(call, Role.VIEW, tuple(found)))
+            for each, view in zip(call.made, found, strict=True):
                 self._put(each, view)
                 if memory_of(each) not in self._owners and self._is_made(first):
                     self._owners[memory_of(each)] = first.source.name
@@ -252,9 +265,10 @@ class _Follower:
         self._owners[memory_of(made)] = view.source.name
         if not (any(call.wanted) and made.is_floating_point()):
             self._inert.add(view.source.name)
-        self._put(made, view)
-        for each in call.made[1:]:
-            self._put(each, View(view.source, tuple(map(opaque, each.shape))))
+        views = [view, *(View(view.source, tuple(map(opaque, each.shape))) for each in call.made[1:])]
+        self.steps.append(Step(call, Role.OPERATOR, tuple(views), view.source.name, self._operands))
+        for each, own in zip(call.made, views, strict=True):
+            self._put(each, own)
         return view.source.name
 
     def _append(self, rule: Rule, made: Tensor, *, closed: bool, **figures: Any) -> View:
@@ -276,6 +290,7 @@ class _Follower:
         self._readings[name] = [(source, own) for source, own in readings if own.loop in loops and own.loop != TOKEN]
         output = self._each(bytes_of((made,)))
         self._operators[name] = Operator(name, rule.kind, loops, reads, found.makes, output, weights=own, **figures)
+        self._operands = {id(each): found.pieces(each, axes) for each, axes in rule.reads}
         parts = tuple(loops.get(loop, 1) for loop in found.makes)
         return View(Source(name, found.makes, found.sizes, parts), found.axes)
 
@@ -334,7 +349,9 @@ class _Follower:
 
     def _pass_on(self, tensor: Tensor) -> str:
         """Append an operator that returns a constant, a weight or an input."""
-        return self._append(copied(tensor), tensor, closed=False).source.name
+        view = self._append(copied(tensor), tensor, closed=False)
+        self.steps.append(Step(None, Role.OPERATOR, (view,), view.source.name, self._operands, tensor))
+        return view.source.name
 
     def _is_made(self, view: View | None) -> bool:
         return view is not None and not view.source.weight and view.source.name in self._operators

@@ -1,0 +1,233 @@
+"""Changes of layout on a mesh: collectives along its axes, one after the other, in a forward and in its backward."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from pipeplan.core.grouped_axis import group_ranges
+from pipeplan.costs.meshes.redistributions import Layout
+from pipeplan.costs.meshes.ways import way
+from pipeplan.costs.teams.signatures import PARTIAL, WHOLE
+
+_SENT = torch.ops._c10d_functional
+Groups = tuple[int, ...]
+"""Relative lengths of the groups of a dimension, each of which is split by itself; none if it is split as a whole."""
+
+
+class MeshAxes:
+    """The axes of a mesh: devices along each, this process's place among them, and their process groups.
+
+    Parameters
+    ----------
+    mesh : DeviceMesh
+    """
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.sizes: tuple[int, ...] = tuple(mesh.shape)
+        self.places: tuple[int, ...] = tuple(mesh.get_local_rank(axis) for axis in range(mesh.ndim))
+        self.groups = tuple(mesh.get_group(axis) for axis in range(mesh.ndim))
+
+    def parts(self, layout: Layout, dimension: int) -> int:
+        """Return into how many parts a layout splits a dimension."""
+        return prod(n for n, entry in zip(self.sizes, layout, strict=True) if entry == dimension)
+
+    def share(self, layout: Layout) -> int:
+        """Return into how many parts a layout splits a tensor."""
+        return prod(n for n, entry in zip(self.sizes, layout, strict=True) if entry >= 0)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The dimensions of a whole tensor.
+
+    Attributes
+    ----------
+    lengths : tuple of int
+    groups : tuple of Groups
+    """
+
+    lengths: tuple[int, ...]
+    groups: tuple[Groups, ...]
+
+    @cached_property
+    def parts(self) -> tuple[int, ...]:
+        """Into how many parts each dimension can be divided, for `way`."""
+        return tuple(
+            length // sum(groups) if groups and length % sum(groups) == 0 else length
+            for length, groups in zip(self.lengths, self.groups, strict=True)
+        )
+
+
+def moved(part: Tensor, axes: MeshAxes, source: Layout, target: Layout, shape: Shape) -> Tensor:
+    """Return this process's part of a tensor in another layout; the same object if it has it already.
+
+    Raises
+    ------
+    ValueError
+        If the tensor cannot get the layout.
+    """
+    if source == target:
+        return part
+    steps = way(source, target, axes.sizes, shape.parts)
+    if steps is None:
+        raise ValueError(f"a tensor of {shape.lengths} in the layout {source} cannot get the layout {target}")
+    for layout in steps:
+        (axis,) = (k for k, (one, other) in enumerate(zip(source, layout, strict=True)) if one != other)
+        part = along(part, axes, axis, source[axis], layout[axis], shape.groups)
+        source = layout
+    return part
+
+
+def along(part: Tensor, axes: MeshAxes, axis: int, before: int, after: int, groups: Sequence[Groups]) -> Tensor:
+    """Return the part after one collective along an axis, or after none where parts of a whole are dropped."""
+    count, name = axes.sizes[axis], axes.groups[axis].group_name
+    if count == 1:
+        return part
+    if before == WHOLE:
+        return divided(part, after, count, groups[after])[axes.places[axis]].contiguous()
+    if before == PARTIAL and after == WHOLE:
+        return _wait(_SENT.all_reduce(part.contiguous(), "sum", name))
+    if before == PARTIAL:
+        rows = torch.stack(divided(part, after, count, groups[after]))
+        return _wait(_SENT.reduce_scatter_tensor(rows.flatten(0, 1), "sum", count, name)).reshape(rows.shape[1:])
+    if after == WHOLE:
+        rows = _wait(_SENT.all_gather_into_tensor(part.contiguous().unsqueeze(0), count, name))
+        return joined(rows.unbind(), before, groups[before])
+    rows = torch.stack(divided(part, after, count, groups[after]))
+    rows = _wait(_SENT.all_to_all_single(rows.contiguous(), [1] * count, [1] * count, name))
+    return joined(rows.unbind(), before, groups[before])
+
+
+def divided(tensor: Tensor, dimension: int, count: int, groups: Groups = ()) -> list[Tensor]:
+    """Return the parts of a dimension; of each of its groups where it has some."""
+    if not groups:
+        return list(tensor.chunk(count, dimension))
+    found = []
+    for number in range(count):
+        ranges = group_ranges(tensor.shape[dimension], groups, count, number)
+        assert ranges is not None, "groups are divided evenly"
+        found.append(torch.cat([tensor.narrow(dimension, first, end - first) for first, end in ranges], dimension))
+    return found
+
+
+def joined(parts: Sequence[Tensor], dimension: int, groups: Groups = ()) -> Tensor:
+    """Return the whole of a dimension: the inverse of `divided`."""
+    if not groups:
+        return torch.cat(list(parts), dimension)
+    length = parts[0].shape[dimension] // sum(groups)
+    rows = [part.split([length * each for each in groups], dimension) for part in parts]
+    return torch.cat([row[k] for k in range(len(groups)) for row in rows], dimension)
+
+
+def _wait(tensor: Tensor) -> Tensor:
+    made: Tensor = _SENT.wait_tensor(tensor)
+    return made
+
+
+@dataclass(frozen=True)
+class Relayout:
+    """A tensor's change of layout, and that of its gradient on the way back.
+
+    Attributes
+    ----------
+    source, target : Layout
+    returned, wanted : Layout
+        Of the gradient: as it comes back, and as it is needed before.
+    shape : Shape
+    """
+
+    source: Layout
+    target: Layout
+    returned: Layout
+    wanted: Layout
+    shape: Shape
+
+    def forward(self, part: Tensor, axes: MeshAxes) -> Tensor:
+        """Return the part in the new layout."""
+        return moved(part, axes, self.source, self.target, self.shape)
+
+    def backward(self, gradient: Tensor, axes: MeshAxes) -> Tensor:
+        """Return the gradient as it is needed."""
+        return moved(gradient, axes, self.returned, self.wanted, self.shape)
+
+
+class Held:
+    """This process's part of a tensor as it is held, and of its gradient as that is summed up so far."""
+
+    def __init__(self, part: Tensor) -> None:
+        self.part, self.gradient = part, None
+
+    def add(self, gradient: Tensor) -> None:
+        """Add to the sum of the gradient."""
+        self.gradient = gradient if self.gradient is None else self.gradient + gradient
+
+
+class HeldTensor:
+    """A tensor on a mesh between the operator that makes it and those that read it.
+
+    Part and gradient may have unlike layouts, so unlike shapes, which autograd does not allow a tensor and its
+    gradient. What it sees between maker and readers is a number, whose gradient is nothing::
+
+        maker ──▶ number ──┬──▶ reader        forward: the part, moved for the reader
+                           └──▶ reader        backward: each adds its gradient to the sum; the number's comes last, and
+                                              then the maker gets the sum
+
+    Parameters
+    ----------
+    part : Tensor
+        As it is made.
+    axes : MeshAxes
+    how : Relayout
+        From there to the layout in which it is held; of the gradient from that of the sum.
+    """
+
+    def __init__(self, part: Tensor, axes: MeshAxes, how: Relayout) -> None:
+        self._axes = axes
+        self._held = Held(how.forward(part.detach(), axes))
+        has_gradient = part.requires_grad and torch.is_grad_enabled()
+        self._number: Tensor | None = _Making.apply(part, self._held, axes, how) if has_gradient else None
+
+    @property
+    def part(self) -> Tensor:
+        """The part as it is held."""
+        return self._held.part
+
+    def read(self, how: Relayout) -> Tensor:
+        """Return the part in the layout of a reader."""
+        if self._number is None or not torch.is_grad_enabled():
+            return how.forward(self.part, self._axes)
+        made: Tensor = _Reading.apply(self._number, self._held, self._axes, how)
+        return made
+
+
+class _Making(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, held: Held, axes: MeshAxes, how: Relayout) -> Tensor:
+        ctx.held, ctx.axes, ctx.how = held, axes, how
+        return part.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, None, None, None]:
+        gradient, ctx.held.gradient = ctx.held.gradient, None
+        return None if gradient is None else ctx.how.backward(gradient, ctx.axes), None, None, None
+
+
+class _Reading(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, number: Tensor, held: Held, axes: MeshAxes, how: Relayout) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.held, ctx.axes, ctx.how, ctx.nothing = held, axes, how, torch.zeros_like(number)
+        made = how.forward(held.part, axes)
+        return made.view_as(made) if made is held.part else made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor, None, None, None]:
+        if gradient is not None:
+            ctx.held.add(ctx.how.backward(gradient, ctx.axes))
+        return ctx.nothing, None, None, None

@@ -1,0 +1,118 @@
+"""`LayerWords`: how a layer is run on a mesh, and what follows for each of its tensors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pipeplan.core.operators import Operator, OperatorGraph
+from pipeplan.costs.meshes.problem import Signature
+from pipeplan.costs.meshes.redistributions import Layout
+from pipeplan.costs.meshes.words import Letter, gradient, made, needed, returned
+from pipeplan.costs.teams.signatures import UNSPLIT, WHOLE, stream
+from pipeplan_executor.sharding.mesh.moves import Relayout, Shape
+
+
+@dataclass(frozen=True)
+class LayerWords:
+    """The words of a layer's operators, and the layouts of its tensors.
+
+    Attributes
+    ----------
+    words : mapping of str to Signature
+        By operator; others run whole.
+    sums : mapping of str to Layout
+        Layouts in which the gradients of tensors that several operators read are summed up.
+    input, output : Layout
+        Of what the layer reads and makes; empty is whole.
+    """
+
+    words: Mapping[str, Signature] = field(default_factory=dict)
+    sums: Mapping[str, Layout] = field(default_factory=dict)
+    input: Layout = ()
+    output: Layout = ()
+
+
+class PlannedLayer:
+    """A layer's operators with their words.
+
+    Parameters
+    ----------
+    graph : OperatorGraph
+    words : LayerWords
+    axes : int
+        Number of the mesh's axes.
+    shapes : mapping of str to Shape
+        Of inputs and of what operators make.
+    """
+
+    def __init__(self, graph: OperatorGraph, words: LayerWords, axes: int, shapes: Mapping[str, Shape]) -> None:
+        self.graph, self._words, self._shapes = graph, words, shapes
+        self._whole: Layout = (WHOLE,) * axes
+        self.operators = {each.name: each for each in graph.operators}
+        self._alone = Signature((Letter(UNSPLIT),) * axes, self._whole)
+
+    def signature(self, operator: Operator) -> Signature:
+        """Return the word of an operator, and the layout of what it makes."""
+        found = self._words.words.get(operator.name, self._alone)
+        return Signature(found.word, self.end(operator.name)) if operator.name in self.graph.whole else found
+
+    def end(self, name: str) -> Layout:
+        """Return the layout of an input or output of the layer."""
+        is_input = name in self.graph.inputs
+        names = tuple(self.graph.inputs) if is_input else self.graph.outputs
+        layout = self._words.input if is_input else self._words.output
+        return layout if layout and name == stream(self.graph, names) else self._whole
+
+    def held(self, name: str) -> Layout:
+        """Return the layout in which a tensor is held."""
+        return self.end(name) if name in self.graph.inputs else self.signature(self.operators[name]).held
+
+    @cached_property
+    def _readers(self) -> dict[str, list[Operator]]:
+        found: dict[str, list[Operator]] = {}
+        for each in self.graph.operators:
+            for name in each.reads:
+                found.setdefault(name, []).append(each)
+        return found
+
+    def goal(self, name: str) -> Layout:
+        """Return the layout in which the gradient of a tensor comes back from the operators that read it."""
+        if name in self.graph.outputs or (name in self.graph.whole and name not in self.graph.inputs):
+            return self.held(name)
+        if len(self._readers.get(name, ())) > 1:
+            return self._words.sums.get(name, self._whole)
+        return self._wanted(name)
+
+    def _wanted(self, name: str) -> Layout:
+        """Return the layout in which the maker of a tensor, or the layer before, needs the gradient."""
+        if name in self.graph.inputs:
+            return self.end(name)
+        return gradient(self.operators[name], self.signature(self.operators[name]).word)
+
+    def reading(self, operator: Operator, source: str) -> Relayout:
+        """Return how an operator gets what it reads."""
+        word = self.signature(operator).word
+        return Relayout(
+            self.held(source),
+            needed(operator, word, source),
+            returned(operator, word, source),
+            self.goal(source),
+            self._shapes[source],
+        )
+
+    def making(self, operator: Operator) -> Relayout:
+        """Return how what an operator makes gets the layout in which it is held."""
+        word, held = self.signature(operator)
+        return Relayout(
+            made(operator, word), held, self.goal(operator.name), gradient(operator, word), self._shapes[operator.name]
+        )
+
+    def entering(self, name: str) -> Relayout:
+        """Return how the gradient of an input leaves the layer."""
+        end = self.end(name)
+        return Relayout(end, end, self.goal(name), end, self._shapes[name])
+
+    def leaving(self, name: str) -> Relayout:
+        """Return how an output leaves the layer."""
+        end = self.held(name)
+        return Relayout(end, end, end, self.goal(name), self._shapes[name])
