@@ -55,7 +55,7 @@ class Member:
     def __init__(
         self, entry: Document, question: Question, kind: str, cost: Costs, parameters: int, **rest: Any
     ) -> None:
-        self.team, self.size, self.link = rest["team"], rest["size"], rest["link"]
+        self.team, self.size, self.link, self.sharing = rest["team"], rest["size"], rest["link"], rest["sharing"]
         self.split_input, self.split_output = rest["ends"]
         loss = entry.get("loss") or {"operators": [], "rows": 0}
         self.loss, self.rows, self.split_loss = loss["operators"], loss["rows"], rest["loss"]
@@ -264,7 +264,7 @@ class Member:
         link, rounds = self.link, self.team - 1
         if link.bandwidth is not None and link.efficiency != 1:
             link = Link(max(round(link.bandwidth * Fraction(str(link.efficiency))), 1), link.latency)
-        return rounds * (link.latency + occupancy(link, -(-size // self.team**2)))
+        return rounds * (link.latency + occupancy(link, self.sharing * -(-size // self.team**2)))
 
     def _ring(self, size: int, halves: int) -> int:
         own = Ring(self.team, self.link, halves)

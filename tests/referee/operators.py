@@ -33,6 +33,7 @@ def in_teams(random: Random, document: Document) -> None:
     most = max(_alike(node) for node in cluster["nodes"])
     sizes = [size for size in (2, 2, 2, 3, 4) if size <= most] or [2]
     job["teams"] = random.choice(([random.choice(sizes)], [1, random.choice(sizes)], [1, *sorted(set(sizes))]))
+    _over_nodes(Random(f"over nodes {document}"), job, cluster)
     if random.random() < 0.92:
         _allow(job, cluster)
     if random.random() < 0.2:
@@ -46,6 +47,19 @@ def in_teams(random: Random, document: Document) -> None:
         _with_loss(random, model)
     if random.random() < 0.15:
         job["vocabulary_parallel"] = False
+
+
+def _over_nodes(random: Random, job: Document, cluster: Document) -> None:
+    """Sometimes ask for teams larger than a node; mostly nodes are equal then, of one kind."""
+    nodes = cluster["nodes"]
+    if len(nodes) < 2 or random.random() < 0.6:
+        return
+    if random.random() < 0.9:
+        row = [dict(nodes[0]["devices"][0]) for _ in range(random.choice((1, 1, 2)))]
+        for node in nodes:
+            node["devices"] = [dict(group) for group in row]
+    wide = len(nodes[0]["devices"]) * random.choice((2, 2, len(nodes)))
+    job["teams"] = sorted({*random.choice(((), (1,), job["teams"])), wide})
 
 
 def _with_loss(random: Random, model: Document) -> None:

@@ -29,16 +29,49 @@ class Teams:
         self._choices: dict[tuple[object, ...], list[Choice]] = {}
 
     @cached_property
-    def links(self) -> dict[str, Link]:
-        """The slowest link between members, for each kind that has teams."""
-        found: dict[str, Link] = {}
+    def homes(self) -> dict[str, list[list[int]]]:
+        """For each kind that has teams the nodes of each of them: one, or else whole equal nodes of nothing else."""
+        found: dict[str, list[list[int]]] = {}
         question = self.question
-        for node, link in enumerate(question.links):
-            for kind in {device.kind for device in question.devices if device.node == node}:
-                if sum((device.node, device.kind) == (node, kind) for device in question.devices) >= self.team:
-                    known = found.get(kind, link)
-                    slow = [(occupancy(each, 2**40), each.latency) for each in (known, link)]
-                    found[kind] = known if slow[0] >= slow[1] else link
+        for kind in dict.fromkeys(device.kind for device in question.devices):
+            counts = [self._count(node, kind) for node in range(len(question.links))]
+            has = [node for node, count in enumerate(counts) if count]
+            if max(counts) >= self.team:
+                found[kind] = [[node] for node, count in enumerate(counts) for _ in range(count // self.team)]
+            elif self._only(kind, has) and self.team % counts[has[0]] == 0:
+                nodes = self.team // counts[has[0]]
+                rows = [has[first : first + nodes] for first in range(0, len(has), nodes)]
+                found[kind] = [row for row in rows if len(row) == nodes]
+        return {kind: rows for kind, rows in found.items() if rows}
+
+    def _count(self, node: int, kind: str) -> int:
+        return sum((device.node, device.kind) == (node, kind) for device in self.question.devices)
+
+    def _only(self, kind: str, nodes: list[int]) -> bool:
+        """Whether these nodes have equally many devices, all of this kind."""
+        rows = [[device.kind for device in self.question.devices if device.node == node] for node in nodes]
+        return all(row == rows[0] == [kind] * len(row) for row in rows)
+
+    def at_card(self, kind: str) -> int:
+        """Devices of a team that use a node's card at once."""
+        return self.team // len(self.homes[kind][0])
+
+    @cached_property
+    def links(self) -> dict[str, Link]:
+        """The slowest link between members, for each kind that has teams: also between nodes where they lie in some."""
+        found: dict[str, Link] = {}
+        for kind, rows in self.homes.items():
+            wide = len(rows[0]) > 1
+            has = [node for node in range(len(self.question.links)) if self._count(node, kind)]
+            own = has if wide else sorted({node for row in rows for node in row})
+            links = [self.question.links[node] for node in own if not wide or self._count(node, kind) > 1]
+            if wide:
+                assert self.question.network is not None
+                links.append(self.question.network)
+            for link in links:
+                known = found.get(kind, link)
+                slow = [(occupancy(each, 2**40), each.latency) for each in (known, link)]
+                found[kind] = known if slow[0] >= slow[1] else link
         return found
 
     @cached_property
@@ -96,6 +129,7 @@ class Teams:
                 team=self.team,
                 size=size,
                 link=self.links[kind],
+                sharing=self.at_card(kind) if len(self.homes[kind][0]) > 1 else 1,
                 ends=ends,
                 loss=self.question.job["vocabulary_parallel"],
             )
@@ -119,11 +153,10 @@ class Teams:
         question, team, document = self.question, self.team, self.question.document
         cluster, model = document["cluster"], document["model"]
         nodes = []
-        for node in cluster["nodes"]:
-            kinds = [group["kind"] for group in node["devices"]]
-            groups = [
-                {"kind": kind, "count": 1} for kind in dict.fromkeys(kinds) for _ in range(kinds.count(kind) // team)
-            ]
+        for number, node in enumerate(cluster["nodes"]):
+            ends = [(kind, row) for kind, rows in self.homes.items() for row in rows if row[-1] == number]
+            order = list(dict.fromkeys(group["kind"] for group in node["devices"]))
+            groups = [{"kind": kind, "count": 1} for kind, _ in sorted(ends, key=lambda end: order.index(end[0]))]
             nodes += [{"devices": groups, "link": node["link"]}] if groups else []
         devices = {kind: self.device(kind) for kind in self.links}
         layers = [
@@ -150,7 +183,10 @@ class Teams:
         """A kind of device as a team of its own."""
         kept = ("memory", "runtime", "speed_beside_collectives")
         entry = self.question.document["cluster"]["devices"][kind]
-        return {name: value for name, value in entry.items() if name in kept} | {"team": self.team}
+        return {name: value for name, value in entry.items() if name in kept} | {
+            "team": self.team,
+            "spread": len(self.homes[kind][0]),
+        }
 
     def parameters(self, split: Split) -> list[int]:
         """Bytes of each layer's parameters on one member."""

@@ -96,6 +96,8 @@ class TeamProblem:
         Whether what the layer reads and makes is split along tokens; only then are operators.
     split_loss : bool
         Whether the loss may be split along the classes of the logits.
+    sharing : int
+        Members that share the link where each sends to every other one: those of a node, if they lie in several.
     """
 
     graph: OperatorGraph
@@ -108,6 +110,7 @@ class TeamProblem:
     link: Link
     ends: Ends = WHOLE_ENDS
     split_loss: bool = True
+    sharing: int = 1
     _found: dict[Shards, dict[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _times: dict[tuple[str, int, int, bool], int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -338,7 +341,7 @@ class TeamProblem:
         size = self.size(name, gradient)
         key = name, source, target, bool(size)
         if key not in self._times:
-            found = redistribution(source, target, size, self.team, self.link)
+            found = redistribution(source, target, size, self.team, self.link, self.sharing)
             self._times[key] = UNLIMITED if found is None else found
         return self._times[key]
 
