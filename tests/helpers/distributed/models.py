@@ -147,21 +147,23 @@ CAPTURED: tuple[Callable[[], Workload], ...] = (tiny_gnmt, tiny_unet, *TIED_GRAP
 EVERY = (*WORKLOADS, *TIED, *CAPTURED)
 
 
-def blank_model(build: Callable[[], Workload]) -> tuple[nn.Module, tuple[str, ...], Held]:
-    """The model without values, its layers, and the parameters and buffers of each."""
-    if build not in _BLANK_MODELS:
+def blank_model(
+    build: Callable[[], Workload], group: tuple[str, ...] = ()
+) -> tuple[nn.Module, tuple[str, ...], Held]:
+    """The model without values, its layers, and the parameters and buffers of each; ``group``: as in a capture."""
+    if (build, group) not in _BLANK_MODELS:
         workload = source.build(build)
         if isinstance(workload.module, nn.Sequential):
             names = tuple(name for name, _ in workload.module.named_children())
             held = held_by(workload.module, names)
         else:
-            found = capture_layers(workload.module, source.draw(workload, 2, 0)[0], both_modes=False)
+            found = capture_layers(workload.module, source.draw(workload, 2, 0)[0], both_modes=False, group=group)
             names, held = found.names, found.parameters
-        _BLANK_MODELS[build] = (workload.module, names, held)
-    return _BLANK_MODELS[build]
+        _BLANK_MODELS[build, group] = (workload.module, names, held)
+    return _BLANK_MODELS[build, group]
 
 
-_BLANK_MODELS: dict[Callable[[], Workload], tuple[nn.Module, tuple[str, ...], Held]] = {}
+_BLANK_MODELS: dict[tuple[Callable[[], Workload], tuple[str, ...]], tuple[nn.Module, tuple[str, ...], Held]] = {}
 
 
 def layers_of(workload: Workload) -> tuple[str, ...]:
