@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.captured_models import tiny_bert, tiny_gnmt, tiny_gpt2, tiny_llama, tiny_t5, tiny_unet
+from pipeplan.core.grouped_axis import GroupedAxis
 from pipeplan.frontend.capture import Stages, capture_layers
 from pipeplan.frontend.profile.ties import Held, held_by
 from pipeplan.frontend.workload import Workload
@@ -27,9 +28,13 @@ def tiny_tied() -> Workload:
 
 
 def tiny_shared() -> Workload:
-    """A block between embedding and head that share a matrix, sharded too under tensor parallelism."""
+    """A block between embedding and head that share a matrix, sharded too under tensor parallelism.
+
+    Both halves of its hidden neurons are split, as those of a gate and what it multiplies would be.
+    """
     workload = decoder(blocks=1, width=16, heads=2, vocabulary=50, length=6, hidden=32, tied=True)
-    return replace(workload, shards={**(workload.shards or {}), "head.weight": 1})
+    halves = {"*.widen.*": GroupedAxis(0, (1, 1)), "*.narrow.weight": GroupedAxis(1, (1, 1))}
+    return replace(workload, shards={**(workload.shards or {}), **halves, "head.weight": 1})
 
 
 def tiny_dropping() -> Workload:
