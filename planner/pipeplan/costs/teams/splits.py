@@ -18,6 +18,7 @@ from math import prod
 import numpy as np
 
 from pipeplan.core.cluster import Cluster, DeviceKind
+from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.operators import OperatorGraph, Shards, Split
 from pipeplan.costs.layers import layer_costs
@@ -123,7 +124,7 @@ class Teams:
 
     def _best(self, name: str, choices: Mapping[Shards, Figures], preferred: int) -> list[Shards]:
         """The shards with least of a figure, for each way to split what the layer shares with others."""
-        groups: dict[tuple[int | None, ...], list[Shards]] = {}
+        groups: dict[tuple[ShardAxis | None, ...], list[Shards]] = {}
         for shards in choices:
             groups.setdefault(self._shared_axes(name, dict(shards)), []).append(shards)
 
@@ -180,8 +181,10 @@ class Teams:
                 return False
         return True
 
-    def _shared_axes(self, name: str, shards: Mapping[str, int]) -> tuple[int | None, ...]:
-        return tuple(shards.get(weight.name) for weight in self.model.operators[name].weights if weight.shared)
+    def _shared_axes(self, name: str, shards: Mapping[str, int]) -> tuple[ShardAxis | None, ...]:
+        graph = self.model.operators[name]
+        names = [weight.name for weight in graph.weights if weight.shared]
+        return tuple(graph.shard_axis(each, shards[each]) if each in shards else None for each in names)
 
 
 def _passes_tokens(before: OperatorGraph, after: OperatorGraph) -> bool:
