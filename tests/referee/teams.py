@@ -152,7 +152,7 @@ class Teams:
 
     def document(self, split: Split) -> Document:
         """The question in which teams are devices."""
-        question, team, document = self.question, self.team, self.question.document
+        question, document = self.question, self.question.document
         cluster, model = document["cluster"], document["model"]
         nodes = []
         for number, node in enumerate(cluster["nodes"]):
