@@ -98,14 +98,17 @@ class Member:
                 yield self._choice(loops)
 
     def _possible(self, operator: Document, loops: dict[str, str]) -> bool:
-        """Whether an operator that has parts of the tokens reads a tensor that has, or several.
+        """Whether an operator that has parts of the tokens reads a tensor that has, or several; and the reverse.
 
-        One of the loss has parts of the classes only if what it reads has, and all have them then.
+        One that may have parts of the tokens has them if a tensor that it reads has. One of the loss has parts of the classes only if what it reads has, and all have them then.
         """
         if operator["name"] in self.loss:
             [(source, axes)] = operator["reads"].items()
             alike = self._held(source, loops) == _axis(axes, loops[operator["name"]])
             return alike or (operator["name"] == self.loss[0] and not loops[operator["name"]])
+        if loops[operator["name"]] != TOKEN and self.tokens and TOKEN in operator.get("loops", {}):
+            axes = {source: token_axis(self.operators, source) for source in operator["reads"]}
+            return not any(self._held(source, loops) == axis != WHOLE for source, axis in axes.items())
         if loops[operator["name"]] != TOKEN or len(operator["reads"]) != 1:
             return True
         [(source, axes)] = operator["reads"].items()

@@ -147,6 +147,7 @@ def _with_operators(random: Random, model: Document) -> None:
             _more_ends(Random(f"ends {graph}"), graph)
         if tokens:
             _name_tokens(random, graph)
+        _group(Random(f"groups {graph}"), graph)
     if tokens:
         _pass_masks(Random(f"masks {list(model['operators'])} {layers}"), model)
 
@@ -189,6 +190,16 @@ def _name_tokens(random: Random, graph: Document) -> None:
             each["loops"]["token"] = parts
         used |= {loop for weight in each["weights"] for loop in weight["loops"]}
         each["loops"] = {loop: number for loop, number in each["loops"].items() if loop in used}
+
+
+def _group(random: Random, graph: Document) -> None:
+    """Let axes along some loops be several groups, one behind the other, where all weights can be divided like them."""
+    for each in graph["operators"]:
+        for loop in each["loops"]:
+            groups = random.choice(([1, 1, 1], [1, 1], [2, 1, 1], [4, 2, 2], []))
+            own = [weight["size"] for weight in each["weights"] if loop in weight["loops"]]
+            if loop != "token" and groups and own and not any(size % sum(groups) for size in own):
+                each.setdefault("groups", {})[loop] = groups
 
 
 def _weights(graph: Document) -> int:

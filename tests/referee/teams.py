@@ -17,6 +17,8 @@ PREFERRED = (0, 2, 3)
 """Figures of which all layers have the least where these are more: time, parameters, saved bytes."""
 Split = dict[str, Cuts]
 """The shards of each graph."""
+Along = int | tuple[int, tuple[int, ...]]
+"""An axis, and the groups that it consists of, if there are several."""
 
 
 class Teams:
@@ -150,7 +152,7 @@ class Teams:
 
     def document(self, split: Split) -> Document:
         """The question in which teams are devices."""
-        question, team, document = self.question, self.team, self.question.document
+        question, document = self.question, self.question.document
         cluster, model = document["cluster"], document["model"]
         nodes = []
         for number, node in enumerate(cluster["nodes"]):
@@ -230,15 +232,24 @@ class Teams:
         own = sum(weight["size"] // (self.team if weight["name"] in cut else 1) for weight in shared)
         return int(tie["parameters"]) * own // whole if whole else int(tie["parameters"])
 
-    def name(self, split: Split, layers: Iterable[int]) -> Cuts:
-        """Cuts of some layers as a plan states them: weights of layers."""
+    def name(self, split: Split, layers: Iterable[int]) -> frozenset[tuple[str, Along]]:
+        """Cuts of some layers as a plan states them: weights of layers, and the groups of their axes."""
         return frozenset(
-            (f"{self.layers[i]['name']}.{weight}", axis)
+            (f"{self.layers[i]['name']}.{weight}", self.along(self.graph(i), weight, axis))
             for i in layers
             if self.graph(i)
             for weight, axis in split[self.graph(i)]
             if weight not in self.loss(self.graph(i))
         )
+
+    def along(self, graph: str, name: str, axis: int) -> Along:
+        """The axis of a weight, with its groups in lowest terms if it has any."""
+        for operator in self.graphs[graph]["operators"]:
+            for weight in operator.get("weights", ()):
+                groups = operator.get("groups", {}).get(weight["loops"][axis]) if weight["name"] == name else None
+                if groups:
+                    return axis, tuple(each // math.gcd(*groups) for each in groups)
+        return axis
 
     def loss(self, graph: str) -> list[str]:
         """The operator of a graph with which a loss is split, if there is one."""
@@ -253,12 +264,13 @@ class Teams:
         """Whether more than the loss is split."""
         return any(name not in self.loss(graph) for name, _ in shards)
 
-    def shared_axes(self, graph: str, shards: Cuts) -> tuple[int | None, ...]:
+    def shared_axes(self, graph: str, shards: Cuts) -> tuple[Along | None, ...]:
         """The axis of each weight that others share; None for whole ones."""
         shared = [weight["name"] for weight in self.weights(self.firsts[graph]) if weight.get("shared")]
-        return tuple(dict(shards).get(name) for name in shared)
+        axes = dict(shards)
+        return tuple(self.along(graph, name, axes[name]) if name in axes else None for name in shared)
 
-    def agrees(self, axes: dict[str, tuple[int | None, ...]]) -> bool:
+    def agrees(self, axes: dict[str, tuple[Along | None, ...]]) -> bool:
         """Whether layers that share weights cut these alike; those without operators keep them whole."""
         for tie in self.question.ties:
             own = [axes[graph] for graph in map(self.graph, tie[0]) if graph]
@@ -333,7 +345,7 @@ def _is_narrowed(
     for graph, first in teams.firsts.items():
         every = {each.shards for each in rows[graph][0]}
         figures = {shards: _figures(teams, first, rows[graph], cells, shards) for shards in every}
-        groups: dict[tuple[int | None, ...], list[Cuts]] = {}
+        groups: dict[tuple[Along | None, ...], list[Cuts]] = {}
         for shards in every:
             groups.setdefault(teams.shared_axes(graph, shards), []).append(shards)
         listed = {axis: _listed(rows[graph], set(alike)) for axis, alike in groups.items()}

@@ -223,7 +223,7 @@ class ShardDispatch(TorchDispatchMode):
     def _needs_rows(self, func: Any, args: Sequence[Any]) -> bool:
         """Return whether the gradient of a table needs whole rows, noting how tables are split.
 
-        That of a table which is split by its rows needs those of all tokens. They are smaller than whole tables.
+        That of a table which is whole, or split by its rows, needs those of all tokens, and all of their features.
         """
         if func not in (TABLE_LOOKUP, TABLE_GRADIENT) or not isinstance(args[0], DTensor):
             return False
@@ -232,7 +232,7 @@ class ShardDispatch(TorchDispatchMode):
             self._tables[len(args[0])] = how
             return False
         table = self._tables.get(args[2])
-        return bool(table == Shard(0) or (table == WHOLE[0] and how == Shard(args[0].dim() - 1)))
+        return bool(table == Shard(0) or (table == WHOLE[0] and is_cut(how)))
 
     def _run_gathered(self, func: Any, operation: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.gathered[str(func)] += 1

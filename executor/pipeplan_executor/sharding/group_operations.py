@@ -56,7 +56,7 @@ class GroupOperations:
         found = tensors(args, kwargs)
         grouped = [each for each in found if is_grouped(each)]
         if func in VIEWS and len(found) == 1:
-            return self._view(func, args[0], args[1])
+            return self._view(args[0], args[1])
         if func is _ATEN.cat.default and found and not forward:
             return self._together(*args)
         if func is _SLICE_BACK and not grouped:
@@ -194,7 +194,7 @@ class GroupOperations:
             own.append(self._part(each, how if is_cut(how) else Shard(axis)))
         return self._placed(torch.cat(own, axis), Grouped(axis, _lowest(groups)))
 
-    def _view(self, func: Any, tensor: DTensor, shape: Sequence[int]) -> DTensor | None:
+    def _view(self, tensor: DTensor, shape: Sequence[int]) -> DTensor | None:
         """Return a view that keeps the axis, divides its indices or its groups; or one back from these."""
         how, count = spec(tensor).placements[0], self._mesh.size()
         if type(how) not in (Shard, Grouped):

@@ -45,6 +45,11 @@ class ParameterShard:
     groups: tuple[int, ...] = ()
 
     @property
+    def along(self) -> ShardAxis:
+        """The axis, or groups of it."""
+        return GroupedAxis(self.axis, self.groups) if self.groups else self.axis
+
+    @property
     def ranges(self) -> tuple[tuple[Range, ...], ...]:
         """Along each axis, the ranges of the whole parameter that the shard has, in order."""
         divided = tuple(((0, size),) for size in self.shape) if self.within is None else self.within.ranges

@@ -202,7 +202,7 @@ class Searched:
 
         A team of one device has none. ``tokens``: whether some split what passes between layers along tokens.
         ``mixes``: the number of ways to fill the nodes with teams of unlike sizes, and to split layers over these.
-        ``loss``: why none splits the loss; empty if some do. ``over``: which teams extend over nodes, and by which links.
+        ``loss``: why none splits the loss; empty if some do. ``over``: which teams extend over nodes, by which links.
         """
         if not ways or set(ways) == {1}:
             return self

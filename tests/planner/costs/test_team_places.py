@@ -59,5 +59,5 @@ def test_members_that_send_to_all_others_share_a_card() -> None:
 
 def test_teams_without_room_are_refused_with_those_that_fit() -> None:
     """The message says which sizes there are."""
-    with pytest.raises(InputError, match="no node of 'drawn' has 3 devices.* room for teams of 2, 4, 6 or 8"):
+    with pytest.raises(InputError, match=r"no node of 'drawn' has 3 devices.* room for teams of 2, 4, 6 or 8"):
         list(team_questions(perceptrons(), cluster("aa", "aa", "aa", "aa"), Job(4, teams=(3,))))

@@ -293,8 +293,9 @@ class TeamProblem:
         """What it takes an operator to read a tensor, and to return a gradient in the layout of its sum.
 
         What is kept is the tensor as it is held: weight gradients move it again. All of its tokens are gathered once
-        for all readers (see `tensor_moves`). Operators that read a single tensor have parts of the tokens only where
-        this has. Those of the loss have parts of the classes only where the logits have, and then all of them.
+        for all readers (see `tensor_moves`). Operators that may have parts of the tokens have them where a tensor that
+        they read has; those that read a single one only there. Operators of the loss have parts of the classes only
+        where the logits have, and then all of them.
         """
         needed, returned = read_layout(operator, loop, source), returned_layout(operator, loop, source)
         held, axis = row.held, self._token_axes[source]
@@ -302,6 +303,8 @@ class TeamProblem:
             first = operator.name == self.graph.loss_name
             if held != needed and (loop or not first):
                 return None
+        if held == axis != WHOLE and loop != TOKEN and TOKEN in operator.loops:
+            return None
         if needed == WHOLE and held == axis != WHOLE:
             if row.gathered < (2 if operator.weights else 1):
                 return None
