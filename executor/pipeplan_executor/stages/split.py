@@ -27,6 +27,7 @@ from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.sharding.declared import TensorParallel
+from pipeplan_executor.sharding.mesh.ends import check_mesh, mesh_part
 from pipeplan_executor.sharding.sequence import AXIS, check_sequence, part_of, stream_of
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.fully_sharded import (
@@ -104,8 +105,17 @@ class Fitted:
 
     def _passed(self, number: int, team: int) -> Tensors:
         """Return what one process of a team has of the tensors before the layer of this number."""
+        if self.plan.words:
+            return self._on_mesh(number)
         split = self._stream(number)
         return tuple(part_of(each, team) if n == split else each for n, each in enumerate(self.flow.tensors[number]))
+
+    def _on_mesh(self, number: int) -> Tensors:
+        """Return what a process of a mesh of several axes has of the tensors before the layer of this number."""
+        words, sizes = dict(self.plan.words), self.plan.stages[0].mesh
+        tensors, is_input = self.flow.tensors[number], number == 0
+        place, own = stream_of(tensors), words[self.names[max(number - 1, 0)]]
+        return tuple(mesh_part(t, own, is_input, sizes) if n == place else t for n, t in enumerate(tensors))
 
     def _stream(self, number: int) -> int | None:
         """Return which of the tensors before the layer of this number is split along tokens."""
@@ -166,6 +176,7 @@ def fit(
     _check_buffers(fitted)
     check_sharded_layers(plan, blank, sequence, flow)
     check_sequence(plan, sequence.names, flow.tensors)
+    check_mesh(plan, sequence.names, flow.tensors)
     return fitted
 
 
@@ -182,6 +193,8 @@ def stage_shards(
         If a parameter cannot be sharded as declared.
     """
     blank, axes = fitted.blank, fitted.workload.shards
+    if fitted.plan.words:
+        return {}
     if fitted.plan.team == 1:
         return find_shards(blank, axes, wanted, tensor_rank)
     found: dict[str, ParameterShard] = {}

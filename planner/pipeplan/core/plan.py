@@ -7,6 +7,7 @@ from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
+from pipeplan.core.words import LayerWords
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class PlanStage:
         Layers divided between neighbouring stages, and the fraction of each on this stage; other layers are whole.
     team : int
         Devices that share every layer of the stage. Of more than one, what the plan calls a device is a team of them.
+    mesh : tuple of int
+        Devices of a team along each axis of a mesh, if they are one of several axes.
     """
 
     layers: tuple[str, ...]
@@ -58,6 +61,7 @@ class PlanStage:
     recompute: tuple[str, ...] = ()
     shares: tuple[tuple[str, float], ...] = ()
     team: int = 1
+    mesh: tuple[int, ...] = ()
 
     @property
     def replicas(self) -> int:
@@ -99,6 +103,9 @@ class Plan:
         Layers whose output the devices of a team hold split along axis 1, the tokens; other outputs are whole.
     vocabulary : str or None
         The last layer, if the devices of its team compute the loss on logits that are split along their classes.
+    words : tuple of (str, LayerWords)
+        For each layer on a mesh of several axes how it runs there; ``shards``, ``sequence`` and ``vocabulary`` say
+        nothing of these.
     """
 
     model: str
@@ -119,6 +126,7 @@ class Plan:
     shards: tuple[tuple[str, ShardAxis], ...] = ()
     sequence: tuple[str, ...] = ()
     vocabulary: str | None = None
+    words: tuple[tuple[str, LayerWords], ...] = ()
 
     @property
     def value(self) -> int:

@@ -19,6 +19,7 @@ from pipeplan.core.schedule import Action, Schedule
 from pipeplan.io.atomic import write_whole
 from pipeplan.io.schema import Count, Items, Strict, Whole, check, listing
 from pipeplan.io.text import json_text, parse_data, read_text
+from pipeplan.io.words_entry import LayerWordsEntry, words_data, words_of
 from pipeplan.simulate.claims import validate_claims
 
 FORMAT = "pipeplan-plan/4"
@@ -59,6 +60,7 @@ class PlanStageEntry(Strict):
     recompute: Items[str] = ()
     shares: Items[ShareEntry] = ()
     team: Count = 1
+    mesh: Items[Annotated[int, Field(ge=2)]] = ()
 
 
 class ShardEntry(Strict):
@@ -162,6 +164,7 @@ class PlanFile(Strict):
     shards: Items[ShardEntry] = ()
     sequence: Items[str] = ()
     vocabulary: str | None = None
+    words: Items[LayerWordsEntry] = ()
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -179,9 +182,14 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         del data["sequence"]
     if plan.vocabulary is None:
         del data["vocabulary"]
-    if plan.team == 1:
-        for entry in stages:
+    data["words"] = words_data(plan.words)
+    if not plan.words:
+        del data["words"]
+    for entry in stages:
+        if plan.team == 1:
             del entry["team"]
+        if not entry["mesh"]:
+            del entry["mesh"]
     schedule = plan.schedule
     for s, stage in enumerate(plan.pipeline.stages):
         if stage.slices > 1:
@@ -273,6 +281,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         shards=tuple((entry.parameter, entry.shard_axis) for entry in file.shards),
         sequence=file.sequence,
         vocabulary=file.vocabulary,
+        words=words_of(file.words),
     )
 
 

@@ -14,6 +14,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from math import prod
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, WHOLLY_SHARDED
@@ -66,7 +67,8 @@ def _names(plan: Plan) -> Iterator[str]:
                     yield f"stage {number} {title} {name!r}, which is not one of its layers"
                 if named.count(name) > 1:
                     yield f"stage {number} {title} {name!r} {named.count(name)} times; once is enough"
-    if (plan.team > 1 and not (plan.shards or plan.sequence)) or (plan.team == 1 and plan.shards):
+    yield from _mesh_faults(plan)
+    if (plan.team > 1 and not (plan.shards or plan.sequence or plan.words)) or (plan.team == 1 and plan.shards):
         yield f"its teams have {counted(plan.team, 'device')} and share out {counted(len(plan.shards), 'parameter')}"
     for group in plan.pipeline.tied:
         if len({plan.teams[stage] for stage in group}) > 1:
@@ -283,3 +285,31 @@ def _busiest(row: tuple[Transfer, ...], many: int) -> int:
         for resource in transfer.resources:
             counts[resource] += -(-(many - m) // len(row))
     return max(counts.values(), default=0)
+
+
+def _mesh_faults(plan: Plan) -> Iterator[str]:
+    """Yield what is wrong with meshes of several axes, and with how layers run on them."""
+    axes = {name: len(stage.mesh) for stage in plan.stages if stage.mesh for name in stage.layers}
+    words = dict(plan.words)
+    for number, stage in enumerate(plan.stages):
+        if stage.mesh and prod(stage.mesh) != stage.team:
+            sizes = " x ".join(map(str, stage.mesh))
+            yield f"stage {number} has teams of {stage.team} devices on a mesh of {sizes}; that has {prod(stage.mesh)}"
+    for name, count in Counter(name for name, _ in plan.words).items():
+        if count > 1:
+            yield f"its words name layer {name!r} {count} times; once is enough"
+    for name in axes:
+        if name not in words:
+            yield f"layer {name!r} is on a mesh, and its words do not say how it runs there"
+    for name, own in words.items():
+        layouts = [each for each in (own.input, own.output) if each]
+        layouts += [*own.sums.values(), *(held for _, held in own.operators.values())]
+        layouts += [word for word, _ in own.operators.values()]
+        if name not in axes:
+            yield f"its words name {name!r}, which is no layer on a mesh of several axes"
+        elif any(len(each) != axes[name] for each in layouts):
+            yield f"its words of layer {name!r} have not an entry for each of the {axes[name]} axes of the mesh"
+    if words and (plan.shards or plan.sequence or plan.vocabulary is not None):
+        yield "it has words of layers on meshes, and shards, sequence or vocabulary, which are for teams of one axis"
+    if words and len({stage.mesh for stage in plan.stages}) > 1:
+        yield "its stages have unlike meshes"

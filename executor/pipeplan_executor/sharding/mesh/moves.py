@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from pipeplan.core.grouped_axis import group_ranges
-from pipeplan.costs.meshes.redistributions import Layout
+from pipeplan.core.words import PARTIAL, WHOLE, Layout
 from pipeplan.costs.meshes.ways import way
-from pipeplan.costs.teams.signatures import PARTIAL, WHOLE
 
 _SENT = torch.ops._c10d_functional
 Groups = tuple[int, ...]

@@ -1,35 +1,13 @@
-"""`LayerWords`: how a layer is run on a mesh, and what follows for each of its tensors."""
+"""`PlannedLayer`: how each tensor of a layer moves under the words of its operators."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 
 from pipeplan.core.operators import Operator, OperatorGraph
-from pipeplan.costs.meshes.problem import Signature
-from pipeplan.costs.meshes.redistributions import Layout
-from pipeplan.costs.meshes.words import Letter, gradient, made, needed, returned
-from pipeplan.costs.teams.signatures import UNSPLIT, WHOLE, stream
+from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Letter, Signature
+from pipeplan.costs.meshes.words import gradient, made, needed, returned
+from pipeplan.costs.teams.signatures import stream
 from pipeplan_executor.sharding.mesh.moves import Relayout, Shape
-
-
-@dataclass(frozen=True)
-class LayerWords:
-    """The words of a layer's operators, and the layouts of its tensors.
-
-    Attributes
-    ----------
-    words : mapping of str to Signature
-        By operator; others run whole.
-    sums : mapping of str to Layout
-        Layouts in which the gradients of tensors that several operators read are summed up.
-    input, output : Layout
-        Of what the layer reads and makes; empty is whole.
-    """
-
-    words: Mapping[str, Signature] = field(default_factory=dict)
-    sums: Mapping[str, Layout] = field(default_factory=dict)
-    input: Layout = ()
-    output: Layout = ()
 
 
 class PlannedLayer:
@@ -53,7 +31,7 @@ class PlannedLayer:
 
     def signature(self, operator: Operator) -> Signature:
         """Return the word of an operator, and the layout of what it makes."""
-        found = self._words.words.get(operator.name, self._alone)
+        found = self._words.operators.get(operator.name, self._alone)
         return Signature(found.word, self.end(operator.name)) if operator.name in self.graph.whole else found
 
     def end(self, name: str) -> Layout:

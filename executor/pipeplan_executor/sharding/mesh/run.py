@@ -10,15 +10,13 @@ import torch
 from torch import Tensor
 
 from pipeplan.core.operators import INPUT, Operator
-from pipeplan.costs.meshes.redistributions import Layout
-from pipeplan.costs.meshes.words import Word
-from pipeplan.costs.teams.signatures import UNSPLIT, WHOLE
+from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Word
 from pipeplan.frontend.operators.program import Pieces, Program, Role, Step
 from pipeplan.frontend.operators.record import Call
 from pipeplan.frontend.operators.sources import View
 from pipeplan_executor.sharding.mesh import calls
 from pipeplan_executor.sharding.mesh.moves import HeldTensor, MeshAxes, divided
-from pipeplan_executor.sharding.mesh.plan import LayerWords, PlannedLayer
+from pipeplan_executor.sharding.mesh.plan import PlannedLayer
 from pipeplan_executor.sharding.mesh.saving import Moves
 from pipeplan_executor.sharding.mesh.shapes import own_lengths, own_shape, shapes_of
 from pipeplan_executor.sharding.mesh.weights import MeshWeight, mesh_weights

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import prod
 
-from pipeplan.costs.meshes.redistributions import Layout
+from pipeplan.core.words import Layout
 from pipeplan.frontend.operators.factors import Axis, Factor
 from pipeplan.frontend.operators.program import Program, Role
 from pipeplan.frontend.operators.sources import View

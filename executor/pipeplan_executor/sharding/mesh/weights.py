@@ -10,9 +10,7 @@ from torch import Tensor
 from pipeplan.core.errors import PlanError
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.operators import Operator, Weight
-from pipeplan.costs.meshes.redistributions import Layout
-from pipeplan.costs.meshes.words import Word
-from pipeplan.costs.teams.signatures import PARTIAL, UNSPLIT, WHOLE
+from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Layout, Word
 from pipeplan.frontend.operators.program import Program
 from pipeplan_executor.sharding.mesh.moves import Groups, MeshAxes, along
 from pipeplan_executor.sharding.mesh.plan import PlannedLayer

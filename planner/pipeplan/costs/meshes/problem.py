@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.operators import Operator
+from pipeplan.core.words import Layout, Signature, Word
 from pipeplan.costs.collectives import all_reduce, alone
-from pipeplan.costs.meshes.redistributions import Layout, Redistributions, times
+from pipeplan.costs.meshes.redistributions import Redistributions, times
 from pipeplan.costs.meshes.shapes import Mesh
-from pipeplan.costs.meshes.words import Word, gradient, made, needed, returned, share, words
+from pipeplan.costs.meshes.words import gradient, made, needed, returned, share, words
 from pipeplan.costs.teams.problem import COORDINATES
 from pipeplan.costs.teams.rooflines import Rooflines
 from pipeplan.costs.teams.signatures import PARTIAL, UNSPLIT, WHOLE, stream
@@ -40,13 +41,6 @@ FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = (
     for row in (("forward",), ("backward", "input_gradient"), ("backward", "weight_gradient"))
 )
 """The coordinates to which times of these passes are added."""
-
-
-class Signature(NamedTuple):
-    """The word of an operator, and the layout in which what it makes is held."""
-
-    word: Word
-    held: Layout
 
 
 class Sum(NamedTuple):

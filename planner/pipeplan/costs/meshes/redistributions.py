@@ -18,9 +18,8 @@ from math import prod
 from typing import Generic, TypeVar
 
 from pipeplan.core.cluster import Link
-from pipeplan.costs.teams.signatures import WHOLE, Exchange, exchange, redistribution
-
-Layout = tuple[int, ...]
+from pipeplan.core.words import WHOLE, Layout
+from pipeplan.costs.teams.signatures import Exchange, exchange, redistribution
 
 Cost = TypeVar("Cost", int, Fraction)
 

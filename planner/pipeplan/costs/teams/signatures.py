@@ -23,12 +23,9 @@ from typing import NamedTuple
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
+from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE
 from pipeplan.costs.collectives import all_reduce, alone
 
-WHOLE, PARTIAL = -1, -2
-"""Layouts of a tensor that is not split; others are the number of the axis along which it is split."""
-UNSPLIT = ""
-"""The signature of an operator that every member runs as a whole."""
 
 
 class Ends(NamedTuple):
