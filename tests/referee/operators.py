@@ -46,6 +46,28 @@ def in_teams(random: Random, document: Document) -> None:
         _with_loss(random, model)
     if random.random() < 0.15:
         job["vocabulary_parallel"] = False
+    own = Random(f"context {job} {model['operators']}")
+    for graph in model["operators"].values():
+        _with_products(own, graph)
+    if own.random() < 0.15:
+        job["context_parallel"] = False
+
+
+def _with_products(random: Random, graph: Document) -> None:
+    """Products and attention, which run on parts of the tokens only if the plan says so."""
+    loss = (graph.get("loss") or {"operators": ()})["operators"]
+    for each in graph["operators"]:
+        if ("token" in each["loops"] and "token" not in each["makes"]) or each["name"] in loss:
+            continue
+        if each["weights"] and random.random() < 0.6:
+            each["product"] = True
+        elif not each["weights"] and random.random() < 0.6:
+            each["attention"] = {
+                "queries": random.choice((0, 1, 4)),
+                "keys": random.choice((0, 1, 2, 8, 30)),
+                "heads": random.choice((1, 2, 12, 12)),
+                "causal": random.random() < 0.5,
+            }
 
 
 def _with_loss(random: Random, model: Document) -> None:

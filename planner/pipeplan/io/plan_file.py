@@ -13,7 +13,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer
-from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Action, Schedule
 from pipeplan.io.atomic import write_whole
 from pipeplan.io.schema import Count, Items, Strict, Whole, check, listing
@@ -65,6 +65,21 @@ class ShardEntry(Strict):
 
     parameter: str
     axis: Whole
+
+
+class AttentionEntry(Strict):
+    """An attention on parts of the tokens; see `pipeplan.core.plan.Context`."""
+
+    layer: str
+    number: Whole = 0
+    by: Literal["keys", "heads"]
+
+
+class ContextEntry(Strict):
+    """What teams run on parts of the tokens; see `pipeplan.core.plan.Context`."""
+
+    products: Items[str] = ()
+    attention: Items[AttentionEntry] = ()
 
 
 class ScheduleEntry(Strict):
@@ -149,6 +164,7 @@ class PlanFile(Strict):
     shards: Items[ShardEntry] = ()
     sequence: Items[str] = ()
     vocabulary: str | None = None
+    context: ContextEntry | None = None
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -166,6 +182,10 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         del data["sequence"]
     if plan.vocabulary is None:
         del data["vocabulary"]
+    del data["context"]
+    if plan.context:
+        rows = [{"layer": name, "number": number, "by": how} for name, number, how in plan.context.attention]
+        data["context"] = {"products": list(plan.context.products), "attention": rows}
     if plan.team == 1:
         for entry in stages:
             del entry["team"]
@@ -253,7 +273,14 @@ def plan_from_data(data: Any, where: str) -> Plan:
         shards=tuple((entry.parameter, entry.axis) for entry in file.shards),
         sequence=file.sequence,
         vocabulary=file.vocabulary,
+        context=_context(file.context),
     )
+
+
+def _context(entry: ContextEntry | None) -> Context:
+    if entry is None:
+        return Context()
+    return Context(entry.products, tuple((each.layer, each.number, each.by) for each in entry.attention))
 
 
 def _orders(entry: ScheduleEntry) -> tuple[tuple[tuple[Action, ...], ...], list[str]]:
