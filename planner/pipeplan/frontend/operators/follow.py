@@ -8,17 +8,18 @@ may be split itself.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pipeplan.core.operators import INPUT, TOKEN, CrossEntropy, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, TOKEN, Attention, CrossEntropy, Operator, OperatorGraph, Weight
 from pipeplan.frontend.capture.private import memory_of
 from pipeplan.frontend.operators.alignment import Alignment
 from pipeplan.frontend.operators.factors import opaque
 from pipeplan.frontend.operators.record import Call, Record
-from pipeplan.frontend.operators.rules import Rule, copied, loss_rule, rule_of
+from pipeplan.frontend.operators.rules import Rule, copied, is_causal, loss_rule, rule_of
 from pipeplan.frontend.operators.sources import SAMPLE, WHOLE, Source, View
 from pipeplan.frontend.operators.views import viewed, views
 from pipeplan.frontend.profile.ties import bytes_of
@@ -87,6 +88,7 @@ class _Follower:
                 self._put(parameter, View(source, tuple(axis if axis[0].size > 1 else () for axis in source.axes)))
             elif id(parameter) not in known:
                 self._put(parameter, None)
+        self._names.update(self._weights.keys())  # operators have the name of no weight
         self._uses: Counter[str] = Counter()
 
     def _input(self, name: str, tensor: Tensor) -> View:
@@ -239,6 +241,7 @@ class _Follower:
             rule,
             made,
             closed=closed,
+            attention=None if rule.keys is None else self._attention(call),
             kept=bool(dropped),
             forward_flops=forward,
             input_gradient_flops=to_input,
@@ -267,9 +270,16 @@ class _Follower:
         own = tuple(each for each in weights if each.name not in self._listed)
         self._listed.update(each.name for each in own)
         output = self._each(bytes_of((made,)))
+        figures["product"] = rule.kind == "linear"
         self._operators[name] = Operator(name, rule.kind, loops, reads, found.makes, output, weights=own, **figures)
         parts = tuple(loops.get(loop, 1) for loop in found.makes)
         return View(Source(name, found.makes, found.sizes, parts), found.axes)
+
+    def _attention(self, call: Call) -> Attention:
+        """Return what attention reads, and how heads may be divided."""
+        query, key, value = call.given[:3]
+        sizes = (self._each(bytes_of((query,))), self._each(bytes_of((key, value))))
+        return Attention(*sizes, gcd(query.shape[1], key.shape[1]), is_causal(call))
 
     def _name(self, kind: str, weights: Sequence[Weight]) -> str:
         path = weights[0].name.rpartition(".")[0].strip(".") if weights else ""
