@@ -113,6 +113,8 @@ class Member:
             self._reads_alike(source, axes, loops, operator["name"]) for source, axes in operator["reads"].items()
         ):
             return False
+        if not self._follows_tokens(operator, loops):
+            return False
         if operator["name"] in self.loss:
             [(source, axes)] = operator["reads"].items()
             alike = self._held(source, loops) == _axis(axes, loops[operator["name"]])
@@ -121,6 +123,18 @@ class Member:
             return True
         [(source, axes)] = operator["reads"].items()
         return TOKEN not in axes or self._held(source, loops) != WHOLE
+
+    def _follows_tokens(self, operator: Document, loops: dict[str, str]) -> bool:
+        """Whether an operator that is free to run on parts of the tokens does so where it reads any."""
+        loop = loops[operator["name"]]
+        bound = waits(operator) or any(loop in weight["loops"] for weight in operator.get("weights", ()) if loop)
+        if bound or TOKEN not in self.loops(operator):
+            return True
+        for source, axes in operator["reads"].items():
+            tokens = token_axis(self.operators, source)
+            if self._held(source, loops) == tokens != WHOLE and _axis(axes, loop) != tokens:
+                return False
+        return True
 
     def _reads_alike(self, source: str, axes: Sequence[str], loops: dict[str, str], name: str) -> bool:
         """Whether attention has a tensor whole, all of its tokens gathered, or along the axis where it is split."""

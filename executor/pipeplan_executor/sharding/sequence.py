@@ -12,7 +12,7 @@ section 4.2.2. Torch's DTensor is not imported here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -48,11 +48,17 @@ class Split:
         Which of its inputs and of its outputs is split, by number.
     stream : Stream
         Lengths of the whole output, or of the input if that alone is split.
+    products : frozenset of str
+        Parameters, by their names in the unsplit model, whose products run on the tokens of each rank.
+    attention : mapping of int to str
+        How attention runs on these, by its number in the layer (`pipeplan.core.plan.Context`).
     """
 
     arrives: int | None
     leaves: int | None
     stream: Stream
+    products: frozenset[str] = frozenset()
+    attention: Mapping[int, str] = field(default_factory=dict)
 
 
 def stream_of(tensors: Sequence[Tensor]) -> int | None:
@@ -82,7 +88,9 @@ def find_splits(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor
         if whole is None and arrives is not None:
             whole = flow[number][arrives]
         if whole is not None:
-            found[name] = Split(arrives, leaves, Stream(whole.shape[0], whole.shape[AXIS]))
+            stream = Stream(whole.shape[0], whole.shape[AXIS])
+            attention = {number: by for layer, number, by in plan.context.attention if layer == name}
+            found[name] = Split(arrives, leaves, stream, frozenset(plan.context.products), attention)
         arrives = leaves
     return found
 

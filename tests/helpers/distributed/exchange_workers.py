@@ -30,6 +30,7 @@ OPERATIONS = {
     "allreduce_": Exchange.SUM,
     "all_gather_into_tensor": Exchange.GATHER,
     "reduce_scatter_tensor": Exchange.SCATTER,
+    "all_to_all_single": Exchange.TURN,
 }
 
 Sums = Counter[tuple[str, int]]
@@ -76,8 +77,8 @@ def cases(build: Callable[[], Workload], most: int = 1000) -> tuple[Case, ...]:
 
 
 def halves(kind: Exchange, size: int) -> Sums:
-    """What a collective sends; on a CPU an all-to-all is a gather, as gloo has none."""
-    both = {Exchange.SUM: (Exchange.SCATTER, Exchange.GATHER), Exchange.TURN: (Exchange.GATHER,)}
+    """What a collective sends."""
+    both = {Exchange.SUM: (Exchange.SCATTER, Exchange.GATHER)}
     return Counter((own.value, size) for own in both.get(kind, (kind,)))
 
 
@@ -93,7 +94,7 @@ class Seen(TorchDispatchMode):
         name = func.__name__.partition(".")[0]
         if "c10d" in func.namespace and name in OPERATIONS:
             tensor = args[0] if isinstance(args[0], Tensor) else args[0][0]
-            parts = MEMBERS if OPERATIONS[name] is Exchange.GATHER else 1
+            parts = MEMBERS if OPERATIONS[name] in (Exchange.GATHER, Exchange.TURN) else 1
             own = self.sent if "functional" in func.namespace else self.at_the_end
             own.update(halves(OPERATIONS[name], tensor.nbytes * parts))
         return func(*args, **(kwargs or {}))

@@ -309,13 +309,16 @@ class TeamProblem:
         """What it takes an operator to read a tensor, and to return a gradient in the layout of its sum.
 
         What is kept is the tensor as it is held: weight gradients move it again. All of its tokens are gathered once
-        for all readers (see `tensor_moves`), and again in the backward for products and attention. Operators that read
-        a single tensor have parts of the tokens only where this has, unless the plan says so. Those of the loss have
+        for all readers (see `tensor_moves`), and again in the backward for products and attention. Operators that may
+        run on parts of the tokens do where they read such; with a single tensor only there, unless the plan says so.
+        Products and attention run on them only if the plan says so. Those of the loss have
         parts of the classes only where the logits have, and then all of them. Attention turns nothing between axes: it
         reads what is held as it needs it, or whole.
         """
         needed, returned = read_layout(operator, loop, source), returned_layout(operator, loop, source)
         held, axis = row.held, self._token_axes[source]
+        if held == axis != WHOLE and needed != axis and self._follows(operator, loop):
+            return None
         if operator.name in self.graph.loss_names:
             first = operator.name == self.graph.loss_name
             if held != needed and (loop or not first):
@@ -330,6 +333,11 @@ class TeamProblem:
             return None
         moved = ((held, needed),)
         return Moves(moved, ((returned, row.gradient),), moved if operator.weights else ())
+
+    def _follows(self, operator: Operator, loop: str) -> bool:
+        """Whether an operator, which splits no weight, runs on parts of the tokens where it reads such."""
+        free = not operator.by_plan and not shards_of(operator, loop)
+        return free and TOKEN in signatures(operator, self.team, True, self.context)
 
     @cached_property
     def _token_axes(self) -> dict[str, int]:
