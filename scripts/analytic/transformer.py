@@ -69,6 +69,10 @@ SHAPES = (
         heads=32, key_heads=8, gated=True, biased=False, tied=False,
     ),
     Shape(
+        "llama3-8b-32k", "Llama 3.1 model card, 2024", 32, 4096, 1024, 14_336, 128_256, 32_768,
+        heads=32, key_heads=8, gated=True, biased=False, tied=False,
+    ),
+    Shape(
         "llama3-70b", "Llama 3 model card, 2024", 80, 8192, 1024, 28_672, 128_256, 8192,
         heads=64, key_heads=8, gated=True, biased=False, tied=False,
     ),

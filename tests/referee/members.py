@@ -137,9 +137,9 @@ class Member:
         return True
 
     def _reads_alike(self, source: str, axes: Sequence[str], loops: dict[str, str], name: str) -> bool:
-        """Whether attention has a tensor whole, all of its tokens gathered, or along the axis where it is split."""
-        held, needed, tokens = self._held(source, loops), _axis(axes, loops[name]), token_axis(self.operators, source)
-        return tokens == WHOLE or held in (WHOLE, needed) or (held == tokens and needed == WHOLE)
+        """Whether attention has a tensor along the axis where it is split, unless one of both is whole."""
+        held, needed = self._held(source, loops), _axis(axes, loops[name])
+        return WHOLE in (held, needed) or held == needed
 
     def _held(self, name: str, loops: dict[str, str]) -> int:
         """The layout in which a tensor is held."""

@@ -194,9 +194,12 @@ class ShardDispatch(TorchDispatchMode):
         if func is FORWARD:
             by = self._attention.get(self._attended) if self._forward else None
             self._attended += 1
-            if by is not None and not draws(func, args, kwargs) and fits(args, by):
+            if by is None:
+                return None
+            if not draws(func, args, kwargs) and fits(args, by):
                 mark_attention(args[0], by)
                 return attend_forward(by, args, kwargs)
+            self.gathered[f"{func} by {by}"] += 1
             return None
         return None if kwargs else on_tokens(func, args, self._streams, self._last)
 

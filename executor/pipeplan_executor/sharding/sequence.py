@@ -13,6 +13,7 @@ section 4.2.2. Torch's DTensor is not imported here.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -138,3 +139,34 @@ def check_sequence(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Ten
                     f"the plan splits the {shapes[place][AXIS]} tokens of {name} among {team} devices, which cannot "
                     "have equal parts; choose a length that their number divides"
                 )
+
+
+def check_context(plan: Plan, names: Sequence[str], parameters: Mapping[str, Tensor]) -> None:
+    """Refuse products and attention on parts of the tokens where there are none.
+
+    ``names``: all layers, in order; ``parameters``: by all of their names in the unsplit model.
+
+    Raises
+    ------
+    PlanError
+        With the layer or the parameter.
+    """
+    if plan.context and not plan.sequence:
+        raise PlanError(
+            "the plan runs products or attention on parts of the tokens, and splits no output along tokens; solve again"
+        )
+    split = {*plan.sequence, *(after for before, after in pairwise(names) if before in plan.sequence)}
+    for name, _, by in plan.context.attention:
+        if name not in split:
+            raise PlanError(
+                f"the plan runs attention of {name!r} on parts of the tokens (by {by}); neither its input nor its "
+                "output is split along tokens"
+            )
+    for name in plan.context.products:
+        if name not in parameters:
+            raise PlanError(f"the plan multiplies {name!r} with parts of the tokens, which is no parameter of the model")
+        if parameters[name].dim() != 2 or name in dict(plan.shards):
+            raise PlanError(
+                f"the plan multiplies {name!r} with parts of the tokens; that takes a whole matrix, and it is shared "
+                f"out or has {parameters[name].dim()} axes"
+            )

@@ -27,7 +27,7 @@ from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.sharding.declared import TensorParallel
-from pipeplan_executor.sharding.sequence import AXIS, check_sequence, part_of, stream_of
+from pipeplan_executor.sharding.sequence import AXIS, check_context, check_sequence, part_of, stream_of
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.fully_sharded import (
     FullySharded,
@@ -166,6 +166,7 @@ def fit(
     _check_buffers(fitted)
     check_sharded_layers(plan, blank, sequence, flow)
     check_sequence(plan, sequence.names, flow.tensors)
+    check_context(plan, sequence.names, dict(blank.named_parameters(remove_duplicate=False)))
     return fitted
 
 

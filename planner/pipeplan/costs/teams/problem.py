@@ -312,8 +312,8 @@ class TeamProblem:
         for all readers (see `tensor_moves`), and again in the backward for products and attention. Operators that may
         run on parts of the tokens do where they read such; with a single tensor only there, unless the plan says so.
         Products and attention run on them only if the plan says so. Those of the loss have
-        parts of the classes only where the logits have, and then all of them. Attention turns nothing between axes: it
-        reads what is held as it needs it, or whole.
+        parts of the classes only where the logits have, and then all of them. Attention needs tensors as they are held,
+        or whole, or of whole ones a part.
         """
         needed, returned = read_layout(operator, loop, source), returned_layout(operator, loop, source)
         held, axis = row.held, self._token_axes[source]
@@ -329,7 +329,7 @@ class TeamProblem:
             held = WHOLE
         if loop == TOKEN and held == WHOLE != needed and len(operator.reads) == 1 and not operator.by_plan:
             return None
-        if operator.attention and axis != WHOLE and held not in ((axis, WHOLE) if needed == axis else (needed, WHOLE)):
+        if operator.attention and held >= 0 <= needed != held:
             return None
         moved = ((held, needed),)
         return Moves(moved, ((returned, row.gradient),), moved if operator.weights else ())
