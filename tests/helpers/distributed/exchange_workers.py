@@ -25,6 +25,7 @@ from pipeplan.schedules import FAMILIES
 from pipeplan.search.build_plan import shared_out
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.train.verify import worst_error
 
 MEMBERS, SAMPLES, MICRO_BATCHES = 2, 2, 2
 OPERATIONS = {
@@ -158,6 +159,11 @@ class Seen(TorchDispatchMode):
 def seen(build: Callable[[], Workload], plans: Sequence[Plan]) -> list[tuple[Sums, Sums, Sums]]:
     """What a member sends with each plan: in a forward, in a backward, and at the end of a step."""
     return [_seen(build, plan) for plan in plans]
+
+
+def exact(build: Callable[[], Workload], plans: Sequence[Plan]) -> tuple[list[float], list[tuple[Sums, Sums, Sums]]]:
+    """The worst error of each plan, and what a member sends with it."""
+    return [worst_error(plan, build, 2) for plan in plans], seen(build, plans)
 
 
 def _seen(build: Callable[[], Workload], plan: Plan) -> tuple[Sums, Sums, Sums]:
