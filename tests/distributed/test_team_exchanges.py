@@ -45,7 +45,9 @@ def wide_decoder() -> Workload:
 
 
 @pytest.mark.parametrize("members", [2, 4])
-@pytest.mark.parametrize("build", [wide_decoder, *[models.tiny_llama] * models.HAS_TRANSFORMERS], ids=lambda build: build.__name__)
+@pytest.mark.parametrize(
+    "build", [wide_decoder, *[models.tiny_llama] * models.HAS_TRANSFORMERS], ids=lambda build: build.__name__
+)
 def test_products_and_attention_on_tokens_are_exact(build: Callable[[], Workload], members: int) -> None:
     """By keys and by heads: causal, or masked and with grouped keys; gradients, and all collectives as predicted."""
     cases = exchange_workers.on_tokens(build, members)

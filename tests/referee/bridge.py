@@ -94,7 +94,7 @@ def as_document(result: Result) -> Document:
         "zero": plan.zero,
         "teams": list(plan.teams),
         "kinds": list(plan.device_kinds),
-        "shards": list(plan.shards),
+        "shards": [(name, axis if isinstance(axis, int) else (axis.axis, axis.groups)) for name, axis in plan.shards],
         "sequence": list(plan.sequence),
         "context": [(name, 0) for name in plan.context.products]
         + [(f"{name}, {number}", -int(how == "heads")) for name, number, how in plan.context.attention],

@@ -94,7 +94,9 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     questions = _questions(document, answer)
     fitting = [each for each in questions if "stages" not in answer or each.fits(answer)]
     if not fitting:
-        what = {name: answer[name] for name in ("kinds", "teams", "shards", "sequence", "context", "vocabulary", "zero")}
+        what = {
+            name: answer[name] for name in ("kinds", "teams", "shards", "sequence", "context", "vocabulary", "zero")
+        }
         verdict.faults.append(f"teams, splits and level of ZeRO are outside what was asked: {what}")
         return verdict
     question = fitting[0].question

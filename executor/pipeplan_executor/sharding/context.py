@@ -78,9 +78,9 @@ def attend_forward(by: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
         query, key, value = _to_heads((query, key, value), mesh)
         made, sums = _forward(query, _whole_block(key, value, options, mesh, HEADS), options)
         return placed(_to_tokens((made,), mesh)[0], mesh, _ON_TOKENS), placed(sums, mesh, _ON_HEADS)
-    made, sums = _put_together(
-        [_forward(query, block, options) for block in _blocks(query, *_all_tokens((key, value), mesh), options, mesh)]
-    )
+    keys, values = _all_tokens((key, value), mesh)
+    blocks = _blocks(query, keys, values, options, mesh)
+    made, sums = _put_together([_forward(query, block, options) for block in blocks])
     return placed(made, mesh, _ON_TOKENS), placed(sums, mesh, _ON_TOKENS)
 
 
@@ -96,7 +96,7 @@ def attend_backward(by: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         found = _to_tokens(_backward(gradient, query, block, made, sums, options), mesh)
     else:
         keys, values = _all_tokens((key, value), mesh)
-        found = _backward_by_keys(gradient, query, keys, values, made, sums, options, mesh)
+        found = list(_backward_by_keys(gradient, query, keys, values, made, sums, options, mesh))
     return tuple(placed(each, mesh, _ON_TOKENS) for each in found)
 
 

@@ -46,6 +46,8 @@ from pipeplan_executor.sharding.context import (
     mark_attention,
     marked_attention,
 )
+from pipeplan_executor.sharding.group_operations import GroupOperations, is_grouped
+from pipeplan_executor.sharding.grouped import divides, is_cut
 from pipeplan_executor.sharding.moves import LastMoved
 from pipeplan_executor.sharding.operations import (
     ATTENTION,
@@ -96,7 +98,7 @@ class ShardDispatch(TorchDispatchMode):
         self._forward, self._active = False, False
         self._attention: Mapping[int, str] = {}
         self._attended = 0
-        self._last = LastMoved()
+        self._last, self._groups = LastMoved(), GroupOperations(mesh)
         self._tables: dict[int, Placement] = {}
 
     @contextmanager
@@ -168,6 +170,12 @@ class ShardDispatch(TorchDispatchMode):
             found = tensors(args, kwargs)
         if not sums and all(map(is_whole, found)):
             return self._run_whole(func, operation, args, kwargs)
+        if not sums and (made := self._groups.run(func, operation, args, kwargs, self._forward)) is not None:
+            return made
+        if any(map(is_grouped, found)):
+            args, kwargs = mapped(self._ungrouped, args), mapped(self._ungrouped, kwargs)
+            run = self._run_whole if operation.multiplies else self._run_gathered
+            return run(func, operation, args, kwargs)
         # from here on some tensors are sharded: our attention, DTensor's rule, or gathering
         drawing = operation.seeded and draws(func, args, kwargs)
         if func is DROPOUT and not sums:
@@ -205,16 +213,14 @@ class ShardDispatch(TorchDispatchMode):
 
     def _with_features(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
         """Return the arguments of a product whose split weight needs parts of the features, from parts of tokens."""
-        wanted = [
-            place
-            for place in features_wanted(func, args)
-            if is_flat(args[place], self._streams) and self._divides_features(args[place])
-        ]
-        return [self._last.to_features(each) if place in wanted else each for place, each in enumerate(args)]
-
-    def _divides_features(self, tensor: DTensor) -> bool:
-        features = tensor.shape[1 - tensor.placements[0].dim]
-        return features % self._mesh.size() == 0
+        wanted = features_wanted(func, args)
+        if wanted is None or not is_flat(args[wanted[0]], self._streams):
+            return args
+        place, how = wanted
+        features = args[place].shape[1 - spec(args[place]).placements[0].dim]
+        if not divides(how, features, self._mesh.size()):
+            return args
+        return [*args[:place], self._last.to_features(args[place], how), *args[place + 1 :]]
 
     def _as_dtensor(self, tensor: Tensor) -> DTensor:
         return tensor if isinstance(tensor, DTensor) else placed(tensor, self._mesh, WHOLE)
@@ -237,7 +243,7 @@ class ShardDispatch(TorchDispatchMode):
         if not (isinstance(tensor, DTensor) and _is_partial(tensor)):
             return tensor
         if getattr(tensor, _SUM, None) is None:
-            like = [each for each in beside if each.shape == tensor.shape and type(each.placements[0]) is Shard]
+            like = [each for each in beside if each.shape == tensor.shape and is_cut(each.placements[0])]
             if like:
                 made = placed(local(tensor, like[0].placements), self._mesh, like[0].placements)
             else:
@@ -247,7 +253,7 @@ class ShardDispatch(TorchDispatchMode):
         return self._summed(tensor)
 
     def _gathered(self, func: Any, tensor: Tensor, gathers_all: bool = False, on_heads: bool = False) -> Tensor:
-        """Return an operand of a product, whole if it is split along tokens; of attention ``on_heads`` split by these."""
+        """Return an operand of a product, whole if it is split along tokens; of attention ``on_heads`` by these."""
         if not isinstance(tensor, DTensor) or is_whole(tensor):
             return tensor
         axes = independent_axes(func)
@@ -255,6 +261,16 @@ class ShardDispatch(TorchDispatchMode):
         if on_heads and split and tensor.dim() == 4 and tensor.shape[HEADS] % self._mesh.size() == 0:
             return placed(local(tensor, (Shard(HEADS),)), self._mesh, (Shard(HEADS),))
         return self._last.gather(tensor) if split or gathers_all else tensor
+
+    def _ungrouped(self, tensor: Tensor) -> Tensor:
+        """Return the whole of a tensor of which ranks have parts of groups, gathered once for all readers."""
+        if not is_grouped(tensor):
+            return tensor
+        known = getattr(tensor, _GATHERED, None)
+        if known is None:
+            known = placed(local(tensor, WHOLE), self._mesh, WHOLE)
+            setattr(tensor, _GATHERED, known)
+        return known
 
     def _alike(self, operands: Sequence[DTensor], tensor: Tensor) -> Tensor:
         """Return an operand of an elementwise operation under placements that all of its shape have.
@@ -277,7 +293,7 @@ class ShardDispatch(TorchDispatchMode):
     def _needs_rows(self, func: Any, args: Sequence[Any]) -> bool:
         """Return whether the gradient of a table needs whole rows, noting how tables are split.
 
-        That of a table which is split by its rows needs those of all tokens. They are smaller than whole tables.
+        That of a table which is whole, or split by its rows, needs those of all tokens, and all of their features.
         """
         if func not in (TABLE_LOOKUP, TABLE_GRADIENT) or not isinstance(args[0], DTensor):
             return False
@@ -286,10 +302,10 @@ class ShardDispatch(TorchDispatchMode):
             self._tables[len(args[0])] = how
             return False
         table = self._tables.get(args[2])
-        return bool(table == Shard(0) or (table == WHOLE[0] and how == Shard(args[0].dim() - 1)))
+        return bool(table == Shard(0) or (table == WHOLE[0] and is_cut(how)))
 
     def _with_columns(self, args: Sequence[Any]) -> Sequence[Any]:
-        """Return the arguments of the gradient of a table that is split by columns: of rows of tokens, those columns."""
+        """Return the arguments of the gradient of a table that is split by columns: those of all rows of tokens."""
         rows, columns = args[0], (Shard(args[0].dim() - 1),)
         if not isinstance(rows, DTensor) or self._tables.get(args[2]) != Shard(1):
             return args
@@ -322,7 +338,7 @@ class ShardDispatch(TorchDispatchMode):
         return mapped(lambda tensor: back[id(tensor)] if id(tensor) in back else self._as_dtensor(tensor), made)
 
 
-_SUM, _MADE = "pipeplan_sum", "pipeplan_made"
+_SUM, _MADE, _GATHERED = "pipeplan_sum", "pipeplan_made", "pipeplan_gathered"
 SUMS = (torch.ops.aten.add.Tensor,)
 """Sums of partial sums are partial sums."""
 

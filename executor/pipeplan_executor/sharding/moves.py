@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from pipeplan_executor.sharding.parts import WHOLE, exchanged, is_whole, local, placed, spec
+from pipeplan_executor.sharding.grouped import along, divides, is_cut
+from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, placed, spec
 from pipeplan_executor.sharding.sequence import Stream
 from pipeplan_executor.sharding.tokens import TOKENS, flat
 
@@ -70,34 +71,35 @@ class LastMoved:
         if spec(tensor).placements == wanted:
             return tensor
         part = tensor.to_local().t() if axis == 1 else tensor.to_local()
-        across = type(how) is Shard and how.dim != axis and tensor.shape[1 - axis] % mesh.size() == 0
+        across = is_cut(how) and how.dim != axis and divides(how, tensor.shape[1 - axis], mesh.size())
         if not (across or type(how) is Partial):
             whole = local(tensor, WHOLE)
             whole = whole.t() if axis == 1 else whole
             made = local(placed(whole.unflatten(0, stream), mesh, WHOLE), TOKENS).flatten(0, 1)
             return placed(made.t() if axis == 1 else made, mesh, wanted)
-        key, last = (*_key(part), type(how)), self._parts
+        held = along(how, 2)[0] if across else how
+        key, last = (*_key(part), held), self._parts
         if last.kept is None or key != last.key:
             last.kept = None
-            stacked = part.unflatten(0, stream)
-            if across:
-                made = exchanged(stacked, mesh, 1, 2)
-            else:
-                made = local(placed(stacked, mesh, (how,)), TOKENS)
+            made = local(placed(part.unflatten(0, stream), mesh, (held,)), TOKENS)
             last.key, last.kept = key, (part, made.flatten(0, 1))
         made = last.kept[1]
         return placed(made.t() if axis == 1 else made, mesh, wanted)
 
-    def to_features(self, tensor: DTensor) -> DTensor:
-        """Return a flattened matrix of each rank's tokens, or its transpose, as all tokens of its features."""
+    def to_features(self, tensor: DTensor, how: Placement) -> DTensor:
+        """Return a flattened matrix of each rank's tokens, or its transpose, as all tokens of its part of the features.
+
+        ``how``: which part that is.
+        """
         part, turned = _upright(tensor)
-        key, last, samples = _key(part), self._features, spec(tensor).placements[0].split_factor
+        mesh, samples, wanted = tensor.device_mesh, spec(tensor).placements[0].split_factor, along(how, 2)
+        key, last = (*_key(part), wanted), self._features
         if last.kept is None or key != last.key:
             last.kept = None
-            made = exchanged(part.unflatten(0, (samples, -1)), tensor.device_mesh, 2, 1)
+            made = local(placed(part.unflatten(0, (samples, -1)), mesh, TOKENS), wanted)
             last.key, last.kept = key, (part, made.flatten(0, 1))
         made = last.kept[1]
-        return placed(made.t() if turned else made, tensor.device_mesh, (Shard(0 if turned else 1),))
+        return placed(made.t() if turned else made, mesh, along(how, 0 if turned else 1))
 
 
 def flattened(stream: Stream, axis: int) -> tuple[Placement, ...]:

@@ -22,9 +22,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Partial, Placement, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from pipeplan_executor.sharding.grouped import along, divides, is_cut
 from pipeplan_executor.sharding.moves import LastMoved, flattened
 from pipeplan_executor.sharding.parts import WHOLE, local, placed, shard, spec
 from pipeplan_executor.sharding.sequence import Stream
@@ -97,20 +98,25 @@ def _summed(args: Sequence[Any]) -> DTensor | None:
     return placed(_SUM(shard(moved), *args[1:]), moved.device_mesh, (Partial(),))
 
 
-def features_wanted(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
-    """Return the arguments of a product with a split weight, or its gradient, that are needed in parts of features."""
+def features_wanted(func: Any, args: Sequence[Any]) -> tuple[int, Placement] | None:
+    """Return the argument that is needed in parts of features, and which parts; None if there is none.
+
+    Products with a split weight have such, or their gradients.
+    """
     first = _PRODUCTS.get(func)
     if first is None or not all(isinstance(each, DTensor) for each in args[first : first + 2]):
-        return ()
+        return None
     pair = args[first : first + 2]
     for place in (0, 1):
         how = spec(pair[place]).placements[0]
         if hasattr(pair[place], _WEIGHT):
-            return (first + 1 - place,) if type(how) is Shard and how.dim == 1 - place else ()
+            return (first + 1 - place, along(how, place)[0]) if is_cut(how) and how.dim == 1 - place else None
     for place in (0, 1):
-        if (whole := getattr(pair[place], _OPERAND, None)) is not None:
-            return (first + (1 - place if whole else place),)
-    return ()
+        if (needed := getattr(pair[place], _OPERAND, None)) is not None:
+            whole, how = needed
+            own = 1 - place if whole else place
+            return first + own, along(how, own)[0]
+    return None
 
 
 def aligned(func: Any, args: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
@@ -127,17 +133,18 @@ def aligned(func: Any, args: Sequence[Any], given: Sequence[Any]) -> Sequence[An
     for place in (0, 1):
         weight, other = marked[place], pair[1 - place]
         how = spec(weight).placements[0]
-        if hasattr(weight, _WEIGHT) and type(how) is Shard:
+        if hasattr(weight, _WEIGHT) and is_cut(how):
             summed_over = how.dim == 1 - place
-            setattr(marked[1 - place], _OPERAND, not summed_over)
-            pair[1 - place] = _as(other, (Shard(place),) if summed_over else WHOLE)
+            setattr(marked[1 - place], _OPERAND, (not summed_over, how))
+            pair[1 - place] = _as(other, along(how, place) if summed_over else WHOLE)
             setattr(marked[1 - place], _MOVED, pair[1 - place])
             break
     else:
         for place in (0, 1):
-            if (whole := getattr(marked[place], _OPERAND, None)) is not None:
-                pair[place] = _as(pair[place], WHOLE if whole else (Shard(place),))
-                pair[1 - place] = _as(pair[1 - place], (Shard(1 - place),) if whole else WHOLE)
+            if (needed := getattr(marked[place], _OPERAND, None)) is not None:
+                whole, how = needed
+                pair[place] = _as(pair[place], WHOLE if whole else along(how, place))
+                pair[1 - place] = _as(pair[1 - place], along(how, 1 - place) if whole else WHOLE)
                 break
     return [*args[:first], *pair, *args[first + 2 :]]
 
@@ -145,9 +152,9 @@ def aligned(func: Any, args: Sequence[Any], given: Sequence[Any]) -> Sequence[An
 def _as(tensor: Tensor, placements: tuple[Placement, ...]) -> DTensor:
     """Return the matrix under other placements; as it is if its axis cannot be divided."""
     assert isinstance(tensor, DTensor)
-    known, axis = spec(tensor), placements[0]
-    if known.placements == placements or (
-        isinstance(axis, Shard) and tensor.shape[axis.dim] % tensor.device_mesh.size()
-    ):
+    known, how = spec(tensor), placements[0]
+    if known.placements == placements:
+        return tensor
+    if is_cut(how) and not divides(how, tensor.shape[how.dim], tensor.device_mesh.size()):
         return tensor
     return placed(local(tensor, placements), tensor.device_mesh, placements)

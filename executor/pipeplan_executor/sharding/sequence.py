@@ -164,7 +164,9 @@ def check_context(plan: Plan, names: Sequence[str], parameters: Mapping[str, Ten
             )
     for name in plan.context.products:
         if name not in parameters:
-            raise PlanError(f"the plan multiplies {name!r} with parts of the tokens, which is no parameter of the model")
+            raise PlanError(
+                f"the plan multiplies {name!r} with parts of the tokens, which is no parameter of the model"
+            )
         if parameters[name].dim() != 2 or name in dict(plan.shards):
             raise PlanError(
                 f"the plan multiplies {name!r} with parts of the tokens; that takes a whole matrix, and it is shared "

@@ -60,7 +60,7 @@ def add_questions(parser: ArgumentParser) -> None:
         "--context-parallel",
         action=BooleanOptionalAction,
         default=True,
-        help="let teams also run matrix products and attention on parts of these tokens, with whole weights (the default)",
+        help="let teams also run matrix products and attention on parts of tokens, with whole weights (the default)",
     )
     parser.add_argument(
         "--vocabulary-parallel",

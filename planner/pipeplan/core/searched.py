@@ -49,8 +49,8 @@ RECOMPUTED = {
 TENSOR = "tensor, sequence and context parallelism"
 TEAMS = (
     "teams that split anything along samples, or share out the state of whole weights, equal layers of teams of one "
-    "size split in unlike ways, all combinations of ways for unlike layers where these are more than 128, teams across "
-    "nodes"
+    "size split in unlike ways, all combinations of ways for unlike layers where these are more than 128, teams over "
+    "parts of several nodes, teams as meshes of several axes"
 )
 UNLIKE_TEAMS = (
     "stages whose teams differ in size (--unlike-teams searches up to 128 mixes at levels 0 and 1 of ZeRO; not in a "
@@ -198,20 +198,27 @@ class Searched:
         return replace(self, zero=levels, sharded=sharded, not_searched=tuple(rest))
 
     def with_teams(
-        self, ways: Mapping[int, int], tokens: bool, mixes: int, loss: str = "", context: bool = False
+        self,
+        ways: Mapping[int, int],
+        tokens: bool,
+        mixes: int,
+        loss: str = "",
+        over: str = "",
+        context: bool = False,
     ) -> "Searched":
         """Return the description with teams: for each number of devices the ways to split layers that are searched.
 
         A team of one device has none. ``tokens``: whether some split what passes between layers along tokens.
         ``mixes``: the number of ways to fill the nodes with teams of unlike sizes, and to split layers over these.
-        ``loss``: why none splits the loss; empty if some do. ``context``: whether some run products of matrices and
-        attention on parts of the tokens.
+        ``loss``: why none splits the loss; empty if some do. ``over``: which teams extend over nodes, by which links.
+        ``context``: whether some run products of matrices and attention on parts of the tokens.
         """
         if not ways or set(ways) == {1}:
             return self
         counts = [str(count) for team, count in ways.items() if team > 1]
         split = f"{' and '.join(counts)} {'way' if counts == ['1'] else 'ways'}"
         teams = f"teams of {' and '.join(map(str, ways))} devices, layers split in {split} and alike in all stages"
+        teams += f", {over}" * bool(over)
         teams += ", tensors between layers whole or split along tokens" * tokens
         teams += ", matrix products and attention also on parts of the tokens" * context
         teams += ", losses also on logits split along their classes" * (not loss)

@@ -6,9 +6,10 @@ from itertools import pairwise
 
 from pipeplan.core import plan as plans
 from pipeplan.core.cluster import Cluster
+from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.job import Job, Objective, Recompute
 from pipeplan.core.model import Model
-from pipeplan.core.operators import BY_HEADS, Mix, OperatorGraph, Shards, Splitting
+from pipeplan.core.operators import BY_HEADS, Mix, OperatorGraph, Splitting
 from pipeplan.core.pipeline import Stage
 from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind
@@ -52,14 +53,16 @@ def shared_out(plan: Plan, model: Model, split: Splitting | None) -> Plan:
     if split is None:
         return plan
     own = {name: split.at(stage.team) for stage in plan.stages for name in stage.layers}
-    shards: dict[str, Shards] = {}
+    shards: dict[str, tuple[tuple[str, ShardAxis], ...]] = {}
     contexts: list[Context] = []
     for i, layer in enumerate(model.layers):
         if layer.operators and (here := own[layer.name]) is not None:
             graph = model.operators[layer.operators]
             found = applicable(graph, tuple(here.of(layer.operators).items()), ends_of(split.sequence, i))
             weights = {weight.name for weight in graph.weights}
-            shards[layer.name] = tuple((shard_name(layer.name, name), axis) for name, axis in found if name in weights)
+            shards[layer.name] = tuple(
+                (shard_name(layer.name, name), graph.shard_axis(name, axis)) for name, axis in found if name in weights
+            )
             contexts.append(_context(layer.name, graph, dict(found)))
     last = model.layers[-1]
     here = own[last.name] if last.operators else None

@@ -66,8 +66,8 @@ class Profiled:
         return Case(shared_out(self.plan, self.teams.model, split), tuple(sent.values()))
 
 
-def profiled(build: Callable[[], Workload], members: int = MEMBERS) -> Profiled:
-    """Profile a model for teams of so many members."""
+def profiled(build: Callable[[], Workload], members: int = MEMBERS, group: tuple[str, ...] = ()) -> Profiled:
+    """Profile a model for teams of so many members; ``group``: modules that are captured whole."""
     workload, generator = build(), torch.Generator().manual_seed(0)
     model = profile(
         workload.module,
@@ -76,23 +76,25 @@ def profiled(build: Callable[[], Workload], members: int = MEMBERS) -> Profiled:
         repeats=1,
         warmup=0,
         loss=workload.loss,
+        group=group,
     )
     cluster = equal_devices(members, link=Link(10**9, 1))
     kind = replace(next(iter(cluster.kinds.values())), timed_as=model.profiles[0].device)
     cluster = replace(cluster, kinds=dict.fromkeys(cluster.kinds, kind))
     teams = Teams(model, cluster, members, (SAMPLES,), "sgd", False)
-    module, layers, held = blank_model(build)
+    module, layers, held = blank_model(build, group)
     schedule = FAMILIES["gpipe"].write((1,), MICRO_BATCHES)
     whole = with_teams(plan_for(module, layers, (0, len(layers)), schedule, SAMPLES, held=held), members)
     return Profiled(teams, kind, replace(whole, fingerprint=model.fingerprint))
 
 
-def cases(build: Callable[[], Workload], most: int = 1000) -> tuple[Case, ...]:
+def cases(build: Callable[[], Workload], most: int = 1000, group: tuple[str, ...] = ()) -> tuple[Case, ...]:
     """The ways to split a profiled model that are worth searching.
 
-    At most so many with whole tensors, with split tokens, and with products on these.
+    At most so many with whole tensors, with split tokens, and with products on these. ``group``: modules that are
+    captured whole.
     """
-    own = profiled(build)
+    own = profiled(build, group=group)
     found: dict[tuple[bool, bool], list[Case]] = {}
     for split in own.teams.splits():
         case = own.case(split)

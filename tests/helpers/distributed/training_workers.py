@@ -28,6 +28,7 @@ from helpers.distributed.training_models import (
 )
 from helpers.plans import in_teams, on_tokens, plan_for, with_buckets
 from helpers.runnable_schedules import halved
+from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture import capture_layers
@@ -68,7 +69,7 @@ class Case:
     gathered: int = 0
     """Number of layers whose parameters are gathered together under ZeRO-1; 0 for all."""
     steps: int = STEPS
-    team_cuts: Mapping[str, int] | None = None
+    team_cuts: Mapping[str, ShardAxis] | None = None
     """Patterns of the parameters that teams share out; None for a plan without teams."""
     teams: int | tuple[int, ...] = 2
     """Devices of a team, or of that of each stage."""
@@ -296,7 +297,16 @@ TEAMS_CONTEXT = {
         tiny_decoder, (1, 1), USERS, team_cuts={}, sequence=BODY, context="keys", steps=4, accumulated=(1,), split=True
     ),
     "teams, context, by heads, tied, ZeRO-1": Case(
-        tiny_tied, (2,), USERS, zero=1, team_cuts={}, sequence=BODY, context="heads", steps=4, accumulated=(1,), bucket=1
+        tiny_tied,
+        (2,),
+        USERS,
+        zero=1,
+        team_cuts={},
+        sequence=BODY,
+        context="heads",
+        steps=4,
+        accumulated=(1,),
+        bucket=1,
     ),
     "teams, context, ZeRO-3, recomputed": Case(
         tiny_decoder, (2,), USERS, zero=3, team_cuts={}, sequence=BODY, context="keys", steps=3, recompute=True

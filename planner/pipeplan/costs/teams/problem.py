@@ -103,6 +103,8 @@ class TeamProblem:
         Whether the loss may be split along the classes of the logits.
     context : bool
         Whether products and attention may run on parts of the tokens.
+    sharing : int
+        Members that share the link where each sends to every other one: those of a node, if they lie in several.
     """
 
     graph: OperatorGraph
@@ -116,6 +118,7 @@ class TeamProblem:
     ends: Ends = WHOLE_ENDS
     split_loss: bool = True
     context: bool = True
+    sharing: int = 1
     _found: dict[Shards, dict[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _times: dict[tuple[str, int, int, bool], int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -266,7 +269,7 @@ class TeamProblem:
         by_keys = self.team if operator.attention is not None and loop == TOKEN else 1
         passes = self.rooflines.passes(operator, parts, by_keys)
         for kind, back, bytes_ in crossings(operator, loop, operator.name not in self.graph.without_gradient):
-            time = collective(kind, bytes_ * self.micro_batch, self.team, self.link)
+            time = collective(kind, bytes_ * self.micro_batch, self.team, self.link, self.sharing)
             for place in (PASSES.index("backward"), PASSES.index("input_gradient")) if back else (0,):
                 passes[place] += time
         size = summed_weights(operator, loop)
@@ -310,19 +313,19 @@ class TeamProblem:
 
         What is kept is the tensor as it is held: weight gradients move it again. All of its tokens are gathered once
         for all readers (see `tensor_moves`), and again in the backward for products and attention. Operators that may
-        run on parts of the tokens do where they read such; with a single tensor only there, unless the plan says so.
-        Products and attention run on them only if the plan says so. Those of the loss have
-        parts of the classes only where the logits have, and then all of them. Attention needs tensors as they are held,
-        or whole, or of whole ones a part.
+        have parts of the tokens have them where a tensor that they read has; those that read a single one only there.
+        Products and attention have them only if the plan says so, and then wherever they are. Operators of the loss
+        have parts of the classes only where the logits have, and then all of them. Attention needs tensors as they are
+        held, or whole, or of whole ones a part.
         """
         needed, returned = read_layout(operator, loop, source), returned_layout(operator, loop, source)
         held, axis = row.held, self._token_axes[source]
-        if held == axis != WHOLE and needed != axis and self._follows(operator, loop):
-            return None
         if operator.name in self.graph.loss_names:
             first = operator.name == self.graph.loss_name
             if held != needed and (loop or not first):
                 return None
+        if held == axis != WHOLE and loop != TOKEN and TOKEN in operator.loops and not operator.by_plan:
+            return None
         if needed == WHOLE and held == axis != WHOLE:
             if row.gathered < (2 if operator.weights or operator.attention else 1):
                 return None
@@ -333,11 +336,6 @@ class TeamProblem:
             return None
         moved = ((held, needed),)
         return Moves(moved, ((returned, row.gradient),), moved if operator.weights else ())
-
-    def _follows(self, operator: Operator, loop: str) -> bool:
-        """Whether an operator, which splits no weight, runs on parts of the tokens where it reads such."""
-        free = not operator.by_plan and not shards_of(operator, loop)
-        return free and TOKEN in signatures(operator, self.team, True, self.context)
 
     @cached_property
     def _token_axes(self) -> dict[str, int]:
@@ -369,7 +367,7 @@ class TeamProblem:
         size = self.size(name, gradient)
         key = name, source, target, bool(size)
         if key not in self._times:
-            found = redistribution(source, target, size, self.team, self.link)
+            found = redistribution(source, target, size, self.team, self.link, self.sharing)
             self._times[key] = UNLIMITED if found is None else found
         return self._times[key]
 

@@ -153,7 +153,7 @@ def _layout(axes: tuple[str, ...], loop: str) -> int:
 
 
 class Crossing(NamedTuple):
-    """A collective of attention on parts of the tokens, in the backward if ``back``: bytes of the tensor, of a sample."""
+    """A collective of attention on parts of the tokens, in the backward if ``back``; bytes of a sample's tensor."""
 
     kind: Exchange
     back: bool
@@ -177,12 +177,15 @@ def crossings(operator: Operator, loop: str, has_gradient: bool = True) -> tuple
     return tuple(Crossing(*row) for row in rows if has_gradient or not row[1])
 
 
-def collective(kind: Exchange, size: int, team: int, link: Link) -> int:
-    """Return the nanoseconds of a collective on a tensor of ``size`` bytes in all; none on an empty one."""
+def collective(kind: Exchange, size: int, team: int, link: Link, sharing: int = 1) -> int:
+    """Return the nanoseconds of a collective on a tensor of ``size`` bytes in all; none on an empty one.
+
+    ``sharing``: members that send over one card at once where each sends every other one its part; in a ring one does.
+    """
     if not size:
         return 0
     if kind is Exchange.TURN:
-        part = link.in_collectives.occupancy(-(-size // team**2))
+        part = link.in_collectives.occupancy(sharing * -(-size // team**2))
         return (team - 1) * (link.latency + part)
     ring = all_reduce(team, link)
     return alone(ring if kind is Exchange.SUM else ring.one_way, size)
@@ -201,12 +204,15 @@ def exchange(source: int, target: int) -> Exchange | None:
     return Exchange.GATHER if target == WHOLE else Exchange.TURN
 
 
-def redistribution(source: int, target: int, size: int, team: int, link: Link) -> int | None:
-    """Return the nanoseconds in which a tensor of ``size`` bytes in all gets another layout; None if it cannot."""
+def redistribution(source: int, target: int, size: int, team: int, link: Link, sharing: int = 1) -> int | None:
+    """Return the nanoseconds in which a tensor of ``size`` bytes in all gets another layout; None if it cannot.
+
+    ``sharing``: as in `collective`.
+    """
     if target == PARTIAL != source:
         return None
     kind = exchange(source, target)
-    return 0 if kind is None else collective(kind, size, team, link)
+    return 0 if kind is None else collective(kind, size, team, link, sharing)
 
 
 def tensor_moves(graph: OperatorGraph, name: str, row: Layout) -> Moves:
