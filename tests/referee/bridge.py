@@ -96,6 +96,8 @@ def as_document(result: Result) -> Document:
         "kinds": list(plan.device_kinds),
         "shards": [(name, axis if isinstance(axis, int) else (axis.axis, axis.groups)) for name, axis in plan.shards],
         "sequence": list(plan.sequence),
+        "context": [(name, 0) for name in plan.context.products]
+        + [(f"{name}, {number}", -int(how == "heads")) for name, number, how in plan.context.attention],
         "vocabulary": plan.vocabulary,
         "micro_batch": plan.micro_batch,
         "micro_batches": plan.micro_batches,

@@ -8,7 +8,7 @@ from itertools import product
 
 from .costs import ContradictionError, layer_costs, sizes
 from .documents import Document, Link, Question
-from .members import INPUT, TOKEN, WHOLE, Choice, Cuts, Member, inputs, outputs, stream, token_axis
+from .members import INPUT, TOKEN, WHOLE, Choice, Cuts, Member, inputs, outputs, stream, token_axis, waits
 from .rings import occupancy
 
 MOST = 128
@@ -119,7 +119,7 @@ class Teams:
     def choices(self, layer: int, kind: str, size: int) -> list[Choice]:
         """All signatures of a layer; of each, the layouts of gradients that take least."""
         cost, parameters = layer_costs(self.question, kind, size)[layer], self.question.parameters[layer]
-        ends = (layer > 0 and self.sequence[layer - 1], self.sequence[layer]) if self.sequence else (False, False)
+        ends = self.ends(layer)
         key = self.graph(layer), kind, size, cost, parameters, ends
         if key not in self._choices:
             own = Member(
@@ -134,13 +134,24 @@ class Teams:
                 sharing=self.at_card(kind) if len(self.homes[kind][0]) > 1 else 1,
                 ends=ends,
                 loss=self.question.job["vocabulary_parallel"],
+                context=self.question.job["context_parallel"],
             )
             self._choices[key] = list(own.choices())
         return self._choices[key]
 
+    def ends(self, layer: int) -> tuple[bool, bool]:
+        """Whether a layer's input and its output are split along tokens."""
+        return (layer > 0 and self.sequence[layer - 1], self.sequence[layer]) if self.sequence else (False, False)
+
+    def on_tokens(self, graph: str) -> list[Document]:
+        """The operators of a graph that run on parts of the tokens only if the plan says so."""
+        return [each for each in self.graphs[graph]["operators"] if waits(each)]
+
     def member(self, layer: int, kind: str, size: int, split: Split) -> Choice:
         """What a member has of a layer under given shards."""
         own = split[self.graph(layer)]
+        if not any(self.ends(layer)):
+            own -= {cut for cut in own for each in self.on_tokens(self.graph(layer)) if cut[0] == each["name"]}
         return min(
             (each for each in self.choices(layer, kind, size) if each.shards == own), key=lambda each: each.order
         )
@@ -239,8 +250,26 @@ class Teams:
             for i in layers
             if self.graph(i)
             for weight, axis in split[self.graph(i)]
-            if weight not in self.loss(self.graph(i))
+            if weight in [each["name"] for each in self.weights(i)]
         )
+
+    def context(self, split: Split, layers: Iterable[int]) -> Cuts:
+        """What some layers run on parts of the tokens, as a plan states it: matrices, and attention by its number."""
+        found: set[tuple[str, int]] = set()
+        for i in layers:
+            if not self.graph(i) or not any(self.ends(i)):
+                continue
+            name, own = self.layers[i]["name"], dict(split[self.graph(i)])
+            attention = [each["name"] for each in self.on_tokens(self.graph(i)) if each.get("attention")]
+            for each in self.on_tokens(self.graph(i)):
+                if each["name"] not in own:
+                    continue
+                if each.get("attention"):
+                    found.add((f"{name}, {attention.index(each['name'])}", min(own[each["name"]], 0)))
+                else:
+                    matrices = [weight for weight in each.get("weights", ()) if len(weight["loops"]) > 1]
+                    found |= {(f"{name}.{weight['name']}", 0) for weight in matrices}
+        return frozenset(found)
 
     def along(self, graph: str, name: str, axis: int) -> Along:
         """The axis of a weight, with its groups in lowest terms if it has any."""
@@ -305,8 +334,7 @@ def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
             yield "nothing is split"
         if not teams.agrees({graph: teams.shared_axes(graph, shards) for graph, shards in split.items()}):
             yield f"shards {split} tell shared weights apart"
-    n = teams.question.n
-    if len({(teams.name(split, range(n)), teams.splits_loss(n - 1, split)) for split in searched}) < len(searched):
+    if len({frozenset(split.items()) for split in searched}) < len(searched):
         yield "shards are searched twice"
     if math.prod(map(len, possible.values())) > MOST and _is_narrowed(teams, rows, cells, searched):
         return

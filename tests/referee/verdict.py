@@ -27,7 +27,7 @@ class Asked:
 
     def fits(self, answer: Document) -> bool:
         """Whether an answer's plan is one of this question. Teams of a mix that split nothing run as single devices."""
-        question, expected = self.question, set[tuple[str, int]]()
+        question, expected, context = self.question, set[tuple[str, int]](), set[tuple[str, int]]()
         if answer["kinds"] != [device.kind for device in question.devices] or answer["zero"] != self.level:
             return False
         names, vocabulary = set[str](), None
@@ -40,6 +40,7 @@ class Asked:
                 places = [question.place[name] for name in stage["layers"]]
                 cuts = teams.name(split, places)
                 expected |= cuts
+                context |= teams.context(split, places)
                 alone = len(self.splits) > 1 or self.mixed
                 split_loss = question.n - 1 in places and teams.splits_loss(question.n - 1, split)
                 vocabulary = question.names[-1] if split_loss else vocabulary
@@ -50,6 +51,7 @@ class Asked:
         homes = {question.place[name]: stage["devices"][0] for stage in answer["stages"] for name in stage["layers"]}
         lie = all(question.lies(question.devices[homes[question.place[n]]], where) for n, where in question.job["pin"])
         mixed = (lie or not self.mixed) and answer["vocabulary"] == vocabulary
+        mixed = mixed and set(map(tuple, answer["context"])) == context
         return mixed and set(map(tuple, answer["shards"])) == expected and set(answer["sequence"]) == names
 
     @property
@@ -92,7 +94,9 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     questions = _questions(document, answer)
     fitting = [each for each in questions if "stages" not in answer or each.fits(answer)]
     if not fitting:
-        what = {name: answer[name] for name in ("kinds", "teams", "shards", "sequence", "vocabulary", "zero")}
+        what = {
+            name: answer[name] for name in ("kinds", "teams", "shards", "sequence", "context", "vocabulary", "zero")
+        }
         verdict.faults.append(f"teams, splits and level of ZeRO are outside what was asked: {what}")
         return verdict
     question = fitting[0].question

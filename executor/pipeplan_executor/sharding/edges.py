@@ -51,7 +51,7 @@ class Leaving(torch.autograd.Function):
     def forward(ctx: Any, tensor: DTensor, wanted: Placements, dispatch: ShardDispatch, stream: Stream) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.mesh, ctx.placements = tensor.device_mesh, tensor.placements
-        ctx.dispatch, ctx.stream, ctx.wanted = dispatch, stream, wanted
+        ctx.dispatch, ctx.stream = dispatch, stream
         part = local(tensor, wanted)
         if wanted == WHOLE:
             return torch.ops.aten._unsafe_view(part, part.shape)  # autograd forbids in-place writes into views here
@@ -67,9 +67,7 @@ class Leaving(torch.autograd.Function):
         if not isinstance(gradient, DTensor):
             gradient = placed(gradient, ctx.mesh, WHOLE)
         # whole values inside have whole gradients, and those of sums are needed by every rank
-        wanted = (
-            ctx.placements if type(ctx.placements[0]) is Shard and ctx.placements in (TOKENS, ctx.wanted) else WHOLE
-        )
+        wanted = ctx.placements if type(ctx.placements[0]) is Shard else WHOLE
         return placed(local(gradient, wanted), ctx.mesh, wanted), None, None, None
 
 

@@ -28,7 +28,7 @@ from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tens
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.sharding.declared import TensorParallel
 from pipeplan_executor.sharding.mesh.ends import check_mesh, mesh_part
-from pipeplan_executor.sharding.sequence import AXIS, check_sequence, part_of, stream_of
+from pipeplan_executor.sharding.sequence import AXIS, check_context, check_sequence, part_of, stream_of
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.fully_sharded import (
     FullySharded,
@@ -177,6 +177,7 @@ def fit(
     check_sharded_layers(plan, blank, sequence, flow)
     check_sequence(plan, sequence.names, flow.tensors)
     check_mesh(plan, sequence.names, flow.tensors)
+    check_context(plan, sequence.names, dict(blank.named_parameters(remove_duplicate=False)))
     return fitted
 
 

@@ -100,6 +100,9 @@ class Job:
         Let the stages of a plan have teams of unlike sizes, which takes longer to prove.
     sequence_parallel : bool
         Let teams also split along tokens what passes between layers, where operators are known to allow it.
+    context_parallel : bool
+        Let teams also run products of matrices and attention on parts of the tokens, with whole weights, where these
+        pass between layers and operators are known to allow it.
     vocabulary_parallel : bool
         Let teams compute the loss on logits that are split along their classes, where it is known to allow it.
     overlap_reduction : bool
@@ -136,6 +139,7 @@ class Job:
     teams: tuple[int, ...] = ()
     unlike_teams: bool = False
     sequence_parallel: bool = True
+    context_parallel: bool = True
     vocabulary_parallel: bool = True
     overlap_reduction: bool = True
     order: Order = Order.SEARCH
@@ -158,6 +162,7 @@ class Job:
             "equal_replicas",
             "unlike_teams",
             "sequence_parallel",
+            "context_parallel",
             "vocabulary_parallel",
             "overlap_reduction",
             "intra_layer",

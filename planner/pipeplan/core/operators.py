@@ -20,7 +20,10 @@ from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis, check_groups
 from pipeplan.core.wording import hint, some
 
 Shards = tuple[tuple[str, int], ...]
-"""Weights that are split, by name, and the axis of each; with `OperatorGraph.loss_name` that of the logits."""
+"""What a team splits in a layer: weights, by name, and the axis of each; with `OperatorGraph.loss_name` that of the
+logits; with the name of a `Operator.by_plan` that runs on tokens their axis, or `BY_HEADS`."""
+BY_HEADS = -1
+"""In place of an axis: attention that has its operands in parts of the tokens, and exchanges these for heads."""
 INPUT = "input"
 """Name of a layer's first input, where operators say what they read; others are ``input#2``, ``input#3``."""
 TOKEN = "token"
@@ -28,6 +31,26 @@ TOKEN = "token"
 
 Axes have this name wherever they are the tokens; only operators that may run on a part of the tokens have the loop.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What attention reads, for one sample, and what it takes on a part of the tokens.
+
+    Attributes
+    ----------
+    queries, keys : int
+        Bytes of the queries, and of keys and values together.
+    heads : int
+        Into how many parts heads may be divided, those of keys and values too; 1 if they may not.
+    causal : bool
+        Whether queries attend to no later keys, and no work is spent on these.
+    """
+
+    queries: int
+    keys: int
+    heads: int = 1
+    causal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +98,10 @@ class Operator:
     weights : tuple of Weight
     forward_flops, input_gradient_flops, weight_gradient_flops : int
         A multiply-add counts as two.
+    product : bool
+        Whether it is a product of matrices.
+    attention : Attention or None
+        Of attention.
     groups : mapping of str to tuple of int
         Loops whose axes, of weights and of the output, consist of several groups, one behind the other, like those of
         queries, keys and values in one matrix: their relative lengths. A member has its part of each of them.
@@ -91,7 +118,17 @@ class Operator:
     forward_flops: int = 0
     input_gradient_flops: int = 0
     weight_gradient_flops: int = 0
+    product: bool = False
+    attention: Attention | None = None
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def by_plan(self) -> bool:
+        """Whether it gathers all tokens unless a plan says that it runs on parts: products of matrices and attention.
+
+        All others run on parts where they can.
+        """
+        return self.product or self.attention is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +206,15 @@ class OperatorGraph:
                 whole(parts, f"{what}: parts of loop {loop!r}", 1)
                 if loop not in used:
                     raise InputError(f"{what}: no axis has the loop {loop!r}{hint(loop, used)}")
+            if each.by_plan and any(weight.name == each.name for own in self.operators for weight in own.weights):
+                raise InputError(f"{what}: a product or attention has the name of no weight")
+            if each.attention is not None:
+                for name in ("queries", "keys", "heads"):
+                    whole(getattr(each.attention, name), f"{what}: {name} of its attention", int(name == "heads"))
+                if each.weights or each.product:
+                    raise InputError(f"{what}: attention is no product, and has no weights")
+            if each.by_plan and TOKEN in each.loops and TOKEN not in each.makes:
+                raise InputError(f"{what}: it may run on a part of the tokens, and makes no axis {TOKEN!r}")
             _check_groups(each, what)
             made[each.name] = len(each.makes)
         object.__setattr__(self, "outputs", self.outputs or (self.operators[-1].name,))
@@ -264,14 +310,14 @@ def _check_groups(operator: Operator, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The weights that teams of one size split, alike in all layers with equal operators.
+    """What teams of one size split, alike in all layers with equal operators.
 
     Attributes
     ----------
     team : int
         Devices of a team.
     shards : tuple of (str, Shards)
-        For each graph of operators, by name, the weights that are split.
+        For each graph of operators, by name, weights, operators that run on parts of the tokens, and the loss.
     number : int
         Its place among the splits over teams of this size.
     sequence : tuple of bool
@@ -284,7 +330,7 @@ class Split:
     sequence: tuple[bool, ...] = ()
 
     def of(self, graph: str) -> dict[str, int]:
-        """The weights of a layer with these operators that are split, and the axis of each."""
+        """What is split in a layer with these operators, and the axis of each."""
         return dict(dict(self.shards)[graph])
 
     def at(self, team: int) -> "Split | None":

@@ -70,6 +70,31 @@ class PlanStage:
 
 
 @dataclass(frozen=True)
+class Context:
+    """Products of matrices and attention that teams run on parts of the tokens (context parallelism).
+
+    Attributes
+    ----------
+    products : tuple of str
+        Parameters, whole on every member and by their names in the whole model, whose products each member makes with
+        its own tokens.
+    attention : tuple of (str, int, str)
+        A layer, the number of the attention among all in it, from 0, and ``'keys'`` if members gather keys and values
+        or ``'heads'`` if they exchange tokens for heads.
+    """
+
+    products: tuple[str, ...] = ()
+    attention: tuple[tuple[str, int, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.products or self.attention)
+
+
+BY_KEYS, BY_HEADS = "keys", "heads"
+"""How attention runs on parts of the tokens."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """A training plan: everything that the executor needs, the simulated step time and the proven bound.
 
@@ -101,6 +126,8 @@ class Plan:
         each.
     sequence : tuple of str
         Layers whose output the devices of a team hold split along axis 1, the tokens; other outputs are whole.
+    context : Context
+        What runs on parts of the tokens in layers whose input or output is split so, beside what always does.
     vocabulary : str or None
         The last layer, if the devices of its team compute the loss on logits that are split along their classes.
     words : tuple of (str, LayerWords)
@@ -127,6 +154,7 @@ class Plan:
     sequence: tuple[str, ...] = ()
     vocabulary: str | None = None
     words: tuple[tuple[str, LayerWords], ...] = ()
+    context: Context = Context()
 
     @property
     def value(self) -> int:

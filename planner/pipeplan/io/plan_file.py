@@ -14,7 +14,7 @@ from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer
-from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Action, Schedule
 from pipeplan.io.atomic import write_whole
 from pipeplan.io.schema import Count, Items, Strict, Whole, check, listing
@@ -80,6 +80,21 @@ class ShardEntry(Strict):
     def shard_axis(self) -> ShardAxis:
         """How the parameter is split."""
         return GroupedAxis(self.axis, self.groups) if self.groups else self.axis
+
+
+class AttentionEntry(Strict):
+    """An attention on parts of the tokens; see `pipeplan.core.plan.Context`."""
+
+    layer: str
+    number: Whole = 0
+    by: Literal["keys", "heads"]
+
+
+class ContextEntry(Strict):
+    """What teams run on parts of the tokens; see `pipeplan.core.plan.Context`."""
+
+    products: Items[str] = ()
+    attention: Items[AttentionEntry] = ()
 
 
 class ScheduleEntry(Strict):
@@ -165,6 +180,7 @@ class PlanFile(Strict):
     sequence: Items[str] = ()
     vocabulary: str | None = None
     words: Items[LayerWordsEntry] = ()
+    context: ContextEntry | None = None
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -185,6 +201,10 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     data["words"] = words_data(plan.words)
     if not plan.words:
         del data["words"]
+    del data["context"]
+    if plan.context:
+        rows = [{"layer": name, "number": number, "by": how} for name, number, how in plan.context.attention]
+        data["context"] = {"products": list(plan.context.products), "attention": rows}
     for entry in stages:
         if plan.team == 1:
             del entry["team"]
@@ -282,7 +302,14 @@ def plan_from_data(data: Any, where: str) -> Plan:
         sequence=file.sequence,
         vocabulary=file.vocabulary,
         words=words_of(file.words),
+        context=_context(file.context),
     )
+
+
+def _context(entry: ContextEntry | None) -> Context:
+    if entry is None:
+        return Context()
+    return Context(entry.products, tuple((each.layer, each.number, each.by) for each in entry.attention))
 
 
 def _orders(entry: ScheduleEntry) -> tuple[tuple[tuple[Action, ...], ...], list[str]]:

@@ -57,12 +57,15 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
     mixes = sum(isinstance(split, Mix) for split in spaces.teams)
     tokens = any(split.sequence for split in spaces.teams)
     losses = [graph.loss_name for graph in spaces.model.operators.values() if graph.loss_name]
-    of_each = (dict(own) for split in spaces.teams for at in _splits(split) for _, own in at.shards)
-    split_loss = any(name in own for own in of_each for name in losses)
+    of_each = [(graph, dict(own)) for split in spaces.teams for at in _splits(split) for graph, own in at.shards]
+    split_loss = any(name in own for _, own in of_each for name in losses)
+    context = any(
+        each.name in own for graph, own in of_each for each in spaces.model.operators[graph].operators if each.by_plan
+    )
     loss = "" if split_loss else sentences.WHOLE_LOSS if losses else sentences.UNKNOWN_LOSS
     at_levels = found.at_levels(spaces.levels, bool(spaces.model.ties), orders)
     over = ", ".join(_over_nodes(spaces.cluster, [team for team in job.teams if team > 1]))
-    return at_levels.with_teams({team: ways[team] for team in job.teams}, tokens, mixes, loss, over)
+    return at_levels.with_teams({team: ways[team] for team in job.teams}, tokens, mixes, loss, over, context)
 
 
 def _over_nodes(cluster: Cluster, teams: Sequence[int]) -> Iterator[str]:

@@ -88,6 +88,18 @@ def _names(plan: Plan) -> Iterator[str]:
             yield f"its sequence names {name!r}, which is not one of its layers"
         if count > 1:
             yield f"its sequence names layer {name!r} {count} times; once is enough"
+    if plan.context and not plan.sequence:
+        yield "it runs products or attention on parts of the tokens, and splits no output along tokens"
+    for name, count in Counter(plan.context.products).items():
+        if count > 1:
+            yield f"its context names parameter {name!r} {count} times; once is enough"
+        if name in dict(plan.shards):
+            yield f"parameter {name!r} is shared out, and its context has it whole"
+    for (name, number), count in Counter((name, number) for name, number, _ in plan.context.attention).items():
+        if name not in counts:
+            yield f"its context names {name!r}, which is not one of its layers"
+        if count > 1:
+            yield f"its context names attention {number} of layer {name!r} {count} times; once is enough"
     for name, count in counts.items():
         shares = parts.get(name, [])
         if count > 1 and len(shares) != count:

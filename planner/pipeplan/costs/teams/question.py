@@ -74,7 +74,8 @@ def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> Teams:
     sizes = tuple(job.batch // count for count in job.micro_batches) or available_micro_batches(
         model, kinds, job.batch, extrapolate=job.extrapolate
     )
-    teams = Teams(model, cluster, team, sizes, job.optimizer, job.extrapolate, job.vocabulary_parallel)
+    wishes = job.vocabulary_parallel, job.context_parallel
+    teams = Teams(model, cluster, team, sizes, job.optimizer, job.extrapolate, *wishes)
     if not teams.places:
         raise InputError(
             f"teams of {team}: no node of {cluster.name!r} has {team} devices of one kind, nor do equal nodes of one "

@@ -3,6 +3,8 @@
 Equal layers are split alike, in all stages. For each graph of operators, kind of device and micro-batch size, the
 choices of signatures that no other one dominates are compared (`TeamProblem.figures`). The shards of one of them are
 worth searching unless others are at least as good for all kinds and sizes. Layers that share weights split them alike.
+Shards say what is split apart from tensors: weights, the loss, and which products and attention run on parts of the
+tokens (`pipeplan.core.operators.Shards`).
 Ways to split unlike layers are combined; of too many combinations, those are left in which all layers take least time,
 or all keep least.
 
@@ -48,7 +50,7 @@ class Teams:
     sizes : tuple of int
         Micro-batch sizes.
     optimizer : str
-    extrapolate, vocabulary_parallel : bool
+    extrapolate, vocabulary_parallel, context_parallel : bool
         As in a job.
     """
 
@@ -59,6 +61,7 @@ class Teams:
     optimizer: str
     extrapolate: bool
     vocabulary_parallel: bool = True
+    context_parallel: bool = True
     _costs: dict[tuple[str, int], tuple[LayerCost, ...]] = field(default_factory=dict, init=False, repr=False)
     _problems: dict[tuple[object, ...], TeamProblem] = field(default_factory=dict, init=False, repr=False)
 
@@ -100,7 +103,8 @@ class Teams:
             place.link,
             ends,
             self.vocabulary_parallel,
-            sharing=place.sharing(self.team),
+            self.context_parallel,
+            place.sharing(self.team),
         )
 
     def splits(self, tokens: bool = True) -> Iterator[Split]:
@@ -111,7 +115,7 @@ class Teams:
             choices = {name: self._worthwhile(i, sequence) for name, i in firsts.items()}
             for row in self._together(choices):
                 split = Split(self.team, tuple(zip(choices, row, strict=True)), number, sequence)
-                if self._splits_weights(split) and self._agrees(split):
+                if self._splits_operators(split) and self._agrees(split):
                     number += 1
                     yield split
 
@@ -149,7 +153,7 @@ class Teams:
         return (*found, False)
 
     def _worthwhile(self, number: int, sequence: tuple[bool, ...]) -> dict[Shards, Figures]:
-        """The shards of a layer's weights that no other shards dominate on every kind at every micro-batch size.
+        """The shards of a layer that no other shards dominate on every kind at every micro-batch size.
 
         With each, its figures for all of these.
         """
@@ -167,8 +171,8 @@ class Teams:
             kept |= {shards: rows[i] for i, shards in enumerate(found) if i in undominated}
         return kept
 
-    def _splits_weights(self, split: Split) -> bool:
-        """Whether any weight is split, and not only the loss."""
+    def _splits_operators(self, split: Split) -> bool:
+        """Whether any weight is split, or a product or attention runs on parts of the tokens; not only the loss."""
         return any(dict(own).keys() - {self.model.operators[name].loss_name} for name, own in split.shards)
 
     def _agrees(self, split: Split) -> bool:

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeplan.core.operators import INPUT, TOKEN, CrossEntropy, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, TOKEN, Attention, CrossEntropy, Operator, OperatorGraph, Weight
 from pipeplan.frontend.capture.private import memory_of
 from pipeplan.frontend.operators.alignment import Alignment
 from pipeplan.frontend.operators.factors import opaque
 from pipeplan.frontend.operators.groups import Groups, Reading
 from pipeplan.frontend.operators.program import Program, Role, Step
 from pipeplan.frontend.operators.record import Call, Record
-from pipeplan.frontend.operators.rules import Rule, copied, loss_rule, rule_of
+from pipeplan.frontend.operators.rules import Rule, copied, is_causal, loss_rule, rule_of
 from pipeplan.frontend.operators.sources import SAMPLE, WHOLE, Source, View
 from pipeplan.frontend.operators.views import viewed, views
 from pipeplan.frontend.profile.ties import bytes_of
@@ -101,6 +101,7 @@ class _Follower:
             elif id(parameter) not in known:
                 self._put(parameter, None)
         self.given = dict(self._views)
+        self._names.update(self._weights.keys())  # operators have the name of no weight
         self._uses: Counter[str] = Counter()
 
     def _input(self, name: str, tensor: Tensor) -> View:
@@ -257,6 +258,7 @@ class _Follower:
             rule,
             made,
             closed=closed,
+            attention=None if rule.keys is None else self._attention(call),
             kept=bool(dropped),
             forward_flops=forward,
             input_gradient_flops=to_input,
@@ -289,10 +291,17 @@ class _Follower:
         loops = {loop: n for loop, n in loops.items() if loop == TOKEN or self._joins(name, loop, readings, found)}
         self._readings[name] = [(source, own) for source, own in readings if own.loop in loops and own.loop != TOKEN]
         output = self._each(bytes_of((made,)))
+        figures["product"] = rule.kind == "linear"
         self._operators[name] = Operator(name, rule.kind, loops, reads, found.makes, output, weights=own, **figures)
         self._operands = {id(each): found.pieces(each, axes) for each, axes in rule.reads}
         parts = tuple(loops.get(loop, 1) for loop in found.makes)
         return View(Source(name, found.makes, found.sizes, parts), found.axes)
+
+    def _attention(self, call: Call) -> Attention:
+        """Return what attention reads, and how heads may be divided."""
+        query, key, value = call.given[:3]
+        sizes = (self._each(bytes_of((query,))), self._each(bytes_of((key, value))))
+        return Attention(*sizes, gcd(query.shape[1], key.shape[1]), is_causal(call))
 
     def _joins(self, name: str, loop: str, readings: Sequence[tuple[Source, Reading]], found: Alignment) -> bool:
         """Let an operator be split along a loop if it cuts no axis unevenly, and return whether it may."""
