@@ -72,21 +72,20 @@ def fits(args: Sequence[Any], by: str) -> bool:
 
 def attend_forward(by: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[DTensor, ...]:
     """Run the forward of attention on parts of the tokens; return them and the logarithms of sums."""
-    mesh, options = args[0].device_mesh, _options(args, 3, kwargs)
+    mesh, options = args[0].device_mesh, options_of(args, 3, kwargs)
     query, key, value = (shard_of(each, ROWS) for each in args[:3])
     if by == BY_HEADS:
         query, key, value = _to_heads((query, key, value), mesh)
         made, sums = _forward(query, _whole_block(key, value, options, mesh, HEADS), options)
         return placed(_to_tokens((made,), mesh)[0], mesh, _ON_TOKENS), placed(sums, mesh, _ON_HEADS)
     keys, values = _all_tokens((key, value), mesh)
-    blocks = _blocks(query, keys, values, options, mesh)
-    made, sums = _put_together([_forward(query, block, options) for block in blocks])
+    made, sums = attend_to(query, _blocks(query, keys, values, options, mesh), options)
     return placed(made, mesh, _ON_TOKENS), placed(sums, mesh, _ON_TOKENS)
 
 
 def attend_backward(by: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[DTensor, ...]:
     """Run the backward of attention on parts of the tokens; return gradients of queries, keys and values."""
-    mesh, options = args[1].device_mesh, _options(args, 6, kwargs)
+    mesh, options = args[1].device_mesh, options_of(args, 6, kwargs)
     gradient, query, key, value, made = (shard_of(_as_dtensor(each, mesh), ROWS) for each in args[:5])
     sums = local(args[5], _ON_HEADS if by == BY_HEADS else _ON_TOKENS)
     if by == BY_HEADS:
@@ -110,17 +109,38 @@ def _backward_by_keys(
     options: Options,
     mesh: DeviceMesh,
 ) -> tuple[Tensor, ...]:
+    blocks = _blocks(query, keys, values, options, mesh)
+    to_query, *rest = attend_backward_to(gradient, query, keys, values, blocks, made, sums, options)
+    return to_query, *_own_tokens(rest, mesh)
+
+
+def attend_to(query: Tensor, blocks: Sequence[Block], options: Options) -> tuple[Tensor, Tensor]:
+    """Return attention of queries to blocks of keys, and the logarithms of sums."""
+    return _put_together([_forward(query, block, options) for block in blocks])
+
+
+def attend_backward_to(
+    gradient: Tensor,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    blocks: Sequence[Block],
+    made: Tensor,
+    sums: Tensor,
+    options: Options,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return gradients of queries, and of all keys and values; blocks have these from the first one on."""
     to_query = torch.zeros_like(query)
     to_keys, to_values = torch.zeros_like(keys), torch.zeros_like(values)
     first = 0
-    for block in _blocks(query, keys, values, options, mesh):
+    for block in blocks:
         own = _backward(gradient, query, block, made, sums, options)
         end = first + block[0].shape[ROWS]
         to_query += own[0]
         to_keys[:, :, first:end] += own[1]
         to_values[:, :, first:end] += own[2]
         first = end
-    return to_query, *_own_tokens((to_keys, to_values), mesh)
+    return to_query, to_keys, to_values
 
 
 def _blocks(query: Tensor, keys: Tensor, values: Tensor, options: Options, mesh: DeviceMesh) -> list[Block]:
@@ -170,7 +190,7 @@ def _backward(
     return found
 
 
-def _options(args: Sequence[Any], place: int, kwargs: Mapping[str, Any]) -> Options:
+def options_of(args: Sequence[Any], place: int, kwargs: Mapping[str, Any]) -> Options:
     """Return the options among the arguments behind the tensors: dropout, which is none, and causality."""
     causal = args[place + 1] if len(args) > place + 1 else kwargs.get("is_causal", False)
     return Options(bool(causal), kwargs.get("attn_mask"), kwargs.get("scale"))

@@ -41,7 +41,8 @@ class TensorParallelGroup:
         return self.processes.sizes[self.rank]
 
 
-_MADE: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[str, Processes, tuple[int, ...]], DeviceMesh | None]] = WeakKeyDictionary()
+Key = tuple[str, Processes, tuple[int, ...]]
+_MADE: WeakKeyDictionary[dist.ProcessGroup, dict[Key, DeviceMesh | None]] = WeakKeyDictionary()
 """This process's mesh by device and processes, for every world: creating one takes time and threads, so it is once."""
 
 

@@ -18,6 +18,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.figures import whole
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis, check_groups
 from pipeplan.core.wording import hint, some
+from pipeplan.core.words import MeshSplit
 
 Shards = tuple[tuple[str, int], ...]
 """What a team splits in a layer: weights, by name, and the axis of each; with `OperatorGraph.loss_name` that of the
@@ -342,6 +343,11 @@ class Split:
         """The sizes of teams."""
         return (self.team,)
 
+    @property
+    def mesh(self) -> tuple[int, ...]:
+        """Devices along each axis of a mesh of several; of one axis none is named."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class Mix:
@@ -366,6 +372,11 @@ class Mix:
     number: int = 0
 
     @property
+    def mesh(self) -> tuple[int, ...]:
+        """Devices along each axis of a mesh of several; teams of unlike sizes have one axis."""
+        return ()
+
+    @property
     def teams(self) -> tuple[int, ...]:
         """The sizes of teams, the largest first."""
         return tuple(sorted({team for node in self.nodes for _, team in node}, reverse=True))
@@ -380,5 +391,5 @@ class Mix:
         return next((split for split in self.splits if split.team == team), None)
 
 
-Splitting = Split | Mix
-"""What the teams of a question split: those of one size, or of several."""
+Splitting = Split | Mix | MeshSplit
+"""What the teams of a question split: those of one size, along one axis or several, or of several sizes."""

@@ -167,6 +167,11 @@ class Plan:
         return tuple(stage.team for stage in self.stages)
 
     @property
+    def mesh(self) -> tuple[int, ...]:
+        """Devices of a team along each axis of a mesh of several axes, which all stages have; of others none."""
+        return self.stages[0].mesh if self.stages else ()
+
+    @property
     def team(self) -> int:
         """Devices of the largest team."""
         return max(self.teams, default=1)

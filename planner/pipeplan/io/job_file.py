@@ -53,6 +53,7 @@ class JobFile(Strict):
     unlike_teams: bool = False
     sequence_parallel: bool = True
     context_parallel: bool = True
+    meshes: bool = True
     vocabulary_parallel: bool = True
     overlap_reduction: bool = True
     order: Literal["search", "given"] = "search"
@@ -107,6 +108,7 @@ def job_data(job: Job) -> dict[str, Any]:
         unlike_teams=job.unlike_teams or None,
         sequence_parallel=None if job.sequence_parallel else False,
         context_parallel=None if job.context_parallel else False,
+        meshes=None if job.meshes else False,
         vocabulary_parallel=None if job.vocabulary_parallel else False,
         overlap_reduction=None if job.overlap_reduction else False,
         order=None if job.order is Order.SEARCH else job.order.value,

@@ -14,6 +14,7 @@ from pipeplan.core.pipeline import Stage
 from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind
 from pipeplan.core.weight_names import shard_name
+from pipeplan.core.words import LayerWords, MeshSplit
 from pipeplan.costs.teams.signatures import applicable, ends_of
 from pipeplan.search.evaluate import EvaluatedPlan
 
@@ -52,6 +53,13 @@ def shared_out(plan: Plan, model: Model, split: Splitting | None) -> Plan:
     """Return the plan of a question in which teams are devices as a plan for the whole model."""
     if split is None:
         return plan
+    if isinstance(split, MeshSplit):
+        stages = tuple(replace(stage, mesh=split.sizes) for stage in plan.stages)
+        words = tuple(
+            (layer.name, split.of(layer.operators, i) if layer.operators else LayerWords())
+            for i, layer in enumerate(model.layers)
+        )
+        return replace(plan, fingerprint=model.fingerprint, stages=stages, words=words)
     own = {name: split.at(stage.team) for stage in plan.stages for name in stage.layers}
     shards: dict[str, tuple[tuple[str, ShardAxis], ...]] = {}
     contexts: list[Context] = []

@@ -35,7 +35,11 @@ from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.sharding import Edge, Sharding, solve
 
-NOTHING = LayerCost(**dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient", "saved", "output", "workspace", "update"), 0))
+NOTHING = LayerCost(
+    **dict.fromkeys(
+        ("forward", "backward", "input_gradient", "weight_gradient", "saved", "output", "workspace", "update"), 0
+    )
+)
 SAMPLES = 4
 
 
@@ -93,7 +97,9 @@ def _words(
     mesh = Mesh(sizes, (Link(10**9),) * len(sizes))
     own = Rooflines(graph, NOTHING, graph.parameters, DeviceKind("made up"), None, SAMPLES)
     problem = MeshProblem(own, mesh, before, after, gathers=gathers)
-    costs = tuple(np.where(each >= UNLIMITED, each, numbers.integers(0, 10**6, each.shape)) for each in problem.sharding.costs)
+    costs = tuple(
+        np.where(each >= UNLIMITED, each, numbers.integers(0, 10**6, each.shape)) for each in problem.sharding.costs
+    )
     edges = tuple(
         Edge(a, b, np.where(each >= UNLIMITED, each, numbers.integers(0, 10**6, each.shape)))
         for a, b, each in problem.sharding.edges

@@ -1,4 +1,4 @@
-"""Calls of operations on parts of tensors: views with the lengths of parts, and operators that know where a part lies."""
+"""Calls of operations on parts of tensors: views with the lengths of parts, and operators that know their part."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -73,11 +73,11 @@ class _Elsewhere(torch.autograd.Function):
     """Zeros in place of what another process adds; the gradient is that of all."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+    def forward(_ctx: Any, tensor: Tensor) -> Tensor:
         return torch.zeros_like(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(_ctx: Any, gradient: Tensor) -> Tensor:
         return gradient
 
 
@@ -91,7 +91,7 @@ def _functional(operation: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]
 
 
 def rows(call: Call, operand: Operand, first: int) -> Sequence[Tensor]:
-    """Return the rows of a table of which this process has those from ``first`` on; zero for others: a part of a sum."""
+    """Return rows of a table of which this process has those from ``first`` on; others are 0, so a part of a sum."""
     table, numbers = map(operand, call.given)
     place = numbers - first
     own = (place >= 0) & (place < table.shape[0])

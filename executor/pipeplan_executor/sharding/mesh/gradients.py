@@ -46,7 +46,7 @@ class MeshGradients:
             if own is not None and any(self._axes.places[axis] for axis in self._of(parameter)):
                 own.zero_()
 
-    def agree(self, parameters: Sequence[nn.Parameter], replicas: dist.ProcessGroup) -> bool:
+    def agree(self, _parameters: Sequence[nn.Parameter], _replicas: dist.ProcessGroup) -> bool:
         """Return whether all replicas know which gradients are parts: the plan says it."""
         return True
 

@@ -103,7 +103,7 @@ class MeshLayers:
                 raise PlanError(f"layer {name} cannot run as the plan has it: {error}; solve again") from error
         return self._layers[name, mode]
 
-    def wrapped(self, name: str, layer: nn.Module, names: Mapping[str, str]) -> Callable[..., Any]:
+    def wrapped(self, name: str, layer: nn.Module, _names: Mapping[str, str]) -> Callable[..., Any]:
         """Return a function to call in place of the layer, which has this process's parts of parameters."""
         there = dict(layer.named_parameters(remove_duplicate=False))
         for local, weight in self._layer(name, True).weights.items():
@@ -125,7 +125,7 @@ class MeshLayers:
         """Return a loss of the stage's outputs, which every process has whole."""
         return loss(outputs, targets)
 
-    def gathered(self, tensors: tuple[Tensor, ...], for_loss: bool = False) -> tuple[Tensor, ...]:
+    def gathered(self, tensors: tuple[Tensor, ...], _for_loss: bool = False) -> tuple[Tensor, ...]:
         """Return the outputs of the stage, as they are."""
         return tensors
 

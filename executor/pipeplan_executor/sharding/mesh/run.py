@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeplan.core.operators import INPUT, Operator
+from pipeplan.core.operators import INPUT, TOKEN, Operator
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Word
 from pipeplan.frontend.operators.program import Pieces, Program, Role, Step
 from pipeplan.frontend.operators.record import Call
 from pipeplan.frontend.operators.sources import View
 from pipeplan_executor.sharding.mesh import calls
+from pipeplan_executor.sharding.mesh.attention import attention
 from pipeplan_executor.sharding.mesh.moves import HeldTensor, MeshAxes, divided
 from pipeplan_executor.sharding.mesh.plan import PlannedLayer
 from pipeplan_executor.sharding.mesh.saving import Moves
@@ -63,7 +64,9 @@ class MeshLayer:
         for weight in self.weights.values():
             self.of_operator.setdefault(weight.operator, []).append(weight)
 
-    def __call__(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], *inputs: Tensor) -> list[Tensor]:
+    def __call__(
+        self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], *inputs: Tensor
+    ) -> list[Tensor]:
         """Return the outputs of the layer, as it holds them.
 
         Parameters
@@ -81,7 +84,11 @@ class _Run:
     """One forward of a layer."""
 
     def __init__(
-        self, layer: MeshLayer, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Sequence[Tensor]
+        self,
+        layer: MeshLayer,
+        parameters: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        inputs: Sequence[Tensor],
     ) -> None:
         self._layer, self._program, self._axes, self._plan = layer, layer.program, layer.axes, layer.plan
         self._device = inputs[0].device
@@ -170,7 +177,10 @@ class _Run:
         else:
             with moves.repeated() if self._layer.repeats else nullcontext():
                 first = self._first_row(operator, step.call)
-                if first is None:
+                tokens = [axis for axis, letter in enumerate(self._word(operator)) if letter.loop == TOKEN]
+                if operator.attention is not None and tokens:
+                    results = attention(step.call, operand, self._axes, tokens)
+                elif first is None:
                     results = calls.results(step.call, operand, self._adds(operator))
                 else:
                     results = calls.rows(step.call, operand, first)
@@ -181,8 +191,8 @@ class _Run:
             self._passed[operator.name] = self._root(view)
         else:
             self._handles[id(step.call.made[0])] = self._root(view)
-            whole = all(letter.loop == UNSPLIT for letter in self._plan.signature(operator).word)
-            for tensor, value in zip(step.call.made[1:], results[1:], strict=True):
+            whole = all(letter.loop == UNSPLIT for letter in self._word(operator))
+            for tensor, value in zip(step.call.made[1:], results[1:], strict=False):
                 self._handles[id(tensor)] = Handle(constant=value if whole else None)
 
     def _bases(self, operator: Operator, moves: Moves) -> dict[str, tuple[Tensor, Layout]]:
@@ -211,7 +221,7 @@ class _Run:
             name = handle.view.source.name
             base, layout = bases.get(name) or (self._parameters[name], (WHOLE,) * len(self._axes.sizes))
             part, row = handle.take(base, layout), self._row(operator, name)
-        word = self._plan.signature(operator).word
+        word = self._word(operator)
         for dimension, pieces in enumerate(step.operands.get(id(tensor), ())):
             part = _narrowed(part, dimension, pieces, word, {*operator.loops} - {*row}, self._axes)
         return part
@@ -222,12 +232,14 @@ class _Run:
             return operator.reads[source]
         return next((weight.loops for weight in operator.weights if weight.name == source), ())
 
+    def _word(self, operator: Operator) -> Word:
+        return self._plan.signature(operator).word
+
     def _adds(self, operator: Operator) -> bool:
         """Return whether this process is the first of those that make parts of a sum."""
-        word = self._plan.signature(operator).word
         return not any(
             place and letter.loop != UNSPLIT and letter.loop not in operator.makes
-            for place, letter in zip(self._axes.places, word, strict=True)
+            for place, letter in zip(self._axes.places, self._word(operator), strict=True)
         )
 
     def _first_row(self, operator: Operator, call: Call) -> int | None:
@@ -244,13 +256,9 @@ class _Run:
         return None
 
 
-def _narrowed(
-    part: Tensor, dimension: int, pieces: Pieces, word: Word, loops: set[str], axes: MeshAxes
-) -> Tensor:
-    """Return the part of a dimension that this process works on, of pieces with these loops; others are there already."""
-    counts = [
-        [axis for axis, letter in enumerate(word) if letter.loop == loop != UNSPLIT] for loop, _ in pieces
-    ]
+def _narrowed(part: Tensor, dimension: int, pieces: Pieces, word: Word, loops: set[str], axes: MeshAxes) -> Tensor:
+    """Return the part of a dimension that this process works on: of pieces with these loops; others are parts already."""
+    counts = [[axis for axis, letter in enumerate(word) if letter.loop == loop != UNSPLIT] for loop, _ in pieces]
     if not any(own and loop in loops for own, (loop, _) in zip(counts, pieces, strict=True)):
         return part
     lengths = []

@@ -18,7 +18,7 @@ from pipeplan_executor.sharding.shards import ParameterShard
 
 
 class Cut(NamedTuple):
-    """A dimension of a parameter that is split along an axis of the mesh; ``gathered``: it is gathered for each pass."""
+    """A dimension of a parameter that is split along an axis of the mesh; ``gathered``: to be gathered for each pass."""
 
     axis: int
     dimension: int

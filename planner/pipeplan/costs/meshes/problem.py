@@ -13,7 +13,7 @@ Weights that are split along an axis whose loop they do not have are gathered fo
 gradient, and their own gradient is scattered for every micro-batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -23,15 +23,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan.core.operators import Operator
+from pipeplan.core.operators import TOKEN, Operator
 from pipeplan.core.words import Layout, Signature, Word
 from pipeplan.costs.collectives import all_reduce, alone
 from pipeplan.costs.meshes.redistributions import Redistributions, times
 from pipeplan.costs.meshes.shapes import Mesh
 from pipeplan.costs.meshes.words import gradient, made, needed, returned, share, words
 from pipeplan.costs.teams.problem import COORDINATES
-from pipeplan.costs.teams.rooflines import Rooflines
-from pipeplan.costs.teams.signatures import PARTIAL, UNSPLIT, WHOLE, stream
+from pipeplan.costs.teams.rooflines import PASSES, Rooflines
+from pipeplan.costs.teams.signatures import PARTIAL, UNSPLIT, WHOLE, Exchange, collective, crossings, stream
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.sharding import Edge, Sharding
 
@@ -225,10 +225,29 @@ class MeshProblem:
             for weight in operator.weights
             if weight in self.rooflines.counted
         )
-        passes = self.rooflines.passes(operator, parts)
+        by_keys = parts.get(TOKEN, 1) if operator.attention is not None else 1
+        passes = self.rooflines.passes(operator, parts, by_keys)
+        for kind, back, axis, size in self._crossings(operator, word):
+            time = collective(kind, size, sizes[axis], self.mesh.links[axis])
+            for place in (PASSES.index("backward"), PASSES.index("input_gradient")) if back else (0,):
+                passes[place] += time
         gathered, summed = (self._along(operator, word, gathers) for gathers in (True, False))
         row = np.array([*passes, self.rooflines.update(own), summed, own, 0], np.int64)
         return row + gathered * (FORWARD + INPUT_GRADIENT + WEIGHT_GRADIENT)
+
+    def _crossings(self, operator: Operator, word: Word) -> Iterator[tuple[Exchange, bool, int, int]]:
+        """Yield what attention on parts of the tokens exchanges: collective, in the backward or not, axis and bytes.
+
+        Keys are gathered along the innermost axis first.
+        """
+        sizes = self.mesh.sizes
+        own = [axis for axis, letter in enumerate(word) if letter.loop == TOKEN]
+        others = prod(n for n, letter in zip(sizes, word, strict=True) if letter.loop not in (TOKEN, UNSPLIT))
+        has_gradient = operator.name not in self.rooflines.graph.without_gradient
+        for crossing in crossings(operator, TOKEN, has_gradient) if own else ():
+            for k, axis in enumerate(own):
+                share = others * prod(sizes[outer] for outer in own[:k])
+                yield crossing.kind, crossing.back, axis, -(-crossing.size * self.rooflines.micro_batch // share)
 
     def _along(self, operator: Operator, word: Word, gathers: bool) -> int:
         """Nanoseconds of collectives on weights, along the axes that gather them, or those that sum their gradients.

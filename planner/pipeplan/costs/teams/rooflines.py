@@ -108,7 +108,8 @@ class Rooflines:
             return sum(self._estimate(operator, parts, half, by_keys) for half in halves)
         causal = operator.attention is not None and operator.attention.causal
         flops = int(getattr(operator, f"{name}_flops")) * self.micro_batch
-        share, devices = (2 * by_keys - 1, by_keys**2) if causal and by_keys > 1 else (1, prod(parts.values()))
+        share, devices = (2 * by_keys - 1, by_keys) if causal and by_keys > 1 else (1, 1)
+        devices *= prod(parts.values())
         if self.rates is None:
             return flops * share * 1000 // devices
         if name == "weight_gradient" and not operator.weights:
