@@ -126,7 +126,7 @@ class Pipeline:
         self.fitted = fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
         self.workload = fitted.workload
         # this rank's stages, with their weights or shards of them
-        self.tensor_group = group = find_tensor_parallel_group(processes, self.device, plan.stages[0].mesh)
+        self.tensor_group = group = find_tensor_parallel_group(processes, self.device, plan.mesh, plan.links)
         rank = group.rank
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
         self.shards = stage_shards(fitted, wanted, self.numbers, group.tensor_rank)

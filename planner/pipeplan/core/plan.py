@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeplan.core.cluster import Link
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Pipeline
@@ -50,6 +51,8 @@ class PlanStage:
         Devices that share every layer of the stage. Of more than one, what the plan calls a device is a team of them.
     mesh : tuple of int
         Devices of a team along each axis of a mesh, if they are one of several axes.
+    links : tuple of Link
+        Between neighbours along each axis, at the bandwidth of collectives: they decide how layouts are changed.
     """
 
     layers: tuple[str, ...]
@@ -62,6 +65,7 @@ class PlanStage:
     shares: tuple[tuple[str, float], ...] = ()
     team: int = 1
     mesh: tuple[int, ...] = ()
+    links: tuple[Link, ...] = ()
 
     @property
     def replicas(self) -> int:
@@ -170,6 +174,11 @@ class Plan:
     def mesh(self) -> tuple[int, ...]:
         """Devices of a team along each axis of a mesh of several axes, which all stages have; of others none."""
         return self.stages[0].mesh if self.stages else ()
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Between neighbours along each axis of the mesh."""
+        return self.stages[0].links if self.stages else ()
 
     @property
     def team(self) -> int:

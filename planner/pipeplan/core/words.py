@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
+from pipeplan.core.cluster import Link
+
 WHOLE, PARTIAL = -1, -2
 """A tensor that is whole along an axis of the mesh, and one of which each device has a part of a sum."""
 UNSPLIT = ""
@@ -73,6 +75,8 @@ class MeshSplit:
         For each layer whether its output has it.
     words : tuple of ((str, Layout, Layout), LayerWords)
         By the operators of a layer, and the layouts of what it reads and makes.
+    links : tuple of (str, tuple of Link)
+        For each kind of device those between neighbours along each axis.
     number : int
         Its place among the ways over teams of this size.
     """
@@ -81,6 +85,7 @@ class MeshSplit:
     layout: Layout
     passes: tuple[bool, ...]
     words: tuple[tuple[tuple[str, Layout, Layout], LayerWords], ...]
+    links: tuple[tuple[str, tuple[Link, ...]], ...] = ()
     number: int = 0
 
     @property

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipeplan.core.cluster import Overlap
+from pipeplan.core.cluster import Link, Overlap
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED
@@ -48,6 +48,13 @@ class ShareEntry(Strict):
     share: Annotated[float, Field(gt=0, lt=1)]
 
 
+class AxisLinkEntry(Strict):
+    """The link between neighbours along an axis of a mesh, in bytes per second and nanoseconds."""
+
+    bandwidth: Count | None = None
+    latency: Whole = 0
+
+
 class PlanStageEntry(Strict):
     """One stage; see `pipeplan.core.plan.PlanStage`."""
 
@@ -61,6 +68,7 @@ class PlanStageEntry(Strict):
     shares: Items[ShareEntry] = ()
     team: Count = 1
     mesh: Items[Annotated[int, Field(ge=2)]] = ()
+    links: Items[AxisLinkEntry] = ()
 
 
 class ShardEntry(Strict):
@@ -208,8 +216,11 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     for entry in stages:
         if plan.team == 1:
             del entry["team"]
+        links = entry.pop("links")
         if not entry["mesh"]:
             del entry["mesh"]
+        if links:
+            entry["links"] = [{name: link[name] for name in AxisLinkEntry.model_fields} for link in links]
     schedule = plan.schedule
     for s, stage in enumerate(plan.pipeline.stages):
         if stage.slices > 1:
@@ -362,8 +373,10 @@ def _fields(entry: Strict, *left_out: str) -> dict[str, Any]:
 
 def _stage(entry: PlanStageEntry, team: int) -> PlanStage:
     shares = tuple((part.layer, part.share) for part in entry.shares)
-    own = _fields(entry, "memory", "shares", "team")
-    return PlanStage(memory=MemoryParts(**_fields(entry.memory)), shares=shares, team=max(entry.team, team), **own)
+    own = _fields(entry, "memory", "shares", "team", "links")
+    links = tuple(Link(link.bandwidth, link.latency) for link in entry.links)
+    memory = MemoryParts(**_fields(entry.memory))
+    return PlanStage(memory=memory, shares=shares, team=max(entry.team, team), links=links, **own)
 
 
 def _pipeline(entry: PipelineEntry, gathers: bool, coupled: bool) -> Pipeline:

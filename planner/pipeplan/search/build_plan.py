@@ -54,7 +54,10 @@ def shared_out(plan: Plan, model: Model, split: Splitting | None) -> Plan:
     if split is None:
         return plan
     if isinstance(split, MeshSplit):
-        stages = tuple(replace(stage, mesh=split.sizes) for stage in plan.stages)
+        links = dict(split.links)
+        stages = tuple(
+            replace(stage, mesh=split.sizes, links=links[plan.device_kinds[stage.devices[0]]]) for stage in plan.stages
+        )
         words = tuple(
             (layer.name, split.of(layer.operators, i) if layer.operators else LayerWords())
             for i, layer in enumerate(model.layers)

@@ -307,6 +307,8 @@ def _mesh_faults(plan: Plan) -> Iterator[str]:
         if stage.mesh and prod(stage.mesh) != stage.team:
             sizes = " x ".join(map(str, stage.mesh))
             yield f"stage {number} has teams of {stage.team} devices on a mesh of {sizes}; that has {prod(stage.mesh)}"
+        if stage.links and len(stage.links) != len(stage.mesh):
+            yield f"stage {number} names links of {len(stage.links)} axes, and its mesh has {len(stage.mesh)}"
     for name, count in Counter(name for name, _ in plan.words).items():
         if count > 1:
             yield f"its words name layer {name!r} {count} times; once is enough"
@@ -323,5 +325,5 @@ def _mesh_faults(plan: Plan) -> Iterator[str]:
             yield f"its words of layer {name!r} have not an entry for each of the {axes[name]} axes of the mesh"
     if words and (plan.shards or plan.sequence or plan.vocabulary is not None):
         yield "it has words of layers on meshes, and shards, sequence or vocabulary, which are for teams of one axis"
-    if words and len({stage.mesh for stage in plan.stages}) > 1:
-        yield "its stages have unlike meshes"
+    if words and len({(stage.mesh, stage.links) for stage in plan.stages}) > 1:
+        yield "its stages have unlike meshes, or links of them"

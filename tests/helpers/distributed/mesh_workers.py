@@ -15,7 +15,7 @@ from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
-from pipeplan.core.words import WHOLE, LayerWords, Layout
+from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.shapes import Mesh
 from pipeplan.costs.teams.rooflines import Rooflines
@@ -63,7 +63,8 @@ def on_mesh(
         before = after
     cuts = random_cuts(draw, len(programs), schedule.stages)
     plan = plan_for(workload.module, sequence.names, cuts, schedule, SAMPLES, held=sequence.parameters)
-    stages = tuple(replace(stage, team=prod(sizes), mesh=sizes) for stage in plan.stages)
+    links = (Link(10**9, 1000), *(Link(10**10, 100),) * (len(sizes) - 1))
+    stages = tuple(replace(stage, team=prod(sizes), mesh=sizes, links=links) for stage in plan.stages)
     return replace(plan, stages=stages, words=tuple(zip(sequence.names, words, strict=True)))
 
 
@@ -94,7 +95,7 @@ def _words(
 ) -> LayerWords:
     """Random words of a layer: those that cost least if everything costs something random."""
     graph, numbers = program.graph, np.random.default_rng(draw.randrange(10**9))
-    mesh = Mesh(sizes, (Link(10**9),) * len(sizes))
+    mesh = Mesh(sizes, (Link(10**9, 1000), *(Link(10**10, 100),) * (len(sizes) - 1)))
     own = Rooflines(graph, NOTHING, graph.parameters, DeviceKind("made up"), None, SAMPLES)
     problem = MeshProblem(own, mesh, before, after, gathers=gathers)
     costs = tuple(
@@ -104,6 +105,9 @@ def _words(
         Edge(a, b, np.where(each >= UNLIMITED, each, numbers.integers(0, 10**6, each.shape)))
         for a, b, each in problem.sharding.edges
     )
+    for operator, own, each in zip(graph.operators, problem.signatures, costs, strict=False):
+        tied = any(weight.shared for weight in operator.weights)
+        each[[tied and any(letter != UNSPLIT for letter, _ in word) for word, _ in own]] = UNLIMITED
     found = solve(Sharding(costs, edges), (1,) + (0,) * (costs[0].shape[1] - 1), (), Limits(60)).solution
     assert found is not None
     chosen = found[len(graph.operators) :]

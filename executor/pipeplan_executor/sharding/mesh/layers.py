@@ -71,7 +71,8 @@ class MeshLayers:
         weights = named_weights(blank, sequence)
         self._programs: dict[str, dict[Mode, Callable[[], Program]]] = {}
         self._layers: dict[tuple[str, Mode], MeshLayer] = {}
-        self._known: dict[str, tuple[ParameterShard | None, tuple[int, ...], str]] = {}
+        self._known: dict[int, tuple[ParameterShard | None, tuple[int, ...], str]] = {}
+        self._parameters = dict(blank.named_parameters(remove_duplicate=False))
         for number, (name, layer) in enumerate(zip(sequence.names, sequence.layers, strict=True)):
             if name in words:
                 given = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in flow[number])
@@ -85,7 +86,7 @@ class MeshLayers:
         for local, weight in layer.weights.items():
             full, shard = names[local], weight.shard(self._axes)
             own = shard, weight.summed, name
-            known = self._known.setdefault(full, own)
+            known = self._known.setdefault(id(self._parameters[full]), own)
             if known[:2] != own[:2]:
                 raise PlanError(
                     f"layers {known[2]} and {name} share {full}, and the plan splits it in unlike ways; solve again"

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from pipeplan.core.cluster import Link
 from pipeplan.core.grouped_axis import group_ranges
 from pipeplan.core.words import PARTIAL, WHOLE, Layout
+from pipeplan.costs.meshes.relayouts import Relayout
 from pipeplan.costs.meshes.ways import way
 
 _SENT = torch.ops._c10d_functional
@@ -25,10 +27,14 @@ class MeshAxes:
     Parameters
     ----------
     mesh : DeviceMesh
+    links : sequence of Link, optional
+        Between neighbours along each axis, as they were priced: they decide by which collectives layouts are changed.
+        By default all are alike.
     """
 
-    def __init__(self, mesh: DeviceMesh) -> None:
+    def __init__(self, mesh: DeviceMesh, links: Sequence[Link] = ()) -> None:
         self.sizes: tuple[int, ...] = tuple(mesh.shape)
+        self.links = tuple(links) or (Link(10**9),) * len(self.sizes)
         self.places: tuple[int, ...] = tuple(mesh.get_local_rank(axis) for axis in range(mesh.ndim))
         self.groups = tuple(mesh.get_group(axis) for axis in range(mesh.ndim))
 
@@ -73,7 +79,8 @@ def moved(part: Tensor, axes: MeshAxes, source: Layout, target: Layout, shape: S
     """
     if source == target:
         return part
-    steps = way(source, target, axes.sizes, shape.parts)
+    size = prod(shape.lengths) * part.element_size()
+    steps = way(source, target, size, axes.sizes, axes.links, shape.parts)
     if steps is None:
         raise ValueError(f"a tensor of {shape.lengths} in the layout {source} cannot get the layout {target}")
     for layout in steps:
@@ -129,31 +136,26 @@ def _wait(tensor: Tensor) -> Tensor:
     return made
 
 
-@dataclass(frozen=True)
-class Relayout:
-    """A tensor's change of layout, and that of its gradient on the way back.
+class Move:
+    """A change of layout of tensors of one shape, and that of their gradients on the way back.
 
-    Attributes
+    Parameters
     ----------
-    source, target : Layout
-    returned, wanted : Layout
-        Of the gradient: as it comes back, and as it is needed before.
+    how : Relayout
     shape : Shape
+    axes : MeshAxes
     """
 
-    source: Layout
-    target: Layout
-    returned: Layout
-    wanted: Layout
-    shape: Shape
+    def __init__(self, how: Relayout, shape: Shape, axes: MeshAxes) -> None:
+        self.how, self._shape, self._axes = how, shape, axes
 
-    def forward(self, part: Tensor, axes: MeshAxes) -> Tensor:
+    def forward(self, part: Tensor) -> Tensor:
         """Return the part in the new layout."""
-        return moved(part, axes, self.source, self.target, self.shape)
+        return moved(part, self._axes, self.how.source, self.how.target, self._shape)
 
-    def backward(self, gradient: Tensor, axes: MeshAxes) -> Tensor:
+    def backward(self, gradient: Tensor) -> Tensor:
         """Return the gradient as it is needed."""
-        return moved(gradient, axes, self.returned, self.wanted, self.shape)
+        return moved(gradient, self._axes, self.how.returned, self.how.wanted, self._shape)
 
 
 class Held:
@@ -181,52 +183,50 @@ class HeldTensor:
     ----------
     part : Tensor
         As it is made.
-    axes : MeshAxes
-    how : Relayout
+    move : Move
         From there to the layout in which it is held; of the gradient from that of the sum.
     """
 
-    def __init__(self, part: Tensor, axes: MeshAxes, how: Relayout) -> None:
-        self._axes = axes
-        self._held = Held(how.forward(part.detach(), axes))
+    def __init__(self, part: Tensor, move: Move) -> None:
+        self._held = Held(move.forward(part.detach()))
         has_gradient = part.requires_grad and torch.is_grad_enabled()
-        self._number: Tensor | None = _Making.apply(part, self._held, axes, how) if has_gradient else None
+        self._number: Tensor | None = _Making.apply(part, self._held, move) if has_gradient else None
 
     @property
     def part(self) -> Tensor:
         """The part as it is held."""
         return self._held.part
 
-    def read(self, how: Relayout) -> Tensor:
+    def read(self, move: Move) -> Tensor:
         """Return the part in the layout of a reader."""
         if self._number is None or not torch.is_grad_enabled():
-            return how.forward(self.part, self._axes)
-        made: Tensor = _Reading.apply(self._number, self._held, self._axes, how)
+            return move.forward(self.part)
+        made: Tensor = _Reading.apply(self._number, self._held, move)
         return made
 
 
 class _Making(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, part: Tensor, held: Held, axes: MeshAxes, how: Relayout) -> Tensor:
-        ctx.held, ctx.axes, ctx.how = held, axes, how
+    def forward(ctx: Any, part: Tensor, held: Held, move: Move) -> Tensor:
+        ctx.held, ctx.move = held, move
         return part.new_zeros(())
 
     @staticmethod
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, None, None]:
         gradient, ctx.held.gradient = ctx.held.gradient, None
-        return None if gradient is None else ctx.how.backward(gradient, ctx.axes), None, None, None
+        return None if gradient is None else ctx.move.backward(gradient), None, None
 
 
 class _Reading(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, number: Tensor, held: Held, axes: MeshAxes, how: Relayout) -> Tensor:
+    def forward(ctx: Any, number: Tensor, held: Held, move: Move) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.held, ctx.axes, ctx.how, ctx.nothing = held, axes, how, torch.zeros_like(number)
-        made = how.forward(held.part, axes)
+        ctx.held, ctx.move, ctx.nothing = held, move, torch.zeros_like(number)
+        made = move.forward(held.part)
         return made.view_as(made) if made is held.part else made
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor, None, None]:
         if gradient is not None:
-            ctx.held.add(ctx.how.backward(gradient, ctx.axes))
-        return ctx.nothing, None, None, None
+            ctx.held.add(ctx.move.backward(gradient))
+        return ctx.nothing, None, None

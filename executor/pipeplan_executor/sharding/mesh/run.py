@@ -11,13 +11,13 @@ from torch import Tensor
 
 from pipeplan.core.operators import INPUT, TOKEN, Operator
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Word
+from pipeplan.costs.meshes.relayouts import PlannedLayer, Relayout
 from pipeplan.frontend.operators.program import Pieces, Program, Role, Step
 from pipeplan.frontend.operators.record import Call
 from pipeplan.frontend.operators.sources import View
 from pipeplan_executor.sharding.mesh import calls
 from pipeplan_executor.sharding.mesh.attention import attention
-from pipeplan_executor.sharding.mesh.moves import HeldTensor, MeshAxes, divided
-from pipeplan_executor.sharding.mesh.plan import PlannedLayer
+from pipeplan_executor.sharding.mesh.moves import HeldTensor, MeshAxes, Move, divided
 from pipeplan_executor.sharding.mesh.saving import Moves
 from pipeplan_executor.sharding.mesh.shapes import own_lengths, own_shape, shapes_of
 from pipeplan_executor.sharding.mesh.weights import MeshWeight, mesh_weights
@@ -46,8 +46,8 @@ class MeshLayer:
     words : LayerWords
     axes : MeshAxes
     repeats : bool
-        Whether what is moved for an operator is moved again where the backward needs it, and not kept; not needed in
-        layers that are recomputed.
+        Whether what is moved for an operator with weights is moved again where the backward needs it, and not kept; not
+        needed in layers that are recomputed.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class MeshLayer:
     def __init__(self, program: Program, words: LayerWords, axes: MeshAxes, repeats: bool = True) -> None:
         self.program, self.axes, self.repeats = program, axes, repeats
         self.shapes = shapes_of(program)
-        self.plan = PlannedLayer(program.graph, words, len(axes.sizes), self.shapes)
+        self.plan = PlannedLayer(program.graph, words, len(axes.sizes))
         self.weights: dict[str, MeshWeight] = mesh_weights(program, self.plan, axes)
         self.of_operator: dict[str, list[MeshWeight]] = {}
         for weight in self.weights.values():
@@ -100,7 +100,7 @@ class _Run:
         for number, (tensor, part) in enumerate(zip(record.inputs, inputs, strict=True), 1):
             name = INPUT if number == 1 else f"{INPUT}#{number}"
             lengths = own_lengths(layer.shapes[name], self._plan.held(name), self._axes)
-            self._held[name] = HeldTensor(part.reshape(lengths), self._axes, self._plan.entering(name))
+            self._held[name] = HeldTensor(part.reshape(lengths), self._move(name, self._plan.entering(name)))
             self._handles[id(tensor)] = self._root(given[id(tensor)])
         for local, parameter in record.parameters.items():
             view = given.get(id(parameter))
@@ -123,7 +123,7 @@ class _Run:
             handle = self._passed.get(name) or self._handle(tensor)
             assert handle.take is not None
             end = self._plan.leaving(name)
-            found.append(handle.take(self._held[name].read(end), end.target))
+            found.append(handle.take(self._held[name].read(self._move(name, end)), end.target))
         return found
 
     def _run(self, step: Step) -> None:
@@ -153,6 +153,9 @@ class _Run:
 
         return mapped(constant, value)
 
+    def _move(self, name: str, how: Relayout) -> Move:
+        return Move(how, self._layer.shapes[name], self._axes)
+
     def _root(self, view: View | None) -> Handle:
         assert view is not None
         return Handle(view, partial(self._source, view))
@@ -175,7 +178,7 @@ class _Run:
             assert step.passed is not None
             results = (operand(step.passed),)
         else:
-            with moves.repeated() if self._layer.repeats else nullcontext():
+            with moves.repeated() if self._layer.repeats and operator.weights else nullcontext():
                 first = self._first_row(operator, step.call)
                 tokens = [axis for axis, letter in enumerate(self._word(operator)) if letter.loop == TOKEN]
                 if operator.attention is not None and tokens:
@@ -186,7 +189,7 @@ class _Run:
                     results = calls.rows(step.call, operand, first)
         how = self._plan.making(operator)
         lengths = own_lengths(self._layer.shapes[operator.name], how.source, self._axes)
-        self._held[operator.name] = HeldTensor(results[0].reshape(lengths), self._axes, how)
+        self._held[operator.name] = HeldTensor(results[0].reshape(lengths), self._move(operator.name, how))
         if step.call is None:
             self._passed[operator.name] = self._root(view)
         else:
@@ -200,8 +203,8 @@ class _Run:
         found = {}
         for source in operator.reads:
             how, held = self._plan.reading(operator, source), self._held[source]
-            again = partial(how.forward, axes=self._axes)
-            found[source] = moves.note(held.part, held.read(how), again), how.target
+            move = self._move(source, how)
+            found[source] = moves.note(held.part, held.read(move), move.forward), how.target
         for weight in self._layer.of_operator.get(operator.name, ()):
             part = self._parameters[weight.name]
             made = weight.gathered(part, self._axes)
@@ -257,7 +260,7 @@ class _Run:
 
 
 def _narrowed(part: Tensor, dimension: int, pieces: Pieces, word: Word, loops: set[str], axes: MeshAxes) -> Tensor:
-    """Return the part of a dimension that this process works on: of pieces with these loops; others are parts already."""
+    """Return the part of a dimension on which this process works, of pieces with these loops; others are parts."""
     counts = [[axis for axis, letter in enumerate(word) if letter.loop == loop != UNSPLIT] for loop, _ in pieces]
     if not any(own and loop in loops for own, (loop, _) in zip(counts, pieces, strict=True)):
         return part

@@ -11,14 +11,14 @@ from pipeplan.core.errors import PlanError
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.operators import Operator, Weight
 from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Layout, Word
+from pipeplan.costs.meshes.relayouts import PlannedLayer
 from pipeplan.frontend.operators.program import Program
 from pipeplan_executor.sharding.mesh.moves import Groups, MeshAxes, along
-from pipeplan_executor.sharding.mesh.plan import PlannedLayer
 from pipeplan_executor.sharding.shards import ParameterShard
 
 
 class Cut(NamedTuple):
-    """A dimension of a parameter that is split along an axis of the mesh; ``gathered``: to be gathered for each pass."""
+    """A dimension of a parameter that an axis of the mesh splits; ``gathered``: it is gathered for each pass."""
 
     axis: int
     dimension: int

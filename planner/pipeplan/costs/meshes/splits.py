@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import Operator, OperatorGraph
-from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, MeshSplit
+from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, MeshSplit
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.shapes import Mesh, mesh_on
 from pipeplan.costs.teams.places import Place
@@ -85,12 +85,13 @@ class MeshTeams:
     def splits(self, tokens: bool = True) -> Iterator[MeshSplit]:
         """Yield the ways that are worth searching; ``tokens``: also those that split what passes between layers."""
         found: dict[MeshSplit, None] = {}
+        links = tuple((kind.name, tuple(link.in_collectives for link in self._mesh(kind).links)) for kind in self.kinds)
         for layout in product((WHOLE, *range(self._rank if tokens else 0)), repeat=2):
             passes = self._passes(layout)
             if any(passes) or set(layout) == {WHOLE}:
                 for words in self._ways(layout, passes):
                     if self._agrees(words) and any(map(_splits, words.values())):
-                        found[MeshSplit(self.sizes, layout, passes, tuple(words.items()))] = None
+                        found[MeshSplit(self.sizes, layout, passes, tuple(words.items()), links)] = None
         for number, split in enumerate(self._unlike(list(found))):
             yield replace(split, number=number)
 
@@ -177,7 +178,7 @@ class MeshTeams:
             tied = {of[name] for name in tie.layers}
             cuts = [_cuts(model.operators[case[0]], own) for case, own in words.items() if case[0] in tied]
             unknown = any(not of[name] for name in tie.layers)
-            if len(set(cuts)) > 1 or (unknown and any(cut for row in cuts for cut in row)):
+            if len(set(cuts)) > 1 or (unknown and any(entry != WHOLE for row in cuts for cut in row for entry in cut)):
                 return False
         return True
 
@@ -277,9 +278,16 @@ def _splits(words: LayerWords) -> bool:
 
 
 def _cuts(graph: OperatorGraph, words: LayerWords) -> tuple[tuple[int, ...], ...]:
-    """How the weights that a layer shares are split along each axis of the mesh."""
+    """How the weights that a layer shares are split along each axis of the mesh, and where gradients are parts."""
     return tuple(
-        tuple(weight.loops.index(letter.loop) if letter.loop in weight.loops else WHOLE for letter in word)
+        tuple(
+            weight.loops.index(letter.loop)
+            if letter.loop in weight.loops
+            else PARTIAL
+            if letter.loop in each.makes
+            else WHOLE
+            for letter in word
+        )
         for each in graph.operators
         for word in [words.operators[each.name].word]
         for weight in each.weights

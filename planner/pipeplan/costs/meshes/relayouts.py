@@ -1,13 +1,28 @@
-"""`PlannedLayer`: how each tensor of a layer moves under the words of its operators."""
+"""Changes of layout of a layer's tensors, and of their gradients, under the words of its operators."""
 
-from collections.abc import Mapping
 from functools import cached_property
+from typing import NamedTuple
 
 from pipeplan.core.operators import Operator, OperatorGraph
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Letter, Signature
 from pipeplan.costs.meshes.words import gradient, made, needed, returned
 from pipeplan.costs.teams.signatures import stream
-from pipeplan_executor.sharding.mesh.moves import Relayout, Shape
+
+
+class Relayout(NamedTuple):
+    """A tensor's change of layout, and that of its gradient on the way back.
+
+    Attributes
+    ----------
+    source, target : Layout
+    returned, wanted : Layout
+        Of the gradient: as it comes back, and as it is needed before.
+    """
+
+    source: Layout
+    target: Layout
+    returned: Layout
+    wanted: Layout
 
 
 class PlannedLayer:
@@ -19,12 +34,10 @@ class PlannedLayer:
     words : LayerWords
     axes : int
         Number of the mesh's axes.
-    shapes : mapping of str to Shape
-        Of inputs and of what operators make.
     """
 
-    def __init__(self, graph: OperatorGraph, words: LayerWords, axes: int, shapes: Mapping[str, Shape]) -> None:
-        self.graph, self._words, self._shapes = graph, words, shapes
+    def __init__(self, graph: OperatorGraph, words: LayerWords, axes: int) -> None:
+        self.graph, self._words = graph, words
         self._whole: Layout = (WHOLE,) * axes
         self.operators = {each.name: each for each in graph.operators}
         self._alone = Signature((Letter(UNSPLIT),) * axes, self._whole)
@@ -75,22 +88,19 @@ class PlannedLayer:
             needed(operator, word, source),
             returned(operator, word, source),
             self.goal(source),
-            self._shapes[source],
         )
 
     def making(self, operator: Operator) -> Relayout:
         """Return how what an operator makes gets the layout in which it is held."""
         word, held = self.signature(operator)
-        return Relayout(
-            made(operator, word), held, self.goal(operator.name), gradient(operator, word), self._shapes[operator.name]
-        )
+        return Relayout(made(operator, word), held, self.goal(operator.name), gradient(operator, word))
 
     def entering(self, name: str) -> Relayout:
         """Return how the gradient of an input leaves the layer."""
         end = self.end(name)
-        return Relayout(end, end, self.goal(name), end, self._shapes[name])
+        return Relayout(end, end, self.goal(name), end)
 
     def leaving(self, name: str) -> Relayout:
         """Return how an output leaves the layer."""
         end = self.held(name)
-        return Relayout(end, end, end, self.goal(name), self._shapes[name])
+        return Relayout(end, end, end, self.goal(name))
