@@ -22,6 +22,7 @@ from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.operators import OperatorGraph, Shards, Split
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.teams.problem import COMPARED, TeamProblem
+from pipeplan.costs.teams.rooflines import rates_of
 from pipeplan.costs.teams.signatures import WHOLE, Ends, ends_of, has_token_parts, stream, token_axis
 from pipeplan_formulations.common.pareto import minimal
 
@@ -89,9 +90,7 @@ class Teams:
         return self._problems[key]
 
     def _problem(self, layer: Layer, cost: LayerCost, kind: DeviceKind, size: int, ends: Ends) -> TeamProblem:
-        peak = kind.peak.get(self.model.dtype)
-        known = peak is not None and kind.bandwidth is not None
-        rates = (kind.efficiency * (peak or 0), kind.efficiency * (kind.bandwidth or 0)) if known else None
+        rates = rates_of(kind, self.model.dtype)
         graph, link = self.model.operators[layer.operators], self.links[kind.name]
         return TeamProblem(
             graph, cost, layer.parameters, kind, rates, size, self.team, link, ends, self.vocabulary_parallel

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeplan.core.operators import INPUT, TOKEN, CrossEntropy, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, SAMPLE, TOKEN, CrossEntropy, Operator, OperatorGraph, Weight
 from pipeplan.frontend.capture.private import memory_of
 from pipeplan.frontend.operators.alignment import Alignment
 from pipeplan.frontend.operators.factors import opaque
 from pipeplan.frontend.operators.record import Call, Record
 from pipeplan.frontend.operators.rules import Rule, copied, loss_rule, rule_of
-from pipeplan.frontend.operators.sources import SAMPLE, WHOLE, Source, View
+from pipeplan.frontend.operators.sources import WHOLE, Source, View
 from pipeplan.frontend.operators.views import viewed, views
 from pipeplan.frontend.profile.ties import bytes_of
 from pipeplan.frontend.profile.work import counter
