@@ -13,10 +13,10 @@ r"""The Pareto set of two sums with bounds: parts of choices that no point of it
 O(w, cell) is the least weighted sum of everything outside of the table. Elimination of weighted sums (`weighted`) finds
 it, with the costs of a choice for each; parts completed by these make the known points dense.
 
-*Why nothing is lost.* Let z be a point of the Pareto set, and p its part in some table. If z is known, it is a q itself;
-else z lies below some corner k, as no known point is at most z. In both cases w · p + O(w, cell) ≤ w · z ≤ w · k for
-every w. So p is kept if it is formed. It is, by induction over the joins, or a point at most as large is, whose
-completion is z as well.
+*Why nothing is lost.* Let z be a point of the Pareto set, and p its part in some table. If z is known, it is a q; else
+z lies below some corner k, as no known point is at most z. So w · p + O(w, cell) ≤ w · z, which is at most w · q or
+w · k, for every w, and p is kept if it is formed. It is, by induction over the joins, or a point at most as large is,
+whose completion is z as well.
 """
 
 from collections.abc import Callable, Sequence
@@ -163,11 +163,12 @@ class BoundedElimination(Elimination[SetTable]):
         super().__init__(classes, sets)
 
     def _combined(
-        self, sources: Sequence[int], tables: Sequence[SetTable], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
+        self, sources: Sequence[int], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
     ) -> tuple[tuple[object, ...], Callable[[], SetTable]]:
         number = len(self._factors)
         if number not in self._outside:
-            return super()._combined(sources, tables, axes, shape)
+            return super()._combined(sources, axes, shape)
+        tables = [self._factors[source].table for source in sources]
         sums = [self._inner.factors[source].table for source in sources]
         return ("bounded", number), partial(self._bounded, tables, sums, axes, shape, self._outside[number])
 
@@ -189,7 +190,9 @@ class BoundedElimination(Elimination[SetTable]):
             scope = tuple(sorted({*one, *two}))
             own = [tuple(map(scope.index, part)) for part in (one, two)]
             others = [(outside, above), *beside]
-            bound = Bound(self._known, self._weighted.beside(*zip(*others, strict=True), shape, scope))
+            bound = Bound(
+                self._known, self._weighted.beside([t for t, _ in others], [row for _, row in others], shape, scope)
+            )
             joined = self._sets.join(first, second, own, (*(shape[axis] for axis in scope), 1), bound)
             parts.append((bound.closed(joined), scope))
             cells = tuple(shape[axis] for axis in scope)
@@ -213,14 +216,16 @@ def outsides(inner: Elimination[WeightedTable], algebra: Weighted) -> dict[int, 
         scope = inner.factors[result].scope
         axis = {v: i for i, v in enumerate((*scope, operator))}
         rows = [tuple(axis[v] for v in inner.factors[number].scope) for number in sources]
-        last = [table.shape[row.index(len(scope))] for table, row in zip((inner.factors[n].table for n in sources), rows, strict=True) if len(scope) in row]
-        shape = (*inner.factors[result].table.shape, last[0] if last else 1)
-        for number, row in zip(sources, rows, strict=True):
-            if number in made and inner.factors[number].table.size >= LARGE:
-                others = [(inner.factors[n].table, r) for n, r in zip(sources, rows, strict=True) if n != number]
-                others.append((found[result], tuple(range(len(scope)))))
-                tables, axes = zip(*others, strict=True)
-                found[number] = algebra.beside(tables, axes, shape, row)
+        tables = [inner.factors[number].table for number in sources]
+        last = [
+            table.shape[row.index(len(scope))] for table, row in zip(tables, rows, strict=True) if len(scope) in row
+        ]
+        shape = (*inner.factors[result].table.shape, *(last or [1])[:1])
+        above = found[result], tuple(range(len(scope)))
+        for i, number in enumerate(sources):
+            if number in made and tables[i].size >= LARGE:
+                others = [above, *((tables[k], rows[k]) for k in range(len(sources)) if k != i)]
+                found[number] = algebra.beside([t for t, _ in others], [row for _, row in others], shape, rows[i])
     return found
 
 
@@ -272,7 +277,9 @@ def _rows(classes: Classes, clock: Clock) -> tuple[Array, tuple[int, ...]]:
         between = [_normal(c - a, b - d, most) for (a, b), (c, d) in pairwise(points)]
         if rows == ends:
             between = [
-                _normal(one * (c - a), two * (b - d), most) for (a, b), (c, d) in pairwise(points) for one, two in SPREAD
+                _normal(one * (c - a), two * (b - d), most)
+                for (a, b), (c, d) in pairwise(points)
+                for one, two in SPREAD
             ]
         rows = [row for row in dict.fromkeys(between) if row not in every][: MOST - len(every)]
         if not rows:

@@ -254,22 +254,22 @@ class Elimination(Generic[Table]):
     def _join(self, operator: int, scope: tuple[int, ...], sources: list[int]) -> None:
         """Replace the factors by their join without the operator; if it is −1, by their plain join."""
         axis = {v: i for i, v in enumerate((*scope, operator))}
-        tables = [self._factors[number].table for number in sources]
         axes = [tuple(axis[v] for v in self._factors[number].scope) for number in sources]
         shape = (*map(self._count, scope), 1 if operator < 0 else self._count(operator))
         for number in sources:
             self._live.remove(number)
             for v in self._factors[number].scope:
                 self._at[v].remove(number)
-        key, make = self._combined(sources, tables, axes, shape)
+        key, make = self._combined(sources, axes, shape)
         inside = 1 + sum(self._factors[number].inside for number in sources)
         result = self._add(scope, key, make, inside)
         self._steps.append(Step(operator, sources, result))
 
     def _combined(
-        self, sources: Sequence[int], tables: Sequence[Table], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
+        self, sources: Sequence[int], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
     ) -> tuple[tuple[object, ...], Callable[[], Table]]:
         """Key of the join of some factors, equal for equal joins, and the function that makes it."""
+        tables = [self._factors[number].table for number in sources]
         return (*map(id, tables), *axes, shape), partial(self._algebra.combine, tables, axes, shape)
 
     @property

@@ -28,7 +28,6 @@ from pipeplan_formulations.sharding.instance import Array, Cap, possible
 from pipeplan_formulations.sharding.scalars import aligned
 
 
-
 class Bound(Protocol):
     """What excludes points of a table."""
 
@@ -162,7 +161,7 @@ class Sets:
         second: SetTable,
         axes: Sequence[tuple[int, ...]],
         shape: tuple[int, ...],
-        bound: "Bound | None" = None,
+        bound: Bound | None = None,
     ) -> SetTable:
         """`combine` of two tables; with a bound, without what it excludes."""
         if first.size < second.size:

@@ -39,12 +39,13 @@ class WeightedTable:
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of classes of each operator in the scope."""
-        return self.values.shape[:-1]
+        return tuple(self.values.shape[:-1])
 
     @property
     def slack(self) -> Array:
         """Nothing is lost: 0."""
-        return np.zeros(self.costs.shape[-1], np.int64)
+        nothing: Array = np.zeros(int(self.costs.shape[-1]), np.int64)
+        return nothing
 
     def at(self, cell: tuple[int, ...]) -> Array:
         """The choices of a cell, of shape (L, D), or none."""

@@ -150,19 +150,26 @@ class _Joiner:
         passed = [((), cost.output)] if after is None else list(_read(of_batch(after, self.batch)))
         weights = (Weight("weights", ("all",), layer.parameters),) if layer.parameters else ()
         work = layer.work
-        flops = (0, 0, 0)
-        if work is not None:
-            flops = work.forward_flops, work.input_gradient_flops, work.weight_gradient_flops
         rows = {
             name: (WHOLE_AXIS,) * (self.ranks.get(source) or 0)
             for name, source in zip(names, self.passing, strict=True)
         }
-        operators = [Operator(LAYER, UNKNOWN, {}, rows, *passed[0], True, weights, *(self.batch * n for n in flops))]
-        operators += [
-            Operator(f"{LAYER}#{i}", UNKNOWN, {}, {LAYER: (WHOLE_AXIS,) * len(passed[0][0])}, *one)
-            for i, one in enumerate(passed[1:], 2)
-        ]
-        return OperatorGraph(tuple(operators), dict.fromkeys(names, 0), tuple(each.name for each in operators))
+        first = Operator(
+            LAYER,
+            UNKNOWN,
+            {},
+            rows,
+            *passed[0],
+            kept=True,
+            weights=weights,
+            forward_flops=0 if work is None else self.batch * work.forward_flops,
+            input_gradient_flops=0 if work is None else self.batch * work.input_gradient_flops,
+            weight_gradient_flops=0 if work is None else self.batch * work.weight_gradient_flops,
+        )
+        read = {LAYER: (WHOLE_AXIS,) * len(first.makes)}
+        others = (Operator(f"{LAYER}#{i}", UNKNOWN, {}, read, *one) for i, one in enumerate(passed[1:], 2))
+        operators = (first, *others)
+        return OperatorGraph(operators, dict.fromkeys(names, 0), tuple(each.name for each in operators))
 
     def _add(self, number: int, own: Rooflines, name_of: Mapping[str, str]) -> None:
         """Append the operators of a layer under their names in the model."""
@@ -193,7 +200,7 @@ class _Joiner:
 def _fitted(operator: Operator, ranks: Mapping[str, int | None]) -> Operator:
     """The operator with what it reads of inputs read whole where its axes are not those of what is passed to it."""
     reads = {
-        source: row if ranks.get(source) in (None, len(row)) else ("whole",) * (ranks[source] or 0)
+        source: row if ranks.get(source) in (None, len(row)) else (WHOLE_AXIS,) * (ranks[source] or 0)
         for source, row in operator.reads.items()
     }
     if reads == operator.reads:

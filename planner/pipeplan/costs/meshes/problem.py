@@ -16,7 +16,7 @@ Operators that are alike, as those of equal layers, have the same tables, which 
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,25 +51,25 @@ class MeshProblem(MeshSignatures):
         """The problem; its coordinates are those of a team's."""
         operators, index = self.graph.operators, self.index
         sums = {each.tensor: len(index) + i for i, each in enumerate(self.sums)}
-        costs = [self.once(("costs", self.likeness[each.name]), lambda each=each: self._costs(each)) for each in operators]
+        costs = [self.once(("costs", self.likeness[each.name]), partial(self._costs, each)) for each in operators]
         edges: list[Edge] = []
         for each in self.sums:
             alike = self._alike(each)
             if each.tensor in index:
                 costs.append(np.zeros((len(each.layouts), len(COORDINATES)), np.int64))
-                table = self.once(("made", alike), lambda each=each: self._to_maker(each))
+                table = self.once(("made", alike), partial(self._to_maker, each))
                 edges.append(Edge(index[each.tensor], sums[each.tensor], table))
             else:
                 costs.append(self._to_input(each))
             for reader in self.readers[each.tensor]:
                 key = "returned", alike, self.likeness[reader.name], reader.reads[each.tensor]
-                table = self.once(key, lambda each=each, reader=reader: self._to_sum(each, reader))
+                table = self.once(key, partial(self._to_sum, each, reader))
                 edges.append(Edge(index[reader.name], sums[each.tensor], table))
         for reader in operators:
             for name in reader.reads:
                 if name in index:
-                    key = "read", self.likeness[reader.name], reader.reads[name], self.likeness[name], name in sums
-                    table = self.once(key, lambda r=reader, name=name: self._edge(r, name, name in sums))
+                    pair = "read", self.likeness[reader.name], reader.reads[name], self.likeness[name], name in sums
+                    table = self.once(pair, partial(self._edge, reader, name, name in sums))
                     edges.append(Edge(index[name], index[reader.name], table))
         return Sharding(tuple(costs), (*edges, *(self._tie(each) for each in self.shared)))
 
@@ -128,7 +128,10 @@ class MeshProblem(MeshSignatures):
         """An operator costs its passes, what its weights send, and what is only its own to redistribute."""
         name, signatures = operator.name, self.signatures[self.index[operator.name]]
         rooflines, local, _ = self.own(operator)
-        rows = {word: word_costs(rooflines, local, word, self.mesh, not self.joined) for word in {each.word for each in signatures}}
+        rows = {
+            word: word_costs(rooflines, local, word, self.mesh, not self.joined)
+            for word in {each.word for each in signatures}
+        }
         costs = np.array([rows[each.word] for each in signatures], np.int64)
         costs[:, -1] += [rooflines.saved(local.name, share(each.held, self.mesh.sizes)) for each in signatures]
         moves, is_end = self.moves(name, False), self.tensors[name].end is not None

@@ -6,7 +6,7 @@ tensor that several operators read is summed up in a layout that is chosen too.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from math import lcm
 from typing import NamedTuple, TypeVar
@@ -109,7 +109,7 @@ class MeshSignatures:
     def signatures(self) -> tuple[tuple[Signature, ...], ...]:
         """Those of each operator."""
         return tuple(
-            self.once(("signatures", self.likeness[each.name]), lambda each=each: self._signatures(each))
+            self.once(("signatures", self.likeness[each.name]), partial(self._signatures, each))
             for each in self.graph.operators
         )
 
@@ -122,7 +122,7 @@ class MeshSignatures:
             is_end = name in self.graph.outputs or (self.tensors[name].end is not None and name in self.index)
             if len(readers) > 1 and not is_end and self._sends(name):
                 key = "sum", self.likeness.get(name, name), *((self.likeness[r.name], r.reads[name]) for r in readers)
-                found.append(Sum(name, self.once(key, lambda name=name: self._layouts(name))))
+                found.append(Sum(name, self.once(key, partial(self._layouts, name))))
         return tuple(found)
 
     @cached_property
@@ -169,7 +169,9 @@ class MeshSignatures:
         is_input = name in self.graph.inputs
         rows = [(each, each.reads[name]) for each in self.readers.get(name, ())]
         rows += [] if is_input else [(maker := self.graph.operators[self.index[name]], maker.makes)]
-        parts = [lcm(*(each.loops.get(axes[i], 1) for each, axes in rows)) for i in range(len(rows[0][1]) if rows else 0)]
+        parts = [
+            lcm(*(each.loops.get(axes[i], 1) for each, axes in rows)) for i in range(len(rows[0][1]) if rows else 0)
+        ]
         if is_input:
             size = self.graph.inputs[name]
         else:

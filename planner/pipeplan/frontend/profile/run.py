@@ -212,9 +212,7 @@ def _described(module: nn.Module, inputs: Batch, targets: Any, request: Request)
     On the meta device itself some operations are others than on a device that computes, such as attention.
     """
     blank, size = on_meta(module), request.micro_batches[0]
-    sequence = capture_layers(
-        blank, inputs, group=request.group, front_end=request.front_end, both_modes=False
-    )
+    sequence = capture_layers(blank, inputs, group=request.group, front_end=request.front_end, both_modes=False)
     mode, loss = FakeTensorMode(allow_non_fake_inputs=True), _loss(request.loss, sequence)
 
     def faked(batch: Batch) -> Batch:
