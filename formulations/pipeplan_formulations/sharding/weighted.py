@@ -44,12 +44,12 @@ class WeightedTable:
     @property
     def slack(self) -> Array:
         """Nothing is lost: 0."""
-        nothing: Array = np.zeros(int(self.costs.shape[-1]), np.int64)
-        return nothing
+        return np.zeros(int(self.costs.shape[-1]), np.int64)
 
     def at(self, cell: tuple[int, ...]) -> Array:
         """The choices of a cell, of shape (L, D), or none."""
-        return self.costs[cell] if self.values[cell].max(initial=0) < LARGEST else self.costs[cell][:0]
+        found: Array = self.costs[cell]
+        return found if self.values[cell].max(initial=0) < LARGEST else found[:0]
 
 
 class Weighted:

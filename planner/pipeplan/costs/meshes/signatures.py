@@ -172,10 +172,7 @@ class MeshSignatures:
         parts = [
             lcm(*(each.loops.get(axes[i], 1) for each, axes in rows)) for i in range(len(rows[0][1]) if rows else 0)
         ]
-        if is_input:
-            size = self.graph.inputs[name]
-        else:
-            size = self.graph.operators[self.index[name]].output
+        size = self.graph.inputs[name] if is_input else self.graph.operators[self.index[name]].output
         size *= 1 if isinstance(self.rooflines, JoinedLayers) else self.rooflines.micro_batch
         sends = name not in self.graph.without_gradient
         return Tensor(size, size * sends, tuple(parts), self._end(name) if is_end else None)
@@ -191,7 +188,7 @@ class MeshSignatures:
         tensor = self.tensors[name]
         size = tensor.gradient if gradient else tensor.size
         key = "moves", size, tensor.parts
-        return self.once(key, lambda: times(size, self.mesh.sizes, self.mesh.links, tensor.parts))
+        return self.once(key, lambda: times(size, *self.mesh[:2], tensor.parts, self.mesh.sharing))
 
     def _signatures(self, operator: Operator) -> tuple[Signature, ...]:
         own = words(operator, self.mesh.sizes, self.gathers, self.tokens)
