@@ -56,7 +56,7 @@ class MeshProblem(MeshSignatures):
         for each in self.sums:
             alike = self._alike(each)
             if each.tensor in index:
-                costs.append(np.zeros((len(each.layouts), len(COORDINATES)), np.int64))
+                costs.append(self.once(("free", len(each.layouts)), partial(_free, len(each.layouts))))
                 table = self.once(("made", alike), partial(self._to_maker, each))
                 edges.append(Edge(index[each.tensor], sums[each.tensor], table))
             else:
@@ -170,6 +170,11 @@ class MeshProblem(MeshSignatures):
             for a in self.signatures[first]
         ]
         return Edge(first, later, np.array(table, np.int64))
+
+
+def _free(count: int) -> Array:
+    """Signatures that cost nothing by themselves."""
+    return np.zeros((count, len(COORDINATES)), np.int64)
 
 
 def _added(one: Array, two: Array) -> Array:
