@@ -15,7 +15,7 @@ from pipeplan.core.job import OPTIMIZER_STATE
 from pipeplan.core.model import Model
 from pipeplan.core.options import LONGEST
 from pipeplan.core.units import format_bytes
-from pipeplan.core.wording import hint
+from pipeplan.core.wording import hint, some
 from pipeplan.costs.layers import item_size, optimizer_bytes
 from pipeplan.costs.meshes.clusters import mesh_of, meshes_of, only_kind, shape_name
 from pipeplan.costs.meshes.frontiers import Point, over_meshes
@@ -90,10 +90,14 @@ def shard(
     points = _points(problems, step_matrix(model.dtype, optimizer), time_limit)
     limit = _limit(kind, memory)
     found = [point.costs[1] for point in points]
+    unknown = unsplit(joined, shapes[0].team)
     if min(found) > limit:
+        rigid = sum(own.parameters for own in unknown)
+        why = f" ({format_bytes(rigid)} of weights belong to operators that are whole on every device: " * bool(rigid)
+        why += f"{some([own.kind for own in unknown if own.parameters])})" * bool(rigid)
         raise InfeasibleError(
             f"no choice on {' or '.join(shape_name(mesh.sizes) for mesh in shapes)} fits {format_bytes(limit)} a "
-            f"device: the least is {format_bytes(min(found))}; give it more memory, more devices or a smaller batch"
+            f"device: the least is {format_bytes(min(found))}{why}; give it more memory, more devices or a smaller batch"
         )
     number = next(k for k, needed in enumerate(found) if needed <= limit)
     best = points[number]
@@ -110,7 +114,7 @@ def shard(
         limit=None if memory is None and kind.memory is None else limit,
         layers=placements(model, best.problem, choice),
         products=products(best.problem, choice, item_size(model.dtype)),
-        unsplit=unsplit(joined, best.problem.mesh.team),
+        unsplit=unknown,
         undivided=tuple(own for each in notes for own in each) if len(shapes) == 1 else (),
         costs=sources(model, cluster, (batch,)),
         seconds=time.perf_counter() - began,

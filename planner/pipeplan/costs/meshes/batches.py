@@ -1,6 +1,6 @@
 """Operators for all samples of a batch at once, which a mesh may split: `SAMPLE` is a loop of most operators.
 
-Graphs of operators have the figures of one sample. Where their tensors have no axis of samples, each gets one, as the
+Graphs of operators have the figures of one sample. If no tensor of a model has an axis of samples, each gets one, as the
 first. What depends on no sample, like a table of positions, is the same for all of them.
 """
 
@@ -10,7 +10,12 @@ from dataclasses import replace
 from pipeplan.core.operators import SAMPLE, Operator, OperatorGraph
 
 
-def of_batch(graph: OperatorGraph, batch: int, constant: Collection[str] = ()) -> OperatorGraph:
+def has_samples(graph: OperatorGraph) -> bool:
+    """Return whether any tensor has an axis of samples."""
+    return any(SAMPLE in row for each in graph.operators for row in (each.makes, *each.reads.values()))
+
+
+def of_batch(graph: OperatorGraph, batch: int, constant: Collection[str] = (), plain: bool = True) -> OperatorGraph:
     """Return the operators of a layer for a batch as their sample.
 
     An operator has the loop over samples if it reads them along an axis; where what it makes has none, it sums over
@@ -22,8 +27,10 @@ def of_batch(graph: OperatorGraph, batch: int, constant: Collection[str] = ()) -
     batch : int
     constant : collection of str
         Inputs of the layer that depend on no sample.
+    plain : bool
+        Whether all tensors are those of one sample, without an axis of samples. Else one without such an axis has all
+        samples in some other order, as the tokens of all of them do.
     """
-    plain = not any(SAMPLE in row for each in graph.operators for row in (each.makes, *each.reads.values()))
     fixed = {*constant}
     operators = tuple(_operators(graph, batch, fixed, plain))
     inputs = {name: size if name in fixed else size * batch for name, size in graph.inputs.items()}

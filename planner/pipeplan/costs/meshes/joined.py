@@ -11,6 +11,7 @@ known is one operator, which runs whole on every device.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from pipeplan.core.cluster import DeviceKind
@@ -18,7 +19,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.operators import INPUT, CrossEntropy, Operator, OperatorGraph, Weight
 from pipeplan.costs.layers import layer_costs
-from pipeplan.costs.meshes.batches import of_batch
+from pipeplan.costs.meshes.batches import has_samples, of_batch
 from pipeplan.costs.teams.rooflines import Rooflines, rates_of
 
 UNKNOWN, LAYER = "unknown", "layer"
@@ -102,6 +103,11 @@ class _Joiner:
     known: dict[object, Rooflines] = field(default_factory=dict)
     passing: tuple[str, ...] = ()
 
+    @cached_property
+    def plain(self) -> bool:
+        """Whether the model's tensors are those of one sample."""
+        return not any(map(has_samples, self.model.operators.values()))
+
     def joined(self, costs: Sequence[LayerCost]) -> JoinedLayers:
         """Return the layers as one graph."""
         loss, inputs = None, dict[str, int]()
@@ -135,7 +141,8 @@ class _Joiner:
             if graph is None or not known:
                 own = self._stand_in(number, layer, cost, len(passing))
             else:
-                own = of_batch(graph, self.batch, [name for i, name in enumerate(graph.inputs) if i in constant])
+                fixed = [name for i, name in enumerate(graph.inputs) if i in constant]
+                own = of_batch(graph, self.batch, fixed, self.plain)
                 row = dict(zip(graph.inputs, ranks, strict=True))
                 own = replace(own, operators=tuple(_fitted(each, row) for each in own.operators))
             self.known[key] = Rooflines(
@@ -147,7 +154,7 @@ class _Joiner:
         """A layer whose operators are not known: one of its own makes what the next layer reads, or more than one."""
         names = [INPUT if i == 1 else f"{INPUT}#{i}" for i in range(1, reads + 1)]
         after = self._graph(number + 1)
-        passed = [((), cost.output)] if after is None else list(_read(of_batch(after, self.batch)))
+        passed = [((), cost.output)] if after is None else list(_read(of_batch(after, self.batch, (), self.plain)))
         weights = (Weight("weights", ("all",), layer.parameters),) if layer.parameters else ()
         work = layer.work
         rows = {
