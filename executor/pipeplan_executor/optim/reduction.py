@@ -152,7 +152,7 @@ class ShardedNames:
         return frozenset(self.axes.get(name, ()))
 
     def counts(self, axes: Set[int]) -> bool:
-        """Return whether this rank counts a parameter that is sharded along these axes: the first of equal ones does."""
+        """Return whether this rank counts a parameter that is sharded along these axes: the first of equal ranks."""
         return not any(place for axis, place in enumerate(self.places) if axis not in axes)
 
     def is_split(self, axes: Set[int]) -> bool:

@@ -69,7 +69,7 @@ def _sharded_names(
     """Return which parameters of a stage are sharded along which axes."""
     if group.axes is not None and isinstance(module.sharded_layers, MeshLayers):
         return ShardedNames(module.sharded_layers.cuts, group.axes.places)
-    return ShardedNames(dict.fromkeys(shards, {0}), (group.tensor_rank,))
+    return ShardedNames({name: {0} for name in shards}, (group.tensor_rank,))
 
 
 def _together(plan: Plan, stage: int) -> list[list[int]]:

@@ -7,7 +7,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from pipeplan.core.cluster import Link
 from pipeplan_executor.sharding.mesh.moves import MeshAxes
 from pipeplan_executor.sharding.processes import Processes
 
@@ -48,11 +47,11 @@ _MADE: WeakKeyDictionary[dist.ProcessGroup, dict[Key, DeviceMesh | None]] = Weak
 
 
 def find_tensor_parallel_group(
-    processes: Processes, device: torch.device, sizes: tuple[int, ...] = (), links: tuple[Link, ...] = ()
+    processes: Processes, device: torch.device, sizes: tuple[int, ...] = ()
 ) -> TensorParallelGroup:
     """Return the group of this process. Every process of the world calls this alike.
 
-    ``sizes``: processes of every rank along each axis of a mesh, if it has several; ``links``: see `MeshAxes`.
+    ``sizes``: processes of every rank along each axis of a mesh, if it has several.
     """
     world = dist.group.WORLD
     assert world is not None
@@ -62,7 +61,7 @@ def find_tensor_parallel_group(
     if key not in made:
         made[key] = _mesh(processes, rank, device, sizes)
     mesh = made[key]
-    axes = MeshAxes(mesh, links) if sizes and mesh is not None else None
+    axes = MeshAxes(mesh) if sizes and mesh is not None else None
     return TensorParallelGroup(processes, rank, tensor_rank, mesh, axes)
 
 

@@ -126,7 +126,7 @@ class Pipeline:
         self.fitted = fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
         self.workload = fitted.workload
         # this rank's stages, with their weights or shards of them
-        self.tensor_group = group = find_tensor_parallel_group(processes, self.device, plan.mesh, plan.links)
+        self.tensor_group = group = find_tensor_parallel_group(processes, self.device, plan.mesh)
         rank = group.rank
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
         self.shards = stage_shards(fitted, wanted, self.numbers, group.tensor_rank)
@@ -186,12 +186,13 @@ class Pipeline:
     def _mesh_layers(self, stage: int) -> "MeshLayers":
         """Return the wrapper of a stage's layers on a mesh of several axes."""
         from pipeplan_executor.sharding.mesh.layers import MeshLayers
+        from pipeplan_executor.sharding.mesh.moves import MeshAxes
 
-        assert self.tensor_group.axes is not None
+        assert self.tensor_group.mesh is not None
         fitted, own = self.fitted, self.plan.stages[stage]
         words = {name: words for name, words in self.plan.words if name in own.layers}
         context = partial(autocast, self.precision, self.device)
-        tensors, axes = fitted.flow.tensors, self.tensor_group.axes
+        tensors, axes = fitted.flow.tensors, MeshAxes(self.tensor_group.mesh, own.links)
         return MeshLayers(fitted.blank, fitted.sequence, tensors, words, axes, own.recompute, context)
 
     def _sharded_layers(self, stage: int) -> "ShardedLayers | MeshLayers | None":

@@ -27,6 +27,8 @@ BY_HEADS = -1
 """In place of an axis: attention that has its operands in parts of the tokens, and exchanges these for heads."""
 INPUT = "input"
 """Name of a layer's first input, where operators say what they read; others are ``input#2``, ``input#3``."""
+SAMPLE = "sample"
+"""The loop over samples, where a tensor has an axis of them."""
 TOKEN = "token"
 """The loop over the tokens of a sequence, axis 1 of the tensors that pass between layers.
 
@@ -244,12 +246,13 @@ class OperatorGraph:
             readers = [other.name for other in self.operators if name in other.reads]
             if len(each.reads) != 1 or before not in ("", *each.reads):
                 yield f"{name!r} reads {some(tuple(each.reads)) or 'nothing'}, and not only {before or 'the logits'}"
-            if len(each.loops) != 1 or each.weights:
-                yield f"{name!r} has {len(each.loops)} loops and {len(each.weights)} weights, and not a single loop"
-            if any(row.count(loop) != 1 for row in each.reads.values() for loop in each.loops):
+            classes = [loop for loop in each.loops if loop != SAMPLE]
+            if len(classes) != 1 or each.weights:
+                yield f"{name!r} has {len(classes)} loops and {len(each.weights)} weights, and not a single loop"
+            if any(row.count(loop) != 1 for row in each.reads.values() for loop in classes):
                 yield f"{name!r} reads no axis with its loop, the classes"
             if name != self.loss.operators[-1]:
-                if not set(each.loops) <= set(each.makes):
+                if not set(classes) <= set(each.makes):
                     yield f"{name!r} makes no axis with its loop, the classes"
                 if len(readers) != 1 or name in self.outputs:
                     yield f"{name!r} is read by others than the next one"

@@ -176,11 +176,6 @@ class Plan:
         return self.stages[0].mesh if self.stages else ()
 
     @property
-    def links(self) -> tuple[Link, ...]:
-        """Between neighbours along each axis of the mesh."""
-        return self.stages[0].links if self.stages else ()
-
-    @property
     def team(self) -> int:
         """Devices of the largest team."""
         return max(self.teams, default=1)

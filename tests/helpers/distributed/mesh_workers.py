@@ -7,7 +7,6 @@ from dataclasses import replace
 from math import lcm, prod
 
 import numpy as np
-import torch
 
 from helpers.distributed.models import random_cuts
 from helpers.plans import plan_for
@@ -25,7 +24,6 @@ from pipeplan.frontend.operators.find import named_weights
 from pipeplan.frontend.operators.follow import program_of
 from pipeplan.frontend.operators.program import Program
 from pipeplan.frontend.operators.record import record
-from pipeplan.frontend.profile.ties import held_by
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.sharding.mesh.shapes import shapes_of
 from pipeplan_executor.stages import source

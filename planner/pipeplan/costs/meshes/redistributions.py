@@ -11,17 +11,25 @@ of its dimension, before and after: along axis 0 of the picture, rows are gather
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import count
 from math import prod
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.words import WHOLE, Layout
 from pipeplan.costs.teams.signatures import Exchange, exchange, redistribution
 
-Cost = TypeVar("Cost", int, Fraction)
+
+class Price(Protocol):
+    """Costs that are ordered and added up: times, numbers, or pairs of both."""
+
+    def __add__(self, other: Self, /) -> Self: ...
+
+    def __lt__(self, other: Self, /) -> bool: ...
+
+
+Cost = TypeVar("Cost", bound=Price)
 
 
 @dataclass(frozen=True)
@@ -101,14 +109,21 @@ class Redistributions(Generic[Cost]):
         )
 
 
-def times(size: int, sizes: tuple[int, ...], links: Sequence[Link], lengths: tuple[int, ...]) -> Redistributions[int]:
-    """Return the nanoseconds in which a tensor of ``size`` bytes gets other layouts; ``links``: one for each axis."""
+def times(
+    size: int, sizes: tuple[int, ...], links: Sequence[Link], lengths: tuple[int, ...], sharing: Sequence[int] = ()
+) -> Redistributions[int]:
+    """Return the nanoseconds in which a tensor of ``size`` bytes gets other layouts.
+
+    ``links`` and ``sharing`` have an entry for each axis (see `pipeplan.costs.meshes.shapes.Mesh`).
+    """
     known: dict[tuple[int, Exchange | None, int], int] = {}
 
     def price(axis: int, source: int, target: int, others: int) -> int:
         key = axis, exchange(source, target), others
         if key not in known:
-            found = redistribution(source, target, -(-size // others), sizes[axis], links[axis])
+            found = redistribution(
+                source, target, -(-size // others), sizes[axis], links[axis], *sharing[axis : axis + 1]
+            )
             assert found is not None, "no step makes parts of a sum"
             known[key] = found
         return known[key]

@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph, Shards
+from pipeplan.core.words import UNSPLIT, WHOLE
 from pipeplan.costs.collectives import all_reduce, alone
 from pipeplan.costs.teams.rooflines import PASSES, Rooflines
 from pipeplan.costs.teams.signatures import (
-    UNSPLIT,
-    WHOLE,
     WHOLE_ENDS,
     Ends,
     Layout,

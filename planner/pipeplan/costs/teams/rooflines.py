@@ -125,6 +125,14 @@ class Rooflines:
         return round(PICOSECONDS * max(flops * share / (devices * peak), moved / bandwidth))
 
 
+def rates_of(kind: DeviceKind, dtype: str) -> tuple[float, float] | None:
+    """Return the operations and bytes per second that a kind of device reaches; None where these are not known."""
+    peak = kind.peak.get(dtype)
+    return (
+        None if peak is None or kind.bandwidth is None else (kind.efficiency * peak, kind.efficiency * kind.bandwidth)
+    )
+
+
 def split(parts: Parts, axes: Iterable[str]) -> int:
     """Return into how many parts a tensor with these axes is split."""
     return prod(parts[loop] for loop in {*axes} & {*parts})

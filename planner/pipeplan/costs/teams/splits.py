@@ -23,10 +23,12 @@ from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.operators import OperatorGraph, Shards, Split
+from pipeplan.core.words import WHOLE
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.teams.places import Place, places
 from pipeplan.costs.teams.problem import COMPARED, TeamProblem
-from pipeplan.costs.teams.signatures import WHOLE, Ends, ends_of, has_token_parts, stream, token_axis
+from pipeplan.costs.teams.rooflines import rates_of
+from pipeplan.costs.teams.signatures import Ends, ends_of, has_token_parts, stream, token_axis
 from pipeplan_formulations.common.pareto import minimal
 
 MOST = 128
@@ -88,9 +90,7 @@ class Teams:
         return self._problems[key]
 
     def _problem(self, layer: Layer, cost: LayerCost, kind: DeviceKind, size: int, ends: Ends) -> TeamProblem:
-        peak = kind.peak.get(self.model.dtype)
-        known = peak is not None and kind.bandwidth is not None
-        rates = (kind.efficiency * (peak or 0), kind.efficiency * (kind.bandwidth or 0)) if known else None
+        rates = rates_of(kind, self.model.dtype)
         graph, place = self.model.operators[layer.operators], self.places[kind.name]
         return TeamProblem(
             graph,

@@ -11,12 +11,12 @@ from math import gcd
 
 from torch import Tensor
 
-from pipeplan.core.operators import TOKEN
+from pipeplan.core.operators import SAMPLE, TOKEN
 from pipeplan.frontend.operators.factors import Axis, Factor, entire, regrouped
 from pipeplan.frontend.operators.groups import Reading
 from pipeplan.frontend.operators.program import Pieces
 from pipeplan.frontend.operators.rules import Rule
-from pipeplan.frontend.operators.sources import SAMPLE, UNNAMED, WHOLE, Source, View, fixed
+from pipeplan.frontend.operators.sources import UNNAMED, WHOLE, Source, View, fixed
 
 Piece = tuple[int, int]
 """Number of an axis of the operation, and of its piece, outermost first."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeplan.core.operators import INPUT, TOKEN, Attention, CrossEntropy, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, SAMPLE, TOKEN, Attention, CrossEntropy, Operator, OperatorGraph, Weight
 from pipeplan.frontend.capture.private import memory_of
 from pipeplan.frontend.operators.alignment import Alignment
 from pipeplan.frontend.operators.factors import opaque
@@ -22,7 +22,7 @@ from pipeplan.frontend.operators.groups import Groups, Reading
 from pipeplan.frontend.operators.program import Program, Role, Step
 from pipeplan.frontend.operators.record import Call, Record
 from pipeplan.frontend.operators.rules import Rule, copied, is_causal, loss_rule, rule_of
-from pipeplan.frontend.operators.sources import SAMPLE, WHOLE, Source, View
+from pipeplan.frontend.operators.sources import WHOLE, Source, View
 from pipeplan.frontend.operators.views import viewed, views
 from pipeplan.frontend.profile.ties import bytes_of
 from pipeplan.frontend.profile.work import counter
