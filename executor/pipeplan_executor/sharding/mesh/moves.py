@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -55,18 +54,13 @@ class Shape:
     ----------
     lengths : tuple of int
     groups : tuple of Groups
+    parts : tuple of int
+        Into which each dimension may be divided (see `pipeplan.costs.meshes.signatures.parts_of`).
     """
 
     lengths: tuple[int, ...]
     groups: tuple[Groups, ...]
-
-    @cached_property
-    def parts(self) -> tuple[int, ...]:
-        """Into how many parts each dimension can be divided, for `way`."""
-        return tuple(
-            length // sum(groups) if groups and length % sum(groups) == 0 else length
-            for length, groups in zip(self.lengths, self.groups, strict=True)
-        )
+    parts: tuple[int, ...]
 
 
 def moved(part: Tensor, axes: MeshAxes, source: Layout, target: Layout, shape: Shape) -> Tensor:

@@ -1,9 +1,11 @@
 """Shapes of parts: of tensors that are views of what an operator makes, under the layout that this has."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from pipeplan.core.words import Layout
+from pipeplan.costs.meshes.signatures import parts_of
 from pipeplan.frontend.operators.factors import Axis, Factor
 from pipeplan.frontend.operators.program import Program, Role
 from pipeplan.frontend.operators.sources import View
@@ -18,12 +20,13 @@ def shapes_of(program: Program) -> dict[str, Shape]:
     found = {}
     for source in (view.source for view in views):
         own = groups.get(source.name, {})
-        found[source.name] = Shape(source.sizes, tuple(tuple(own.get(loop, ())) for loop in source.loops))
+        rows = tuple(tuple(own.get(loop, ())) for loop in source.loops)
+        found[source.name] = Shape(source.sizes, rows, parts_of(program.graph, source.name))
     for each in program.graph.operators:
         for weight in each.weights:
             if weight.name in found:
                 own = tuple(tuple(each.groups.get(loop, ())) for loop in weight.loops)
-                found[weight.name] = Shape(found[weight.name].lengths, own)
+                found[weight.name] = replace(found[weight.name], groups=own)
     return found
 
 

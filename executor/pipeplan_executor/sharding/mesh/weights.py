@@ -11,7 +11,9 @@ from pipeplan.core.errors import PlanError
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.operators import Operator, Weight
 from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Layout, Word
+from pipeplan.costs.meshes.prices import gather_order
 from pipeplan.costs.meshes.relayouts import PlannedLayer
+from pipeplan.costs.meshes.shapes import Mesh
 from pipeplan.frontend.operators.program import Program
 from pipeplan_executor.sharding.mesh.moves import Groups, MeshAxes, along
 from pipeplan_executor.sharding.shards import ParameterShard
@@ -127,8 +129,9 @@ def _on_mesh(operator: Operator, weight: Weight, word: Word, shape: tuple[int, .
         elif letter.loop in operator.makes and not letter.gathers:
             summed.append(axis)
     needed = tuple(next((cut.dimension for cut in cuts if cut.axis == axis), WHOLE) for axis in range(len(word)))
-    for axis, letter in enumerate(word):
-        if letter.gathers and letter.loop not in weight.loops:
+    order = gather_order(operator, word, Mesh(axes.sizes, axes.links))
+    for axis in reversed(order):  # what is gathered first is innermost
+        if word[axis].loop not in weight.loops:
             cuts.append(Cut(axis, _dimension(weight, shape, cuts, axes, axis), gathered=True))
     return MeshWeight(weight.name, operator.name, shape, tuple(cuts), needed, tuple(summed))
 

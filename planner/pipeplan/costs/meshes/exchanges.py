@@ -5,8 +5,9 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
-from pipeplan.core.words import LayerWords, Layout
-from pipeplan.costs.meshes.prices import key_exchanges
+from pipeplan.core.operators import Operator
+from pipeplan.core.words import LayerWords, Layout, Word
+from pipeplan.costs.meshes.prices import gather_order, key_exchanges, weight_parts
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.relayouts import PlannedLayer
 from pipeplan.costs.meshes.ways import way
@@ -57,6 +58,19 @@ def mesh_exchanges(problem: MeshProblem, words: LayerWords) -> Iterator[SentAlon
         yield from _moved(problem, each.name, BACKWARD, *how[2:])
         for kind, back, axis, size in key_exchanges(problem.own(each).rooflines, each, word, problem.mesh.sizes):
             yield SentAlong(kind, BACKWARD if back else FORWARD, axis, each.name, size)
+        yield from _weights(problem, each, word)
+
+
+def _weights(problem: MeshProblem, operator: Operator, word: Word) -> Iterator[SentAlong]:
+    """Yield what is sent to gather weights, again in the backward, and to scatter their gradients."""
+    sizes, order = problem.mesh.sizes, gather_order(operator, word, problem.mesh)
+    for weight in operator.weights:
+        own = [axis for axis in order if word[axis].loop not in weight.loops]
+        held = tuple(letter._replace(gathers=False) for letter in word)
+        for k, axis in enumerate(own):
+            size = weight.size // weight_parts(weight, held, sizes) // prod(sizes[later] for later in own[k + 1 :])
+            for kind, when in ((Exchange.GATHER, FORWARD), (Exchange.GATHER, BACKWARD), (Exchange.SCATTER, BACKWARD)):
+                yield SentAlong(kind, when, axis, weight.name, size)
 
 
 def _moved(

@@ -95,6 +95,14 @@ def weight_exchange(operator: Operator, word: Word, mesh: Mesh, gathers: bool) -
     return _exchange(list(zip(sizes, axes, strict=True)), mesh, gathers)
 
 
+def gather_order(operator: Operator, word: Word, mesh: Mesh) -> tuple[int, ...]:
+    """Return the axes along which an operator's weights are gathered, one after the other."""
+    held = tuple(letter._replace(gathers=False) for letter in word)
+    sizes = [weight.size // weight_parts(weight, held, mesh.sizes) for weight in operator.weights]
+    axes = [exchanged_axes(operator, weight, word, True) for weight in operator.weights]
+    return _in_order(list(zip(sizes, axes, strict=True)), mesh, True)[1]
+
+
 def exchanged_axes(operator: Operator, weight: Weight, word: Word, gathers: bool) -> frozenset[int]:
     """Return the axes along which a weight is gathered, or along which devices have parts of its gradient."""
     return frozenset(
@@ -107,12 +115,21 @@ def exchanged_axes(operator: Operator, weight: Weight, word: Word, gathers: bool
     )
 
 
+def sum_order(size: int, axes: frozenset[int], mesh: Mesh) -> tuple[int, ...]:
+    """Return the order of axes in which gradients of ``size`` bytes are summed: scattered along all but the last."""
+    return _in_order([(size, axes)], mesh, False)[1]
+
+
 def _exchange(weights: Sequence[tuple[int, frozenset[int]]], mesh: Mesh, gathers: bool) -> int:
     """Nanoseconds to gather weights of these bytes along these axes, or to sum their gradients.
 
     Gradients are scattered along one axis after the other, in the best order, and gathered backward. Along the last
     axis sums are an all-reduce.
     """
+    return _in_order(weights, mesh, gathers)[0]
+
+
+def _in_order(weights: Sequence[tuple[int, frozenset[int]]], mesh: Mesh, gathers: bool) -> tuple[int, tuple[int, ...]]:
     every = frozenset[int]().union(*(axes for _, axes in weights))
 
     def took(axis: int, before: frozenset[int]) -> int:
@@ -125,9 +142,13 @@ def _exchange(weights: Sequence[tuple[int, frozenset[int]]], mesh: Mesh, gathers
             return alone(ring.one_way, size)
         return alone(ring, size) if len(before) == len(every) - 1 else 2 * alone(ring.one_way, size)
 
-    def least(before: frozenset[int]) -> int:
-        """Nanoseconds along all other axes."""
-        return min((took(axis, before) + least(before | {axis}) for axis in every - before), default=0)
+    def least(before: frozenset[int]) -> tuple[int, tuple[int, ...]]:
+        """Nanoseconds along all other axes, and their order."""
+        found = []
+        for axis in sorted(every - before):
+            rest, order = least(before | {axis})
+            found.append((took(axis, before) + rest, (axis, *order)))
+        return min(found, default=(0, ()))
 
     return least(frozenset())
 

@@ -164,15 +164,10 @@ class MeshSignatures:
 
     def _tensor(self, name: str, is_end: bool) -> Tensor:
         is_input = name in self.graph.inputs
-        rows = [(each, each.reads[name]) for each in self.readers.get(name, ())]
-        rows += [] if is_input else [(maker := self.graph.operators[self.index[name]], maker.makes)]
-        parts = [
-            lcm(*(each.loops.get(axes[i], 1) for each, axes in rows)) for i in range(len(rows[0][1]) if rows else 0)
-        ]
         size = self.graph.inputs[name] if is_input else self.graph.operators[self.index[name]].output
         size *= 1 if isinstance(self.rooflines, JoinedLayers) else self.rooflines.micro_batch
         sends = name not in self.graph.without_gradient
-        return Tensor(size, size * sends, tuple(parts), self._end(name) if is_end else None)
+        return Tensor(size, size * sends, parts_of(self.graph, name), self._end(name) if is_end else None)
 
     def _end(self, name: str) -> Layout:
         """Layout of an input or output of the layer."""
@@ -215,3 +210,11 @@ class MeshSignatures:
             maker = self.index[name]
             found |= {gradient(self.graph.operators[maker], each.word) for each in self.signatures[maker]}
         return tuple(sorted(found))
+
+
+def parts_of(graph: OperatorGraph, name: str) -> tuple[int, ...]:
+    """Return the parts of each dimension of a tensor, which the devices that split it must divide."""
+    rows = [(each, each.reads[name]) for each in graph.operators if name in each.reads]
+    rows += [(each, each.makes) for each in graph.operators if each.name == name]
+    count = len(rows[0][1]) if rows else 0
+    return tuple(lcm(*(each.loops.get(axes[i], 1) for each, axes in rows)) for i in range(count))
