@@ -54,6 +54,14 @@ class Teams:
         rows = [[device.kind for device in self.question.devices if device.node == node] for node in nodes]
         return all(row == rows[0] == [kind] * len(row) for row in rows)
 
+    def having(self, kind: str) -> list[int]:
+        """The nodes that have devices of a kind."""
+        return [node for node in range(len(self.question.links)) if self._count(node, kind)]
+
+    def slowest(self, links: list[Link]) -> Link:
+        """The link that large tensors keep busy longest, then of the longest latency; of equal ones the first."""
+        return max(links, key=lambda link: (occupancy(link, 2**40), link.latency))
+
     def at_card(self, kind: str) -> int:
         """Devices of a team that use a node's card at once."""
         return self.team // len(self.homes[kind][0])
@@ -64,7 +72,7 @@ class Teams:
         found: dict[str, Link] = {}
         for kind, rows in self.homes.items():
             wide = len(rows[0]) > 1
-            has = [node for node in range(len(self.question.links)) if self._count(node, kind)]
+            has = self.having(kind)
             own = has if wide else sorted({node for row in rows for node in row})
             links = [self.question.links[node] for node in own if not wide or self._count(node, kind) > 1]
             if wide:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pipeplan.core.errors import PlanError
-from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.operators import Operator, Weight
 from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Layout, Word
 from pipeplan.costs.meshes.prices import gather_order
@@ -58,8 +57,8 @@ class MeshWeight:
         """Return the part of the parameter that this process keeps; None for the whole."""
         found: ParameterShard | None = None
         for cut in self.cuts:
-            where: ShardAxis = GroupedAxis(cut.dimension, cut.groups) if cut.groups else cut.dimension
-            found = ParameterShard(self.shape, where, axes.sizes[cut.axis], axes.places[cut.axis], found)
+            count, place = axes.sizes[cut.axis], axes.places[cut.axis]
+            found = ParameterShard(self.shape, cut.dimension, count, place, found, cut.groups)
         return found
 
     def gathered(self, part: Tensor, axes: MeshAxes) -> Tensor:

@@ -161,7 +161,8 @@ class MeshTeams:
         key = case, layer.parameters, cost, kind.name, size
         if key not in self._problems:
             own = self.teams.problem(i, kind, size, ()).rooflines
-            self._problems[key] = MeshProblem(own, self._mesh(kind), *case[1:], gathers=False, split_loss=False)
+            wishes = {"tokens": self.teams.context_parallel, "gathers": False, "split_loss": False}
+            self._problems[key] = MeshProblem(own, self._mesh(kind), *case[1:], **wishes)
         return self._problems[key]
 
     def _mesh(self, kind: DeviceKind) -> Mesh:
