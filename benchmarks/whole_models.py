@@ -93,7 +93,7 @@ def _deepseek() -> None:
     problem = _problem(model, DEEP_BATCH)
     least = _optimum(_stated(problem, lap), lap)
     joined = joined_layers(model, only_kind(load_cluster(CLUSTER)), DEEP_BATCH, OPTIMIZER)
-    for each in unsplit(joined, problem.mesh.team):
+    for each in unsplit(joined, problem.mesh.team)[:8]:
         print(
             f"deepseek     whole: {len(each.names):3} of {each.kind:22} {each.time / 1e6:8.2f} ms, of which an even "
             f"split would save {each.lost / 1e6:8.2f} ms; {each.parameters / 2**30:6.2f} GiB of weights"
@@ -134,10 +134,11 @@ def _frontier(model: Model, problem: MeshProblem, sharding: Sharding, lap: Laps)
 def _products(model: Model, problem: MeshProblem, choice: Choice, lap: Laps) -> None:
     own = products(problem, choice, item_size(model.dtype))
     lap(f"the fastest choice, and its {len(own)} products")
-    ratios = [each.received / each.least for each in own if each.least]
-    if ratios:
-        total = sum(each.received for each in own) / sum(each.least for each in own)
-        print(f"{lap.name:12} products receive {total:.2f} times the least in sum, {max(ratios):.2f} at most")
+    bounded = [each for each in own if each.least]
+    if bounded:
+        total = sum(each.received for each in bounded) / sum(each.least for each in bounded)
+        largest = max(each.received / each.least for each in bounded)
+        print(f"{lap.name:12} {len(bounded)} receive {total:.2f} times the least in sum, {largest:.2f} at most")
 
 
 def _captured_llama(layers: int) -> Model:
