@@ -35,11 +35,11 @@ from pipeplan_formulations.sharding.instance import LARGEST, Array, Choice, Shar
 from pipeplan_formulations.sharding.sets import Sets, SetTable, cheapest
 from pipeplan_formulations.sharding.weighted import Weighted, WeightedTable, optima
 
-ROUNDS, MOST = 7, 48
+ROUNDS, MOST = 7, 32
 """Most rounds in which rows of weights are added, and most rows."""
 SPREAD = (1, 64), (1, 16), (1, 4), (1, 1), (4, 1), (16, 1), (64, 1)
 """Slopes that are tried first, as multiples of that between both ends."""
-LARGE = 150.0
+LARGE = 60.0
 """Estimated number of points of a cell from which on parts are bounded."""
 PRECISION = 2**20
 """Largest ratio of two weights, in units of the coordinates' ranges."""

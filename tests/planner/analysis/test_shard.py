@@ -49,6 +49,9 @@ def test_operators_without_loops_are_named() -> None:
     assert "an even split would save" in " ".join(text.split())
     with pytest.raises(InfeasibleError, match=r"4\.88 KiB of weights belong to .*whole on every device: unknown"):
         pipeplan.shard(unknown, CLUSTER, 2, memory=600)
+    found = pipeplan.shard(unknown, CLUSTER, 2)
+    little = found.unsplit[0]._replace(time=1, lost=1, parameters=0)
+    assert "too, 1 ns more than an even split: 1 operator (unknown)" in str(replace(found, unsplit=(little,)))
     odd = pipeplan.shard(perceptrons(3), CLUSTER, 2, [(4,)])
     assert "axis 0 (4 devices) does not divide the 2 parts of the samples" in str(odd)
 

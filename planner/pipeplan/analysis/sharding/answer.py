@@ -20,6 +20,8 @@ from pipeplan.costs.sources import Costs
 FORMAT = "pipeplan-sharding/1"
 SHOWN = 9
 """Largest number of points of a frontier in the text."""
+SMALL = 1000
+"""Operators that lose less than the step's time over this are named together."""
 SEARCHED = (
     "the split of every operator along every axis, weights that are gathered for each pass, and the layout of every "
     "tensor between operators, in one micro-batch a step"
@@ -94,12 +96,15 @@ class Sharded:
 
     @property
     def over_least(self) -> tuple[float, float] | None:
-        """Numbers that all products receive over the sum of their lower bounds, and the largest ratio of one."""
-        least = sum(each.least for each in self.products)
-        if not least:
+        """Numbers that products receive over the sum of their lower bounds, and the largest ratio of one.
+
+        Of products whose bound is not 0; None if there are none.
+        """
+        bounded = [each for each in self.products if each.least]
+        if not bounded:
             return None
-        ratios = [each.over_least for each in self.products if each.least]
-        return sum(each.received for each in self.products) / least, max(own for own in ratios if own is not None)
+        ratio = sum(each.received for each in bounded) / sum(each.least for each in bounded)
+        return ratio, max(each.received / each.least for each in bounded)
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -144,17 +149,25 @@ class Sharded:
         yield from _table(("operator", "splits", "weights", "makes", "received", "over the least"), rows)
         ratios = self.over_least
         if ratios is not None:
+            bounded = sum(1 for each in self.products if each.least)
             yield (
                 f"products receive {ratios[0]:.3g} times the least of any algorithm in sum, {ratios[1]:.3g} times at "
-                f"most (forward, {counted(len(self.products), 'product')})"
+                f"most (forward; the {bounded} of {counted(len(self.products), 'product')} whose least is not 0)"
             )
 
     def _notes(self) -> Iterator[str]:
-        for each in self.unsplit:
+        shown = [each for each in self.unsplit if each.parameters or SMALL * each.lost >= self.point.time]
+        for each in shown:
             yield from wrapped(
                 f"whole on every device: {counted(len(each.names), each.kind + ' operator')} ({some(each.names)}), "
                 f"{format_time(each.time)} of the step and {format_bytes(each.parameters)} of weights; an even split "
                 f"would save {format_time(each.lost)}"
+            )
+        left = [each for each in self.unsplit if each not in shown]
+        if left:
+            yield from wrapped(
+                f"whole on every device too, {format_time(sum(each.lost for each in left))} more than an even split: "
+                f"{counted(sum(len(each.names) for each in left), 'operator')} ({some([each.kind for each in left], 8)})"
             )
         for own in self.undivided:
             what = "the samples" if own.loop == SAMPLE else f"{own.loop!r} of {some(own.names)}"
