@@ -41,9 +41,10 @@ Word = tuple[Letter, ...]
 def words(operator: Operator, sizes: Sequence[int], gathers: bool = True, tokens: bool = True) -> tuple[Word, ...]:
     """Return the words of an operator on axes of these sizes: the parts of each loop are divided by all that split it.
 
-    ``gathers``: also those that gather weights; ``tokens``: also those with the loop `TOKEN`, except of attention.
+    ``gathers``: also those that gather weights; ``tokens``: also those with the loop `TOKEN`, except of products and
+    attention, which only teams of one axis run on parts of the tokens.
     """
-    tokens = tokens and operator.attention is None
+    tokens = tokens and not operator.by_plan
     fits = (loop for loop, parts in operator.loops.items() if any(parts % n == 0 for n in sizes))
     loops = [UNSPLIT, *(loop for loop in fits if tokens or loop != TOKEN)]
     letters = [Letter(loop) for loop in loops]
