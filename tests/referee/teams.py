@@ -21,7 +21,7 @@ Along = int | tuple[int, tuple[int, ...]]
 """An axis, and the groups that it consists of, if there are several."""
 
 
-class Impossible(Exception):
+class ImpossibleError(Exception):
     """Shards that a layer cannot have."""
 
 
@@ -158,7 +158,7 @@ class Teams:
             own -= {cut for cut in own for each in self.on_tokens(self.graph(layer)) if cut[0] == each["name"]}
         fitting = [each for each in self.choices(layer, kind, size) if each.shards == own]
         if not fitting:
-            raise Impossible(f"layer {layer} cannot split {sorted(own)}")
+            raise ImpossibleError(f"layer {layer} cannot split {sorted(own)}")
         return min(fitting, key=lambda each: each.order)
 
     def weights(self, layer: int) -> list[Document]:

@@ -11,7 +11,7 @@ from .mixes import Mix, mixable, mixed, mixes
 from .prices import Prices, Stage
 from .schedules import SUITED, families, write
 from .space import Layers
-from .teams import Impossible, Split, Teams, unsearched
+from .teams import ImpossibleError, Split, Teams, unsearched
 
 DOWNSETS = "any layers that read from no later stage"
 """How an answer says that it searched more than consecutive layers."""
@@ -80,7 +80,7 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         return verdict
     try:
         reason = _refusal(document, answer)
-    except Impossible as error:
+    except ImpossibleError as error:
         verdict.faults.append(f"what was searched is outside what was asked: {error}")
         return verdict
     if reason is not None or answer["outcome"] == "refused":
