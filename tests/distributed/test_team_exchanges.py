@@ -44,24 +44,21 @@ def wide_decoder() -> Workload:
     return decoder(blocks=1, width=16, heads=4, vocabulary=50, length=8, hidden=32)
 
 
-@pytest.mark.parametrize("members", [2, 4])
-@pytest.mark.parametrize(
-    "build", [wide_decoder, *[models.tiny_llama] * models.HAS_TRANSFORMERS], ids=lambda build: build.__name__
-)
+ON_TOKENS = [
+    pytest.param(wide_decoder, 4),
+    pytest.param(wide_decoder, 2, marks=pytest.mark.slow),
+    *[pytest.param(models.tiny_llama, 2)] * models.HAS_TRANSFORMERS,
+    *[pytest.param(models.tiny_llama, 4, marks=pytest.mark.slow)] * models.HAS_TRANSFORMERS,
+    *[pytest.param(models.tiny_gpt2, 2, marks=pytest.mark.slow)] * models.HAS_TRANSFORMERS,
+]
+
+
+@pytest.mark.parametrize(("build", "members"), ON_TOKENS)
 def test_products_and_attention_on_tokens_are_exact(build: Callable[[], Workload], members: int) -> None:
-    """By keys and by heads: causal, or masked and with grouped keys; gradients, and all collectives as predicted."""
+    """By keys and by heads: causal, masked, with grouped keys, of a fused matrix; all collectives as predicted."""
     cases = exchange_workers.on_tokens(build, members)
     assert {by for case in cases for _, _, by in case.plan.context.attention} == {"keys", "heads"}
     errors, found = launch(exchange_workers.exact, members, build, tuple(case.plan for case in cases))
     assert max(errors) < 1e-10, errors
     for case, sent in zip(cases, found, strict=True):
         assert not exchange_workers.compared(build, case, sent), case.plan.context
-
-
-@pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
-def test_attention_of_gpt2_runs_on_tokens() -> None:
-    """All queries stand before all keys in one matrix, so heads cannot be split; tokens can, among four members."""
-    cases = exchange_workers.on_tokens(models.tiny_gpt2, 4)
-    assert cases[0].plan.context.attention
-    errors, _ = launch(exchange_workers.exact, 4, models.tiny_gpt2, tuple(case.plan for case in cases))
-    assert max(errors) < 1e-10, errors

@@ -44,8 +44,6 @@ OFTEN = (
     "teams, tokens, bf16, ZeRO-3",
     "teams, context, split backward",
     "teams, context, by heads, tied, ZeRO-1",
-    "teams, context, dropout",
-    "teams, context, bf16",
 )
 """Cases of training that are always run; all others are slow tests."""
 

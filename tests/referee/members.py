@@ -107,8 +107,8 @@ class Member:
     def _possible(self, operator: Document, loops: dict[str, str]) -> bool:
         """Whether an operator that has parts of the tokens reads a tensor that has, or several; and the reverse.
 
-        One that may have parts of the tokens, whatever the plan, has them if a tensor that it reads has. One of the
-        loss has parts of the classes only if what it reads has, and all have them then.
+        One that may have parts of the tokens, whatever the plan, has them if a tensor that it reads has, and it splits
+        no weight. One of the loss has parts of the classes only if what it reads has, and all have them then.
         """
         if operator.get("attention") and not all(
             self._reads_alike(source, axes, loops, operator["name"]) for source, axes in operator["reads"].items()
@@ -118,18 +118,18 @@ class Member:
             [(source, axes)] = operator["reads"].items()
             alike = self._held(source, loops) == _axis(axes, loops[operator["name"]])
             return alike or (operator["name"] == self.loss[0] and not loops[operator["name"]])
-        if (
-            loops[operator["name"]] != TOKEN
-            and self.tokens
-            and TOKEN in operator.get("loops", {})
-            and not waits(operator)
-        ):
+        if loops[operator["name"]] != TOKEN and self.tokens and self._follows(operator, loops[operator["name"]]):
             axes = {source: token_axis(self.operators, source) for source in operator["reads"]}
             return not any(self._held(source, loops) == axis != WHOLE for source, axis in axes.items())
         if loops[operator["name"]] != TOKEN or len(operator["reads"]) != 1 or waits(operator):
             return True
         [(source, axes)] = operator["reads"].items()
         return TOKEN not in axes or self._held(source, loops) != WHOLE
+
+    def _follows(self, operator: Document, loop: str) -> bool:
+        """Whether an operator must have parts of the tokens where it reads such: no plan decides it."""
+        splits = loop and any(loop in weight["loops"] for weight in operator.get("weights", ()))
+        return TOKEN in operator.get("loops", {}) and not waits(operator) and not splits
 
     def _reads_alike(self, source: str, axes: Sequence[str], loops: dict[str, str], name: str) -> bool:
         """Whether attention has a tensor along the axis where it is split, unless one of both is whole."""

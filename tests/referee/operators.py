@@ -72,6 +72,7 @@ def _with_products(random: Random, graph: Document) -> None:
             each |= dict.fromkeys(("forward_flops", "input_gradient_flops"), random.choice((40, 150)))
             if random.random() < 0.7:
                 each["loops"] = {"token": each["loops"]["token"]}
+                each.pop("groups", None)
 
 
 def _attend_to(random: Random, graph: Document, maker: Document) -> None:

@@ -21,6 +21,10 @@ Along = int | tuple[int, tuple[int, ...]]
 """An axis, and the groups that it consists of, if there are several."""
 
 
+class ImpossibleError(Exception):
+    """Shards that a layer cannot have."""
+
+
 class Teams:
     """Teams of one size for a question."""
 
@@ -160,9 +164,10 @@ class Teams:
         own = split[self.graph(layer)]
         if not any(self.ends(layer)):
             own -= {cut for cut in own for each in self.on_tokens(self.graph(layer)) if cut[0] == each["name"]}
-        return min(
-            (each for each in self.choices(layer, kind, size) if each.shards == own), key=lambda each: each.order
-        )
+        fitting = [each for each in self.choices(layer, kind, size) if each.shards == own]
+        if not fitting:
+            raise ImpossibleError(f"layer {layer} cannot split {sorted(own)}")
+        return min(fitting, key=lambda each: each.order)
 
     def weights(self, layer: int) -> list[Document]:
         """The weights of a layer's operators."""
@@ -206,7 +211,7 @@ class Teams:
         entry = self.question.document["cluster"]["devices"][kind]
         return {name: value for name, value in entry.items() if name in kept} | {
             "team": self.team,
-            "spread": len(self.homes[kind][0]),
+            "spread": len(self.homes[kind][0]) if kind in self.homes else 1,
         }
 
     def parameters(self, split: Split) -> list[int]:

@@ -12,7 +12,7 @@ from .mixes import Mix, mixable, mixed, mixes
 from .prices import Prices, Stage
 from .schedules import SUITED, families, write
 from .space import Layers
-from .teams import Split, Teams, unsearched
+from .teams import ImpossibleError, Split, Teams, unsearched
 
 DOWNSETS = "any layers that read from no later stage"
 """How an answer says that it searched more than consecutive layers."""
@@ -89,7 +89,11 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     if answer["outcome"] == "crashed":
         verdict.faults.append(f"it crashed: {answer['text']}")
         return verdict
-    reason = _refusal(document, answer)
+    try:
+        reason = _refusal(document, answer)
+    except ImpossibleError as error:
+        verdict.faults.append(f"what was searched is outside what was asked: {error}")
+        return verdict
     if reason is not None or answer["outcome"] == "refused":
         if (reason is None) != (answer["outcome"] != "refused"):
             verdict.faults.append(f"contradiction: {reason}; the answer: {answer.get('text', answer['outcome'])}")

@@ -130,13 +130,21 @@ class ShardDispatch(TorchDispatchMode):
         with torch.no_grad():
             made = self._run(func, traits(func), args, kwargs)
             pass_marks(func, args, made)
-            return mapped(self._made, made) if self._forward else made
+            if not self._forward:
+                return made
+            again = func in VIEWS and was_summed(args[0])
+            return mapped(partial(self._made, again), made)
 
-    def _made(self, tensor: Tensor) -> Tensor:
-        """Return what an operation of a forward made, settled; backwards recognise it."""
+    def _made(self, summed: bool, tensor: Tensor) -> Tensor:
+        """Return what an operation of a forward made, settled; backwards recognise it.
+
+        ``summed``: whether it is a view of what was (see `was_summed`).
+        """
         settled = self._settled(tensor)
         if self._streams and isinstance(settled, DTensor):
             setattr(settled, _MADE, True)
+            if summed or settled is not tensor:
+                setattr(settled, _SUMMED, True)
         return settled
 
     def _run(self, func: Any, operation: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -338,9 +346,14 @@ class ShardDispatch(TorchDispatchMode):
         return mapped(lambda tensor: back[id(tensor)] if id(tensor) in back else self._as_dtensor(tensor), made)
 
 
-_SUM, _MADE, _GATHERED = "pipeplan_sum", "pipeplan_made", "pipeplan_gathered"
+_SUM, _MADE, _SUMMED, _GATHERED = "pipeplan_sum", "pipeplan_made", "pipeplan_summed", "pipeplan_gathered"
 SUMS = (torch.ops.aten.add.Tensor,)
 """Sums of partial sums are partial sums."""
+
+
+def was_summed(tensor: Tensor) -> bool:
+    """Return whether a tensor of a forward is a sum of all ranks' parts, or a view of one."""
+    return hasattr(tensor, _SUMMED)
 
 
 def _is_partial(tensor: DTensor) -> bool:

@@ -312,7 +312,8 @@ class TeamProblem:
 
         What is kept is the tensor as it is held: weight gradients move it again. All of its tokens are gathered once
         for all readers (see `tensor_moves`), and again in the backward for products and attention. Operators that may
-        have parts of the tokens have them where a tensor that they read has; those that read a single one only there.
+        have parts of the tokens, and split no weight, have them where a tensor that they read has; those that read a
+        single one only there.
         Products and attention have them only if the plan says so, and then wherever they are. Operators of the loss
         have parts of the classes only where the logits have, and then all of them. Attention needs tensors as they are
         held, or whole, or of whole ones a part.
@@ -323,7 +324,7 @@ class TeamProblem:
             first = operator.name == self.graph.loss_name
             if held != needed and (loop or not first):
                 return None
-        if held == axis != WHOLE and loop != TOKEN and TOKEN in operator.loops and not operator.by_plan:
+        if held == axis != WHOLE and loop != TOKEN and self._follows(operator, loop):
             return None
         if needed == WHOLE and held == axis != WHOLE:
             if row.gathered < (2 if operator.weights or operator.attention else 1):
@@ -335,6 +336,10 @@ class TeamProblem:
             return None
         moved = ((held, needed),)
         return Moves(moved, ((returned, row.gradient),), moved if operator.weights else ())
+
+    def _follows(self, operator: Operator, loop: str) -> bool:
+        """Whether an operator, which splits no weight, has parts of the tokens wherever what it reads has."""
+        return TOKEN in operator.loops and not operator.by_plan and not shards_of(operator, loop)
 
     @cached_property
     def _token_axes(self) -> dict[str, int]:
