@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -41,11 +41,8 @@ from pipeplan_executor.stages.precision import formats
 from pipeplan_executor.stages.shapes import Flow, Tensors, trace
 from pipeplan_executor.stages.source import Source, build, converted, draw
 from pipeplan_executor.stages.stage import Boundary
-from pipeplan_executor.stages.stage_module import StageModule, copy_inputs, treatment_of
+from pipeplan_executor.stages.stage_module import SplitLayers, StageModule, copy_inputs, treatment_of
 from pipeplan_executor.stages.ties import Copies, find_copies
-
-if TYPE_CHECKING:
-    from pipeplan_executor.sharding.layers import ShardedLayers
 
 
 @dataclass(frozen=True)
@@ -317,7 +314,7 @@ def build_stage(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     shards: Mapping[str, ParameterShard] | None = None,
-    sharded_layers: "ShardedLayers | None" = None,
+    sharded_layers: SplitLayers | None = None,
     fully: FullySharded | None = None,
 ) -> StageModule:
     """Build one stage with its weights; no other layer of the model takes memory.

@@ -34,11 +34,10 @@ from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.source import Source, converted
 from pipeplan_executor.stages.split import build_stage, fit, stage_shards
 from pipeplan_executor.stages.stage import StageWork
-from pipeplan_executor.stages.stage_module import evaluating
+from pipeplan_executor.stages.stage_module import SplitLayers, evaluating
 
 if TYPE_CHECKING:
     from pipeplan_executor.checkpoint import Restored, TrainingState
-    from pipeplan_executor.sharding.layers import ShardedLayers
     from pipeplan_executor.sharding.mesh.layers import MeshLayers
 
 LEARNING_RATE = 1e-3
@@ -195,7 +194,7 @@ class Pipeline:
         tensors, axes = fitted.flow.tensors, MeshAxes(self.tensor_group.mesh, own.links)
         return MeshLayers(fitted.blank, fitted.sequence, tensors, words, axes, own.recompute, context)
 
-    def _sharded_layers(self, stage: int) -> "ShardedLayers | MeshLayers | None":
+    def _sharded_layers(self, stage: int) -> SplitLayers | None:
         """Return the wrapper of a stage's layers under tensor parallelism; None if nothing of them is split."""
         if stage in self._on_mesh:
             return self._on_mesh[stage]

@@ -85,11 +85,11 @@ def shared_out(plan: Plan, model: Model, split: Splitting | None) -> Plan:
         not sequence and not any(shards.get(name) or (is_split and name == last.name) for name in stage.layers)
         for stage in plan.stages
     ]
-    stages = (replace(stage, team=1) if alone else stage for stage, alone in zip(plan.stages, idle, strict=True))
+    fewer = (replace(stage, team=1) if alone else stage for stage, alone in zip(plan.stages, idle, strict=True))
     return replace(
         plan,
         fingerprint=model.fingerprint,
-        stages=tuple(stages) if isinstance(split, Mix) else plan.stages,
+        stages=tuple(fewer) if isinstance(split, Mix) else plan.stages,
         shards=tuple(each for row in shards.values() for each in row),
         sequence=sequence,
         context=Context(

@@ -316,12 +316,11 @@ def _mesh_faults(plan: Plan) -> Iterator[str]:
         if name not in words:
             yield f"layer {name!r} is on a mesh, and its words do not say how it runs there"
     for name, own in words.items():
-        layouts = [each for each in (own.input, own.output) if each]
-        layouts += [*own.sums.values(), *(held for _, held in own.operators.values())]
-        layouts += [word for word, _ in own.operators.values()]
+        entries = {len(each) for each in (own.input, own.output) if each} | {len(each) for each in own.sums.values()}
+        entries |= {len(each) for pair in own.operators.values() for each in pair}
         if name not in axes:
             yield f"its words name {name!r}, which is no layer on a mesh of several axes"
-        elif any(len(each) != axes[name] for each in layouts):
+        elif entries - {axes[name]}:
             yield f"its words of layer {name!r} have not an entry for each of the {axes[name]} axes of the mesh"
     if words and (plan.shards or plan.sequence or plan.vocabulary is not None):
         yield "it has words of layers on meshes, and shards, sequence or vocabulary, which are for teams of one axis"

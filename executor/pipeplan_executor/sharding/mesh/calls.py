@@ -30,7 +30,8 @@ def view(call: Call, number: int, part: Tensor, shape: Sequence[int]) -> Tensor:
         return part.narrow(place, first * part.shape[place] // whole.shape[place], shape[place])
     if packet is _ATEN.slice:
         place = _place(call, 1)
-        _, _, start, _, step = (*args, *(0, 0, None, None, 1)[len(args) :])
+        given = [*args, *(0, 0, None, None, 1)[len(args) :]]
+        start, step = given[2], given[4]
         if step == 1:
             length = whole.shape[place]
             first = min(max(start + length if (start or 0) < 0 else start or 0, 0), length)
@@ -44,7 +45,8 @@ def view(call: Call, number: int, part: Tensor, shape: Sequence[int]) -> Tensor:
 
 def _place(call: Call, at: int) -> int:
     said: int = call.args[at] if len(call.args) > at else call.kwargs.get("dim", 0)
-    return said % call.given[0].dim()
+    dimensions: int = call.given[0].dim()
+    return said % dimensions
 
 
 def results(call: Call, operand: Operand, adds: bool = True) -> Sequence[Tensor]:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from pipeplan.core.errors import PlanError
 from pipeplan.core.words import LayerWords
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
-from pipeplan.frontend.operators.find import NamedWeight, named_weights
-from pipeplan.frontend.operators.follow import UnfollowedError, program_of
+from pipeplan.frontend.operators.find import named_weights
+from pipeplan.frontend.operators.follow import NamedWeight, UnfollowedError, program_of
 from pipeplan.frontend.operators.program import Program
 from pipeplan.frontend.operators.record import record
 from pipeplan_executor.sharding.mesh.gradients import MeshGradients

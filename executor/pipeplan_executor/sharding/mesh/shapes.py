@@ -17,7 +17,7 @@ def shapes_of(program: Program) -> dict[str, Shape]:
     groups = {each.name: each.groups for each in program.graph.operators}
     views = [view for view in program.given.values() if view is not None]
     views += [step.views[0] for step in program.steps if step.role is Role.OPERATOR and step.views[0] is not None]
-    found = {}
+    found: dict[str, Shape] = {}
     for source in (view.source for view in views):
         own = groups.get(source.name, {})
         rows = tuple(tuple(own.get(loop, ())) for loop in source.loops)
@@ -25,8 +25,8 @@ def shapes_of(program: Program) -> dict[str, Shape]:
     for each in program.graph.operators:
         for weight in each.weights:
             if weight.name in found:
-                own = tuple(tuple(each.groups.get(loop, ())) for loop in weight.loops)
-                found[weight.name] = replace(found[weight.name], groups=own)
+                rows = tuple(tuple(each.groups.get(loop, ())) for loop in weight.loops)
+                found[weight.name] = replace(found[weight.name], groups=rows)
     return found
 
 

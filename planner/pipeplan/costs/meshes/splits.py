@@ -161,8 +161,10 @@ class MeshTeams:
         key = case, layer.parameters, cost, kind.name, size
         if key not in self._problems:
             own = self.teams.problem(i, kind, size, ()).rooflines
-            wishes = {"tokens": self.teams.context_parallel, "gathers": False, "split_loss": False}
-            self._problems[key] = MeshProblem(own, self._mesh(kind), *case[1:], **wishes)
+            tokens, ends = self.teams.context_parallel, case[1:]
+            self._problems[key] = MeshProblem(
+                own, self._mesh(kind), *ends, gathers=False, split_loss=False, tokens=tokens
+            )
         return self._problems[key]
 
     def _mesh(self, kind: DeviceKind) -> Mesh:
