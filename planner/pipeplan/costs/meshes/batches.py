@@ -1,7 +1,7 @@
 """Operators for all samples of a batch at once, which a mesh may split: `SAMPLE` is a loop of most operators.
 
-Graphs of operators have the figures of one sample. If no tensor of a model has an axis of samples, each gets one, as the
-first. What depends on no sample, like a table of positions, is the same for all of them.
+Graphs of operators have the figures of one sample. If no tensor of a model has an axis of samples, each gets one, as
+the first. What depends on no sample, like a table of positions, is the same for all of them.
 """
 
 from collections.abc import Collection, Iterator
