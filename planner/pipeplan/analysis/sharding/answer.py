@@ -165,9 +165,10 @@ class Sharded:
             )
         left = [each for each in self.unsplit if each not in shown]
         if left:
+            kinds = some([each.kind for each in left], 8)
             yield from wrapped(
                 f"whole on every device too, {format_time(sum(each.lost for each in left))} more than an even split: "
-                f"{counted(sum(len(each.names) for each in left), 'operator')} ({some([each.kind for each in left], 8)})"
+                f"{counted(sum(len(each.names) for each in left), 'operator')} ({kinds})"
             )
         for own in self.undivided:
             what = "the samples" if own.loop == SAMPLE else f"{own.loop!r} of {some(own.names)}"

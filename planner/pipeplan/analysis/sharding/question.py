@@ -97,7 +97,8 @@ def shard(
         why += f"{some([own.kind for own in unknown if own.parameters])})" * bool(rigid)
         raise InfeasibleError(
             f"no choice on {' or '.join(shape_name(mesh.sizes) for mesh in shapes)} fits {format_bytes(limit)} a "
-            f"device: the least is {format_bytes(min(found))}{why}; give it more memory, more devices or a smaller batch"
+            f"device: the least is {format_bytes(min(found))}{why}; give it more memory, more devices or a smaller "
+            "batch"
         )
     number = next(k for k, needed in enumerate(found) if needed <= limit)
     best = points[number]

@@ -128,9 +128,9 @@ class Rooflines:
 def rates_of(kind: DeviceKind, dtype: str) -> tuple[float, float] | None:
     """Return the operations and bytes per second that a kind of device reaches; None where these are not known."""
     peak = kind.peak.get(dtype)
-    return (
-        None if peak is None or kind.bandwidth is None else (kind.efficiency * peak, kind.efficiency * kind.bandwidth)
-    )
+    if peak is None or kind.bandwidth is None:
+        return None
+    return kind.efficiency * peak, kind.efficiency * kind.bandwidth
 
 
 def split(parts: Parts, axes: Iterable[str]) -> int:
