@@ -1,7 +1,6 @@
 """Layers on meshes: one axis is a team, costs are those of the volumes, and what is chosen where."""
 
 import random
-import time
 from dataclasses import replace
 from math import prod
 
@@ -188,18 +187,19 @@ def test_meshes_of_a_team() -> None:
         mesh_on((2, 3), 4, inside, across)
 
 
-def test_gpt3_block_hardly_gains_inside_a_node() -> None:
-    """Eight equal links: ends of the frontier on 2 x 4 and 2 x 2 x 2 are within 4 % of one axis; 5 s for a block."""
+@pytest.mark.parametrize(("tokens", "gain"), [(False, 0.04), (True, 0.15)])
+def test_gains_of_a_gpt3_block_inside_a_node(tokens: bool, gain: float) -> None:
+    """Eight equal links: several axes are at most 4 % faster than one, and 15 % with parts of the tokens on some.
+
+    The leanest choice gains at most 4 %.
+    """
     ends = []
     for sizes in ((8,), (2, 4), (2, 2, 2)):
-        began = time.process_time()
-        problem = MeshProblem(gpt3_block(), mesh_on(sizes, 8, Link(450 * 10**9, 3000), Link()))
+        problem = MeshProblem(gpt3_block(), mesh_on(sizes, 8, Link(450 * 10**9, 3000), Link()), tokens=tokens)
         rows = points(problem, combined(("forward", "backward"), ("parameters", "saved")))
-        points(problem, COMPARED)
-        assert time.process_time() - began < 5
         ends.append((rows[0][0], rows[-1][0], rows[-1][1]))
     for fastest, leanest, least in ends[1:]:
-        assert 0.96 * ends[0][0] < fastest <= ends[0][0]
+        assert (1 - gain) * ends[0][0] < fastest <= ends[0][0]
         assert 0.96 * ends[0][1] < leanest <= ends[0][1]
         assert least == ends[0][2]
 
