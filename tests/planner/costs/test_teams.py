@@ -236,6 +236,24 @@ def test_models_without_operators_have_no_teams() -> None:
         solve(load_model("vgg-16"), load_cluster("4-v100-nvlink"), 64, teams=(1, 2))
 
 
+def test_what_teams_leave_whole_is_named() -> None:
+    """Layers whose operators are not known, with what that costs; lengths that a team does not divide."""
+    model = perceptrons(graph=pair(8, 33))
+    model = replace(model, layers=(*model.layers[:3], replace(model.layers[3], operators="")))
+    found = solve(model, equal_devices(2), 4, teams=(2,), workers=1)
+    (unknown,) = found.whole.operators
+    assert (unknown.names, unknown.parameters) == (("l3",), model.layers[3].parameters)
+    assert unknown.time - unknown.lost == unknown.time // 2
+    assert "whole on every device: 1 unknown layer operator (l3)" in str(found)
+    assert "a team of 2 leaves whole what it does not divide: 33 along 'out' of wide (3 does)" in " ".join(
+        str(found).split()
+    )
+    assert found.as_json()["whole_in_teams"]["lengths"][0]["nearest"] == 3
+    assert not solve(model, equal_devices(2), 4, teams=(1,), workers=1).whole.operators
+    with pytest.raises(InputError, match=r"teams of 3: .*divide no length .* 8 along 'in' .* are 2 and 4"):
+        solve(perceptrons(), equal_devices(3), 4, teams=(3,))
+
+
 def test_several_ends_are_whole() -> None:
     """Inputs and outputs are whole, also outputs that are read; files keep them; what has no gradient sends none."""
     wide, act, narrow = pair().operators

@@ -10,10 +10,11 @@ from pipeplan.core.job import SHARDED, Job, Order
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import Mix, Split, Splitting
 from pipeplan.core.shared_weights import merge_overlapping
-from pipeplan.core.wording import listed, teams_of
+from pipeplan.core.wording import counted, listed, teams_of
 from pipeplan.core.words import MeshSplit
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.meshes.splits import MeshTeams
+from pipeplan.costs.teams.left_whole import why_nothing
 from pipeplan.costs.teams.mixed import kinds_of, mixed_cluster, mixes
 from pipeplan.costs.teams.places import places, team_cluster
 from pipeplan.costs.teams.splits import Teams
@@ -57,7 +58,11 @@ def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQue
                 model_of = mesh_model(on_mesh, way)
                 yield TeamQuestion(way, model_of, team_cluster(cluster, team), replace(own, zero=levels))
         if not splits[team] and not ways:
-            raise InputError(f"teams of {team}: no operator of {model.name!r} can be split over them")
+            why = why_nothing(teams)
+            raise InputError(
+                f"teams of {team}: no operator of {model.name!r} can be split over them"
+                + (f": they have {counted(team, 'device')}, {why}" if why else "")
+            )
     together = tied_layers(model)
     pinned = {name for names in together for name in names} & {name for name, _ in job.pin}
     mixed = job.unlike_teams and not pinned and job.order is Order.SEARCH
