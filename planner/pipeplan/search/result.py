@@ -1,7 +1,7 @@
 """`Result`: the plan, its bound, the searched space and the baselines, as text and as JSON."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from pipeplan.core.job import Job, Objective
@@ -68,7 +68,7 @@ class Result:
     runners_up: tuple[tuple[str, int], ...] = ()
     robust: Choice | None = None
     layouts: tuple[tuple[str, int], ...] = ()
-    whole: LeftWhole = LeftWhole()
+    whole: LeftWhole = field(default_factory=LeftWhole)
 
     def __post_init__(self) -> None:
         if self.bound > self.value:
