@@ -19,6 +19,9 @@ and takes no more time. So one label per usage is enough for a bound. Recomputat
 the least k of (1) counts in memory and the largest in (4). The tensors received at the start of a stage are a lower
 bound that keeps the argument true: a later start never needs more of them than it drops.
 
+Where kinds take unlike numbers of units, H and A are those of `FlowBounds` for flow and units of the stages before. Then
+there is a label for each range of the flow of all stages.
+
 For an allocation the same programme rounds recomputation up to whole layers, counts the least k everywhere, and keeps
 of the labels that reach equally far the one of the least H. There it is a heuristic. T is bisected.
 
@@ -31,6 +34,7 @@ from functools import cached_property
 
 import numpy as np
 
+from pipeplan_formulations.allocation.flow_bounds import FlowBounds, flow_ranges
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import Allocation, Place
 from pipeplan_formulations.allocation.suffix_bounds.spans import least_forward_before, least_work_before
@@ -73,7 +77,10 @@ class _Stages:
 
 @dataclass(frozen=True)
 class _Reached:
-    """State of one run: the furthest boundary and its H by usage, and the stage that reached it."""
+    """State of one run: the furthest boundary and its H by range of flows and usage, and the stage that reached it.
+
+    The end of a usage at which no stage can begin is −1.
+    """
 
     end: Array
     head: Array
@@ -98,7 +105,12 @@ class FurthestEnd:
         self._last_cut = np.maximum.accumulate(np.where(allowed, np.arange(problem.layers + 1), 0))
         # The least of what is received later and what is held until then: non-decreasing by at most what is held.
         held = sums_before(problem.least_held)
-        self._least_received = held + np.minimum.accumulate(problem.received_at - held)
+        self._least_received = held + np.minimum.accumulate(problem.received_at - held, axis=-1)
+        # Ranges of the flow of all stages; one range of all flows where kinds take equally many units.
+        ranges = (
+            flow_ranges(min(1, problem.most_flow), problem.most_flow) if self._grid.apart else [(0, problem.most_flow)]
+        )
+        self._ranges = np.array(ranges, np.int64).reshape(-1, 2).T
 
     def lower_bound(self, low: int, high: int, accuracy: float = ACCURACY) -> int:
         """The largest T between ``low`` and ``high``, to the accuracy, such that no allocation is below T.
@@ -144,43 +156,71 @@ class FurthestEnd:
         for cells in reversed(grid.levels[1:]):
             stages = []
             for kind in range(problem.kinds):
-                parts = [(cells[grid.coordinates[kind, cells] >= width], w) for w, width in enumerate(problem.widths)]
-                usage = np.concatenate([part for part, _ in parts])
+                able = np.flatnonzero(problem.able[kind]).tolist()
+                parts = [(cells[grid.widest[kind, cells] >= problem.widths[w]], w) for w in able]
+                usage = np.concatenate([np.zeros(0, np.int64), *(part for part, _ in parts)])
                 if not len(usage):
                     continue
                 w = np.concatenate([np.full(len(part), w) for part, w in parts])
-                behind = usage - widths[w] * grid.stride[kind]
+                behind = usage - grid.step(kind, widths[w])
                 stages.append(_Stages(kind, usage, behind, w, shares[w], least[w, usage], most[w, usage]))
             levels.append(stages)
         return levels
 
     def _run(self, target: int, whole: bool) -> _Reached | None:
         """Furthest boundaries for a target; None if no usage reaches the last layer. ``whole``: for an allocation."""
-        size, n = self._grid.size, self._problem.layers
-        nowhere = np.full(size, -1)
-        state = _Reached(np.zeros(size, np.int64), np.zeros(size, np.int64), *(nowhere.copy() for _ in range(4)))
+        shape = len(self._ranges[0]), self._grid.size
+        nowhere = np.full(shape, -1)
+        state = _Reached(self._begin(), np.zeros(shape, np.int64), *(nowhere.copy() for _ in range(4)))
+        flows = FlowBounds(self._problem, target) if self._grid.apart else None
+        trips = np.full(shape[0], self._least_work[-1])
+        if flows is not None:
+            trips = np.maximum(trips, flows.of_all(self._ranges[0], self._ranges[1], sum(self._grid.units)))
         for stages in self._levels:
             self._clock.check()
             for own in stages:
-                start = state.end[own.usage]
-                head = state.head[own.usage] if whole else self._least_work[start]
-                end = self._furthest(own, start, head, target, whole)
-                known = state.end[own.behind]
+                # The stages that may begin, for each range of flows.
+                part, some = np.nonzero(state.end[:, own.usage] >= 0)
+                if not len(some):
+                    continue
+                if len(some) > len(own.usage) or self._grid.apart:
+                    own = own.only(some)
+                start = state.end[part, own.usage]
+                head = state.head[part, own.usage] if whole else self._head(flows, part, own, start)
+                end = self._furthest(own, start, head, trips[part], target, whole)
                 if not whole:
-                    state.end[own.behind] = np.maximum(known, end)
+                    np.maximum.at(state.end, (part, own.behind), end)
                     continue
                 # An allocation keeps the stage behind each label, and of labels that reach equally far the earliest.
+                known = state.end[part, own.behind]
                 some = np.flatnonzero((end > start) & (end >= known))
-                own, start, end, known = own.only(some), start[some], end[some], known[some]
+                own, part, start, end, known = own.only(some), part[some], start[some], end[some], known[some]
                 heads = head[some] + self._head_step(own, start, end)
-                better = np.flatnonzero((end > known) | (heads < state.head[own.behind]))
-                own, behind = own.only(better), own.behind[better]
-                state.end[behind], state.head[behind], state.start[behind] = end[better], heads[better], start[better]
-                state.before[behind], state.kind[behind], state.w[behind] = own.usage, own.kind, own.w
-        return state if state.end.max() >= n else None
+                better = np.flatnonzero((end > known) | (heads < state.head[part, own.behind]))
+                own, at = own.only(better), (part[better], own.behind[better])
+                state.end[at], state.head[at], state.start[at] = end[better], heads[better], start[better]
+                state.before[at], state.kind[at], state.w[at] = own.usage, own.kind, own.w
+        return state if state.end.max() >= self._problem.layers else None
 
-    def _furthest(self, own: _Stages, start: Array, head: Array, target: int, whole: bool) -> Array:
-        """The last end with which each stage stays within the target; its start if there is none."""
+    def _begin(self) -> Array:
+        """The first labels: boundary 0 at every usage that all stages may have, by range of flows."""
+        least, most = self._ranges[:, :, None]
+        return np.where((least <= self._grid.total) & (self._grid.total <= most), 0, -1)
+
+    def _head(self, flows: FlowBounds | None, part: Array, own: _Stages, start: Array) -> Array:
+        """A lower bound on H of each stage, given the range of the flow of all stages."""
+        if flows is None:
+            return self._least_work[start]
+        grid, (least, most) = self._grid, self._ranges[:, part]
+        flow, units = grid.total[own.usage], grid.coordinates[:, own.usage].sum(axis=0)
+        before = np.maximum(least - flow, 0), most - flow, sum(grid.units) - units
+        return flows.before(start, *before, own.kind, own.share)
+
+    def _furthest(self, own: _Stages, start: Array, head: Array, trip: Array, target: int, whole: bool) -> Array:
+        """The last end with which each stage stays within the target; its start if there is none.
+
+        ``head`` and ``trip``: H and A at least.
+        """
         problem, prefix = self._problem, self._problem.prefix
         forward, backward = prefix["forward"][own.kind], prefix["backward"][own.kind]
         step, work = problem.objective != "bottleneck", forward + backward
@@ -205,7 +245,7 @@ class FurthestEnd:
                 fits &= (f + b <= room[open_]) & (ahead + many * (f + b) + ending <= target)
                 late = np.maximum(many - (some.least if whole else some.most), 0)
                 once = np.where(first[open_], ending, 0)
-                fits &= self._least_work[-1] + late * f + (many - 1) * b + once <= target
+                fits &= trip[open_] + late * f + (many - 1) * b + once <= target
             else:
                 fits &= many * (f + b) + ending <= target * problem.divisor
             low[open_] = np.where(fits, middle, low[open_])
@@ -234,14 +274,17 @@ class FurthestEnd:
     def _traced(self, state: _Reached) -> list[Allocation]:
         """The allocations behind the usages that reach the last layer, those of the least H first."""
         problem = self._problem
-        done = np.flatnonzero(state.end >= problem.layers)
-        found = []
-        for usage in done[np.argsort(state.head[done], kind="stable")][:MOST_TRACED].tolist():
+        parts, usages = np.nonzero(state.end >= problem.layers)
+        found: list[Allocation] = []
+        for number in np.argsort(state.head[parts, usages], kind="stable").tolist():
             stages: list[Place] = []
-            at = usage
+            part, at = int(parts[number]), int(usages[number])
             while not stages or stages[-1].start > 0:
-                start, kind = int(state.start[at]), int(state.kind[at])
-                stages.append(Place(start, int(state.end[at]), kind, problem.widths[int(state.w[at])]))
-                at = int(state.before[at])
-            found.append(tuple(reversed(stages)))
+                start, kind = int(state.start[part, at]), int(state.kind[part, at])
+                stages.append(Place(start, int(state.end[part, at]), kind, problem.widths[int(state.w[part, at])]))
+                at = int(state.before[part, at])
+            if (allocation := tuple(reversed(stages))) not in found:
+                found.append(allocation)
+            if len(found) == MOST_TRACED:
+                break
         return found
