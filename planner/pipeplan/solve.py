@@ -13,7 +13,7 @@ from pipeplan.core.options import asked_limits, require_question
 from pipeplan.core.validate import validate_plan
 from pipeplan.core.wording import hint
 from pipeplan.costs.sources import sources
-from pipeplan.search import root_nodes, searches_locally
+from pipeplan.search import mixed_nodes, root_nodes, searches_locally
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
@@ -140,7 +140,7 @@ def solve(
     questions = None if proposals is None else proposals.questions_at(job.schedules)
     spaces = Spaces(model, cluster, job, questions=questions)
     hopeful = promising(spaces)
-    if not hopeful:
+    if not hopeful and not spaces.mixed:
         raise InfeasibleError(why_infeasible(spaces, limits.time))
 
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
@@ -157,6 +157,9 @@ def solve(
                     search.push(node)
                 for late in any_orders(space):
                     search.defer(late)
+            for mixed in spaces.mixed:
+                for node in mixed_nodes(mixed):
+                    search.push(node)
         large = any(space.large for space in hopeful)
         if large:  # there, plans of heuristics come late and improve little
             search.run(reserve=search.limits.time * FOR_HEURISTICS)

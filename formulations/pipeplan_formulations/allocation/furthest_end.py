@@ -19,8 +19,8 @@ and takes no more time. So one label per usage is enough for a bound. Recomputat
 the least k of (1) counts in memory and the largest in (4). The tensors received at the start of a stage are a lower
 bound that keeps the argument true: a later start never needs more of them than it drops.
 
-Where kinds take unlike numbers of units, H and A are those of `FlowBounds` for flow and units of the stages before. Then
-there is a label for each range of the flow of all stages.
+Where kinds take unlike numbers of units, H and A are those of `FlowBounds` for flow and units of the stages before.
+Then there is a label for each range of the flow of all stages.
 
 For an allocation the same programme rounds recomputation up to whole layers, counts the least k everywhere, and keeps
 of the labels that reach equally far the one of the least H. There it is a heuristic. T is bisected.

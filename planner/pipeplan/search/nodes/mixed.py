@@ -1,0 +1,209 @@
+"""Nodes of mixes: all ways to fill the nodes with teams of unlike sizes, bounded by one allocation problem.
+
+::
+
+    MixedNode             all mixes at a micro-batch size
+     └ DeviceGroupsNode   a row of modes, on each mix that holds it in another way
+
+On a small cluster the node is a tree over the modes of all stages, from the last one on. On a large one it is bounded
+by the furthest-end programme alone, for ever closer targets; the allocations that this finds are packed into nodes and
+simulated, and the node keeps its bound for all other mixes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pipeplan.core.cluster import StageDevices
+from pipeplan.costs.chain import Boundaries
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
+from pipeplan.search.nodes.aggregate import below
+from pipeplan.search.nodes.device_groups import DeviceGroupsNode
+from pipeplan.search.nodes.first_plans import with_counts
+from pipeplan.search.nodes.mixed_problem import MixedLayout, mixed_problem, modes_of
+from pipeplan.search.space.device_groups import Mode
+from pipeplan.search.space.mixed import MixedSpace, Modes
+from pipeplan.search.space.space import Space
+from pipeplan_formulations import allocation
+from pipeplan_formulations.allocation import Allocation, ChainAllocation, FurthestEnd
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits, Stop
+
+SLICE = 10.0
+"""Seconds of a node's first solve; four times as many each time they were not enough."""
+SHARES = (0.1, 0.05, 0.025, 0.0)
+"""Targets as shares below the incumbent."""
+ACCURACY = 2e-3
+"""Relative accuracy of a bound of the furthest-end programme,"""
+FOUND = 1e-2
+"""and of the targets for which it looks for allocations."""
+
+
+@dataclass
+class MixedNode(Node):
+    """All mixes at a micro-batch size, under 1F1B with any counts or under the other families.
+
+    In a tree ``last`` has the modes of the last stages, by the number of a `MixedKind`.
+    """
+
+    bound: int
+    space: MixedSpace
+    layout: MixedLayout
+    size: int
+    alternating: bool
+    last: Modes = ()
+    slice: float = SLICE
+    tried: bool = False
+    _problem: ChainAllocation | None = field(default=None, repr=False)
+
+    @property
+    def small(self) -> bool:
+        """True if the node is a tree over all rows of modes."""
+        return self.space.complete and self.layout.small(self.space)
+
+    @property
+    def covers(self) -> bool:
+        """True if the node is 1F1B's and bounds the other families too (docs/bounds.md)."""
+        return self.alternating and self.space.space.phased
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Behind the questions of one size, whose plans fathom most of the mixes."""
+        return (2, 1, int(self.slice), self.bound, 0 if self.small else self.size, -len(self.last))
+
+    @property
+    def part(self) -> str | None:
+        """The micro-batch size; None below the root of a tree."""
+        if self.last:
+            return None
+        others = "" if self.covers or self.alternating else ", not 1F1B"
+        tokens = ", sequence-parallel" * any(self.space.question.splits[0].sequence)
+        return f"micro-batch {self.size}, {self.layout.in_words()}{tokens}{others}"
+
+    def advance(self, search: PlanSearch) -> Step[Node]:
+        """Raise the bound, simulate plans, and open the nodes below."""
+        if self._problem is None:
+            self._problem = mixed_problem(self.space, self.size, self.layout, self.alternating, self.last)
+        return self._branch(search, self._problem) if self.small else self._approach(search, self._problem)
+
+    def _branch(self, search: PlanSearch, problem: ChainAllocation) -> Step[Node]:
+        """Decide if some allocation is below the cutoff; open the row of the last modes, and each row one longer."""
+        slice_ = min(search.left / 2, self.slice)
+        gap, most = search.limits.gap, search.cutoff
+        report = allocation.solve(problem, Limits(slice_, max(gap, ACCURACY)), cutoff=most, known=self.bound)
+        if not self.learn(report):
+            return Step.nothing()
+        unfinished = report.stop is Stop.TIME
+        if unfinished:
+            self.slice *= 4
+        if report.solution is None:
+            return Step.split([self]) if unfinished else Step.leave(self.bound)
+        self._submit(search, problem, report.solution, report.objective or 0)
+        if search.fathoms(self.bound):
+            return Step.leave(self.bound)
+        return Step.split(list(self._below()))
+
+    def _approach(self, search: PlanSearch, problem: ChainAllocation) -> Step[Node]:
+        """Exclude the next target, or bound all mixes and find some plans."""
+        clock = Clock(Limits(min(search.left / 2, self.slice)))
+        programme, value = FurthestEnd(problem, clock), search.value
+        high = problem.largest + 1 if value is None else min(self._target(search, value), problem.largest + 1)
+        found = programme.lower_bound(self.bound, high, ACCURACY)
+        excluded, late = found >= high, clock.left <= 0
+        self.bound = max(self.bound, found)
+        if excluded and value is None:
+            return Step.nothing()
+        if late and not excluded:
+            self.slice *= 4
+            return Step.split([self])
+        if excluded:
+            return Step.leave(self.bound) if search.fathoms(self.bound) else Step.split([self])
+        nodes: list[Node] = []
+        most = problem.largest if search.cutoff is None else max(search.cutoff, self.bound)
+        for stages in programme.allocations(self.bound, most, FOUND):
+            nodes += self._submit(search, *self._alike(problem, stages, clock))
+        return Step.leave(self.bound, nodes)
+
+    def _target(self, search: PlanSearch, value: int) -> int:
+        """The least target above the bound; the last one is the cutoff."""
+        gap = search.limits.gap
+        targets = (below(value, share) for share in SHARES if share > gap)
+        cutoff = value if search.cutoff is None else search.cutoff
+        return next((target for target in targets if self.bound < target < cutoff), max(cutoff, self.bound + 1))
+
+    def _alike(
+        self, problem: ChainAllocation, stages: Allocation, clock: Clock
+    ) -> tuple[ChainAllocation, Allocation | None]:
+        """The allocation if teams of each size split alike; otherwise another one, in which they do."""
+        if self.space.splits_of(modes_of(self.layout, stages)) is not None:
+            return problem, stages
+        layers: dict[int, int] = {}
+        for place in stages:
+            layers[place.kind] = layers.get(place.kind, 0) + place.end - place.start
+        kinds = self.space.kinds
+        most = {kinds[c].team: kinds[c].split for c, _ in sorted(layers.items(), key=lambda item: item[1])}
+        kept = np.array([kinds[c].team in most and most[kinds[c].team] == kinds[c].split for c in range(len(kinds))])
+        alike = replace(problem, able=problem.able & kept[:, None])
+        found = FurthestEnd(alike, clock).allocations(self.bound, problem.largest, FOUND)
+        return alike, found[0] if found else None
+
+    def _submit(
+        self, search: PlanSearch, problem: ChainAllocation, stages: Allocation | None, bound: int = 0
+    ) -> list[Node]:
+        """Simulate an allocation on a mix that holds it; return a node of its device groups, if it is a plan."""
+        if stages is None:
+            return []
+        boundaries = (0, *(place.end for place in stages))
+        placed = self._placed(modes_of(self.layout, stages), boundaries)
+        nodes: list[Node] = []
+        for space, groups in placed:
+            candidates = space.candidates(groups, self.size)
+            if not self.covers:
+                candidates = [each for each in candidates if each.family.alternates == self.alternating]
+            if all(space.unasked(candidate, boundaries) is not None for candidate in candidates):
+                continue
+            if search.value is None or bound < search.value:
+                chosen = with_counts(candidates, problem.in_flight_counts(stages))
+                search.submit_all([*candidates, *chosen], boundaries)
+            nodes.append(self._groups(space, groups))
+        return nodes
+
+    def _placed(self, modes: Modes, boundaries: Boundaries) -> Iterator[tuple[Space, StageDevices]]:
+        """The device groups of some stages, if they are a plan of a mix."""
+        homes = self.space.homes(modes, boundaries)
+        if self._mixed(modes) and homes is not None:
+            yield from self.space.placed(modes, homes)
+
+    def _mixed(self, modes: Modes) -> bool:
+        """True if teams differ in size, and those of one size split alike; else other questions have such plans."""
+        sizes = {self.space.kinds[mode.device_class].team for mode in modes}
+        return len(sizes) > 1 and self.space.splits_of(modes) is not None
+
+    def _groups(self, space: Space, groups: StageDevices) -> DeviceGroupsNode:
+        return DeviceGroupsNode(self.bound, space, groups, self.size, None if self.covers else self.alternating)
+
+    def _below(self) -> Iterator[Node]:
+        """The nodes of the tree below: these modes alone, and one more stage before them."""
+        job, layers = self.space.question.job, len(self.space.space.model.layers)
+        if self.last and self._mixed(self.last) and (not job.depths or len(self.last) in job.depths):
+            for homes in self.space.every_home(self.last):
+                for space, groups in self.space.placed(self.last, homes):
+                    yield self._groups(space, groups)
+        if len(self.last) < min(max(job.depths, default=layers), layers):
+            for mode in self._before():
+                last = (mode, *self.last)
+                if self.space.splits_of(last) is not None:
+                    yield replace(self, last=last, _problem=None)
+
+    def _before(self) -> Iterator[Mode]:
+        """The modes for a stage before the last ones for which devices are left."""
+        kinds = self.space.kinds
+        left = [len(each.devices) for each in self.space.classes]
+        for mode in self.last:
+            left[kinds[mode.device_class].pool] -= kinds[mode.device_class].team * mode.replicas
+        for number, kind in enumerate(kinds):
+            for w in np.flatnonzero(self.layout.able[number]).tolist():
+                replicas = self.layout.widths[w] * self.layout.unit
+                if replicas * kind.team <= left[kind.pool]:
+                    yield Mode(number, replicas)
