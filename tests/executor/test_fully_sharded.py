@@ -80,19 +80,18 @@ def test_parameters_of_one_replica_are_not_refused() -> None:
         fit(sharded(build, FAMILIES["gpipe"].write((2, 1), 4)), build)
 
 
-def test_shards_of_shards_are_parts_of_the_whole() -> None:
-    """Rows of a half of the rows, and rows of a half of the columns; the shards of all processes make up the whole."""
+@pytest.mark.parametrize(("axis", "groups"), [(0, ()), (1, ()), (0, (1, 2)), (1, (1, 1)), (1, (2, 1, 1))])
+def test_shards_of_shards_are_parts_of_the_whole(axis: int, groups: tuple[int, ...]) -> None:
+    """Rows of a half of the rows, or of half of each group of columns; all processes together have the whole."""
     whole = torch.arange(48.0).view(6, 8)
-    for axis in (0, 1):
-        seen = torch.zeros_like(whole)
-        for member, replica in product(range(2), range(4)):
-            shard = ParameterShard((6, 8), 0, 4, replica, ParameterShard((6, 8), axis, 2, member))
-            part, (row, column) = shard.of(whole), shard.offsets
-            assert part.shape == shard.sizes
-            rows, columns = shard.sizes
-            assert torch.equal(part, whole[row : row + rows, column : column + columns])
-            seen[row : row + rows, column : column + columns] += 1
-        assert torch.equal(seen, torch.ones_like(whole))
+    seen = torch.zeros_like(whole)
+    for member, replica in product(range(2), range(4)):
+        shard = ParameterShard((6, 8), 0, 4, replica, ParameterShard((6, 8), axis, 2, member, groups=groups))
+        rows, columns = ([n for own in ranges for n in range(*own)] for ranges in shard.ranges)
+        assert (len(rows), len(columns)) == shard.sizes
+        assert torch.equal(shard.of(whole), whole[rows][:, columns])
+        seen[torch.tensor(rows, dtype=int)[:, None], columns] += 1
+    assert torch.equal(seen, torch.ones_like(whole))
 
 
 def test_one_replica_runs_anything() -> None:
@@ -171,7 +170,8 @@ def test_shards_are_those_of_chunk(rows: int) -> None:
     shards = [ParameterShard((rows, 2), 0, 4, number) for number in range(4)]
     expected = [*whole.chunk(4), *[whole[:0]] * 4][:4]
     assert all(torch.equal(shard.of(whole), part) for shard, part in zip(shards, expected, strict=True))
-    assert [shard.offsets[0] for shard in shards if len(shard.of(whole))] == [int(p[0, 0]) // 2 for p in whole.chunk(4)]
+    firsts = [shard.ranges[0][0][0] for shard in shards if len(shard.of(whole))]
+    assert firsts == [int(p[0, 0]) // 2 for p in whole.chunk(4)]
 
 
 def test_optimisers_of_whole_matrices_are_refused() -> None:

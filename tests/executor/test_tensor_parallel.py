@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from helpers.plans import plan_for, with_teams
 from pipeplan.core.errors import InputError, PipeplanError, PlanError
+from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.plan import Plan
 from pipeplan.core.timeline import Timeline
 from pipeplan.frontend.profile.ties import named_tensors
@@ -69,7 +70,7 @@ def test_one_name_is_enough_where_layers_share(fitted: Fitted) -> None:
     """A parameter is sharded under each of its names, whichever one matches; negative axes count from the end."""
     shards = find_shards(fitted.blank, fitted.workload.shards, TensorParallel(2, {"3.weight": -1}), tensor_rank=1)
     assert shards == dict.fromkeys(("0.weight", "3.weight"), ParameterShard((10, 6), 1, 2, 1))
-    assert shards["0.weight"].offsets == (0, 3)
+    assert shards["0.weight"].ranges == (((0, 10),), ((3, 6),))
 
 
 @pytest.mark.parametrize(
@@ -79,11 +80,16 @@ def test_one_name_is_enough_where_layers_share(fitted: Fitted) -> None:
         ({"2.*": 1}, 2, r"2.weight cannot be sharded along axis 1 \('2.\*'\): its shape is \(6,\)"),
         ({"0.weight": 0, "3.*": 1}, 2, r"3.weight is sharded along axis 0 by '0.weight' and along axis 1 by '3.\*'"),
         ({"3.*": 0}, 3, r"0.weight \(10 along axis 0\), 3.weight .*, 3.bias .* cannot be divided into 3 equal shards"),
+        ({"3.*": 0, "0.*": GroupedAxis(0, (1, 1))}, 2, r"axis 0 by '3.\*' and along axis 0 in groups 1 : 1 by '0.\*'"),
+        ({"3.*": GroupedAxis(0, (3, 2))}, 4, r"0.weight \(10 along axis 0 in groups 3 : 2\), .* into 4 equal shards"),
+        ({"2.*": GroupedAxis(0, (3, 1))}, 2, r"2.weight \(6 along axis 0 in groups 3 : 1\), .* into 2 equal shards"),
         ({"1.cell.bias*": 0}, 2, "1.cell.bias_ih_l0, 1.cell.bias_hh_l0: recurrent layers"),
         (None, 2, "no shards are declared for Sequential on 2 processes per rank"),
     ],
 )
-def test_cuts_that_make_no_sense_never_start(plan: Plan, shards: dict[str, int] | None, size: int, said: str) -> None:
+def test_cuts_that_make_no_sense_never_start(
+    plan: Plan, shards: dict[str, ShardAxis] | None, size: int, said: str
+) -> None:
     """Patterns without match, axes that are not there, contradictions, odd lengths and recurrent layers are named."""
     with pytest.raises(InputError, match=said):
         run(plan, words, tensor_parallel=TensorParallel(size, shards))

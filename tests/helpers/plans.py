@@ -8,6 +8,7 @@ from math import lcm
 import torch
 
 from pipeplan.core.cluster import Overlap
+from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer, exposed
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Schedule
@@ -81,7 +82,7 @@ def plan_for(
 def in_teams(
     plan: Plan,
     module: torch.nn.Module,
-    shards: Mapping[str, int] | None,
+    shards: Mapping[str, ShardAxis] | None,
     team: int | Sequence[int] = 2,
     sequence: Sequence[str] = (),
     vocabulary: bool = False,
@@ -94,7 +95,7 @@ def in_teams(
     planned = with_teams(plan, team)
     found = find_shards(module, shards, TensorParallel(planned.team))
     alone = [name for stage in planned.stages if stage.team == 1 for name in stage.layers]
-    axes = tuple((n, shard.axis) for n, shard in found.items() if not any(n.startswith(f"{own}.") for own in alone))
+    axes = tuple((n, shard.along) for n, shard in found.items() if not any(n.startswith(f"{own}.") for own in alone))
     last = planned.stages[-1].layers[-1] if vocabulary else None
     return replace(planned, shards=axes, sequence=tuple(sequence), vocabulary=last)
 

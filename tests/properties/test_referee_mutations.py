@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeplan.core.cluster import Cluster, Link
+from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Operator, OperatorGraph
 from pipeplan.costs.collectives import Ring
@@ -18,6 +18,7 @@ from pipeplan.costs.kept import Kept
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
 from pipeplan.costs.teams.problem import TeamProblem
+from pipeplan.costs.teams.splits import Teams
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes import shapes
@@ -406,6 +407,56 @@ def test_teams_that_have_the_network_for_themselves_are_noticed(monkeypatch: pyt
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(Cluster, "between", lambda own, source, target: own.network)
     assert "the step takes" in noticed(lambda document: len(document["cluster"]["nodes"]) == 2, on_teams)
+
+
+def over_nodes(document: dict[str, Any]) -> None:
+    """Teams of four on two nodes each, whose network is slow."""
+    on_teams(document)
+    cluster, kind = document["cluster"], min(document["cluster"]["devices"])
+    node = {"devices": [{"kind": kind, "count": 1}] * 2, "link": {"bandwidth": 4 * 10**9}}
+    cluster |= {"nodes": [dict(node) for _ in range(4)], "network": {"bandwidth": 10**9, "latency": 1}}
+    document["job"] |= {"teams": [4], "depths": [2]}
+
+
+def test_rings_that_never_leave_a_node_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if teams over several nodes had the links inside of them only."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(import_module("pipeplan.costs.teams.places"), "_slowest", lambda links: links[0])
+    assert noticed(lambda document: len(document["model"]["layers"]) > 1, over_nodes)
+
+
+def test_teams_over_nodes_that_share_one_card_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if all members of a team over two nodes used the same card."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(DeviceKind, "at_card", property(lambda own: own.team))
+    assert "the step takes" in noticed(lambda document: len(document["model"]["layers"]) > 1, over_nodes)
+
+
+def has_groups(document: dict[str, Any]) -> bool:
+    """Whether a layer has weights that may be split group by group."""
+    graphs = document["model"]["operators"]
+    return any("groups" in str(graphs.get(layer.get("operators"))) for layer in document["model"]["layers"])
+
+
+def test_groups_that_plans_leave_out_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if equal shards of queries, keys and values in one matrix were shards of each."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(OperatorGraph, "shard_axis", lambda own, name, axis: axis)
+    assert "outside what was asked" in noticed(has_groups, on_teams)
+
+
+def test_shared_weights_of_unlike_groups_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if layers that share a weight had the same part of it wherever they split the same axis."""
+    shared = Teams._shared_axes
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(
+        Teams,
+        "_shared_axes",
+        lambda *question: tuple(getattr(axis, "axis", axis) for axis in shared(*question)),
+    )
+    assert "tell shared weights apart" in noticed(
+        lambda document: bool(document["model"].get("ties")) and has_groups(document), on_teams
+    )
 
 
 def of_sharded_teams(document: dict[str, Any]) -> None:

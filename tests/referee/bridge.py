@@ -94,7 +94,7 @@ def as_document(result: Result) -> Document:
         "zero": plan.zero,
         "teams": list(plan.teams),
         "kinds": list(plan.device_kinds),
-        "shards": list(plan.shards),
+        "shards": [(name, axis if isinstance(axis, int) else (axis.axis, axis.groups)) for name, axis in plan.shards],
         "sequence": list(plan.sequence),
         "vocabulary": plan.vocabulary,
         "micro_batch": plan.micro_batch,

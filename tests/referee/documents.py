@@ -122,6 +122,10 @@ class Question:
         """Devices of which each one of a kind consists."""
         return int(self.kinds[kind].get("team", 1))
 
+    def at_card(self, kind: str) -> int:
+        """Devices of each team of a kind that use the card of a node at once."""
+        return self.team(kind) // int(self.kinds[kind].get("spread", 1))
+
     def lies(self, device: Device, where: str) -> bool:
         """Whether a place that a layer is pinned to is this device, its kind, its members', or teams of its size."""
         members = self.kinds[device.kind].get("members", device.kind)
@@ -136,11 +140,11 @@ class Question:
         return self.links[a.node] if a.node == b.node else self.between({a.kind, b.kind})
 
     def between(self, kinds: Iterable[str]) -> Link:
-        """The network as devices of these kinds find it: all members of the largest team use the card at once."""
+        """The network as devices of these kinds find it: the members of a team in a node use the card at once."""
         assert self.network is not None
         if self.network.bandwidth is None:
             return self.network
-        members = max(self.team(kind) for kind in kinds)
+        members = max(self.at_card(kind) for kind in kinds)
         return replace(self.network, bandwidth=max(self.network.bandwidth // members, 1))
 
 

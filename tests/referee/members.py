@@ -55,7 +55,7 @@ class Member:
     def __init__(
         self, entry: Document, question: Question, kind: str, cost: Costs, parameters: int, **rest: Any
     ) -> None:
-        self.team, self.size, self.link = rest["team"], rest["size"], rest["link"]
+        self.team, self.size, self.link, self.sharing = rest["team"], rest["size"], rest["link"], rest["sharing"]
         self.split_input, self.split_output = rest["ends"]
         loss = entry.get("loss") or {"operators": [], "rows": 0}
         self.loss, self.rows, self.split_loss = loss["operators"], loss["rows"], rest["loss"]
@@ -98,14 +98,17 @@ class Member:
                 yield self._choice(loops)
 
     def _possible(self, operator: Document, loops: dict[str, str]) -> bool:
-        """Whether an operator that has parts of the tokens reads a tensor that has, or several.
+        """Whether an operator that has parts of the tokens reads a tensor that has, or several; and the reverse.
 
-        One of the loss has parts of the classes only if what it reads has, and all have them then.
+        One that may have parts of the tokens has them if a tensor that it reads has. One of the loss has parts of the classes only if what it reads has, and all have them then.
         """
         if operator["name"] in self.loss:
             [(source, axes)] = operator["reads"].items()
             alike = self._held(source, loops) == _axis(axes, loops[operator["name"]])
             return alike or (operator["name"] == self.loss[0] and not loops[operator["name"]])
+        if loops[operator["name"]] != TOKEN and self.tokens and TOKEN in operator.get("loops", {}):
+            axes = {source: token_axis(self.operators, source) for source in operator["reads"]}
+            return not any(self._held(source, loops) == axis != WHOLE for source, axis in axes.items())
         if loops[operator["name"]] != TOKEN or len(operator["reads"]) != 1:
             return True
         [(source, axes)] = operator["reads"].items()
@@ -264,7 +267,7 @@ class Member:
         link, rounds = self.link, self.team - 1
         if link.bandwidth is not None and link.efficiency != 1:
             link = Link(max(round(link.bandwidth * Fraction(str(link.efficiency))), 1), link.latency)
-        return rounds * (link.latency + occupancy(link, -(-size // self.team**2)))
+        return rounds * (link.latency + occupancy(link, self.sharing * -(-size // self.team**2)))
 
     def _ring(self, size: int, halves: int) -> int:
         own = Ring(self.team, self.link, halves)

@@ -33,6 +33,7 @@ def in_teams(random: Random, document: Document) -> None:
     most = max(_alike(node) for node in cluster["nodes"])
     sizes = [size for size in (2, 2, 2, 3, 4) if size <= most] or [2]
     job["teams"] = random.choice(([random.choice(sizes)], [1, random.choice(sizes)], [1, *sorted(set(sizes))]))
+    _over_nodes(Random(f"over nodes {document}"), job, cluster)
     if random.random() < 0.92:
         _allow(job, cluster)
     if random.random() < 0.2:
@@ -46,6 +47,19 @@ def in_teams(random: Random, document: Document) -> None:
         _with_loss(random, model)
     if random.random() < 0.15:
         job["vocabulary_parallel"] = False
+
+
+def _over_nodes(random: Random, job: Document, cluster: Document) -> None:
+    """Sometimes ask for teams larger than a node; mostly nodes are equal then, of one kind."""
+    nodes = cluster["nodes"]
+    if len(nodes) < 2 or random.random() < 0.6:
+        return
+    if random.random() < 0.9:
+        row = [dict(nodes[0]["devices"][0]) for _ in range(random.choice((1, 1, 2)))]
+        for node in nodes:
+            node["devices"] = [dict(group) for group in row]
+    wide = len(nodes[0]["devices"]) * random.choice((2, 2, len(nodes)))
+    job["teams"] = sorted({*random.choice(((), (1,), job["teams"])), wide})
 
 
 def _with_loss(random: Random, model: Document) -> None:
@@ -133,6 +147,7 @@ def _with_operators(random: Random, model: Document) -> None:
             _more_ends(Random(f"ends {graph}"), graph)
         if tokens:
             _name_tokens(random, graph)
+        _group(Random(f"groups {graph}"), graph)
     if tokens:
         _pass_masks(Random(f"masks {list(model['operators'])} {layers}"), model)
 
@@ -175,6 +190,16 @@ def _name_tokens(random: Random, graph: Document) -> None:
             each["loops"]["token"] = parts
         used |= {loop for weight in each["weights"] for loop in weight["loops"]}
         each["loops"] = {loop: number for loop, number in each["loops"].items() if loop in used}
+
+
+def _group(random: Random, graph: Document) -> None:
+    """Let axes along some loops be several groups, one behind the other, where all weights can be divided like them."""
+    for each in graph["operators"]:
+        for loop in each["loops"]:
+            groups = random.choice(([1, 1, 1], [1, 1], [2, 1, 1], [4, 2, 2], []))
+            own = [weight["size"] for weight in each["weights"] if loop in weight["loops"]]
+            if loop != "token" and groups and own and not any(size % sum(groups) for size in own):
+                each.setdefault("groups", {})[loop] = groups
 
 
 def _weights(graph: Document) -> int:

@@ -17,6 +17,8 @@ PREFERRED = (0, 2, 3)
 """Figures of which all layers have the least where these are more: time, parameters, saved bytes."""
 Split = dict[str, Cuts]
 """The shards of each graph."""
+Along = int | tuple[int, tuple[int, ...]]
+"""An axis, and the groups that it consists of, if there are several."""
 
 
 class Teams:
@@ -29,16 +31,49 @@ class Teams:
         self._choices: dict[tuple[object, ...], list[Choice]] = {}
 
     @cached_property
-    def links(self) -> dict[str, Link]:
-        """The slowest link between members, for each kind that has teams."""
-        found: dict[str, Link] = {}
+    def homes(self) -> dict[str, list[list[int]]]:
+        """For each kind that has teams the nodes of each of them: one, or else whole equal nodes of nothing else."""
+        found: dict[str, list[list[int]]] = {}
         question = self.question
-        for node, link in enumerate(question.links):
-            for kind in {device.kind for device in question.devices if device.node == node}:
-                if sum((device.node, device.kind) == (node, kind) for device in question.devices) >= self.team:
-                    known = found.get(kind, link)
-                    slow = [(occupancy(each, 2**40), each.latency) for each in (known, link)]
-                    found[kind] = known if slow[0] >= slow[1] else link
+        for kind in dict.fromkeys(device.kind for device in question.devices):
+            counts = [self._count(node, kind) for node in range(len(question.links))]
+            has = [node for node, count in enumerate(counts) if count]
+            if max(counts) >= self.team:
+                found[kind] = [[node] for node, count in enumerate(counts) for _ in range(count // self.team)]
+            elif self._only(kind, has) and self.team % counts[has[0]] == 0:
+                nodes = self.team // counts[has[0]]
+                rows = [has[first : first + nodes] for first in range(0, len(has), nodes)]
+                found[kind] = [row for row in rows if len(row) == nodes]
+        return {kind: rows for kind, rows in found.items() if rows}
+
+    def _count(self, node: int, kind: str) -> int:
+        return sum((device.node, device.kind) == (node, kind) for device in self.question.devices)
+
+    def _only(self, kind: str, nodes: list[int]) -> bool:
+        """Whether these nodes have equally many devices, all of this kind."""
+        rows = [[device.kind for device in self.question.devices if device.node == node] for node in nodes]
+        return all(row == rows[0] == [kind] * len(row) for row in rows)
+
+    def at_card(self, kind: str) -> int:
+        """Devices of a team that use a node's card at once."""
+        return self.team // len(self.homes[kind][0])
+
+    @cached_property
+    def links(self) -> dict[str, Link]:
+        """The slowest link between members, for each kind that has teams: also between nodes where they lie in some."""
+        found: dict[str, Link] = {}
+        for kind, rows in self.homes.items():
+            wide = len(rows[0]) > 1
+            has = [node for node in range(len(self.question.links)) if self._count(node, kind)]
+            own = has if wide else sorted({node for row in rows for node in row})
+            links = [self.question.links[node] for node in own if not wide or self._count(node, kind) > 1]
+            if wide:
+                assert self.question.network is not None
+                links.append(self.question.network)
+            for link in links:
+                known = found.get(kind, link)
+                slow = [(occupancy(each, 2**40), each.latency) for each in (known, link)]
+                found[kind] = known if slow[0] >= slow[1] else link
         return found
 
     @cached_property
@@ -96,6 +131,7 @@ class Teams:
                 team=self.team,
                 size=size,
                 link=self.links[kind],
+                sharing=self.at_card(kind) if len(self.homes[kind][0]) > 1 else 1,
                 ends=ends,
                 loss=self.question.job["vocabulary_parallel"],
             )
@@ -116,14 +152,13 @@ class Teams:
 
     def document(self, split: Split) -> Document:
         """The question in which teams are devices."""
-        question, team, document = self.question, self.team, self.question.document
+        question, document = self.question, self.question.document
         cluster, model = document["cluster"], document["model"]
         nodes = []
-        for node in cluster["nodes"]:
-            kinds = [group["kind"] for group in node["devices"]]
-            groups = [
-                {"kind": kind, "count": 1} for kind in dict.fromkeys(kinds) for _ in range(kinds.count(kind) // team)
-            ]
+        for number, node in enumerate(cluster["nodes"]):
+            ends = [(kind, row) for kind, rows in self.homes.items() for row in rows if row[-1] == number]
+            order = list(dict.fromkeys(group["kind"] for group in node["devices"]))
+            groups = [{"kind": kind, "count": 1} for kind, _ in sorted(ends, key=lambda end: order.index(end[0]))]
             nodes += [{"devices": groups, "link": node["link"]}] if groups else []
         devices = {kind: self.device(kind) for kind in self.links}
         layers = [
@@ -150,7 +185,10 @@ class Teams:
         """A kind of device as a team of its own."""
         kept = ("memory", "runtime", "speed_beside_collectives")
         entry = self.question.document["cluster"]["devices"][kind]
-        return {name: value for name, value in entry.items() if name in kept} | {"team": self.team}
+        return {name: value for name, value in entry.items() if name in kept} | {
+            "team": self.team,
+            "spread": len(self.homes[kind][0]),
+        }
 
     def parameters(self, split: Split) -> list[int]:
         """Bytes of each layer's parameters on one member."""
@@ -194,15 +232,24 @@ class Teams:
         own = sum(weight["size"] // (self.team if weight["name"] in cut else 1) for weight in shared)
         return int(tie["parameters"]) * own // whole if whole else int(tie["parameters"])
 
-    def name(self, split: Split, layers: Iterable[int]) -> Cuts:
-        """Cuts of some layers as a plan states them: weights of layers."""
+    def name(self, split: Split, layers: Iterable[int]) -> frozenset[tuple[str, Along]]:
+        """Cuts of some layers as a plan states them: weights of layers, and the groups of their axes."""
         return frozenset(
-            (f"{self.layers[i]['name']}.{weight}", axis)
+            (f"{self.layers[i]['name']}.{weight}", self.along(self.graph(i), weight, axis))
             for i in layers
             if self.graph(i)
             for weight, axis in split[self.graph(i)]
             if weight not in self.loss(self.graph(i))
         )
+
+    def along(self, graph: str, name: str, axis: int) -> Along:
+        """The axis of a weight, with its groups in lowest terms if it has any."""
+        for operator in self.graphs[graph]["operators"]:
+            for weight in operator.get("weights", ()):
+                groups = operator.get("groups", {}).get(weight["loops"][axis]) if weight["name"] == name else None
+                if groups:
+                    return axis, tuple(each // math.gcd(*groups) for each in groups)
+        return axis
 
     def loss(self, graph: str) -> list[str]:
         """The operator of a graph with which a loss is split, if there is one."""
@@ -217,12 +264,13 @@ class Teams:
         """Whether more than the loss is split."""
         return any(name not in self.loss(graph) for name, _ in shards)
 
-    def shared_axes(self, graph: str, shards: Cuts) -> tuple[int | None, ...]:
+    def shared_axes(self, graph: str, shards: Cuts) -> tuple[Along | None, ...]:
         """The axis of each weight that others share; None for whole ones."""
         shared = [weight["name"] for weight in self.weights(self.firsts[graph]) if weight.get("shared")]
-        return tuple(dict(shards).get(name) for name in shared)
+        axes = dict(shards)
+        return tuple(self.along(graph, name, axes[name]) if name in axes else None for name in shared)
 
-    def agrees(self, axes: dict[str, tuple[int | None, ...]]) -> bool:
+    def agrees(self, axes: dict[str, tuple[Along | None, ...]]) -> bool:
         """Whether layers that share weights cut these alike; those without operators keep them whole."""
         for tie in self.question.ties:
             own = [axes[graph] for graph in map(self.graph, tie[0]) if graph]
@@ -297,7 +345,7 @@ def _is_narrowed(
     for graph, first in teams.firsts.items():
         every = {each.shards for each in rows[graph][0]}
         figures = {shards: _figures(teams, first, rows[graph], cells, shards) for shards in every}
-        groups: dict[tuple[int | None, ...], list[Cuts]] = {}
+        groups: dict[tuple[Along | None, ...], list[Cuts]] = {}
         for shards in every:
             groups.setdefault(teams.shared_axes(graph, shards), []).append(shards)
         listed = {axis: _listed(rows[graph], set(alike)) for axis, alike in groups.items()}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint.record import Group
-from pipeplan_executor.checkpoint.slices import Box, Slice, Stored, numbers_key, optimizer_key, whole_key
+from pipeplan_executor.checkpoint.slices import Piece, Slice, Stored, numbers_key, optimizer_key, whole_key
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Part:
         Name in the unsplit model; the first one if several layers share it.
     tensor : Tensor
         The optimiser's parameter.
-    boxes : tuple of Box
+    pieces : tuple of Piece
         Positions of these numbers in the parameter.
     shape : tuple of int
         Shape of the whole parameter.
@@ -35,12 +35,12 @@ class Part:
 
     name: str
     tensor: Tensor
-    boxes: tuple[Box, ...]
+    pieces: tuple[Piece, ...]
     shape: tuple[int, ...]
 
     def sliced(self, values: Tensor) -> Slice:
         """Return values of these numbers as a slice of the whole parameter."""
-        return Slice(values.reshape(-1), self.boxes, self.shape)
+        return Slice(values.reshape(-1), self.pieces, self.shape)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,16 @@ Ranks store and read slices::
     as boxes                            2 and 1       1 and 1
     loaded by one, or others            each reads the parts that it needs from all of these
 
+A rank that has its part of several groups of columns (`pipeplan.core.grouped_axis`) has a box of each.
+
 Torch's planners find the boxes (their chunks) that a slice needs; the subclasses here describe slices to them. Names of
 the model contain dots, so slashes separate the parts of a key.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,16 +98,9 @@ class Box(NamedTuple):
         return tensor[tuple(slice(first, first + size) for first, size in zip(self.offsets, self.sizes, strict=True))]
 
 
-def boxes_of(shape: Sequence[int], first: int, end: int, corner: Sequence[int] = ()) -> tuple[Box, ...]:
-    """Return the fewest boxes, in order, that hold the numbers from ``first`` to ``end`` of a flattened tensor.
-
-    ``corner``: offsets of the tensor in a larger one, in whose coordinates the boxes are.
-    """
-    at = tuple(corner) or (0,) * len(shape)
-    return tuple(
-        Box(tuple(map(sum, zip(at, offsets, strict=True))), sizes)
-        for offsets, sizes in _within(tuple(shape), first, end)
-    )
+def boxes_of(shape: Sequence[int], first: int, end: int) -> tuple[Box, ...]:
+    """Return the fewest boxes, in order, that hold the numbers from ``first`` to ``end`` of a flattened tensor."""
+    return tuple(Box(offsets, sizes) for offsets, sizes in _within(tuple(shape), first, end))
 
 
 def _within(shape: tuple[int, ...], first: int, end: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -126,6 +122,46 @@ def _within(shape: tuple[int, ...], first: int, end: int) -> Iterator[tuple[tupl
             first = stop
 
 
+class Piece(NamedTuple):
+    """Numbers of a slice that are a box of the whole tensor.
+
+    Attributes
+    ----------
+    box : Box
+        Their place in the whole.
+    run : Box
+        The part of the slice's tensor, of numbers that follow one another, to which they belong.
+    place : Box
+        Their place in that part.
+    """
+
+    box: Box
+    run: Box
+    place: Box
+
+
+def pieces_of(boxes: Iterable[Box], ranges: Sequence[Sequence[tuple[int, int]]]) -> tuple[Piece, ...]:
+    """Return the boxes of a tensor as pieces of a whole one, of which it has these ranges along each axis."""
+    found = []
+    for run in boxes:
+        along = [_cut(*each) for each in zip(run.offsets, run.sizes, ranges, strict=True)]
+        for row in product(*along):
+            box, place = (Box(tuple(each[n] for each in row), tuple(each[2] for each in row)) for n in (0, 1))
+            found.append(Piece(box, run, place))
+    return tuple(found)
+
+
+def _cut(offset: int, size: int, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Return where each part of some indices begins in the whole and among these, and its length."""
+    found, before = [], 0
+    for first, end in ranges:
+        low, high = max(offset - before, 0), min(offset + size - before, end - first)
+        if low < high:
+            found.append((first + low, before + low - offset, high - low))
+        before += end - first
+    return found
+
+
 @dataclass(frozen=True)
 class Slice:
     """Some of a tensor's numbers.
@@ -133,21 +169,24 @@ class Slice:
     Attributes
     ----------
     values : Tensor
-        One axis: the first box's numbers, row by row, then those of the next.
-    boxes : tuple of Box
+        One axis: the numbers of the first run, row by row, then those of the next.
+    pieces : tuple of Piece
+        In the order of their runs.
     shape : tuple of int
         Shape of the whole tensor.
     """
 
     values: Tensor
-    boxes: tuple[Box, ...]
+    pieces: tuple[Piece, ...]
     shape: tuple[int, ...]
 
     def parts(self) -> Iterator[tuple[Box, Tensor]]:
-        """Yield each box and a writable view of its numbers."""
-        rows = self.values.split([box.numbers for box in self.boxes])
-        for box, row in zip(self.boxes, rows, strict=True):
-            yield box, row.view(box.sizes)
+        """Yield each box of the whole tensor that the slice has, and a writable view of its numbers."""
+        runs = list(dict.fromkeys(piece.run for piece in self.pieces))
+        rows = self.values.split([run.numbers for run in runs])
+        tensors = {run: row.view(run.sizes) for run, row in zip(runs, rows, strict=True)}
+        for piece in self.pieces:
+            yield piece.box, piece.place.of(tensors[piece.run])
 
     def at(self, offsets: Sequence[int]) -> Tensor:
         """Return the numbers of the box with these offsets."""
@@ -253,7 +292,7 @@ class _LoadPlanner(DefaultLoadPlanner):
         items = create_default_local_load_plan(tensors, self.metadata).items
         for key, value in self.state_dict.items():
             if isinstance(value, Slice):
-                chunks = [_chunk(box) for box in value.boxes]
+                chunks = [_chunk(piece.box) for piece in value.pieces]
                 items = [*items, *create_read_items_for_chunk_list(key, known[key], chunks)]
         return LoadPlan(items)
 
@@ -275,6 +314,6 @@ def _chunk(box: Box) -> ChunkStorageMetadata:
 
 def _to_write(key: str, part: Slice) -> Iterator[WriteItem]:
     properties = TensorProperties.create_from_tensor(part.values)
-    for box in part.boxes:
+    for box in (piece.box for piece in part.pieces):
         data = TensorWriteData(_chunk(box), properties, torch.Size(part.shape))
         yield WriteItem(MetadataIndex(key, torch.Size(box.offsets)), WriteItemType.SHARD, tensor_data=data)

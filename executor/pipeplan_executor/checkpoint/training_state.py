@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pipeplan.core.plan import Plan
 from pipeplan_executor.checkpoint.inventory import Inventory, first_names, take
 from pipeplan_executor.checkpoint.optimizer import Part
-from pipeplan_executor.checkpoint.slices import Slice, boxes_of
+from pipeplan_executor.checkpoint.slices import Slice, boxes_of, pieces_of
 from pipeplan_executor.optim.updates import Updates
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.fully_sharded import local
@@ -148,9 +148,10 @@ def _part(
     """Return a range of the local numbers of a parameter, by default all, as a `Part`."""
     shard = shards.get(name)
     own = local(parameter)
-    corner, whole = (shard.offsets, shard.shape) if shard is not None else ((), tuple(own.shape))
-    boxes = boxes_of(own.shape, first, own.numel() if end is None else end, corner)
-    return Part(name, tensor, boxes, whole)
+    whole = tuple(own.shape) if shard is None else shard.shape
+    ranges = tuple(((0, size),) for size in whole) if shard is None else shard.ranges
+    boxes = boxes_of(own.shape, first, own.numel() if end is None else end)
+    return Part(name, tensor, pieces_of(boxes, ranges), whole)
 
 
 def layout(plan: Plan) -> Layout:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.plan import Plan
 
 
@@ -15,10 +16,10 @@ class TensorParallel:
     ----------
     size : int
         Tensor-parallel ranks of every group.
-    shards : mapping of str to int, optional
+    shards : mapping of str to int or GroupedAxis, optional
         Axis along which parameters are sharded, by their names in the unsplit model or glob patterns of them, like
-        ``{"block*.query_key_value.*": 0, "block*.attention_out.weight": 1}``. A parameter that none matches is whole
-        on every tensor-parallel rank. By default the axes of the workload
+        ``{"block*.query_key_value.*": 0, "block*.attention_out.weight": 1}``. Of a `GroupedAxis` each group is, like
+        all queries, all keys and all values. A parameter that none matches is whole on every tensor-parallel rank. By default the axes of the workload
         (`pipeplan.frontend.workload.Workload.shards`).
     sequence : tuple of str
         Layers whose outputs are split along tokens; only plans with teams have them.
@@ -30,7 +31,7 @@ class TensorParallel:
     """
 
     size: int
-    shards: Mapping[str, int] | None = None
+    shards: Mapping[str, ShardAxis] | None = None
     sequence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

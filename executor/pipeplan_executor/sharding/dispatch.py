@@ -34,6 +34,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Shard
 
 from pipeplan_executor.sharding.classes import by_classes
+from pipeplan_executor.sharding.group_operations import GroupOperations, is_grouped
+from pipeplan_executor.sharding.grouped import is_cut
 from pipeplan_executor.sharding.operations import (
     ATTENTION,
     DROPOUT,
@@ -81,7 +83,7 @@ class ShardDispatch(TorchDispatchMode):
         self.stream: Stream | None = None
         self._mesh, self._streams, self._rules = mesh, tuple(dict.fromkeys(streams)), Rules()
         self._forward, self._active = False, False
-        self._last = LastGathered()
+        self._last, self._groups = LastGathered(), GroupOperations(mesh)
         self._tables: dict[int, Placement] = {}
 
     @contextmanager
@@ -133,6 +135,12 @@ class ShardDispatch(TorchDispatchMode):
             found = tensors(args, kwargs)
         if not sums and all(map(is_whole, found)):
             return self._run_whole(func, operation, args, kwargs)
+        if not sums and (made := self._groups.run(func, operation, args, kwargs, self._forward)) is not None:
+            return made
+        if any(map(is_grouped, found)):
+            args, kwargs = mapped(self._ungrouped, args), mapped(self._ungrouped, kwargs)
+            run = self._run_whole if operation.multiplies else self._run_gathered
+            return run(func, operation, args, kwargs)
         # from here on some tensors are sharded: our attention, DTensor's rule, or gathering
         drawing = operation.seeded and draws(func, args, kwargs)
         if func is DROPOUT and not sums:
@@ -172,7 +180,7 @@ class ShardDispatch(TorchDispatchMode):
         if not (isinstance(tensor, DTensor) and _is_partial(tensor)):
             return tensor
         if getattr(tensor, _SUM, None) is None:
-            like = [each for each in beside if each.shape == tensor.shape and type(each.placements[0]) is Shard]
+            like = [each for each in beside if each.shape == tensor.shape and is_cut(each.placements[0])]
             if like:
                 made = placed(local(tensor, like[0].placements), self._mesh, like[0].placements)
             else:
@@ -188,6 +196,16 @@ class ShardDispatch(TorchDispatchMode):
         axes = independent_axes(func)
         split = is_flat(tensor, self._streams) or (axes and is_split(tensor, self._streams, axes))
         return self._last.gather(tensor) if split or gathers_all else tensor
+
+    def _ungrouped(self, tensor: Tensor) -> Tensor:
+        """Return the whole of a tensor of which ranks have parts of groups, gathered once for all readers."""
+        if not is_grouped(tensor):
+            return tensor
+        known = getattr(tensor, _GATHERED, None)
+        if known is None:
+            known = placed(local(tensor, WHOLE), self._mesh, WHOLE)
+            setattr(tensor, _GATHERED, known)
+        return known
 
     def _alike(self, operands: Sequence[DTensor], tensor: Tensor) -> Tensor:
         """Return an operand of an elementwise operation under placements that all of its shape have.
@@ -205,7 +223,7 @@ class ShardDispatch(TorchDispatchMode):
     def _needs_rows(self, func: Any, args: Sequence[Any]) -> bool:
         """Return whether the gradient of a table needs whole rows, noting how tables are split.
 
-        That of a table which is split by its rows needs those of all tokens. They are smaller than whole tables.
+        That of a table which is whole, or split by its rows, needs those of all tokens, and all of their features.
         """
         if func not in (TABLE_LOOKUP, TABLE_GRADIENT) or not isinstance(args[0], DTensor):
             return False
@@ -214,7 +232,7 @@ class ShardDispatch(TorchDispatchMode):
             self._tables[len(args[0])] = how
             return False
         table = self._tables.get(args[2])
-        return bool(table == Shard(0) or (table == WHOLE[0] and how == Shard(args[0].dim() - 1)))
+        return bool(table == Shard(0) or (table == WHOLE[0] and is_cut(how)))
 
     def _run_gathered(self, func: Any, operation: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.gathered[str(func)] += 1
@@ -241,7 +259,7 @@ class ShardDispatch(TorchDispatchMode):
         return mapped(lambda tensor: back[id(tensor)] if id(tensor) in back else self._as_dtensor(tensor), made)
 
 
-_SUM = "pipeplan_sum"
+_SUM, _GATHERED = "pipeplan_sum", "pipeplan_gathered"
 SUMS = (torch.ops.aten.add.Tensor,)
 """Sums of partial sums are partial sums."""
 

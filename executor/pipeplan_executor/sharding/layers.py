@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor, Placement, Shard
 from pipeplan.frontend.split_backward.queue import TAKER, plain
 from pipeplan_executor.sharding.dispatch import ShardDispatch
 from pipeplan_executor.sharding.edges import Entering, Leaving, WholeParameter, own_gradient
+from pipeplan_executor.sharding.grouped import Grouped
 from pipeplan_executor.sharding.partial_gradients import PartialGradients
 from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped, of_spec, placed, shard, spec_of
 from pipeplan_executor.sharding.private import replaced_parameters
@@ -86,7 +87,7 @@ class ShardedLayers:
         """
         there = dict(layer.named_parameters(remove_duplicate=False))
         placements: dict[str, tuple[Placement, ...]] = {
-            name: (Shard(self._shards[names[name]].axis),) if names.get(name) in self._shards else WHOLE
+            name: placements_of(self._shards[names[name]]) if names.get(name) in self._shards else WHOLE
             for name in there
         }
         split = self._split.get(name)
@@ -212,7 +213,12 @@ def _has_tokens(tensor: Tensor) -> bool:
 def _gathered(tensor: Tensor) -> Tensor:
     if not isinstance(tensor, DTensor):
         return tensor
-    return _as_plain(tensor if is_whole(tensor) else tensor.redistribute(placements=WHOLE))
+    return _as_plain(tensor if is_whole(tensor) else _Whole.apply(tensor))
+
+
+def placements_of(shard: ParameterShard) -> tuple[Placement, ...]:
+    """Return the placement of a sharded parameter."""
+    return (Grouped(shard.axis, shard.groups),) if shard.groups else (Shard(shard.axis),)
 
 
 def _as_plain(tensor: DTensor) -> Tensor:
@@ -235,6 +241,24 @@ class _FromLocal(torch.autograd.Function):
     def backward(ctx: Any, gradient: DTensor | None) -> tuple[Tensor | None, None]:
         """Return the gradient of the shard, added up or gathered."""
         return None if gradient is None else local(gradient, ctx.how.placements), None
+
+
+class _Whole(torch.autograd.Function):
+    """A whole tensor from its shards, whose gradient is whole too."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: DTensor) -> DTensor:
+        """Return the whole."""
+        ctx.set_materialize_grads(False)
+        ctx.placements = tensor.placements
+        return placed(local(tensor, WHOLE), tensor.device_mesh, WHOLE)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: DTensor | None) -> DTensor | None:
+        """Return the gradient of the shards."""
+        if gradient is None:
+            return None
+        return placed(local(gradient, ctx.placements), gradient.device_mesh, ctx.placements)
 
 
 class _ToLocal(torch.autograd.Function):

@@ -32,10 +32,11 @@ _SHAPES = {
     *(_ATEN.slice, _ATEN.select, _ATEN.split, _ATEN.split_with_sizes, _ATEN.unbind, _ATEN.stack, _ATEN.cat),
     *(_ATEN.slice_backward, _ATEN.select_backward),
 }
-_COPIES = {
+COPIES = {
     *(_ATEN.clone, _ATEN._to_copy, _ATEN.copy_, _ATEN.zero_, _ATEN.fill_),
     *(_ATEN.zeros_like, _ATEN.ones_like, _ATEN.empty_like, _ATEN.full_like),
 }
+"""Operations that make or write a tensor like another one."""
 _SUMS = {_ATEN.sum, _ATEN.mean}
 _LAYERS = {
     *(_ATEN._softmax, _ATEN._softmax_backward_data, _ATEN._log_softmax, _ATEN._log_softmax_backward_data),
@@ -47,7 +48,7 @@ _ON_GPUS = {
     *(_ATEN._scaled_dot_product_efficient_attention, _ATEN._scaled_dot_product_efficient_attention_backward),
     *(_ATEN._scaled_dot_product_cudnn_attention, _ATEN._scaled_dot_product_cudnn_attention_backward),
 }
-_BY_PARTS = frozenset({*_KEEPING_VALUES, *_PRODUCTS, *_SHAPES, *_COPIES, *_SUMS, *_LAYERS, *_ON_GPUS})
+_BY_PARTS = frozenset({*_KEEPING_VALUES, *_PRODUCTS, *_SHAPES, *COPIES, *_SUMS, *_LAYERS, *_ON_GPUS})
 
 _MULTIPLYING = frozenset({*_PRODUCTS, *_ON_GPUS, _ATEN._scaled_dot_product_flash_attention_for_cpu})
 _MULTIPLYING |= {_ATEN._scaled_dot_product_flash_attention_for_cpu_backward}

@@ -15,6 +15,8 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._utils import compute_global_tensor_info
 
+from pipeplan_executor.sharding.grouped import Grouped, by_rank, divides, in_order, is_cut, part_of
+
 WHOLE = (Replicate(),)
 Specs: TypeAlias = Any
 """Layout of a DTensor, or a sequence of layouts; None for what is no tensor."""
@@ -43,7 +45,9 @@ def spec_of(part: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> 
     if found is None:
         shape, stride = part.shape, part.stride()
         if placements != WHOLE:
-            whole, strides = compute_global_tensor_info(part, mesh, placements)
+            how = placements[0]
+            known_to_torch = (Shard(how.dim),) if type(how) is Grouped else placements
+            whole, strides = compute_global_tensor_info(part, mesh, known_to_torch)
             shape, stride = torch.Size(whole), tuple(strides)
         found = known[key] = DTensorSpec(mesh, tuple(placements), tensor_meta=TensorMeta(shape, stride, part.dtype))
     return found
@@ -107,6 +111,8 @@ def local(tensor: DTensor, placements: Sequence[Placement]) -> Tensor:
         return tensor._local_tensor
     if wanted == WHOLE and (found := _whole(tensor, own[0])) is not None:
         return found
+    if type(own[0]) is Grouped or type(wanted[0]) is Grouped:
+        return _regrouped(tensor, own[0], wanted[0])
     with torch.no_grad():
         return tensor.redistribute(placements=wanted).to_local()
 
@@ -118,11 +124,28 @@ def _whole(tensor: DTensor, own: Placement) -> Tensor | None:
         return part
     if type(own) is Partial and own.reduce_op == "sum":
         return wait(_SENT.all_reduce(part, "sum", mesh.get_group().group_name))
-    if type(own) is Shard and tensor.shape[own.dim] % mesh.size() == 0:
-        parts = _SENT.all_gather_into_tensor(part.contiguous(), mesh.size(), mesh.get_group().group_name)
-        together = wait(parts)
+    if is_cut(own) and divides(own, tensor.shape[own.dim], mesh.size()):
+        sent = _SENT.all_gather_into_tensor(part.contiguous(), mesh.size(), mesh.get_group().group_name)
+        together = wait(sent)
+        if type(own) is Grouped:
+            return in_order(together.chunk(mesh.size()), own)
         return together if own.dim == 0 else torch.cat(together.chunk(mesh.size()), own.dim)
     return None
+
+
+def _regrouped(tensor: DTensor, own: Placement, wanted: Placement) -> Tensor:
+    """Return the local shard where groups are, or become, split: of whole groups laid out by rank if that suffices."""
+    mesh, part = tensor._spec.mesh, tensor._local_tensor
+    count, rank = mesh.size(), mesh.get_local_rank()
+    if type(wanted) is Grouped:
+        if type(own) is Replicate:
+            return part_of(part, wanted, count, rank)
+        if type(own) is Partial or (type(own) is Shard and own.dim != wanted.dim):
+            return local(placed(by_rank(part, wanted, count), mesh, (own,)), (Shard(wanted.dim),))
+    elif type(own) is Grouped and type(wanted) is Shard and own.dim != wanted.dim:
+        laid_out = local(placed(part, mesh, (Shard(own.dim),)), (wanted,))
+        return in_order(laid_out.chunk(count, own.dim), own)
+    return local(placed(local(tensor, WHOLE), mesh, WHOLE), (wanted,))
 
 
 def reduced_over(tensor: DTensor, part: Tensor, how: str = "sum") -> Tensor:

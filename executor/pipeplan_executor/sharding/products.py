@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Placement, Shard
+from torch.distributed.tensor import DTensor, Placement
 
+from pipeplan_executor.sharding.grouped import along, divides, is_cut
 from pipeplan_executor.sharding.parts import WHOLE, local, placed, spec
 
 _WEIGHT, _OPERAND, _MOVED = "pipeplan_weight", "pipeplan_operand", "pipeplan_moved"
@@ -58,17 +59,18 @@ def aligned(func: Any, args: Sequence[Any], given: Sequence[Any]) -> Sequence[An
     for place in (0, 1):
         weight, other = marked[place], pair[1 - place]
         how = spec(weight).placements[0]
-        if hasattr(weight, _WEIGHT) and type(how) is Shard:
+        if hasattr(weight, _WEIGHT) and is_cut(how):
             summed_over = how.dim == 1 - place
-            setattr(marked[1 - place], _OPERAND, not summed_over)
-            pair[1 - place] = _as(other, (Shard(place),) if summed_over else WHOLE)
+            setattr(marked[1 - place], _OPERAND, (not summed_over, how))
+            pair[1 - place] = _as(other, along(how, place) if summed_over else WHOLE)
             setattr(marked[1 - place], _MOVED, pair[1 - place])
             break
     else:
         for place in (0, 1):
-            if (whole := getattr(marked[place], _OPERAND, None)) is not None:
-                pair[place] = _as(pair[place], WHOLE if whole else (Shard(place),))
-                pair[1 - place] = _as(pair[1 - place], (Shard(1 - place),) if whole else WHOLE)
+            if (needed := getattr(marked[place], _OPERAND, None)) is not None:
+                whole, how = needed
+                pair[place] = _as(pair[place], WHOLE if whole else along(how, place))
+                pair[1 - place] = _as(pair[1 - place], along(how, 1 - place) if whole else WHOLE)
                 break
     return [*args[:first], *pair, *args[first + 2 :]]
 
@@ -76,9 +78,9 @@ def aligned(func: Any, args: Sequence[Any], given: Sequence[Any]) -> Sequence[An
 def _as(tensor: Tensor, placements: tuple[Placement, ...]) -> DTensor:
     """Return the matrix under other placements; as it is if its axis cannot be divided."""
     assert isinstance(tensor, DTensor)
-    known, axis = spec(tensor), placements[0]
-    if known.placements == placements or (
-        isinstance(axis, Shard) and tensor.shape[axis.dim] % tensor.device_mesh.size()
-    ):
+    known, how = spec(tensor), placements[0]
+    if known.placements == placements:
+        return tensor
+    if is_cut(how) and not divides(how, tensor.shape[how.dim], tensor.device_mesh.size()):
         return tensor
     return placed(local(tensor, placements), tensor.device_mesh, placements)

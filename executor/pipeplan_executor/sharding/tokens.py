@@ -55,14 +55,14 @@ def reshaped(tensor: DTensor, shape: Sequence[int], streams: Sequence[Stream]) -
     """
     how, mesh = tensor.placements[0], tensor.device_mesh
     if isinstance(how, Shard) and how.dim < 2 and tensor.dim() > 2:
-        known = _whole_shape(shape, tensor.numel())
+        known = whole_shape(shape, tensor.numel())
         for each in streams:
             lengths = (each.samples, each.tokens) if how.dim else (each.tokens, each.samples)
             if tuple(tensor.shape[:2]) == lengths and known[0] == each.rows:
                 flattened = (_StridedShard(0, split_factor=each.samples if how.dim else 1),)
                 return placed(tensor.to_local().reshape(-1, *known[1:]), mesh, flattened)
     if isinstance(how, _StridedShard) and how.dim == 0 and is_flat(tensor, streams):
-        known = _whole_shape(shape, tensor.numel())
+        known = whole_shape(shape, tensor.numel())
         if known[0] == len(tensor):
             return placed(tensor.to_local().reshape(-1, *known[1:]), mesh, tensor.placements)
         each = next(each for each in streams if each.rows == len(tensor))
@@ -74,7 +74,8 @@ def reshaped(tensor: DTensor, shape: Sequence[int], streams: Sequence[Stream]) -
     return None
 
 
-def _whole_shape(shape: Sequence[int], numbers: int) -> tuple[int, ...]:
+def whole_shape(shape: Sequence[int], numbers: int) -> tuple[int, ...]:
+    """Return a shape of so many numbers with the length that is left open."""
     known = 1
     for each in shape:
         known *= each if each >= 0 else 1

@@ -64,6 +64,8 @@ class DeviceKind:
         forward, input gradient and weight gradient: dispatch on shards, and waiting for other members.
     team : int
         Devices of which each one of this kind consists: a team that shares every layer (`pipeplan.costs.teams`).
+    spread : int
+        Nodes over which each such team extends, equally many devices in each.
     members : str
         Name of the kind of these devices, where it is not the name of the kind itself.
     source : str
@@ -84,6 +86,7 @@ class DeviceKind:
     speed_beside_collectives: float = 1.0
     shard_overhead: int = 0
     team: int = 1
+    spread: int = 1
     members: str = ""
     source: str = ""
 
@@ -96,6 +99,7 @@ class DeviceKind:
         whole(self.shard_overhead, what + "shard_overhead")
         whole(self.runtime, what + "runtime")
         whole(self.team, what + "team", 1)
+        whole(self.spread, what + "spread", 1)
         for name, least in (("memory", 0), ("bandwidth", 1), ("on_chip", 0)):
             if getattr(self, name) is not None:
                 whole(getattr(self, name), what + name, least)
@@ -104,10 +108,15 @@ class DeviceKind:
         if self.price is not None:
             real(self.price, what + "price")
 
-    def as_team(self, team: int) -> "DeviceKind":
+    @property
+    def at_card(self) -> int:
+        """Devices of a team that use the card of a node at once."""
+        return self.team // self.spread
+
+    def as_team(self, team: int, spread: int = 1) -> "DeviceKind":
         """Return the kind of teams of so many of these devices; their times are those of its own tables."""
         price = None if self.price is None else self.price * team
-        return replace(self, speed=1.0, timed_as=None, team=team, price=price)
+        return replace(self, speed=1.0, timed_as=None, team=team, spread=spread, price=price)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +241,9 @@ class Cluster:
     def between(self, source: DeviceKind, target: DeviceKind) -> Link | None:
         """The network as devices of two kinds in different nodes find it; None if there is none.
 
-        All members of the larger team use the card at once, so each has its share.
+        All members of the larger team in a node use its card at once, so each has its share.
         """
-        members, network = max(source.team, target.team), self.network
+        members, network = max(source.at_card, target.at_card), self.network
         if members == 1 or network is None or network.bandwidth is None:
             return network
         return replace(network, bandwidth=max(network.bandwidth // members, 1))

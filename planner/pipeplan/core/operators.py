@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import whole
+from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis, check_groups
 from pipeplan.core.wording import hint, some
 
 Shards = tuple[tuple[str, int], ...]
@@ -74,6 +75,9 @@ class Operator:
     weights : tuple of Weight
     forward_flops, input_gradient_flops, weight_gradient_flops : int
         A multiply-add counts as two.
+    groups : mapping of str to tuple of int
+        Loops whose axes, of weights and of the output, consist of several groups, one behind the other, like those of
+        queries, keys and values in one matrix: their relative lengths. A member has its part of each of them.
     """
 
     name: str
@@ -87,6 +91,7 @@ class Operator:
     forward_flops: int = 0
     input_gradient_flops: int = 0
     weight_gradient_flops: int = 0
+    groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,7 @@ class OperatorGraph:
     ------
     InputError
         If there is no operator, names repeat, an operator reads what no earlier one makes, an output is not made, a
-        figure is negative, or the loss is none of the kind.
+        figure is negative, a loop is grouped that is not split, or the loss is none of the kind.
     """
 
     operators: tuple[Operator, ...]
@@ -164,6 +169,7 @@ class OperatorGraph:
                 whole(parts, f"{what}: parts of loop {loop!r}", 1)
                 if loop not in used:
                     raise InputError(f"{what}: no axis has the loop {loop!r}{hint(loop, used)}")
+            _check_groups(each, what)
             made[each.name] = len(each.makes)
         object.__setattr__(self, "outputs", self.outputs or (self.operators[-1].name,))
         known = (*self.inputs, *made)
@@ -231,9 +237,29 @@ class OperatorGraph:
         """Bytes of all weights."""
         return sum(weight.size for weight in self.weights)
 
+    def shard_axis(self, name: str, axis: int) -> ShardAxis:
+        """Return how a weight is split along an axis: whether its groups are, one by one."""
+        found = ((each.groups.get(w.loops[axis]), w) for each in self.operators for w in each.weights if w.name == name)
+        groups = next((groups for groups, _ in found), None)
+        return GroupedAxis(axis, groups) if groups else axis
+
     def counted(self, parameters: int) -> tuple[Weight, ...]:
         """Return the weights that make up a layer's ``parameters``: all, or those not shared with an earlier one."""
         return tuple(weight for weight in self.weights if self.parameters == parameters or not weight.shared)
+
+
+def _check_groups(operator: Operator, what: str) -> None:
+    """Refuse groups of loops that are not split, and of weights that cannot be divided like them."""
+    for loop, groups in operator.groups.items():
+        check_groups(groups, f"{what}: loop {loop!r}")
+        if loop not in operator.loops:
+            raise InputError(f"{what}: loop {loop!r} has groups and is not split{hint(loop, operator.loops)}")
+        for weight in operator.weights:
+            if loop in weight.loops and weight.size % sum(groups):
+                raise InputError(
+                    f"{what}: the {weight.size} bytes of {weight.name!r} have no groups of lengths "
+                    f"{' : '.join(map(str, groups))} along {loop!r}"
+                )
 
 
 @dataclass(frozen=True, slots=True)

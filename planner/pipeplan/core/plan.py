@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.job import SHARDED
-from pipeplan.core.operators import Shards
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 
@@ -92,7 +92,7 @@ class Plan:
         Level of ZeRO: what the replicas of a stage share out (`pipeplan.Job`).
     period : int or None
         Nanoseconds from step to step in a long run, if the plan was made for that.
-    shards : tuple of (str, int)
+    shards : tuple of (str, int or GroupedAxis)
         Parameters that the devices of their stage's team share out, by their names in the whole model, and the axis of
         each.
     sequence : tuple of str
@@ -116,7 +116,7 @@ class Plan:
     pipeline: Pipeline
     zero: int = 0
     period: int | None = None
-    shards: Shards = ()
+    shards: tuple[tuple[str, ShardAxis], ...] = ()
     sequence: tuple[str, ...] = ()
     vocabulary: str | None = None
 

@@ -50,7 +50,7 @@ TENSOR = "tensor, sequence and context parallelism"
 TEAMS = (
     "teams that split attention along tokens (context parallelism) or anything along samples, equal layers of teams of "
     "one size split in unlike ways, all combinations of ways for unlike layers where these are more than 128, teams "
-    "across nodes"
+    "over parts of several nodes, teams as meshes of several axes"
 )
 UNLIKE_TEAMS = (
     "stages whose teams differ in size (--unlike-teams searches up to 128 mixes at levels 0 and 1 of ZeRO; not in a "
@@ -195,18 +195,21 @@ class Searched:
             rest.append(UNLIKE_LEVELS)
         return replace(self, zero=levels, sharded=sharded, not_searched=tuple(rest))
 
-    def with_teams(self, ways: Mapping[int, int], tokens: bool, mixes: int, loss: str = "") -> "Searched":
+    def with_teams(
+        self, ways: Mapping[int, int], tokens: bool, mixes: int, loss: str = "", over: str = ""
+    ) -> "Searched":
         """Return the description with teams: for each number of devices the ways to split layers that are searched.
 
         A team of one device has none. ``tokens``: whether some split what passes between layers along tokens.
         ``mixes``: the number of ways to fill the nodes with teams of unlike sizes, and to split layers over these.
-        ``loss``: why none splits the loss; empty if some do.
+        ``loss``: why none splits the loss; empty if some do. ``over``: which teams extend over nodes, by which links.
         """
         if not ways or set(ways) == {1}:
             return self
         counts = [str(count) for team, count in ways.items() if team > 1]
         split = f"{' and '.join(counts)} {'way' if counts == ['1'] else 'ways'}"
         teams = f"teams of {' and '.join(map(str, ways))} devices, layers split in {split} and alike in all stages"
+        teams += f", {over}" * bool(over)
         teams += ", tensors between layers whole or split along tokens" * tokens
         teams += ", losses also on logits split along their classes" * (not loss)
         levels = " at levels 0 and 1 of ZeRO" * (self.zero[-1] >= SHARES_GRADIENTS)

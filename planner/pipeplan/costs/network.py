@@ -74,7 +74,7 @@ def joint_ring(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Se
     own = set[int]().union(*(homes[s] for s in members))
     others = Counter(node for s, nodes in enumerate(homes) if len(nodes) > 1 and s not in members for node in nodes)
     replicas = sum(len(groups[s]) for s in members)
-    largest = max((groups[s][0].kind for s in members), key=lambda kind: kind.team)
+    largest = max((groups[s][0].kind for s in members), key=lambda kind: kind.at_card)
     network = cluster.between(largest, largest)
     return all_reduce(replicas, _slowest(cluster, own, network, 1 + max(others[node] for node in own)))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.grouped_axis import ShardAxis
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,17 @@ class Workload:
     weight : callable, optional
         ``weight(targets) -> number``: the count over which the loss is a mean, if that is not the number of samples.
         For a mean over words without padding it is the number of these words. Micro-batches count in proportion.
-    shards : mapping of str to int, optional
-        Tensor parallelism: by glob patterns of parameters' names, the axis along which they are sharded
-        (``pipeplan run --tensor-parallel``); plans with teams have their own.
+    shards : mapping of str to int or GroupedAxis, optional
+        Tensor parallelism: by glob patterns of parameters' names, the axis along which they are sharded, or of which
+        the groups are (`pipeplan.core.grouped_axis`). It is for ``pipeplan run --tensor-parallel``; plans with teams
+        have their own.
     """
 
     module: Any
     draw: Callable[[int, Any], tuple[Any, Any]]
     loss: Callable[[Any, Any], Any]
     weight: Callable[[Any], float] | None = None
-    shards: Mapping[str, int] | None = None
+    shards: Mapping[str, ShardAxis] | None = None
 
 
 _INPUT = re.compile(r"(float32|float64|int64):(\d+(?:x\d+)*)(?:@(\d+))?")

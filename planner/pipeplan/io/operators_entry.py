@@ -24,6 +24,7 @@ class OperatorEntry(Strict):
     name: str
     kind: str
     loops: dict[str, Count] = Field(default_factory=dict)
+    groups: dict[str, Items[Count]] = Field(default_factory=dict)
     reads: dict[str, Items[str]]
     makes: Items[str]
     output: Bytes
@@ -102,7 +103,7 @@ def _operator_data(each: Operator) -> Row:
     return Row(
         name=each.name,
         kind=each.kind,
-        **lean(loops=Row(each.loops)),
+        **lean(loops=Row(each.loops), groups=Row({loop: Line(groups) for loop, groups in each.groups.items()})),
         reads=Row({source: Line(axes) for source, axes in each.reads.items()}),
         makes=Line(each.makes),
         output=written_bytes(each.output),

@@ -5,12 +5,13 @@ from dataclasses import asdict
 from itertools import pairwise
 from math import lcm
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
@@ -61,10 +62,22 @@ class PlanStageEntry(Strict):
 
 
 class ShardEntry(Strict):
-    """A parameter that the devices of a team share out, and the axis along which they do."""
+    """A parameter that the devices of a team share out, the axis along which they do, and the groups of that axis."""
 
     parameter: str
     axis: Whole
+    groups: Items[Count] = ()
+
+    @model_validator(mode="after")
+    def _several(self) -> Self:
+        if len(self.groups) == 1:
+            raise ValueError("one group is the whole axis; give the relative lengths of several groups, or none")
+        return self
+
+    @property
+    def shard_axis(self) -> ShardAxis:
+        """How the parameter is split."""
+        return GroupedAxis(self.axis, self.groups) if self.groups else self.axis
 
 
 class ScheduleEntry(Strict):
@@ -175,12 +188,19 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             raise InputError(f"{FORMAT} holds one time for all slices of a stage; stage {s} has one for each")
     return data | {
         "gap": _gap(plan.value, plan.bound),
-        "shards": [{"parameter": name, "axis": axis} for name, axis in plan.shards],
+        "shards": [_shard_data(name, axis) for name, axis in plan.shards],
         "stages": stages,
         "schedule": {"family": schedule.family, "two_lanes": schedule.two_lanes, "orders": schedule.as_text()},
         "pipeline": {name: value for name, value in asdict(plan.pipeline).items() if name in PipelineEntry.model_fields}
         | {"overlap": plan.pipeline.overlap.value},
     }
+
+
+def _shard_data(name: str, axis: ShardAxis) -> dict[str, Any]:
+    """Return the entry of a shard; older versions read those without groups."""
+    if isinstance(axis, GroupedAxis):
+        return {"parameter": name, "axis": axis.axis, "groups": list(axis.groups)}
+    return {"parameter": name, "axis": axis}
 
 
 def _gap(value: int, bound: int) -> float:
@@ -250,7 +270,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         pipeline=_pipeline(file.pipeline, gathers=file.format == FORMAT, coupled=file.zero >= SHARDED),
         zero=file.zero or int(file.zero1),
         period=file.period,
-        shards=tuple((entry.parameter, entry.axis) for entry in file.shards),
+        shards=tuple((entry.parameter, entry.shard_axis) for entry in file.shards),
         sequence=file.sequence,
         vocabulary=file.vocabulary,
     )

@@ -51,7 +51,7 @@ def shared_out(plan: Plan, model: Model, split: Splitting | None) -> Plan:
     own = {name: split.at(stage.team) for stage in plan.stages for name in stage.layers}
     shards = {
         layer.name: tuple(
-            (shard_name(layer.name, name), axis)
+            (shard_name(layer.name, name), model.operators[layer.operators].shard_axis(name, axis))
             for name, axis in here.of(layer.operators).items()
             if name != model.operators[layer.operators].loss_name
         )

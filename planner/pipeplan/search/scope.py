@@ -1,7 +1,7 @@
 """Description of a searched space: selects the sentences of `pipeplan.core.searched` that are true of it."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import isqrt
@@ -13,7 +13,9 @@ from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, Job, Objective, Order, R
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Mix, Split, Splitting
 from pipeplan.core.searched import Searched
+from pipeplan.core.units import format_bytes, format_time
 from pipeplan.core.wording import listed
+from pipeplan.costs.teams.places import places
 from pipeplan.search import enumerates_groups
 from pipeplan.search.graph import applies
 from pipeplan.search.graph.loads import widths
@@ -59,7 +61,19 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
     split_loss = any(name in own for own in of_each for name in losses)
     loss = "" if split_loss else sentences.WHOLE_LOSS if losses else sentences.UNKNOWN_LOSS
     at_levels = found.at_levels(spaces.levels, bool(spaces.model.ties), orders)
-    return at_levels.with_teams({team: ways[team] for team in job.teams}, tokens, mixes, loss)
+    over = ", ".join(_over_nodes(spaces.cluster, [team for team in job.teams if team > 1]))
+    return at_levels.with_teams({team: ways[team] for team in job.teams}, tokens, mixes, loss, over)
+
+
+def _over_nodes(cluster: Cluster, teams: Sequence[int]) -> Iterator[str]:
+    """Yield in words which teams extend over several nodes, and the slowest link of their rings."""
+    for team in teams:
+        for kind, place in places(cluster, team).items():
+            if place.nodes > 1:
+                whose = f" of {kind}" if len(cluster.kinds) > 1 else ""
+                rate, wait = place.link.bandwidth, format_time(place.link.latency)
+                speed = f"at {format_bytes(rate)}/s with {wait} of latency" if rate else f"with {wait} of latency"
+                yield f"teams of {team}{whose} over {place.nodes} nodes each (rings {speed})"
 
 
 def _splits(split: Splitting) -> tuple[Split, ...]:

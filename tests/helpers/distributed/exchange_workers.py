@@ -43,8 +43,11 @@ class Case(NamedTuple):
     sent: tuple[Sums, Sums, Sums]
 
 
-def cases(build: Callable[[], Workload], most: int = 1000) -> tuple[Case, ...]:
-    """The ways to split a profiled model that are worth searching, at most so many with and without split tokens."""
+def cases(build: Callable[[], Workload], most: int = 1000, group: tuple[str, ...] = ()) -> tuple[Case, ...]:
+    """The ways to split a profiled model that are worth searching, at most so many with and without split tokens.
+
+    ``group``: modules that are captured whole.
+    """
     workload, generator = build(), torch.Generator().manual_seed(0)
     model = profile(
         workload.module,
@@ -53,12 +56,13 @@ def cases(build: Callable[[], Workload], most: int = 1000) -> tuple[Case, ...]:
         repeats=1,
         warmup=0,
         loss=workload.loss,
+        group=group,
     )
     cluster = equal_devices(MEMBERS, link=Link(10**9, 1))
     kind = replace(next(iter(cluster.kinds.values())), timed_as=model.profiles[0].device)
     cluster = replace(cluster, kinds=dict.fromkeys(cluster.kinds, kind))
     teams = Teams(model, cluster, MEMBERS, (SAMPLES,), "sgd", False)
-    module, layers, held = blank_model(build)
+    module, layers, held = blank_model(build, group)
     schedule = FAMILIES["gpipe"].write((1,), MICRO_BATCHES)
     whole = with_teams(plan_for(module, layers, (0, len(layers)), schedule, SAMPLES, held=held), MEMBERS)
     whole = replace(whole, fingerprint=model.fingerprint)

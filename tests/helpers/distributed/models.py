@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.captured_models import tiny_bert, tiny_gnmt, tiny_gpt2, tiny_llama, tiny_t5, tiny_unet
+from pipeplan.core.grouped_axis import GroupedAxis
 from pipeplan.frontend.capture import Stages, capture_layers
 from pipeplan.frontend.profile.ties import Held, held_by
 from pipeplan.frontend.workload import Workload
@@ -27,9 +28,13 @@ def tiny_tied() -> Workload:
 
 
 def tiny_shared() -> Workload:
-    """A block between embedding and head that share a matrix, sharded too under tensor parallelism."""
+    """A block between embedding and head that share a matrix, sharded too under tensor parallelism.
+
+    Both halves of its hidden neurons are split, as those of a gate and what it multiplies would be.
+    """
     workload = decoder(blocks=1, width=16, heads=2, vocabulary=50, length=6, hidden=32, tied=True)
-    return replace(workload, shards={**(workload.shards or {}), "head.weight": 1})
+    halves = {"*.widen.*": GroupedAxis(0, (1, 1)), "*.narrow.weight": GroupedAxis(1, (1, 1))}
+    return replace(workload, shards={**(workload.shards or {}), **halves, "head.weight": 1})
 
 
 def tiny_dropping() -> Workload:
@@ -147,21 +152,23 @@ CAPTURED: tuple[Callable[[], Workload], ...] = (tiny_gnmt, tiny_unet, *TIED_GRAP
 EVERY = (*WORKLOADS, *TIED, *CAPTURED)
 
 
-def blank_model(build: Callable[[], Workload]) -> tuple[nn.Module, tuple[str, ...], Held]:
-    """The model without values, its layers, and the parameters and buffers of each."""
-    if build not in _BLANK_MODELS:
+def blank_model(
+    build: Callable[[], Workload], group: tuple[str, ...] = ()
+) -> tuple[nn.Module, tuple[str, ...], Held]:
+    """The model without values, its layers, and the parameters and buffers of each; ``group``: as in a capture."""
+    if (build, group) not in _BLANK_MODELS:
         workload = source.build(build)
         if isinstance(workload.module, nn.Sequential):
             names = tuple(name for name, _ in workload.module.named_children())
             held = held_by(workload.module, names)
         else:
-            found = capture_layers(workload.module, source.draw(workload, 2, 0)[0], both_modes=False)
+            found = capture_layers(workload.module, source.draw(workload, 2, 0)[0], both_modes=False, group=group)
             names, held = found.names, found.parameters
-        _BLANK_MODELS[build] = (workload.module, names, held)
-    return _BLANK_MODELS[build]
+        _BLANK_MODELS[build, group] = (workload.module, names, held)
+    return _BLANK_MODELS[build, group]
 
 
-_BLANK_MODELS: dict[Callable[[], Workload], tuple[nn.Module, tuple[str, ...], Held]] = {}
+_BLANK_MODELS: dict[tuple[Callable[[], Workload], tuple[str, ...]], tuple[nn.Module, tuple[str, ...], Held]] = {}
 
 
 def layers_of(workload: Workload) -> tuple[str, ...]:

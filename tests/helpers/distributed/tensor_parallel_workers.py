@@ -17,9 +17,11 @@ from helpers.distributed import models as models_of_tests
 from helpers.distributed.cases import random_case
 from helpers.distributed.models import blank_model, tiny_decoder
 from helpers.distributed.training_models import dropped_apart, skipping
+from helpers.fused_models import tiny_fused
 from helpers.plans import in_teams, plan_for
 from helpers.runnable_schedules import halved
 from pipeplan.core.errors import PlanError
+from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis, group_ranges
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
 from pipeplan.frontend.batch import call
@@ -41,9 +43,12 @@ from pipeplan_executor.train.verify import worst_error
 from pipeplan_executor.zoo.decoder import SHARDS
 
 TEAM = 2
-CONVERTED = {"*.mlp.c_fc.weight": 1, "*.mlp.c_fc.bias": 0, "*.mlp.c_proj.weight": 0, "*.c_attn.weight": 1}
-"""Shards of GPT-2: its matrices are transposed, and its queries, keys and values share one matrix, so that they are
-gathered."""
+GROUPS = ((1, 1), (1, 1, 1), (2, 1, 1))
+"""Groups of axes that are drawn."""
+CONVERTED = {"*.mlp.c_fc.weight": 1, "*.mlp.c_fc.bias": 0, "*.c_proj.weight": 0}
+"""Shards of GPT-2, whose matrices are transposed."""
+FUSED = {"*.c_attn.weight": GroupedAxis(1, (1, 1, 1)), "*.c_attn.bias": GroupedAxis(0, (1, 1, 1))}
+"""Those of its queries, keys and values in one matrix."""
 LLAMAS = {f"*.{name}_proj.weight": 0 for name in ("q", "k", "v", "gate", "up")} | {
     f"*.{name}_proj.weight": 1 for name in ("o", "down")
 }
@@ -59,12 +64,14 @@ SENT: dict[str, dict[str, int]] = {
 """Cuts of one block of the decoder whose collectives are counted."""
 TOKENS = ("embedding", "block0")
 """Layers of one block whose outputs are split along tokens."""
-NAMED: dict[str, tuple[Callable[[], Workload], dict[str, int] | None]] = {
+NAMED: dict[str, tuple[Callable[[], Workload], dict[str, ShardAxis] | None]] = {
     "decoder": (tiny_decoder, None),
     "dropped": (dropped_apart, None),
     "skipping": (skipping, {"first.*": 0, "second.weight": 1}),
     "llama": (models_of_tests.tiny_llama, LLAMAS),
-    "gpt2": (models_of_tests.tiny_gpt2, CONVERTED),
+    "fused": (tiny_fused, None),
+    "gpt2": (models_of_tests.tiny_gpt2, CONVERTED | FUSED),
+    "gpt2 gathered": (models_of_tests.tiny_gpt2, CONVERTED | {"*.c_attn.weight": 1}),
 }
 
 
@@ -96,9 +103,9 @@ def random_groups(count: int, seed: int) -> dict[str, float]:
     the others are given groups. Those that can be are at levels 2 and 3 of ZeRO.
     """
     generator, levels, ranks = random.Random(seed), random.Random(seed), dist.get_world_size() // TEAM
-    found = {}
+    found, models = {}, (tiny_fused, *models_of_tests.EVERY)
     for number in range(count):
-        build = models_of_tests.EVERY[number % len(models_of_tests.EVERY)]
+        build = models[number % len(models)]
         case = random_case(generator, ranks, build)
         module = blank_model(build)[0]
         shards = random_shards(generator, module)
@@ -164,12 +171,15 @@ def _teams(plan: Plan, world: int) -> list[tuple[int, ...]]:
     return found
 
 
-def random_shards(generator: random.Random, module: nn.Module, parts: int = TEAM) -> dict[str, int]:
-    """Random even axes of random parameters, at least one; recurrent layers are left out."""
-    ways = {}
+def random_shards(generator: random.Random, module: nn.Module, parts: int = TEAM) -> dict[str, ShardAxis]:
+    """Random even axes of random parameters, at least one, some group by group; recurrent layers are left out."""
+    ways: dict[str, list[ShardAxis]] = {}
     for name, parameter in module.named_parameters():
         if not isinstance(module.get_submodule(name.rpartition(".")[0]), nn.RNNBase):
-            ways[name] = [axis for axis, length in enumerate(parameter.shape) if length % parts == 0]
+            even = [axis for axis, length in enumerate(parameter.shape) if length % parts == 0]
+            rows = ((axis, groups) for axis in even for groups in GROUPS)
+            fits = (row for row in rows if group_ranges(parameter.shape[row[0]], row[1], parts, 0))
+            ways[name] = [*even * 2, *(GroupedAxis(*row) for row in fits)]
     share = generator.choice((0.2, 0.6, 1.0))
     chosen = {name: generator.choice(axes) for name, axes in ways.items() if axes and generator.random() < share}
     return chosen or {name: axes[0] for name, axes in ways.items() if axes}

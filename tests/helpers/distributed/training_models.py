@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeplan.core.grouped_axis import GroupedAxis
 from pipeplan.frontend.workload import Workload
 
 PADDING = -100
@@ -43,7 +44,7 @@ def dropped() -> Workload:
 
 def dropped_apart() -> Workload:
     """The same with shards: of heads, of hidden neurons, and of the tensors that dropout is called on."""
-    by_columns = dict.fromkeys(("*.in_proj_*", "*.linear1.*", "noisy.linear.*"), 0)
+    by_columns = dict.fromkeys(("*.linear1.*", "noisy.linear.*"), 0) | {"*.in_proj_*": GroupedAxis(0, (1, 1, 1))}
     return replace(dropped(), shards={**by_columns, "*.out_proj.weight": 1, "*.linear2.weight": 1})
 
 

@@ -28,6 +28,7 @@ from helpers.distributed.training_models import (
 )
 from helpers.plans import in_teams, plan_for, with_buckets
 from helpers.runnable_schedules import halved
+from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture import capture_layers
@@ -68,7 +69,7 @@ class Case:
     gathered: int = 0
     """Number of layers whose parameters are gathered together under ZeRO-1; 0 for all."""
     steps: int = STEPS
-    team_cuts: Mapping[str, int] | None = None
+    team_cuts: Mapping[str, ShardAxis] | None = None
     """Patterns of the parameters that teams share out; None for a plan without teams."""
     teams: int | tuple[int, ...] = 2
     """Devices of a team, or of that of each stage."""

@@ -39,7 +39,7 @@ class Setting:
 
     def kind(self, rank: int) -> str:
         """Kind of the device of a rank: ``'v100'``; ``'2 x v100'`` if it is a team."""
-        return self._kinds[rank]
+        return self._kinds.get(rank, self.plan.device_kinds[self.plan.ranks[rank]])  # a rank may be idle
 
     @cached_property
     def _kinds(self) -> Mapping[int, str]:

@@ -96,6 +96,8 @@ class TeamProblem:
         Whether what the layer reads and makes is split along tokens; only then are operators.
     split_loss : bool
         Whether the loss may be split along the classes of the logits.
+    sharing : int
+        Members that share the link where each sends to every other one: those of a node, if they lie in several.
     """
 
     graph: OperatorGraph
@@ -108,6 +110,7 @@ class TeamProblem:
     link: Link
     ends: Ends = WHOLE_ENDS
     split_loss: bool = True
+    sharing: int = 1
     _found: dict[Shards, dict[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _times: dict[tuple[str, int, int, bool], int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -290,8 +293,9 @@ class TeamProblem:
         """What it takes an operator to read a tensor, and to return a gradient in the layout of its sum.
 
         What is kept is the tensor as it is held: weight gradients move it again. All of its tokens are gathered once
-        for all readers (see `tensor_moves`). Operators that read a single tensor have parts of the tokens only where
-        this has. Those of the loss have parts of the classes only where the logits have, and then all of them.
+        for all readers (see `tensor_moves`). Operators that may have parts of the tokens have them where a tensor that
+        they read has; those that read a single one only there. Operators of the loss have parts of the classes only
+        where the logits have, and then all of them.
         """
         needed, returned = read_layout(operator, loop, source), returned_layout(operator, loop, source)
         held, axis = row.held, self._token_axes[source]
@@ -299,6 +303,8 @@ class TeamProblem:
             first = operator.name == self.graph.loss_name
             if held != needed and (loop or not first):
                 return None
+        if held == axis != WHOLE and loop != TOKEN and TOKEN in operator.loops:
+            return None
         if needed == WHOLE and held == axis != WHOLE:
             if row.gathered < (2 if operator.weights else 1):
                 return None
@@ -338,7 +344,7 @@ class TeamProblem:
         size = self.size(name, gradient)
         key = name, source, target, bool(size)
         if key not in self._times:
-            found = redistribution(source, target, size, self.team, self.link)
+            found = redistribution(source, target, size, self.team, self.link, self.sharing)
             self._times[key] = UNLIMITED if found is None else found
         return self._times[key]
 

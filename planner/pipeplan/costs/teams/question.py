@@ -5,16 +5,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from pipeplan.core.cluster import Cluster, DeviceKind, Node
+from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job, Order
 from pipeplan.core.model import Model, Profile
 from pipeplan.core.operators import Mix, Split, Splitting
 from pipeplan.core.shared_weights import merge_overlapping
-from pipeplan.core.wording import teams_of
+from pipeplan.core.wording import listed, teams_of
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.teams.members import parameters, profiles, ties
 from pipeplan.costs.teams.mixed import MOST, kind_name, kinds_of, mixed_cluster, mixes
+from pipeplan.costs.teams.places import places, team_cluster
 from pipeplan.costs.teams.splits import Teams
 
 
@@ -159,9 +160,18 @@ def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> Teams:
         model, kinds, job.batch, extrapolate=job.extrapolate
     )
     teams = Teams(model, cluster, team, sizes, job.optimizer, job.extrapolate, job.vocabulary_parallel)
-    if not teams.links:
-        raise InputError(f"teams of {team}: no node of {cluster.name!r} has {team} devices of one kind")
+    if not teams.places:
+        raise InputError(
+            f"teams of {team}: no node of {cluster.name!r} has {team} devices of one kind, nor do equal nodes of one "
+            f"kind have together; {_largest(cluster)}"
+        )
     return teams
+
+
+def _largest(cluster: Cluster) -> str:
+    """Return in words which teams there are room for."""
+    sizes = [size for size in range(2, len(cluster.devices) + 1) if places(cluster, size)]
+    return f"there is room for teams of {listed(sizes)}" if sizes else "there is room for no team of several devices"
 
 
 def _require_teams(model: Model, cluster: Cluster, job: Job, team: int) -> None:
@@ -180,22 +190,6 @@ def _require_teams(model: Model, cluster: Cluster, job: Job, team: int) -> None:
         raise InputError(f"teams of {team}: devices with on-chip memory have no teams; ask for teams of 1")
 
 
-def team_cluster(cluster: Cluster, team: int) -> Cluster:
-    """Return the cluster whose devices are teams of neighbours of one kind in one node; leftover devices are unused.
-
-    Members of two teams exchange tensors pairwise: inside a node each pair has a link of its own, between nodes see
-    `Cluster.between`. Times of a member are those of its kind's tables, so relative speeds are part of them.
-    """
-    nodes = []
-    for node in cluster.nodes:
-        kinds = [kind for kind in dict.fromkeys(node.kinds) for _ in range(node.kinds.count(kind) // team)]
-        nodes.append(Node(tuple(kinds), node.link))
-    nodes = [node for node in nodes if node.kinds]
-    used = {kind for node in nodes for kind in node.kinds}
-    own = {name: kind.as_team(team) for name, kind in cluster.kinds.items() if name in used}
-    return Cluster(cluster.name, own, tuple(nodes), cluster.network, cluster.overlap, cluster.notes)
-
-
 def team_model(teams: Teams, split: Split) -> Model:
     """Return the model whose layers have the parameters and the costs of one member of a team, as profiles.
 
@@ -205,7 +199,7 @@ def team_model(teams: Teams, split: Split) -> Model:
     every = [
         profile
         for kind in teams.cluster.kinds.values()
-        if kind.name in teams.links
+        if kind.name in teams.places
         for profile in profiles(teams, split, kind, kind.name)
     ]
     own = parameters(model, split)

@@ -132,15 +132,18 @@ def exchange(source: int, target: int) -> Exchange | None:
     return Exchange.GATHER if target == WHOLE else Exchange.TURN
 
 
-def redistribution(source: int, target: int, size: int, team: int, link: Link) -> int | None:
-    """Return the nanoseconds in which a tensor of ``size`` bytes in all gets another layout; None if it cannot."""
+def redistribution(source: int, target: int, size: int, team: int, link: Link, sharing: int = 1) -> int | None:
+    """Return the nanoseconds in which a tensor of ``size`` bytes in all gets another layout; None if it cannot.
+
+    ``sharing``: members that send over one card at once where each sends every other one its part; in a ring one does.
+    """
     if target == PARTIAL != source:
         return None
     kind = exchange(source, target)
     if not size or kind is None:
         return 0
     if kind is Exchange.TURN:
-        part = link.in_collectives.occupancy(-(-size // team**2))
+        part = link.in_collectives.occupancy(sharing * -(-size // team**2))
         return (team - 1) * (link.latency + part)
     ring = all_reduce(team, link)
     return alone(ring if kind is Exchange.SUM else ring.one_way, size)

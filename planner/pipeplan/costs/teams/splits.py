@@ -17,10 +17,12 @@ from math import prod
 
 import numpy as np
 
-from pipeplan.core.cluster import Cluster, DeviceKind, Link
+from pipeplan.core.cluster import Cluster, DeviceKind
+from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.operators import OperatorGraph, Shards, Split
 from pipeplan.costs.layers import layer_costs
+from pipeplan.costs.teams.places import Place, places
 from pipeplan.costs.teams.problem import COMPARED, TeamProblem
 from pipeplan.costs.teams.signatures import WHOLE, Ends, ends_of, has_token_parts, stream, token_axis
 from pipeplan_formulations.common.pareto import minimal
@@ -61,15 +63,9 @@ class Teams:
     _problems: dict[tuple[object, ...], TeamProblem] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
-    def links(self) -> Mapping[str, Link]:
-        """For each kind with enough devices in a node, the slowest link between the members of a team."""
-        found: dict[str, Link] = {}
-        for node in self.cluster.nodes:
-            for kind in set(node.kinds):
-                if node.kinds.count(kind) >= self.team:
-                    known = found.get(kind, node.link)
-                    found[kind] = max(known, node.link, key=lambda link: (link.occupancy(2**40), link.latency))
-        return found
+    def places(self) -> Mapping[str, Place]:
+        """For each kind that has teams where these lie."""
+        return places(self.cluster, self.team)
 
     def costs(self, kind: DeviceKind, size: int) -> tuple[LayerCost, ...]:
         """Costs of the layers on one device."""
@@ -92,9 +88,19 @@ class Teams:
         peak = kind.peak.get(self.model.dtype)
         known = peak is not None and kind.bandwidth is not None
         rates = (kind.efficiency * (peak or 0), kind.efficiency * (kind.bandwidth or 0)) if known else None
-        graph, link = self.model.operators[layer.operators], self.links[kind.name]
+        graph, place = self.model.operators[layer.operators], self.places[kind.name]
         return TeamProblem(
-            graph, cost, layer.parameters, kind, rates, size, self.team, link, ends, self.vocabulary_parallel
+            graph,
+            cost,
+            layer.parameters,
+            kind,
+            rates,
+            size,
+            self.team,
+            place.link,
+            ends,
+            self.vocabulary_parallel,
+            sharing=place.sharing(self.team),
         )
 
     def splits(self, tokens: bool = True) -> Iterator[Split]:
@@ -118,7 +124,7 @@ class Teams:
 
     def _best(self, name: str, choices: Mapping[Shards, Figures], preferred: int) -> list[Shards]:
         """The shards with least of a figure, for each way to split what the layer shares with others."""
-        groups: dict[tuple[int | None, ...], list[Shards]] = {}
+        groups: dict[tuple[ShardAxis | None, ...], list[Shards]] = {}
         for shards in choices:
             groups.setdefault(self._shared_axes(name, dict(shards)), []).append(shards)
 
@@ -150,7 +156,7 @@ class Teams:
         problems = [
             self.problem(number, kind, size, sequence)
             for kind in self.cluster.kinds.values()
-            if kind.name in self.links
+            if kind.name in self.places
             for size in self.sizes
         ]
         kept: dict[Shards, Figures] = {}
@@ -175,8 +181,10 @@ class Teams:
                 return False
         return True
 
-    def _shared_axes(self, name: str, shards: Mapping[str, int]) -> tuple[int | None, ...]:
-        return tuple(shards.get(weight.name) for weight in self.model.operators[name].weights if weight.shared)
+    def _shared_axes(self, name: str, shards: Mapping[str, int]) -> tuple[ShardAxis | None, ...]:
+        graph = self.model.operators[name]
+        names = [weight.name for weight in graph.weights if weight.shared]
+        return tuple(graph.shard_axis(each, shards[each]) if each in shards else None for each in names)
 
 
 def _passes_tokens(before: OperatorGraph, after: OperatorGraph) -> bool:

@@ -12,7 +12,8 @@ from math import gcd
 from torch import Tensor
 
 from pipeplan.core.operators import TOKEN
-from pipeplan.frontend.operators.factors import Axis, Factor, regrouped
+from pipeplan.frontend.operators.factors import Axis, Factor, entire, regrouped
+from pipeplan.frontend.operators.groups import Reading
 from pipeplan.frontend.operators.rules import Rule
 from pipeplan.frontend.operators.sources import SAMPLE, UNNAMED, WHOLE, Source, View, fixed
 
@@ -68,7 +69,7 @@ class Alignment:
         self.sizes = tuple(self._pieces[axis][p] for axis, p in self._made())
         number = {piece: n for n, piece in enumerate(self._made())}
         self.axes: tuple[Axis, ...] = tuple(
-            () if axis is None else tuple(Factor(number[axis, p], 1, size) for p, size in enumerate(self._pieces[axis]))
+            () if axis is None else tuple(entire(number[axis, p], size) for p, size in enumerate(self._pieces[axis]))
             for axis in rule.makes
         )
 
@@ -105,18 +106,18 @@ class Alignment:
         for view, axes in self._fine:
             for factor in axes.get(piece, ())[:1]:
                 if factor.axis is not None and (loop := view.source.loops[factor.axis]) != WHOLE:
-                    yield loop if view.leads(factor) or loop.endswith(" inner") else f"{loop} inner"
+                    yield loop if factor.leads or loop.endswith(" inner") else f"{loop} inner"
 
-    def _read(self) -> Iterator[tuple[Source, dict[int, tuple[Piece, int]]]]:
-        """Yield each source, with the pieces that its axes are, and the number of parts in common."""
+    def _read(self) -> Iterator[tuple[Source, dict[int, tuple[Piece, Factor]]]]:
+        """Yield each source, with the pieces that its axes are, and the factor of each: the outermost of its range."""
         for view, axes in self._fine:
             yield (
                 view.source,
                 {
-                    factor.axis: (piece, factor.size)
+                    factor.axis: (piece, factor)
                     for piece, factors in axes.items()
                     for factor in factors[:1]
-                    if factor.axis is not None and view.leads(factor)
+                    if factor.axis is not None and factor.leads
                 },
             )
 
@@ -125,16 +126,23 @@ class Alignment:
         for source, found in self._read():
             yield source, tuple(self._names[found[n][0]] if n in found else WHOLE for n in range(len(source.sizes)))
 
+    def readings(self) -> Iterator[tuple[Source, Reading]]:
+        """Yield each source that is read, with the range of each axis that is a loop."""
+        for source, found in self._read():
+            for axis, (piece, factor) in found.items():
+                ranged = factor.first, factor.length, factor.size
+                yield source, Reading(source.name, axis, self._names[piece], *ranged)
+
     def loops(self) -> Mapping[str, int]:
         """Return the loops that a team may split, and their parts."""
         parts: dict[str, int] = {}
         for source, found in self._read():
-            for axis, ((own, p), common) in found.items():
+            for axis, ((own, p), factor) in found.items():
                 name = self._names[own, p]
                 outer = all(self._names[own, before].startswith(SAMPLE) for before in range(p))
                 if not outer or own in self._rule.whole or fixed(name) or source.parts[axis] == 1:
                     continue
-                here = gcd(common, source.parts[axis], self._pieces[own][p])
+                here = gcd(factor.size, source.parts[axis], self._pieces[own][p])
                 parts[name] = gcd(parts.get(name, 0), here)
         if self._by_tokens():
             parts[TOKEN] = self._lengths[self._rule.makes[1] or 0]

@@ -8,6 +8,7 @@ may be split itself.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from pipeplan.core.operators import INPUT, TOKEN, CrossEntropy, Operator, Operat
 from pipeplan.frontend.capture.private import memory_of
 from pipeplan.frontend.operators.alignment import Alignment
 from pipeplan.frontend.operators.factors import opaque
+from pipeplan.frontend.operators.groups import Groups, Reading
 from pipeplan.frontend.operators.record import Call, Record
 from pipeplan.frontend.operators.rules import Rule, copied, loss_rule, rule_of
 from pipeplan.frontend.operators.sources import SAMPLE, WHOLE, Source, View
@@ -66,6 +68,8 @@ class _Follower:
         self._names: Counter[str] = Counter()
         self._inputs: dict[str, int] = {}
         self._inert: set[str] = set()  # inputs and operators whose tensors have no gradient
+        self._groups = Groups()
+        self._readings: dict[str, list[tuple[Source, Reading]]] = {}  # of loops along which an operator may be split
         self._loss: list[str] = []  # operators of a cross entropy, each of which reads the one before
         self._rows = 0  # bytes of a number for each row of its logits
         for number, tensor in enumerate(record.inputs, 1):
@@ -130,6 +134,7 @@ class _Follower:
         if not self._operators:
             outputs = (self._pass_on(self._record.outputs[0]), *outputs[1:])
         loss = self._cross_entropy()
+        self._group()
         operators = _reached(self._operators, outputs)
         unused = tuple(weight for name, weight in self._weights.items() if name not in self._listed)
         if unused:
@@ -199,8 +204,8 @@ class _Follower:
             self._write(call)
         first = read[0]
         if first is not None and views(call, first.source.weight):
-            for each, axes in zip(call.made, viewed(call, first.axes), strict=True):
-                self._put(each, View(first.source, axes))
+            for each, view in zip(call.made, viewed(call, first), strict=True):
+                self._put(each, view)
                 if memory_of(each) not in self._owners and self._is_made(first):
                     self._owners[memory_of(each)] = first.source.name
             return
@@ -260,16 +265,46 @@ class _Follower:
         for source, row in found.rows():
             rows[source.name] = _agreed(rows.get(source.name, row), row, loops)
         used = {loop for row in rows.values() for loop in row}
+        readings = [(s, own) for s, own in found.readings() if rows[s.name][own.axis] == own.loop]
         loops = {loop: parts for loop, parts in loops.items() if loop in used}
         weights = [replace(self._weights[name], loops=row) for name, row in rows.items() if name in self._weights]
         name = self._name(rule.kind, weights)
         reads = {source: row for source, row in rows.items() if source not in self._weights}
         own = tuple(each for each in weights if each.name not in self._listed)
         self._listed.update(each.name for each in own)
+        loops = {loop: n for loop, n in loops.items() if loop == TOKEN or self._joins(name, loop, readings, found)}
+        self._readings[name] = [(source, own) for source, own in readings if own.loop in loops and own.loop != TOKEN]
         output = self._each(bytes_of((made,)))
         self._operators[name] = Operator(name, rule.kind, loops, reads, found.makes, output, weights=own, **figures)
         parts = tuple(loops.get(loop, 1) for loop in found.makes)
         return View(Source(name, found.makes, found.sizes, parts), found.axes)
+
+    def _joins(self, name: str, loop: str, readings: Sequence[tuple[Source, Reading]], found: Alignment) -> bool:
+        """Let an operator be split along a loop if it cuts no axis unevenly, and return whether it may."""
+        read = [(own, source.sizes[own.axis]) for source, own in readings if own.loop == loop]
+        rows = enumerate(zip(found.makes, found.sizes, strict=True))
+        made = [(Reading(name, axis, loop, 0, size, size), size) for axis, (own, size) in rows if own == loop]
+        return self._groups.add(name, loop, [*read, *made])
+
+    def _group(self) -> None:
+        """Note the groups of all loops; no team splits a loop into more parts than each group has."""
+        for name, each in self._operators.items():
+            parts = dict(each.loops)
+            for source, own in self._readings[name]:
+                if own.loop in parts:
+                    limits = self._groups.lengths((source.name, own.axis))
+                    parts[own.loop] = gcd(parts[own.loop], self._made_parts(source, own.axis), *limits)
+            lengths = {loop: self._groups.lengths((name, loop)) for loop in parts if loop != TOKEN}
+            parts = {loop: gcd(count, *lengths.get(loop, ())) for loop, count in parts.items()}
+            parts = {loop: count for loop, count in parts.items() if count > 1}
+            groups = {loop: own for loop, own in lengths.items() if loop in parts and len(own) > 1}
+            lowest = {loop: tuple(one // gcd(*own) for one in own) for loop, own in groups.items()}
+            self._operators[name] = replace(each, loops=parts, groups=lowest)
+
+    def _made_parts(self, source: Source, axis: int) -> int:
+        """Return the number of parts into which an operator splits an axis that it makes; 0 if it does not."""
+        maker = self._operators.get(source.name)
+        return 0 if maker is None else maker.loops.get(source.loops[axis], 0)
 
     def _name(self, kind: str, weights: Sequence[Weight]) -> str:
         path = weights[0].name.rpartition(".")[0].strip(".") if weights else ""

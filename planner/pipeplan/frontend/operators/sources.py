@@ -1,9 +1,10 @@
 """`Source` and `View`: what the tensors of a layer are views of."""
 
 from dataclasses import dataclass
+from math import prod
 
 from pipeplan.core.operators import TOKEN
-from pipeplan.frontend.operators.factors import Axis, Factor
+from pipeplan.frontend.operators.factors import Axis, Factor, entire, opaque
 
 SAMPLE, WHOLE = "sample", "whole"
 """Loops that no team splits. `WHOLE`: of an axis that an operator reads in another order, or in part."""
@@ -35,7 +36,7 @@ class Source:
     @property
     def axes(self) -> tuple[Axis, ...]:
         """The axes of the source itself."""
-        return tuple((Factor(number, 1, size),) for number, size in enumerate(self.sizes))
+        return tuple((entire(number, size),) for number, size in enumerate(self.sizes))
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,18 @@ class View:
     source: Source
     axes: tuple[Axis, ...]
 
-    def leads(self, factor: Factor) -> bool:
-        """Return whether a factor is the outermost one of an axis of the source."""
-        return factor.axis is not None and factor.stride * factor.size == self.source.sizes[factor.axis]
+    def viewed(self, axes: tuple[Axis, ...]) -> "View":
+        """Return a view of it with these axes; ranges of samples, of tokens and of weights are not followed."""
+        return View(self.source, tuple(axis if all(map(self._follows, axis)) else opaque(_length(axis)) for axis in axes))
+
+    def _follows(self, factor: Factor) -> bool:
+        if factor.axis is None or factor.length == self.source.sizes[factor.axis]:
+            return True
+        return not (self.source.weight or fixed(self.source.loops[factor.axis]))
+
+
+def _length(axis: Axis) -> int:
+    return prod(factor.size for factor in axis)
 
 
 def fixed(loop: str) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from helpers.captured_models import tiny_gpt2, tiny_llama
 from helpers.distributed import vocabulary_workers
 from helpers.distributed.models import HAS_TRANSFORMERS, tiny_decoder, tiny_mlp, tiny_resnet, tiny_tied
+from helpers.fused_models import tiny_fused
 from helpers.layer_operators import LayersOperators, chain, eager, fused, layers_operators, llama_like
 from pipeplan.core.operators import CrossEntropy
 from pipeplan.core.weight_names import shard_name, weight_name
@@ -146,12 +147,63 @@ def test_attention_as_products_is_followed() -> None:
     assert found["out"].loops["in"] == 4
 
 
-def test_queries_before_keys_do_not_connect() -> None:
-    """A shard of such a matrix is no set of heads: attention reads it whole, and is not split."""
-    found = layers_operators(fused).operators("1")
-    assert found["attention"].loops == {}
-    assert found["attention"].reads == {"fused": ("sample", "token", "whole")}
-    assert found["fused"].loops == {"in": 16, "out": 48}
+def test_queries_before_keys_connect_group_by_group() -> None:
+    """Attention splits each group of a fused matrix by heads: queries, keys and values, as many as there are."""
+    model = layers_operators(tiny_fused)
+    sliced, nested = model.operators("sliced"), model.operators("nested")
+    assert sliced["fused"].groups == nested["fused"].groups == {"out": (2, 1, 1)}
+    assert sliced["fused"].loops == {"in": 16, "out": 8}
+    assert sliced["attention"].loops == {"head": 2}  # of keys and values
+    assert sliced["attention"].reads == {"fused": ("sample", "token", "head")}
+    assert sliced["out"].loops == {"in": 2, "out": 16}
+    unbound, selected = model.operators("unbound"), model.operators("selected")
+    assert unbound["fused"].groups == selected["self_attn"].groups == {"out": (1, 1, 1)}
+    assert unbound["attention"].loops == selected["attention"].loops == {"head": 4}
+    assert layers_operators(fused).operators("1")["attention"].loops == {"head": 4}
+
+
+def test_gates_in_one_matrix_connect() -> None:
+    """So do a gate and what it multiplies; the operators behind them have plain loops, and tokens are followed."""
+    found = layers_operators(tiny_fused).operators("sliced")
+    assert found["gate_up"].groups == {"out": (1, 1)}
+    assert found["silu"].loops == found["mul"].loops == {"out": 32, "token": 6}
+    assert found["mul"].reads["gate_up"] == ("sample", "token", "out")
+    assert not found["silu"].groups and not found["mul"].groups
+    assert found["down"].loops["in"] == 32
+
+
+class Ranges(nn.Module):
+    """Reads ranges of what a matrix makes: behind an elementwise operation, of odd lengths, or overlapping."""
+
+    def __init__(self, *ranges: slice) -> None:
+        super().__init__()
+        self.wide, self.ranges = nn.Linear(16, 48), ranges
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, width) to numbers of each range."""
+        y = self.wide(x).tanh()
+        return torch.cat([y[..., each].exp() for each in self.ranges], -1)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "groups", "split"),
+    [
+        ((slice(16), slice(16, 48)), (1, 2), 2),
+        ((slice(16, 32),), (1, 1, 1), 1),  # what nothing reads is a group too
+        ((slice(0, 32), slice(16, 48)), (1, 1, 1), 2),  # two groups of each overlap
+        ((slice(15), slice(15, 48)), (5, 11), 2),
+        ((slice(7), slice(7, 48)), (), 0),  # 7 and 41 have no parts in common
+        ((slice(0, 48, 2),), (), 0),
+    ],
+)
+def test_ranges_are_groups(ranges: tuple[slice, ...], groups: tuple[int, ...], split: int) -> None:
+    """What is read of an axis cuts it into groups, for all that make or read it; unless no team could split these."""
+    found = layers_operators(lambda: chain(Ranges(*ranges)), loss=False).operators("1")
+    assert found["wide"].groups.get("out", ()) == found["tanh"].groups.get("out", ()) == groups
+    readers = [each for name, each in found.items() if name.startswith("exp")]
+    assert sum("out" in each.loops for each in readers) == split
+    parts = {each.loops["out"] for each in (found["wide"], found["tanh"], *readers) if "out" in each.loops}
+    assert all(48 // sum(groups or (1,)) % each == 0 for each in parts)
 
 
 def test_embeddings_and_ties() -> None:
@@ -205,7 +257,7 @@ def test_data_dependent_layers_have_none() -> None:
 
 def test_profiles_hold_operators(tmp_path: Path) -> None:
     """A profile has them, with the operations that torch counts; its file reads back alike."""
-    for workload in (tiny_decoder(), tiny_mlp(), tiny_resnet()):
+    for workload in (tiny_decoder(), tiny_mlp(), tiny_resnet(), tiny_fused()):
         _check_profile(workload, tmp_path)
 
 

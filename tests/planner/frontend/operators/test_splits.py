@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from helpers.distributed.models import tiny_decoder, tiny_mlp, tiny_tied
+from helpers.fused_models import tiny_fused
 from helpers.layer_operators import LayersOperators, eager, fused, layers_operators, llama_like
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.core.weight_names import shard_name
@@ -99,9 +100,10 @@ def run(
 ) -> tuple[Counter[str], Counter[str], set[str]]:
     """Run the layer, split so; return the collectives forward and backward, and the operations that gathered."""
     number = model.sequence.names.index(layer)
+    graph = model.graph(layer)
     cuts = {
-        shard_name(layer, weight.name): weight.loops.index(split[each.name])
-        for each in model.graph(layer).operators
+        shard_name(layer, weight.name): graph.shard_axis(weight.name, weight.loops.index(split[each.name]))
+        for each in graph.operators
         for weight in each.weights
         if split.get(each.name) in weight.loops
     }
@@ -128,8 +130,11 @@ def run(
         (tiny_decoder, "block0", {"query_key_value": "out", "widen": "out"}),
         (llama_like, "1", {"query": "out", "key": "out", "value": "out", "gate": "out", "up": "out"}),
         (eager, "1", {"query": "out", "key": "out", "value": "out", "gate": "out", "up": "out"}),
+        (tiny_fused, "sliced", {"fused": "out", "gate_up": "out"}),
+        (tiny_fused, "nested", {"fused": "out", "gate_up": "out"}),
+        (tiny_fused, "selected", {"self_attn": "out", "self_attn#2": "out", "linear1": "out"}),
     ],
-    ids=["decoder", "llama", "eager"],
+    ids=["decoder", "llama", "eager", "sliced", "nested", "selected"],
 )
 def test_megatrons_pairs_sum_once_each_way(
     build: Callable[[], Workload], layer: str, pairs: Mapping[str, str], mesh: DeviceMesh
@@ -144,7 +149,7 @@ def test_megatrons_pairs_sum_once_each_way(
     assert not gathered
 
 
-@pytest.mark.parametrize("build", [tiny_decoder, tiny_tied, tiny_mlp, llama_like, eager, fused])
+@pytest.mark.parametrize("build", [tiny_decoder, tiny_tied, tiny_mlp, llama_like, eager, fused, tiny_fused])
 def test_random_splits_send_what_graphs_say(build: Callable[[], Workload], mesh: DeviceMesh) -> None:
     """Forward sums are those of the graph, and nothing is gathered; backward too, if whole tensors are not sliced."""
     model = layers_operators(build, loss=False)

@@ -1,0 +1,83 @@
+"""Places of teams: the nodes in which teams of a size lie, and the links between their members.
+
+::
+
+    node 0      node 1      node 2      node 3         teams of 4 in nodes of 4 and of 2: inside, or over two nodes
+    [a a a a]   [a a a a]                              two teams
+    [a a        a a]        [a a        a a]           two teams, each of whose rings passes two cards
+
+A team lies in one node if any node has enough devices of its kind. Otherwise it has whole nodes, one behind the other,
+if all nodes with this kind have equally many devices of it, and no others.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from pipeplan.core.cluster import Cluster, Link, Node
+
+
+class Place(NamedTuple):
+    """Nodes of each team of a kind, and the slowest link between neighbours of a ring through its members."""
+
+    nodes: int
+    link: Link
+
+    def sharing(self, team: int) -> int:
+        """Return how many members of a team share its link if all of them send to others: those of a node."""
+        return team // self.nodes if self.nodes > 1 else 1
+
+
+def places(cluster: Cluster, team: int) -> dict[str, Place]:
+    """Return where teams of a size lie, for each kind of device that has any."""
+    found = {}
+    for kind in cluster.kinds:
+        counts = [node.kinds.count(kind) for node in cluster.nodes if kind in node.kinds]
+        inside = [node.link for node in cluster.nodes if node.kinds.count(kind) >= team]
+        if inside:
+            found[kind] = Place(1, _slowest(inside))
+        elif counts and len(counts) >= (nodes := _spread(cluster, kind, team)) > 1:
+            assert cluster.network is not None
+            links = [node.link for node in cluster.nodes if kind in node.kinds and counts[0] > 1]
+            found[kind] = Place(nodes, _slowest([*links, cluster.network]))
+    return found
+
+
+def _spread(cluster: Cluster, kind: str, team: int) -> int:
+    """Return the number of whole nodes that make up a team; 0 if none do."""
+    own = {node.kinds for node in cluster.nodes if kind in node.kinds}
+    count = len(next(iter(own)))
+    return team // count if len(own) == 1 and own == {(kind,) * count} and team % count == 0 else 0
+
+
+def team_cluster(cluster: Cluster, team: int) -> Cluster:
+    """Return the cluster whose devices are teams of neighbours of one kind; leftover devices are unused.
+
+    Members of two teams exchange tensors pairwise: inside a node each pair has a link of its own, between nodes see
+    `Cluster.between`. Times of a member are those of its kind's tables, so relative speeds are part of them.
+    """
+    own = places(cluster, team)
+    nodes = tuple(_filled(cluster, own, team))
+    used = {kind for node in nodes for kind in node.kinds}
+    kinds = {name: kind.as_team(team, own[name].nodes) for name, kind in cluster.kinds.items() if name in used}
+    return Cluster(cluster.name, kinds, nodes, cluster.network, cluster.overlap, cluster.notes)
+
+
+def _filled(cluster: Cluster, own: Mapping[str, Place], team: int) -> Iterator[Node]:
+    """Yield the nodes of a cluster of teams; those over which one team extends are one node."""
+    waiting: dict[str, list[Link]] = {}
+    for node in cluster.nodes:
+        kinds = [kind for kind in dict.fromkeys(node.kinds) if kind in own]
+        for kind in kinds:
+            if own[kind].nodes > 1:
+                links = waiting.setdefault(kind, [])
+                links.append(node.link)
+                if len(links) == own[kind].nodes:
+                    yield Node((kind,), _slowest(waiting.pop(kind)))
+        teams = [kind for kind in kinds if own[kind].nodes == 1 for _ in range(node.kinds.count(kind) // team)]
+        if teams:
+            yield Node(tuple(teams), node.link)
+
+
+def _slowest(links: Sequence[Link]) -> Link:
+    """Return the link that large tensors keep busy longest; of equal ones that of the longest latency."""
+    return max(links, key=lambda link: (link.occupancy(2**40), link.latency))

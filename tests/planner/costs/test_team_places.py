@@ -1,0 +1,63 @@
+"""Places of teams: in nodes, and over whole nodes."""
+
+import pytest
+
+from helpers.operators import perceptrons
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job
+from pipeplan.costs.teams import team_questions
+from pipeplan.costs.teams.places import Place, places, team_cluster
+from pipeplan.costs.teams.signatures import redistribution
+
+INSIDE, NETWORK = Link(8 * 10**9, 1), Link(10**9, 5)
+
+
+def cluster(*nodes: str) -> Cluster:
+    """Nodes with a device for each letter, which is its kind."""
+    kinds = {letter: DeviceKind(letter) for letter in "".join(nodes)}
+    return Cluster("drawn", kinds, tuple(Node(tuple(node), INSIDE) for node in nodes), NETWORK)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "team", "found"),
+    [
+        (("aaaa", "aaaa"), 4, {"a": Place(1, INSIDE)}),
+        (("aaaa", "aaaa"), 8, {"a": Place(2, NETWORK)}),
+        (("aa", "aa", "aa", "aa"), 4, {"a": Place(2, NETWORK)}),
+        (("aa", "aa", "aa"), 6, {"a": Place(3, NETWORK)}),
+        (("aa", "aa"), 3, {}),
+        (("aaa", "aa"), 5, {}),
+        (("aaaa", "aa", "aa"), 4, {"a": Place(1, INSIDE)}),
+        (("ab", "ab"), 2, {}),
+        (("aa", "bb", "aa"), 4, {"a": Place(2, NETWORK)}),
+        (("aa", "aa"), 8, {}),
+    ],
+)
+def test_teams_lie_in_nodes_or_are_whole_nodes(nodes: tuple[str, ...], team: int, found: dict[str, Place]) -> None:
+    """A team extends over nodes only if none is large enough, and all are equal, of one kind, and divide it."""
+    assert places(cluster(*nodes), team) == found
+
+
+def test_nodes_of_a_team_are_one_node() -> None:
+    """What is left over is unused, and members in a node share its card."""
+    found = team_cluster(cluster("aa", "bb", "aa", "aa", "bb", "aa", "aa"), 4)
+    assert [node.kinds for node in found.nodes] == [("a",), ("b",), ("a",)]
+    kinds = found.kinds
+    assert [(kinds[name].team, kinds[name].spread) for name in "ab"] == [(4, 2), (4, 2)]
+    assert found.between(kinds["a"], kinds["b"]) == Link(10**9 // 2, 5)
+    inside = team_cluster(cluster("aaaa", "aaaa"), 4)
+    assert inside.between(inside.kinds["a"], inside.kinds["a"]) == Link(10**9 // 4, 5)
+
+
+def test_members_that_send_to_all_others_share_a_card() -> None:
+    """From axis to axis two members of a node send at once; a ring passes each card once."""
+    size, link = 1600, Link(10**9, 5)
+    assert redistribution(0, 1, size, 4, link, sharing=2) == 3 * (5 + 2 * 100)
+    assert redistribution(0, -1, size, 4, link, sharing=2) == 3 * (5 + 400)
+
+
+def test_teams_without_room_are_refused_with_those_that_fit() -> None:
+    """The message says which sizes there are."""
+    with pytest.raises(InputError, match=r"no node of 'drawn' has 3 devices.* room for teams of 2, 4, 6 or 8"):
+        list(team_questions(perceptrons(), cluster("aa", "aa", "aa", "aa"), Job(4, teams=(3,))))
