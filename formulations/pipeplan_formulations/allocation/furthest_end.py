@@ -40,7 +40,7 @@ from pipeplan_formulations.allocation.place import Allocation, Place
 from pipeplan_formulations.allocation.suffix_bounds.spans import least_forward_before, least_work_before
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
-from pipeplan_formulations.common.layer_tables import Array, sums_before
+from pipeplan_formulations.common.layer_tables import Array, Flags, sums_before
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 ACCURACY = 2e-3
@@ -145,8 +145,8 @@ class FurthestEnd:
         return low, found
 
     @cached_property
-    def _levels(self) -> list[list[_Stages]]:
-        """The stages by the units from them on, all units first."""
+    def _levels(self) -> list[tuple[Array, list[_Stages]]]:
+        """The usages and their stages by the flow from these on, the largest flow first."""
         problem, grid = self._problem, self._grid
         widths, shares = np.array(problem.widths), np.array([problem.share(width) for width in problem.widths])
         least, most = (np.stack(counts) for counts in (grid.least_in_flight, grid.most_in_flight))
@@ -164,7 +164,7 @@ class FurthestEnd:
                 w = np.concatenate([np.full(len(part), w) for part, w in parts])
                 behind = usage - grid.step(kind, widths[w])
                 stages.append(_Stages(kind, usage, behind, w, shares[w], least[w, usage], most[w, usage]))
-            levels.append(stages)
+            levels.append((cells, stages))
         return levels
 
     def _run(self, target: int, whole: bool) -> _Reached | None:
@@ -176,8 +176,11 @@ class FurthestEnd:
         trips = np.full(shape[0], self._least_work[-1])
         if flows is not None:
             trips = np.maximum(trips, flows.of_all(self._ranges[0], self._ranges[1], sum(self._grid.units)))
-        for stages in self._levels:
+        for cells, stages in self._levels:
             self._clock.check()
+            if flows is not None:
+                known = state.end[:, cells]
+                state.end[:, cells] = np.where(self._hopeless(flows, cells, known), -1, known)
             for own in stages:
                 # The stages that may begin, for each range of flows.
                 part, some = np.nonzero(state.end[:, own.usage] >= 0)
@@ -206,6 +209,13 @@ class FurthestEnd:
         """The first labels: boundary 0 at every usage that all stages may have, by range of flows."""
         least, most = self._ranges[:, :, None]
         return np.where((least <= self._grid.total) & (self._grid.total <= most), 0, -1)
+
+    def _hopeless(self, flows: FlowBounds, cells: Array, end: Array) -> Flags:
+        """True for the labels of some usages, (ranges, cells), from which no stages reach the last layer."""
+        grid, (least, most) = self._grid, self._ranges[:, :, None]
+        flow, units = grid.total[cells], grid.coordinates[:, cells].sum(axis=0)
+        before = np.maximum(least - flow, 0), np.maximum(most - flow, 0), sum(grid.units) - units
+        return flows.hopeless(np.maximum(end, 0), before, flow, units)
 
     def _head(self, flows: FlowBounds | None, part: Array, own: _Stages, start: Array) -> Array:
         """A lower bound on H of each stage, given the range of the flow of all stages."""

@@ -95,7 +95,7 @@ class Frame:
             chosen = {mode: Expression({v: 1}) for mode, v in self.modes[s].items()}
             self._one_of(chosen.values())
             if s in forced:
-                self.at_least(chosen[forced[s]], 1)
+                self.at_least(chosen.get(forced[s], Expression({})), 1)
             self.on.append({mode: [self.switch() for _ in range(n)] for mode in self.every_mode})
             self.again.append({mode: {} for mode in self.every_mode})
             for i in range(n):
