@@ -172,7 +172,8 @@ class FurthestEnd:
         shape = len(self._ranges[0]), self._grid.size
         nowhere = np.full(shape, -1)
         state = _Reached(self._begin(), np.zeros(shape, np.int64), *(nowhere.copy() for _ in range(4)))
-        flows = FlowBounds(self._problem, target) if self._grid.apart else None
+        step = self._problem.objective != "bottleneck"  # which has no heads
+        flows = FlowBounds(self._problem, target) if self._grid.apart and step else None
         trips = np.full(shape[0], self._least_work[-1])
         if flows is not None:
             trips = np.maximum(trips, flows.of_all(self._ranges[0], self._ranges[1], sum(self._grid.units)))
