@@ -187,7 +187,7 @@ class Teams:
         entry = self.question.document["cluster"]["devices"][kind]
         return {name: value for name, value in entry.items() if name in kept} | {
             "team": self.team,
-            "spread": len(self.homes[kind][0]),
+            "spread": len(self.homes[kind][0]) if kind in self.homes else 1,
         }
 
     def parameters(self, split: Split) -> list[int]:
