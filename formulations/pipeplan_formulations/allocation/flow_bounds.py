@@ -14,10 +14,6 @@ replicas. With any λ, γ ≥ 0 a stage of width w therefore works at least
     β = min over kinds of  γ takes_c − max(0, λ − φ_c) T unit / (M φ_c).
 
 The sum over stages is λ μ + β R − γ U. It is linear programming's dual bound on their work, and (λ, γ) are its prices.
-
-Of the stages behind a boundary whose head is h at least, each has φ_c μ ≤ (T − h) unit w / M. With any α and δ such that
-unit / (M φ_c) ≤ α + δ takes_c for all kinds, they hold μ ≤ (T − h) (α R + δ U) together. What cannot hold the layers
-behind a boundary needs no further look.
 """
 
 from collections.abc import Iterator
@@ -27,7 +23,7 @@ import numpy as np
 
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.spans import least_work_before
-from pipeplan_formulations.common.layer_tables import Array, Flags, sums_before
+from pipeplan_formulations.common.layer_tables import Array, sums_before
 
 RATIO = 1.1
 """The flows of all stages that are bounded together: those of a range whose ends have this ratio."""
@@ -61,11 +57,8 @@ class FlowBounds:
         takes = sorted(set(problem.takes.tolist()))
         slowness = [float(ratios[problem.takes == each].min()) for each in takes]
         capacity = target * problem.unit / problem.micro_batches
-        self._target, self._slowness, self._prices, self._rates = target, ratios, [], []
-        if heavy.any():
-            taken, slow = np.array(takes, float), np.array(slowness)
-            self._prices = list(_prices(taken, slow, capacity))
-            self._rates = list(_rates(taken, problem.unit / problem.micro_batches / slow))
+        self._prices = list(_prices(np.array(takes, float), np.array(slowness), capacity)) if heavy.any() else []
+        self._slowness = ratios
 
     def before(self, boundary: Array, least: Array, most: Array, units: Array, kind: int, share: Array) -> Array:
         """Least work of one micro-batch on stages before a boundary, with flow ``least`` to ``most`` and these units.
@@ -81,20 +74,6 @@ class FlowBounds:
         """Least work of one micro-batch on all layers, by the flow of all stages."""
         return self._work(self._measure[-1], self._least[-1], least, most, np.array(units), np.inf)
 
-    def hopeless(self, boundary: Array, before: tuple[Array, Array, Array], flow: Array, units: Array) -> Flags:
-        """True where stages with this flow and these units cannot hold the layers behind a boundary, or a later part.
-
-        ``before``: flow, at least and at most, and units of the stages before. Where this is true of a boundary, it is
-        true of all earlier ones: the head that they save is worth less than the layers between.
-        """
-        if not self._rates:
-            return np.zeros(np.broadcast(boundary, flow).shape, np.bool_)
-        holds: Array = np.minimum.reduce([alpha * flow + delta * units for alpha, delta in self._rates])
-        measure, steepest = self._measure[boundary], 1 / np.maximum(holds, 1e-300)
-        head = self._work(measure, measure, *before, steepest) * (steepest >= 1)
-        found: Flags = (self._measure[-1] - measure) > (self._target - head) * holds * (1 + 1e-9) + 1
-        return found
-
     def _work(
         self, measure: Array, work: Array, least: Array, most: Array, units: Array, steepest: Array | float
     ) -> Array:
@@ -105,15 +84,6 @@ class FlowBounds:
         # Rounded down by more than a double can be wrong; other layers work what they do at least.
         found: Array = np.maximum((bound * (1 - 1e-9)).astype(np.int64) - measure, 0) + work
         return found
-
-
-def _rates(takes: Array, capacity: Array) -> Iterator[tuple[float, float]]:
-    """α and δ: lines above the capacity of all kinds by the units that they take, through one kind or two."""
-    slopes = {0.0}
-    for a, b in combinations(range(len(takes)), 2):
-        slopes.add(float(capacity[b] - capacity[a]) / float(takes[b] - takes[a]))
-    for slope in sorted(slopes):
-        yield float((capacity - slope * takes).max()), slope
 
 
 def _prices(takes: Array, slowness: Array, capacity: float) -> Iterator[tuple[float, float, float]]:

@@ -19,8 +19,9 @@ and takes no more time. So one label per usage is enough for a bound. Recomputat
 the least k of (1) counts in memory and the largest in (4). The tensors received at the start of a stage are a lower
 bound that keeps the argument true: a later start never needs more of them than it drops.
 
-Where kinds take unlike numbers of units, H and A are those of `FlowBounds` for flow and units of the stages before.
-Then there is a label for each range of the flow of all stages.
+Where kinds take unlike numbers of units, the units from a stage on determine their flow within limits only, from which
+k is. So there is a label for each range of the flow of all stages, which narrows them, and H and A are those of
+`FlowBounds` for flow and units of the stages before. For an allocation a label has the flow of its own stages.
 
 For an allocation the same programme rounds recomputation up to whole layers, counts the least k everywhere, and keeps
 of the labels that reach equally far the one of the least H. There it is a heuristic. T is bisected.
@@ -29,7 +30,7 @@ An end is found by bisection too, for all usages of as many units at once, so a 
 log n) operations on arrays. docs/bounds.md has the proofs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -40,7 +41,7 @@ from pipeplan_formulations.allocation.place import Allocation, Place
 from pipeplan_formulations.allocation.suffix_bounds.spans import least_forward_before, least_work_before
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
-from pipeplan_formulations.common.layer_tables import Array, Flags, sums_before
+from pipeplan_formulations.common.layer_tables import Array, sums_before
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 ACCURACY = 2e-3
@@ -55,35 +56,51 @@ class _Stages:
 
     Attributes
     ----------
+    part : array of int, shape (m,)
+        The range of the flow of all stages.
     usage, behind : array of int, shape (m,)
         Flat usage from the stage on, and behind it.
     w, share, least, most : array of int, shape (m,)
         Index of the width, M_w, and the fewest and most micro-batches in flight of (1).
+    flow, before : array of int, shape (2, m)
+        The least and the largest flow from the stage on, and before it.
+    units : array of int, shape (m,)
+        The most units of the stages before.
     """
 
     kind: int
+    part: Array
     usage: Array
     behind: Array
     w: Array
     share: Array
     least: Array
     most: Array
+    flow: Array
+    before: Array
+    units: Array
 
     def only(self, chosen: Array) -> "_Stages":
         """The stages with these indices."""
-        rows = (self.usage, self.behind, self.w, self.share, self.least, self.most)
-        return _Stages(self.kind, *(row[chosen] for row in rows))
+        return _Stages(
+            self.kind, **{name: row[..., chosen] for name, row in vars(self).items() if isinstance(row, np.ndarray)}
+        )
+
+    def holding(self, least: Array) -> "_Stages":
+        """The stages with these counts of (1)."""
+        return replace(self, least=least)
 
 
 @dataclass(frozen=True)
 class _Reached:
-    """State of one run: the furthest boundary and its H by range of flows and usage, and the stage that reached it.
+    """State of one run: the furthest boundary by range of flows and usage, its H and flow, and the stage that reached it.
 
     The end of a usage at which no stage can begin is −1.
     """
 
     end: Array
     head: Array
+    flow: Array
     start: Array
     before: Array
     kind: Array
@@ -94,7 +111,8 @@ class FurthestEnd:
     """The programme for one instance without forced modes; see the module."""
 
     def __init__(self, problem: ChainAllocation, clock: Clock) -> None:
-        self._problem, self._clock, self._grid = problem, clock, Grid(problem)
+        self._problem, self._clock, self._grid = problem, clock, Grid(problem, flow=False)
+        self._unlike = bool((problem.takes > 1).any())
         self._least_work = least_work_before(problem)
         self._least_forward = least_forward_before(problem)
         # The slowest send and send back at each boundary; none at either end.
@@ -107,9 +125,8 @@ class FurthestEnd:
         held = sums_before(problem.least_held)
         self._least_received = held + np.minimum.accumulate(problem.received_at - held, axis=-1)
         # Ranges of the flow of all stages; one range of all flows where kinds take equally many units.
-        ranges = (
-            flow_ranges(min(1, problem.most_flow), problem.most_flow) if self._grid.apart else [(0, problem.most_flow)]
-        )
+        least = min(1, problem.most_flow) if self._unlike else 0
+        ranges = flow_ranges(least, problem.most_flow) if self._unlike else [(least, problem.most_flow)]
         self._ranges = np.array(ranges, np.int64).reshape(-1, 2).T
 
     def lower_bound(self, low: int, high: int, accuracy: float = ACCURACY) -> int:
@@ -145,14 +162,10 @@ class FurthestEnd:
         return low, found
 
     @cached_property
-    def _levels(self) -> list[tuple[Array, list[_Stages]]]:
-        """The usages and their stages by the flow from these on, the largest flow first."""
+    def _levels(self) -> list[list[_Stages]]:
+        """The stages by the units from them on, all units first."""
         problem, grid = self._problem, self._grid
-        widths, shares = np.array(problem.widths), np.array([problem.share(width) for width in problem.widths])
-        least, most = (np.stack(counts) for counts in (grid.least_in_flight, grid.most_in_flight))
-        if not problem.alternating:
-            most = np.broadcast_to(shares[:, None], most.shape)
-        levels = []
+        widths, levels = np.array(problem.widths), []
         for cells in reversed(grid.levels[1:]):
             stages = []
             for kind in range(problem.kinds):
@@ -162,70 +175,123 @@ class FurthestEnd:
                 if not len(usage):
                     continue
                 w = np.concatenate([np.full(len(part), w) for part, w in parts])
-                behind = usage - grid.step(kind, widths[w])
-                stages.append(_Stages(kind, usage, behind, w, shares[w], least[w, usage], most[w, usage]))
-            levels.append((cells, stages))
+                stages.append(self._stages(kind, usage, usage - grid.step(kind, widths[w]), w))
+            levels.append(stages)
         return levels
+
+    def _stages(self, kind: int, usage: Array, behind: Array, w: Array) -> _Stages:
+        """The stages of a kind for each range of flows within which they are possible."""
+        problem, (low, high) = self._problem, self._ranges
+        widths, shares = np.array(problem.widths), np.array([problem.share(width) for width in problem.widths])
+        width, (fewest, largest) = widths[w], self._flows
+        front = self._front[usage]
+        least = np.maximum(width + fewest[behind], low[:, None] - front)
+        most = np.minimum(width + largest[behind], high[:, None])
+        before = np.stack([np.maximum(low[:, None] - most, 0), np.minimum(high[:, None] - least, front)])
+        part, own = np.nonzero((least <= most) & (before[0] <= before[1]))
+        flow, before = np.stack([least, most])[:, part, own], before[:, part, own]
+        modes = [np.stack([getattr(mode, name) for mode in problem.modes[0]]) for name in ("in_flight", "most_in_flight")]
+        counts = [np.maximum(k[w[own], f - width[own]], 1) for k, f in zip(modes, flow, strict=True)]
+        share = shares[w[own]]
+        return _Stages(
+            kind,
+            part=part,
+            usage=usage[own],
+            behind=behind[own],
+            w=w[own],
+            share=share,
+            least=counts[0],
+            most=counts[1] if problem.alternating else share,
+            flow=flow,
+            before=before,
+            units=(sum(self._grid.units) - self._grid.coordinates.sum(axis=0))[usage[own]],
+        )
+
+    @cached_property
+    def _flows(self) -> tuple[Array, Array]:
+        """The least and the largest flow of stages that take the units of each usage."""
+        coordinates = self._grid.coordinates
+        fewest, largest = (
+            sum(each(own, pool) for pool, own in enumerate(coordinates)) for each in (self._fewest, self._largest)
+        )
+        return np.asarray(fewest), np.asarray(largest)
+
+    def _fewest(self, units: Array, pool: int) -> Array:
+        found: Array = -(-units // self._problem.takes[self._problem.pool == pool].max())
+        return found
+
+    def _largest(self, units: Array, pool: int) -> Array:
+        found: Array = units // self._problem.takes[self._problem.pool == pool].min()
+        return found
+
+    @cached_property
+    def _front(self) -> Array:
+        """The largest flow of the stages before each usage."""
+        grid = self._grid
+        rows = zip(grid.units, grid.coordinates, strict=True)
+        return np.asarray(sum(self._largest(units - own, pool) for pool, (units, own) in enumerate(rows)))
 
     def _run(self, target: int, whole: bool) -> _Reached | None:
         """Furthest boundaries for a target; None if no usage reaches the last layer. ``whole``: for an allocation."""
         shape = len(self._ranges[0]), self._grid.size
-        nowhere = np.full(shape, -1)
-        state = _Reached(self._begin(), np.zeros(shape, np.int64), *(nowhere.copy() for _ in range(4)))
+        nowhere, none = np.full(shape, -1), np.zeros(shape, np.int64)
+        state = _Reached(self._begin(), none, none.copy(), *(nowhere.copy() for _ in range(4)))
         step = self._problem.objective != "bottleneck"  # which has no heads
-        flows = FlowBounds(self._problem, target) if self._grid.apart and step else None
+        flows = FlowBounds(self._problem, target) if self._unlike and step else None
         trips = np.full(shape[0], self._least_work[-1])
         if flows is not None:
             trips = np.maximum(trips, flows.of_all(self._ranges[0], self._ranges[1], sum(self._grid.units)))
-        for cells, stages in self._levels:
+        for stages in self._levels:
             self._clock.check()
-            if flows is not None:
-                known = state.end[:, cells]
-                state.end[:, cells] = np.where(self._hopeless(flows, cells, known), -1, known)
             for own in stages:
-                # The stages that may begin, for each range of flows.
-                part, some = np.nonzero(state.end[:, own.usage] >= 0)
+                some = np.flatnonzero(state.end[own.part, own.usage] >= 0)
+                if len(some) < len(own.part):
+                    own = own.only(some)
                 if not len(some):
                     continue
-                if len(some) > len(own.usage) or self._grid.apart:
-                    own = own.only(some)
-                start = state.end[part, own.usage]
-                head = state.head[part, own.usage] if whole else self._head(flows, part, own, start)
-                end = self._furthest(own, start, head, trips[part], target, whole)
+                if whole and self._unlike:
+                    own = self._counted(state, own)
+                at = own.part, own.usage
+                start = state.end[at]
+                head = state.head[at] if whole else self._head(flows, own, start)
+                end = self._furthest(own, start, head, trips[own.part], target, whole)
+                known = state.end[own.part, own.behind]
                 if not whole:
-                    np.maximum.at(state.end, (part, own.behind), end)
+                    state.end[own.part, own.behind] = np.maximum(known, end)
                     continue
                 # An allocation keeps the stage behind each label, and of labels that reach equally far the earliest.
-                known = state.end[part, own.behind]
                 some = np.flatnonzero((end > start) & (end >= known))
-                own, part, start, end, known = own.only(some), part[some], start[some], end[some], known[some]
+                own, start, end, known = own.only(some), start[some], end[some], known[some]
                 heads = head[some] + self._head_step(own, start, end)
-                better = np.flatnonzero((end > known) | (heads < state.head[part, own.behind]))
-                own, at = own.only(better), (part[better], own.behind[better])
+                better = np.flatnonzero((end > known) | (heads < state.head[own.part, own.behind]))
+                own, at = own.only(better), (own.part[better], own.behind[better])
                 state.end[at], state.head[at], state.start[at] = end[better], heads[better], start[better]
                 state.before[at], state.kind[at], state.w[at] = own.usage, own.kind, own.w
+                state.flow[at] = state.flow[own.part, own.usage] + np.array(self._problem.widths)[own.w]
         return state if state.end.max() >= self._problem.layers else None
 
     def _begin(self) -> Array:
         """The first labels: boundary 0 at every usage that all stages may have, by range of flows."""
         least, most = self._ranges[:, :, None]
-        return np.where((least <= self._grid.total) & (self._grid.total <= most), 0, -1)
+        if not self._unlike:
+            return np.zeros((1, self._grid.size), np.int64)
+        fewest, largest = self._flows
+        return np.where((least <= largest) & (fewest <= most), 0, -1)
 
-    def _hopeless(self, flows: FlowBounds, cells: Array, end: Array) -> Flags:
-        """True for the labels of some usages, (ranges, cells), from which no stages reach the last layer."""
-        grid, (least, most) = self._grid, self._ranges[:, :, None]
-        flow, units = grid.total[cells], grid.coordinates[:, cells].sum(axis=0)
-        before = np.maximum(least - flow, 0), np.maximum(most - flow, 0), sum(grid.units) - units
-        return flows.hopeless(np.maximum(end, 0), before, flow, units)
+    def _counted(self, state: _Reached, own: _Stages) -> _Stages:
+        """The stages with which the flow stays in its range, with counts of (1) for the largest flow that is left."""
+        width = np.array(self._problem.widths)[own.w]
+        left = np.minimum(own.flow[1], self._ranges[1, own.part] - state.flow[own.part, own.usage])
+        some = np.flatnonzero(left >= own.flow[0])
+        own, behind = own.only(some), (left - width)[some]
+        counts = np.stack([mode.in_flight for mode in self._problem.modes[0]])
+        return own.holding(np.maximum(counts[own.w, behind], 1))
 
-    def _head(self, flows: FlowBounds | None, part: Array, own: _Stages, start: Array) -> Array:
-        """A lower bound on H of each stage, given the range of the flow of all stages."""
+    def _head(self, flows: FlowBounds | None, own: _Stages, start: Array) -> Array:
+        """A lower bound on H of each stage."""
         if flows is None:
             return self._least_work[start]
-        grid, (least, most) = self._grid, self._ranges[:, part]
-        flow, units = grid.total[own.usage], grid.coordinates[:, own.usage].sum(axis=0)
-        before = np.maximum(least - flow, 0), most - flow, sum(grid.units) - units
-        return flows.before(start, *before, own.kind, own.share)
+        return flows.before(start, own.before[0], own.before[1], own.units, own.kind, own.share)
 
     def _furthest(self, own: _Stages, start: Array, head: Array, trip: Array, target: int, whole: bool) -> Array:
         """The last end with which each stage stays within the target; its start if there is none.

@@ -36,22 +36,25 @@ class Grid:
     leaves : array of int, shape (C, size)
         1 where a hop inside kind c with this usage behind it leaves a node.
     apart : bool
-        True if the flow is a coordinate of its own.
+        True if the flow is a coordinate of its own. Without ``flow`` it is not, and ``total`` only orders the usages.
     """
 
-    def __init__(self, problem: ChainAllocation) -> None:
+    def __init__(self, problem: ChainAllocation, flow: bool = True) -> None:
         most, pool, takes = problem.layers * problem.widths[-1], problem.pool, problem.takes
         self.units = tuple(min(int(units), most * int(takes.max())) for units in problem.units)
-        self.apart = bool((takes > 1).any())
+        unlike = bool((takes > 1).any())
+        self.apart = flow and unlike
         # Units that any stage takes are multiples of each pool's scale.
-        self._scale = [_scale(problem, number) if self.apart else 1 for number in range(len(self.units))]
+        self._scale = [_scale(problem, number) if unlike else 1 for number in range(len(self.units))]
         self._shape = [units // scale + 1 for units, scale in zip(self.units, self._scale, strict=True)]
         self._shape += [min(problem.most_flow, most) + 1] * self.apart
         self._stride = [int(np.prod(self._shape[axis + 1 :], dtype=np.int64)) for axis in range(len(self._shape))]
         every: Array = np.indices(self._shape, dtype=np.int64).reshape(len(self._shape), -1)
         self.coordinates: Array = every[: len(self.units)] * np.array(self._scale)[:, None]
         self.total: Array = every[-1] if self.apart else every.sum(axis=0)
-        self.widest: Array = np.minimum(self.coordinates[pool] // takes[:, None], self.total)
+        self.widest: Array = self.coordinates[pool] // takes[:, None]
+        if self.apart:
+            self.widest = np.minimum(self.widest, self.total)
         self.leaves: Array = (self.coordinates[pool] % problem.node[pool, None] == 0).astype(np.int64)
         self._problem = problem
 
