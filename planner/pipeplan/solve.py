@@ -39,6 +39,8 @@ FOR_CHOICE = 0.3
 FOR_FAMILIES = 0.35
 """Share of the time limit in which only schedule families are searched, where any order is allowed: the best of them is
 the start of the search for other orders."""
+FOR_MIXES = 0.5
+"""Share of the time limit that is left for stages with teams of unlike sizes, beside those of one size."""
 FOR_REASONS = 0.05
 """Share of the time limit that may be spent in addition on the reasons why no plan fits."""
 
@@ -159,10 +161,11 @@ def solve(
                     search.defer(late)
             for mixed in spaces.mixed:
                 for node in mixed_nodes(mixed):
-                    search.push(node)
+                    search.defer(node)
         large = any(space.large for space in hopeful)
+        mixed_time = search.limits.time * FOR_MIXES * bool(spaces.mixed)
         if large:  # there, plans of heuristics come late and improve little
-            search.run(reserve=search.limits.time * FOR_HEURISTICS)
+            search.run(reserve=max(search.limits.time * FOR_HEURISTICS, mixed_time))
         after = large and search.incumbent is not None
         with interruptible():
             rows = baselines(
@@ -175,7 +178,7 @@ def solve(
                 pace=search.pace,
                 proposals=proposals,
             )
-        search.run(reserve=search.limits.time * (1 - FOR_FAMILIES) if spaces.lowest.any_order else 0)
+        search.run(reserve=search.limits.time * (1 - FOR_FAMILIES) if spaces.lowest.any_order else mixed_time)
         if search.stop is not Stop.INTERRUPT:
             search.resume()
             search.run()

@@ -25,7 +25,7 @@ from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.spans import least_work_before
 from pipeplan_formulations.common.layer_tables import Array, sums_before
 
-RATIO = 1.1
+RATIO = 1.25
 """The flows of all stages that are bounded together: those of a range whose ends have this ratio."""
 HEAVY = 0.5
 """Layers count in μ if their work is at least this share of the median: the others may suit no team."""

@@ -53,8 +53,9 @@ TEAMS = (
     "over parts of several nodes, teams as meshes of several axes"
 )
 UNLIKE_TEAMS = (
-    "stages whose teams differ in size (--unlike-teams searches up to 128 mixes at levels 0 and 1 of ZeRO; not in a "
-    "given order, nor with pinned layers that share weights)"
+    "stages whose teams differ in size (--unlike-teams searches them at levels 0 and 1 of ZeRO; not in a given order, "
+    "with pinned layers that share weights, with teams over several nodes, nor in more than 128 mixes under any order "
+    "of schedules)"
 )
 WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
 WHOLE_LOSS = "a loss of teams on logits split along their classes (vocabulary parallelism)"
@@ -196,12 +197,12 @@ class Searched:
         return replace(self, zero=levels, sharded=sharded, not_searched=tuple(rest))
 
     def with_teams(
-        self, ways: Mapping[int, int], tokens: bool, mixes: int, loss: str = "", over: str = ""
+        self, ways: Mapping[int, int], tokens: bool, mixes: str = "", loss: str = "", over: str = ""
     ) -> "Searched":
         """Return the description with teams: for each number of devices the ways to split layers that are searched.
 
         A team of one device has none. ``tokens``: whether some split what passes between layers along tokens.
-        ``mixes``: the number of ways to fill the nodes with teams of unlike sizes, and to split layers over these.
+        ``mixes``: how the nodes are filled with teams of unlike sizes; empty if they are not.
         ``loss``: why none splits the loss; empty if some do. ``over``: which teams extend over nodes, by which links.
         """
         if not ways or set(ways) == {1}:
@@ -213,7 +214,7 @@ class Searched:
         teams += ", tensors between layers whole or split along tokens" * tokens
         teams += ", losses also on logits split along their classes" * (not loss)
         levels = " at levels 0 and 1 of ZeRO" * (self.zero[-1] >= SHARES_GRADIENTS)
-        teams += f", stages also with teams of unlike sizes ({mixes} mixes{levels})" * bool(mixes)
+        teams += f", stages also with teams of unlike sizes{levels} ({mixes})" * bool(mixes)
         rest = tuple(sentence for sentence in self.not_searched if sentence != TENSOR)
         without = [UNLIKE_TEAMS] * (not mixes and len(ways) > 1) + [WHOLE_SEQUENCES] * (not tokens)
         without += [loss] * bool(loss)

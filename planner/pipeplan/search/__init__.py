@@ -84,12 +84,14 @@ def mixed_nodes(space: MixedSpace) -> Iterator[Node]:
     from pipeplan.search.nodes.mixed_problem import mixed_layouts
 
     own = space.space
+    if space.ways == ():
+        return
     kinds = sorted({alternates(name) for name in own.schedules}, reverse=True)
     covered = True in kinds and own.phased  # 1F1B's problem bounds the others too
     for size in own.sizes:
         for layout in mixed_layouts(space, own.job.batch // size):
             for each in kinds[:1] if covered else kinds:
-                yield MixedNode(0, space, layout, size, each)
+                yield MixedNode(space.lower_bound(size), space, layout, size, each)
 
 
 def _first_plans(space: Space) -> Iterator[Node]:

@@ -12,9 +12,9 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, Model, Profile, Provenance, Tie
-from pipeplan.core.operators import INPUT, Mix, Operator, OperatorGraph, Split, Weight
+from pipeplan.core.operators import INPUT, Mix, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
-from pipeplan.costs.teams import splits, team_questions
+from pipeplan.costs.teams import MixedQuestion, TeamQuestion, splits, team_questions
 from pipeplan.costs.teams.problem import TeamProblem
 from pipeplan.costs.teams.signatures import PARTIAL, WHOLE, made_layout, redistribution, returned_layout, signatures
 from pipeplan.costs.teams.splits import Teams
@@ -206,10 +206,12 @@ def test_mixes_share_out_no_gradients() -> None:
     cluster = replace(equal_devices(3), nodes=(Node(("unit",) * 3, Link(10**7, 1)),))
     for asked, alike, mixed in (((0, 3), {(0, 3)}, {(0,)}), ((2, 3), {(2, 3)}, set()), ((), {()}, {()})):
         found = list(team_questions(perceptrons(), cluster, Job(4, zero=asked, teams=(1, 2), unlike_teams=True)))
-        assert {each.job.zero for each in found if isinstance(each.split, Split)} == alike
-        assert {each.job.zero for each in found if isinstance(each.split, Mix)} == mixed
+        assert {each.job.zero for each in found if isinstance(each, TeamQuestion)} == alike
+        assert {each.job.zero for each in found if isinstance(each, MixedQuestion)} == mixed
     spaces = Spaces(perceptrons(), cluster, Job(4, teams=(1, 2), unlike_teams=True))
-    assert {own.levels for split, own in spaces.teams.items() if isinstance(split, Mix)} == {(0, 1)}
+    assert [tuple(space.job.level for space in own.spaces) for own in spaces.mixed] == [(0, 1)]
+    orders = Spaces(perceptrons(), cluster, Job(4, teams=(1, 2), unlike_teams=True, schedules=("any",)))
+    assert {own.levels for split, own in orders.teams.items() if isinstance(split, Mix)} == {(0, 1)}
 
 
 @pytest.mark.parametrize(

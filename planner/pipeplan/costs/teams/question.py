@@ -125,8 +125,9 @@ def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQue
     pinned = {name for names in tied_layers(model) for name in names} & {name for name, _ in job.pin}
     levels = tuple(level for level in job.zero if level < SHARDED)
     if every and job.unlike_teams and not pinned and job.order is Order.SEARCH and (levels or not job.zero):
+        largest = max(node.kinds.count(kind) for node in cluster.nodes for kind in node.kinds)
         for sequence in dict.fromkeys(split.sequence for split in splits):
-            alike = tuple(split for split in splits if split.sequence == sequence)
+            alike = tuple(split for split in splits if split.sequence == sequence and split.team <= largest)
             sizes = tuple(sorted({split.team for split in alike} | ({1} & set(job.teams))))
             if len(sizes) > 1:
                 yield _mixed(every, alike, sizes, replace(own, zero=levels))

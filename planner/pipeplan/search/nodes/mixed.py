@@ -6,8 +6,8 @@
      └ DeviceGroupsNode   a row of modes, on each mix that holds it in another way
 
 On a small cluster the node is a tree over the modes of all stages, from the last one on. On a large one it is bounded
-by the furthest-end programme alone, for ever closer targets; the allocations that this finds are packed into nodes and
-simulated, and the node keeps its bound for all other mixes.
+by the furthest-end programme alone; the allocations that this finds are packed into nodes and simulated, and the node
+keeps its bound for all other mixes.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,6 @@ import numpy as np
 from pipeplan.core.cluster import StageDevices
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
-from pipeplan.search.nodes.aggregate import below
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.first_plans import with_counts
 from pipeplan.search.nodes.mixed_problem import MixedLayout, mixed_problem, modes_of
@@ -32,9 +31,7 @@ from pipeplan_formulations.common.report import Limits, Stop
 
 SLICE = 10.0
 """Seconds of a node's first solve; four times as many each time they were not enough."""
-SHARES = (0.1, 0.05, 0.025, 0.0)
-"""Targets as shares below the incumbent."""
-ACCURACY = 2e-3
+ACCURACY = 3e-3
 """Relative accuracy of a bound of the furthest-end programme,"""
 FOUND = 1e-2
 """and of the targets for which it looks for allocations."""
@@ -105,32 +102,21 @@ class MixedNode(Node):
         return Step.split(list(self._below()))
 
     def _approach(self, search: PlanSearch, problem: ChainAllocation) -> Step[Node]:
-        """Exclude the next target, or bound all mixes and find some plans."""
+        """Exclude all that is better than the incumbent, or bound all mixes and find some plans."""
         clock = Clock(Limits(min(search.left / 2, self.slice)))
-        programme, value = FurthestEnd(problem, clock), search.value
-        high = problem.largest + 1 if value is None else min(self._target(search, value), problem.largest + 1)
+        programme, most = FurthestEnd(problem, clock), problem.largest + 1
+        high = most if search.cutoff is None else min(max(search.cutoff, self.bound + 1), most)
         found = programme.lower_bound(self.bound, high, ACCURACY)
-        excluded, late = found >= high, clock.left <= 0
         self.bound = max(self.bound, found)
-        if excluded and value is None:
-            return Step.nothing()
-        if late and not excluded:
+        if found >= high:
+            return Step.nothing() if search.cutoff is None else Step.leave(self.bound)
+        if clock.left <= 0:
             self.slice *= 4
             return Step.split([self])
-        if excluded:
-            return Step.leave(self.bound) if search.fathoms(self.bound) else Step.split([self])
         nodes: list[Node] = []
-        most = problem.largest if search.cutoff is None else max(search.cutoff, self.bound)
-        for stages in programme.allocations(self.bound, most, FOUND):
+        for stages in programme.allocations(self.bound, high, FOUND):
             nodes += self._submit(search, *self._alike(problem, stages, clock))
         return Step.leave(self.bound, nodes)
-
-    def _target(self, search: PlanSearch, value: int) -> int:
-        """The least target above the bound; the last one is the cutoff."""
-        gap = search.limits.gap
-        targets = (below(value, share) for share in SHARES if share > gap)
-        cutoff = value if search.cutoff is None else search.cutoff
-        return next((target for target in targets if self.bound < target < cutoff), max(cutoff, self.bound + 1))
 
     def _alike(
         self, problem: ChainAllocation, stages: Allocation, clock: Clock

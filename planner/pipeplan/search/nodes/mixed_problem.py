@@ -26,9 +26,8 @@ from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import Allocation, ChainAllocation
 from pipeplan_formulations.allocation.endings import with_second_ending
 
-UNITS, FLOWS = 64, 2**13
-"""Most units of devices of all classes, and most units x replicas: stages take a multiple of devices that is large
-enough for this."""
+UNITS = 64
+"""Most units of devices of all classes: stages take a multiple of devices that is large enough for this."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,7 @@ def mixed_layouts(space: MixedSpace, micro_batches: int) -> list[MixedLayout]:
             for r in range(1, min(devices, micro_batches) + 1)
             if (not job.replicas or r in job.replicas) and any(_fits(space, kind, r, taken) for kind in space.kinds)
         }
-        unit = gcd(*replicas) if replicas else 1
-        if devices // taken <= UNITS and devices // taken * max(replicas, default=1) // unit <= FLOWS:
+        if devices // taken <= UNITS:
             break
     rows = [{r} for r in sorted(replicas)] if job.equal_replicas else [replicas] if replicas else []
     return [_layout(space, own, taken) for own in rows]

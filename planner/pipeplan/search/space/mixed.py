@@ -95,6 +95,13 @@ class MixedSpace:
         """The link inside the nodes of a kind's devices."""
         return self.classes[kind.pool].link
 
+    def lower_bound(self, size: int) -> int:
+        """A cheap lower bound in nanoseconds on all plans at a micro-batch size."""
+        return self.space.lower_bounds(size).of_teams(
+            (len(each.devices), {kind.kind.name: kind.team for kind in self.kinds if kind.pool == pool})
+            for pool, each in enumerate(self.classes)
+        )
+
     def splits_of(self, modes: Modes) -> tuple[Split, ...] | None:
         """What teams of each size split, the largest first; None if those of one size split unlike ways."""
         found: dict[int, Split | None] = {}
@@ -129,21 +136,21 @@ class MixedSpace:
         assert splits is not None
         rows = [(self.kinds[mode.device_class], mode.replicas) for mode in modes]
         seen: set[tuple[tuple[int, ...], ...]] = set()
-        for nodes in self.ways if self.complete else self._packed(rows):
+        for nodes in self._packed(rows) if self.ways is None else self.ways:
             names = {kind_name(kind.name, kind.team) for kind, _ in rows}
             present = {kind_name(*team) for node in nodes for team in node}
             if names <= present:
                 yield from self._on(Mix(self._splits_in(nodes, splits), nodes, homes), rows, seen)
 
     @cached_property
-    def ways(self) -> tuple[Nodes, ...]:
-        """All ways to fill the nodes; empty if there are more than `MOST`."""
-        return fillings(self.question.cluster, self.question.sizes, MOST) or ()
+    def ways(self) -> tuple[Nodes, ...] | None:
+        """All ways to fill the nodes with teams of several sizes; None if there are more than `MOST`."""
+        return fillings(self.question.cluster, self.question.sizes, MOST)
 
     @property
     def complete(self) -> bool:
         """True if every way to fill the nodes is tried."""
-        return bool(self.ways)
+        return self.ways is not None
 
     def _splits_in(self, nodes: Nodes, splits: tuple[Split, ...]) -> tuple[Split, ...]:
         """What teams of all sizes in the nodes split: those of unused sizes their first way."""
