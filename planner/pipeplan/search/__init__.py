@@ -79,8 +79,8 @@ def root_nodes(space: Space) -> Iterator[Node]:
 
 
 def mixed_nodes(space: MixedSpace) -> Iterator[Node]:
-    """Yield the root nodes of all mixes: one for each micro-batch size."""
-    from pipeplan.search.nodes.mixed import MixedNode
+    """Yield the root nodes of all mixes: one for each micro-batch size, or for each row of modes if these are few."""
+    from pipeplan.search.nodes.mixed import MixedNode, MixedRowNode, few_rows
     from pipeplan.search.nodes.mixed_problem import mixed_layouts
 
     own = space.space
@@ -90,6 +90,10 @@ def mixed_nodes(space: MixedSpace) -> Iterator[Node]:
     covered = True in kinds and own.phased  # 1F1B's problem bounds the others too
     for size in own.sizes:
         for layout in mixed_layouts(space, own.job.batch // size):
+            rows = few_rows(space, layout)
+            if rows is not None:
+                yield from (MixedRowNode.of(space, modes, size) for modes in rows)
+                continue
             for each in kinds[:1] if covered else kinds:
                 yield MixedNode(space.lower_bound(size), space, layout, size, each)
 

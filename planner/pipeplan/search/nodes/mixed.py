@@ -3,15 +3,17 @@
 ::
 
     MixedNode             all mixes at a micro-batch size
+    MixedRowNode          a row of modes; these are the roots where rows are few
      └ DeviceGroupsNode   a row of modes, on each mix that holds it in another way
 
-On a small cluster the node is a tree over the modes of all stages, from the last one on. On a large one it is bounded
+On a small cluster a `MixedNode` is a tree over the modes of all stages, from the last one on. On a large one it is bounded
 by the furthest-end programme alone; the allocations that this finds are packed into nodes and simulated, and the node
 keeps its bound for all other mixes.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -35,6 +37,73 @@ ACCURACY = 3e-3
 """Relative accuracy of a bound of the furthest-end programme,"""
 FOUND = 1e-2
 """and of the targets for which it looks for allocations."""
+ROWS = 1000
+"""Most rows of modes, at a micro-batch size, that are nodes of their own."""
+
+
+def few_rows(space: MixedSpace, layout: MixedLayout) -> list[Modes] | None:
+    """Return all rows of modes with teams of several sizes, those of one size split alike; None if they are many."""
+    job, layers = space.question.job, len(space.space.model.layers)
+    deepest = min(max(job.depths, default=layers), layers)
+
+    def rows(last: Modes) -> Iterator[Modes]:
+        if is_mixed(space, last) and (not job.depths or len(last) in job.depths):
+            yield last
+        for mode in modes_before(space, layout, last) if len(last) < deepest else ():
+            if space.splits_of((mode, *last)) is not None:
+                yield from rows((mode, *last))
+
+    found = list(islice(rows(()), ROWS + 1)) if space.complete else []
+    return found if space.complete and len(found) <= ROWS else None
+
+
+def is_mixed(space: MixedSpace, modes: Modes) -> bool:
+    """True if teams differ in size, and those of one size split alike; else other questions have such plans."""
+    sizes = {space.kinds[mode.device_class].team for mode in modes}
+    return len(sizes) > 1 and space.splits_of(modes) is not None
+
+
+def modes_before(space: MixedSpace, layout: MixedLayout, last: Modes) -> Iterator[Mode]:
+    """Yield the modes for a stage before the last ones for which devices are left."""
+    left = [len(each.devices) for each in space.classes]
+    for mode in last:
+        left[space.kinds[mode.device_class].pool] -= space.kinds[mode.device_class].team * mode.replicas
+    for number, kind in enumerate(space.kinds):
+        for w in np.flatnonzero(layout.able[number]).tolist():
+            replicas = layout.widths[w] * layout.unit
+            if replicas * kind.team <= left[kind.pool]:
+                yield Mode(number, replicas)
+
+
+@dataclass
+class MixedRowNode(Node):
+    """A row of modes at a micro-batch size, on every mix that holds it."""
+
+    bound: int
+    space: MixedSpace
+    modes: Modes
+    size: int
+
+    @classmethod
+    def of(cls, space: MixedSpace, modes: Modes, size: int) -> "MixedRowNode":
+        """The node with a cheap bound."""
+        stages = ((space.kinds[mode.device_class].kind.name, mode.replicas) for mode in modes)
+        return cls(space.space.lower_bounds(size).of_stages(stages), space, modes, size)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Fewer stages first."""
+        return (1, len(self.modes))
+
+    def advance(self, search: PlanSearch) -> Step[Node]:
+        """Open its device groups."""
+        return Step.split(
+            [
+                DeviceGroupsNode(self.bound, space, groups, self.size)
+                for homes in self.space.every_home(self.modes)
+                for space, groups in self.space.placed(self.modes, homes)
+            ]
+        )
 
 
 @dataclass
@@ -158,13 +227,8 @@ class MixedNode(Node):
     def _placed(self, modes: Modes, boundaries: Boundaries) -> Iterator[tuple[Space, StageDevices]]:
         """The device groups of some stages, if they are a plan of a mix."""
         homes = self.space.homes(modes, boundaries)
-        if self._mixed(modes) and homes is not None:
+        if is_mixed(self.space, modes) and homes is not None:
             yield from self.space.placed(modes, homes)
-
-    def _mixed(self, modes: Modes) -> bool:
-        """True if teams differ in size, and those of one size split alike; else other questions have such plans."""
-        sizes = {self.space.kinds[mode.device_class].team for mode in modes}
-        return len(sizes) > 1 and self.space.splits_of(modes) is not None
 
     def _groups(self, space: Space, groups: StageDevices) -> DeviceGroupsNode:
         return DeviceGroupsNode(self.bound, space, groups, self.size, None if self.covers else self.alternating)
@@ -172,24 +236,12 @@ class MixedNode(Node):
     def _below(self) -> Iterator[Node]:
         """The nodes of the tree below: these modes alone, and one more stage before them."""
         job, layers = self.space.question.job, len(self.space.space.model.layers)
-        if self.last and self._mixed(self.last) and (not job.depths or len(self.last) in job.depths):
+        if is_mixed(self.space, self.last) and (not job.depths or len(self.last) in job.depths):
             for homes in self.space.every_home(self.last):
                 for space, groups in self.space.placed(self.last, homes):
                     yield self._groups(space, groups)
         if len(self.last) < min(max(job.depths, default=layers), layers):
-            for mode in self._before():
+            for mode in modes_before(self.space, self.layout, self.last):
                 last = (mode, *self.last)
                 if self.space.splits_of(last) is not None:
                     yield replace(self, last=last, _problem=None)
-
-    def _before(self) -> Iterator[Mode]:
-        """The modes for a stage before the last ones for which devices are left."""
-        kinds = self.space.kinds
-        left = [len(each.devices) for each in self.space.classes]
-        for mode in self.last:
-            left[kinds[mode.device_class].pool] -= kinds[mode.device_class].team * mode.replicas
-        for number, kind in enumerate(kinds):
-            for w in np.flatnonzero(self.layout.able[number]).tolist():
-                replicas = self.layout.widths[w] * self.layout.unit
-                if replicas * kind.team <= left[kind.pool]:
-                    yield Mode(number, replicas)
