@@ -33,8 +33,10 @@ from pipeplan_formulations.common.report import Limits, Stop
 
 SLICE = 10.0
 """Seconds of a node's first solve; four times as many each time they were not enough."""
-ACCURACY = 3e-3
-"""Relative accuracy of a bound of the furthest-end programme,"""
+STEPS = (0.0, 0.01, 0.05)
+"""Shares below the incumbent of the first targets of the furthest-end programme,"""
+ACCURACY = 5e-3
+"""relative accuracy of its bounds,"""
 FOUND = 1e-2
 """and of the targets for which it looks for allocations."""
 ROWS = 1000
@@ -173,17 +175,23 @@ class MixedNode(Node):
     def _approach(self, search: PlanSearch, problem: ChainAllocation) -> Step[Node]:
         """Exclude all that is better than the incumbent, or bound all mixes and find some plans."""
         clock = Clock(Limits(min(search.left / 2, self.slice)))
-        programme, most = FurthestEnd(problem, clock), problem.largest + 1
-        high = most if search.cutoff is None else min(max(search.cutoff, self.bound + 1), most)
-        found = programme.lower_bound(self.bound, high, ACCURACY)
-        self.bound = max(self.bound, found)
-        if found >= high:
+        programme, high = FurthestEnd(problem, clock), problem.largest + 1
+        most = high if search.cutoff is None else min(search.cutoff, high)
+        for target in (most - int(share * most) for share in STEPS):
+            if target <= self.bound:
+                break
+            if programme.excludes(target):
+                self.bound = target
+                break
+            high = target
+        if self.bound >= most:
             return Step.nothing() if search.cutoff is None else Step.leave(self.bound)
+        self.bound = programme.lower_bound(self.bound, high, ACCURACY)
         if clock.left <= 0:
             self.slice *= 4
             return Step.split([self])
         nodes: list[Node] = []
-        for stages in programme.allocations(self.bound, high, FOUND):
+        for stages in programme.allocations(self.bound, most, FOUND):
             nodes += self._submit(search, *self._alike(problem, stages, clock))
         return Step.leave(self.bound, nodes)
 
