@@ -52,10 +52,11 @@ MOST_TRACED = 4
 
 @dataclass(frozen=True)
 class _Stages:
-    """All stages of one kind, of any width, with equally many units from the stage on.
+    """All stages, of any kind and width, with equally many units from the stage on.
 
     Attributes
     ----------
+    kind : array of int, shape (m,)
     part : array of int, shape (m,)
         The range of the flow of all stages.
     usage, behind : array of int, shape (m,)
@@ -68,7 +69,7 @@ class _Stages:
         The most units of the stages before.
     """
 
-    kind: int
+    kind: Array
     part: Array
     usage: Array
     behind: Array
@@ -82,9 +83,7 @@ class _Stages:
 
     def only(self, chosen: Array) -> "_Stages":
         """The stages with these indices."""
-        return _Stages(
-            self.kind, **{name: row[..., chosen] for name, row in vars(self).items() if isinstance(row, np.ndarray)}
-        )
+        return _Stages(**{name: row[..., chosen] for name, row in vars(self).items()})
 
     def holding(self, least: Array) -> "_Stages":
         """The stages with these counts of (1)."""
@@ -169,25 +168,22 @@ class FurthestEnd:
         return low, found
 
     @cached_property
-    def _levels(self) -> list[list[_Stages]]:
+    def _levels(self) -> list[_Stages]:
         """The stages by the units from them on, all units first."""
         problem, grid = self._problem, self._grid
         widths, levels = np.array(problem.widths), []
         for cells in reversed(grid.levels[1:]):
-            stages = []
-            for kind in range(problem.kinds):
-                able = np.flatnonzero(problem.able[kind]).tolist()
-                parts = [(cells[grid.widest[kind, cells] >= problem.widths[w]], w) for w in able]
-                usage = np.concatenate([np.zeros(0, np.int64), *(part for part, _ in parts)])
-                if not len(usage):
-                    continue
-                w = np.concatenate([np.full(len(part), w) for part, w in parts])
-                stages.append(self._stages(kind, usage, usage - grid.step(kind, widths[w]), w))
-            levels.append(stages)
+            modes = [(kind, w, cells[grid.widest[kind, cells] >= problem.widths[w]]) for kind, w in problem.every_mode]
+            if not modes:
+                break
+            kind, w = (np.repeat([mode[i] for mode in modes], [len(mode[2]) for mode in modes]) for i in (0, 1))
+            usage = np.concatenate([mode[2] for mode in modes])
+            steps = np.array([grid.step(c, widths) for c in range(problem.kinds)])
+            levels.append(self._stages(kind, usage, usage - steps[kind, w], w))
         return levels
 
-    def _stages(self, kind: int, usage: Array, behind: Array, w: Array) -> _Stages:
-        """The stages of a kind for each range of flows within which they are possible."""
+    def _stages(self, kind: Array, usage: Array, behind: Array, w: Array) -> _Stages:
+        """The stages for each range of flows within which they are possible."""
         problem, (low, high) = self._problem, self._ranges
         widths, shares = np.array(problem.widths), np.array([problem.share(width) for width in problem.widths])
         width, (fewest, largest) = widths[w], self._flows
@@ -201,7 +197,7 @@ class FurthestEnd:
         counts = [np.maximum(k[w[own], f - width[own]], 1) for k, f in zip(modes, flow, strict=True)]
         share = shares[w[own]]
         return _Stages(
-            kind,
+            kind=kind[own],
             part=part,
             usage=usage[own],
             behind=behind[own],
@@ -248,33 +244,33 @@ class FurthestEnd:
         trips = np.full(shape[0], self._least_work[-1])
         if flows is not None:
             trips = np.maximum(trips, flows.of_all(self._ranges[0], self._ranges[1], sum(self._grid.units)))
-        for stages in self._levels:
+        for own in self._levels:
             self._clock.check()
-            for own in stages:
-                some = np.flatnonzero(state.end[own.part, own.usage] >= 0)
-                if len(some) < len(own.part):
-                    own = own.only(some)
-                if not len(some):
-                    continue
-                if whole and self._unlike:
-                    own = self._counted(state, own)
-                at = own.part, own.usage
-                start = state.end[at]
-                head = state.head[at] if whole else self._head(flows, own, start)
-                end = self._furthest(own, start, head, trips[own.part], target, whole)
-                known = state.end[own.part, own.behind]
-                if not whole:
-                    state.end[own.part, own.behind] = np.maximum(known, end)
-                    continue
-                # An allocation keeps the stage behind each label, and of labels that reach equally far the earliest.
-                some = np.flatnonzero((end > start) & (end >= known))
-                own, start, end, known = own.only(some), start[some], end[some], known[some]
-                heads = head[some] + self._head_step(own, start, end)
-                better = np.flatnonzero((end > known) | (heads < state.head[own.part, own.behind]))
-                own, at = own.only(better), (own.part[better], own.behind[better])
-                state.end[at], state.head[at], state.start[at] = end[better], heads[better], start[better]
-                state.before[at], state.kind[at], state.w[at] = own.usage, own.kind, own.w
-                state.flow[at] = state.flow[own.part, own.usage] + np.array(self._problem.widths)[own.w]
+            own = own.only(np.flatnonzero(state.end[own.part, own.usage] >= 0))
+            if whole and self._unlike:
+                own = self._counted(state, own)
+            if not len(own.part):
+                continue
+            at = own.part, own.usage
+            start = state.end[at]
+            head = state.head[at] if whole else self._head(flows, own, start)
+            end = self._furthest(own, start, head, trips[own.part], target, whole)
+            if not whole:
+                np.maximum.at(state.end, (own.part, own.behind), end)
+                continue
+            # An allocation keeps the stage behind each label, and of labels that reach equally far the earliest.
+            some = np.flatnonzero((end > start) & (end >= state.end[own.part, own.behind]))
+            own, start, end, head = own.only(some), start[some], end[some], head[some]
+            heads = head + self._head_step(own, start, end)
+            places = own.part * self._grid.size + own.behind
+            order = np.lexsort((heads, -end, places))
+            first = order[np.flatnonzero(np.diff(places[order], prepend=-1))]
+            known = state.end[own.part, own.behind]
+            better = first[((end > known) | (heads < state.head[own.part, own.behind]))[first]]
+            own, at = own.only(better), (own.part[better], own.behind[better])
+            state.end[at], state.head[at], state.start[at] = end[better], heads[better], start[better]
+            state.before[at], state.kind[at], state.w[at] = own.usage, own.kind, own.w
+            state.flow[at] = state.flow[own.part, own.usage] + np.array(self._problem.widths)[own.w]
         return state if state.end.max() >= self._problem.layers else None
 
     def _begin(self) -> Array:
@@ -306,28 +302,31 @@ class FurthestEnd:
         ``head`` and ``trip``: H and A at least.
         """
         problem, prefix = self._problem, self._problem.prefix
-        forward, backward = prefix["forward"][own.kind], prefix["backward"][own.kind]
+        forward, backward = prefix["forward"], prefix["backward"]
         step, work = problem.objective != "bottleneck", forward + backward
         first = start == 0
         room = (target - head) // own.share if step else target * problem.divisor // own.share
         # Bisection between the start and the last end whose work alone is within the target.
-        low = start.copy()
-        high = np.maximum(np.searchsorted(work, work[start] + np.maximum(room, -1), side="right") - 1, start)
+        low, high = start.copy(), start.copy()
+        for kind in range(problem.kinds):
+            some = np.flatnonzero(own.kind == kind)
+            most = work[kind, start[some]] + np.maximum(room[some], -1)
+            high[some] = np.maximum(np.searchsorted(work[kind], most, side="right") - 1, start[some])
         while True:
             open_ = np.flatnonzero(low < high)
             if not len(open_):
                 return self._last_cut[low]
-            some = own.only(open_)
-            a, middle, many = start[open_], (low[open_] + high[open_] + 1) // 2, some.share
-            again = self._again(some, a, middle, whole)
-            f = forward[middle] - forward[a]
-            b = backward[middle] - backward[a] + np.minimum(again, IMPOSSIBLE // (2 * problem.micro_batches))
-            ending = (problem.endings if step else problem.reductions)(own.kind, some.w, a, middle)
+            open_stages = own.only(open_)
+            kind, a, middle, many = open_stages.kind, start[open_], (low[open_] + high[open_] + 1) // 2, open_stages.share
+            again = self._again(open_stages, a, middle, whole)
+            f = forward[kind, middle] - forward[kind, a]
+            b = backward[kind, middle] - backward[kind, a] + np.minimum(again, IMPOSSIBLE // (2 * problem.micro_batches))
+            ending = (problem.endings if step else problem.reductions)(kind, open_stages.w, a, middle)
             fits = again < IMPOSSIBLE
             if step:
                 ahead = np.where(first[open_], 0, self._least_forward[a])
                 fits &= (f + b <= room[open_]) & (ahead + many * (f + b) + ending <= target)
-                late = np.maximum(many - (some.least if whole else some.most), 0)
+                late = np.maximum(many - (open_stages.least if whole else open_stages.most), 0)
                 once = np.where(first[open_], ending, 0)
                 fits &= trip[open_] + late * f + (many - 1) * b + once <= target
             else:
@@ -337,22 +336,24 @@ class FurthestEnd:
 
     def _again(self, own: _Stages, start: Array, end: Array, whole: bool) -> Array:
         """Recomputed forward time; with ``whole`` that of whole layers, otherwise a lower bound."""
-        problem, options = self._problem, self._problem.options[own.kind]
+        problem = self._problem
         received = None if whole else self._least_received
         spare = problem.spare(own.kind, own.w, start, end, own.least, received)
         found = np.zeros(len(start), np.int64)
-        short = np.flatnonzero(spare < options.workspace.of(start, end))
-        if len(short):
-            query = options.quick_upper_bound if whole else options.quick_lower_bound
-            found[short] = query(start[short], end[short], own.least[short], spare[short])
+        for kind, options in enumerate(problem.options):
+            some = np.flatnonzero(own.kind == kind)
+            short = some[spare[some] < options.workspace.of(start[some], end[some])]
+            if len(short):
+                query = options.quick_upper_bound if whole else options.quick_lower_bound
+                found[short] = query(start[short], end[short], own.least[short], spare[short])
         return found
 
     def _head_step(self, own: _Stages, start: Array, end: Array) -> Array:
         """What a stage of an allocation adds to H, with the slowest link behind it; E_0 too, for the first one."""
         problem, prefix = self._problem, self._problem.prefix
-        work = prefix["forward"][own.kind] + prefix["backward"][own.kind]
+        work = prefix["forward"] + prefix["backward"]
         once = np.where(start == 0, problem.endings(own.kind, own.w, start, end), 0)
-        steps: Array = work[end] - work[start] + self._again(own, start, end, whole=True) + self._sends[end] + once
+        steps: Array = work[own.kind, end] - work[own.kind, start] + self._again(own, start, end, whole=True) + self._sends[end] + once
         return steps
 
     def _traced(self, state: _Reached) -> list[Allocation]:

@@ -249,15 +249,16 @@ class AllocationTables(LayerTables):
         return np.pad(self.received, ((0, 0), (1, 1)))
 
     def spare(
-        self, kind: int, w: Indices, starts: Indices, ends: Indices, in_flight: Indices, received: Array | None = None
+        self, kind: Indices, w: Indices, starts: Indices, ends: Indices, in_flight: Indices, received: Array | None = None
     ) -> Array:
         """Bytes that (2) leaves for workspace with nothing recomputed; see `reductions`.
 
         ``received`` replaces `received_at`.
         """
-        resident, saved = self.prefix["resident"][kind], self.prefix["saved"][kind]
-        held = saved[ends] - saved[starts] + (self.received_at if received is None else received)[kind, starts]
-        left: Array = self.limit[kind] - (resident[w, ends] - resident[w, starts]) - in_flight * held
+        resident, saved = self.prefix["resident"], self.prefix["saved"]
+        held = saved[kind, ends] - saved[kind, starts]
+        held = held + (self.received_at if received is None else received)[kind, starts]
+        left: Array = self.limit[kind] - (resident[kind, w, ends] - resident[kind, w, starts]) - in_flight * held
         return left
 
     def usages(self, stages: Allocation) -> list[tuple[int, ...]]:
@@ -286,14 +287,14 @@ class AllocationTables(LayerTables):
             cut = place.end - 1
             yield int(self.send[hop][cut]), int(self.send_back[hop][cut]), int(self.latency[hop])
 
-    def reductions(self, kind: int, w: Indices, starts: Indices, ends: Indices) -> Array:
+    def reductions(self, kind: Indices, w: Indices, starts: Indices, ends: Indices) -> Array:
         """R of stages on layers start … end − 1; ``w`` is the index of the width. Shapes broadcast."""
         return self.collectives((kind, w), starts, ends)
 
-    def endings(self, kind: int, w: Indices, starts: Indices, ends: Indices) -> Array:
+    def endings(self, kind: Indices, w: Indices, starts: Indices, ends: Indices) -> Array:
         """E of stages, their gradient reduction and update; see `reductions`."""
-        update = self.prefix["update"][kind]
-        found: Array = self.reductions(kind, w, starts, ends) + update[w, ends] - update[w, starts]
+        update = self.prefix["update"]
+        found: Array = self.reductions(kind, w, starts, ends) + update[kind, w, ends] - update[kind, w, starts]
         if self.second_ending.any():
             found = found + np.where((starts == 0) & (ends == 1), self.second_ending[kind, w], 0)
         return found
