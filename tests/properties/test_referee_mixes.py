@@ -36,8 +36,20 @@ def of_unlike_sizes(number: int) -> dict[str, Any]:
     cluster["network"] = cluster["network"] or {"bandwidth": random.choice((10**8, 10**9)), "latency": 3}
     if len(cluster["nodes"]) == 1:
         cluster["network"] = None
-    kept = ("batch", "optimizer", "schedules", "overlap_reduction", "recompute", "memory", "equal_replicas", "objective")
-    document["job"] = {name: job[name] for name in kept if name in job} | {"extrapolate": True, "unlike_teams": True}
+    kept = {
+        "batch",
+        "optimizer",
+        "schedules",
+        "overlap_reduction",
+        "recompute",
+        "memory",
+        "equal_replicas",
+        "objective",
+    }
+    document["job"] = {name: job[name] for name in sorted(kept & set(job))} | {
+        "extrapolate": True,
+        "unlike_teams": True,
+    }
     document["job"] |= {"teams": random.choice(([1, 2], [1, 2], [1, 3], [2, 3], [1, 2, 4])), "zero": [0, 1]}
     document["job"]["teams"] = [size for size in document["job"]["teams"] if size == 1 or _fits(cluster, size)]
     if len(document["job"]["teams"]) < 2:

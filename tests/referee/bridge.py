@@ -14,6 +14,7 @@ from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Split
+from pipeplan.core.words import LayerWords, MeshSplit
 from pipeplan.costs.teams import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.io.cluster_file import cluster_from_data
 from pipeplan.io.model_file import model_from_data
@@ -39,22 +40,38 @@ def _tuples(value: Any) -> Any:
 
 def ask(document: Document) -> Document:
     """The planner's answer as plain data; ``outcome`` says of which sort it is."""
-    recorded: list[Split] = []
+    recorded: list[Split | MeshSplit] = []
     with patch.object(spaces, "team_questions", partial(_recorded, recorded)):
         answer = _asked(document)
     splits: dict[int, list[Document]] = {}
     for each in recorded:
-        own = {"shards": {graph: list(cuts) for graph, cuts in each.shards}, "sequence": list(each.sequence)}
-        splits.setdefault(each.team, []).append(own)
-    return answer | {"splits": splits}
+        if isinstance(each, Split):
+            own = {"shards": {graph: list(cuts) for graph, cuts in each.shards}, "sequence": list(each.sequence)}
+            splits.setdefault(each.team, []).append(own)
+    meshes = [_mesh(each) for each in recorded if isinstance(each, MeshSplit)]
+    return answer | {"splits": splits, "meshes": meshes}
 
 
-def _recorded(recorded: list[Split], *question: Any) -> Iterator[TeamQuestion | MixedQuestion]:
+def _mesh(split: MeshSplit) -> Document:
+    """A way of teams on a mesh as plain data."""
+    words = [(case, _words(own)) for case, own in split.words]
+    return {"team": split.team, "sizes": split.sizes, "layout": split.layout, "passes": split.passes, "words": words}
+
+
+def _words(own: LayerWords) -> Document:
+    operators = {
+        name: {"loops": tuple(letter.loop for letter in word), "held": held}
+        for name, (word, held) in own.operators.items()
+    }
+    return {"operators": operators, "sums": dict(own.sums)}
+
+
+def _recorded(recorded: list[Split | MeshSplit], *question: Any) -> Iterator[TeamQuestion | MixedQuestion]:
     """The questions of teams; what they split is written down as they are searched for the first time."""
     first = not recorded
     for each in team_questions(*question):
         if first and isinstance(each, TeamQuestion):
-            assert isinstance(each.split, Split)
+            assert isinstance(each.split, Split | MeshSplit)
             recorded.append(each.split)
         yield each
 
@@ -90,7 +107,11 @@ def as_document(result: Result) -> Document:
         "kinds": list(plan.device_kinds),
         "shards": [(name, axis if isinstance(axis, int) else (axis.axis, axis.groups)) for name, axis in plan.shards],
         "sequence": list(plan.sequence),
+        "context": [(name, 0) for name in plan.context.products]
+        + [(f"{name}, {number}", -int(how == "heads")) for name, number, how in plan.context.attention],
         "vocabulary": plan.vocabulary,
+        "mesh": plan.mesh,
+        "words": {name: _words(own) if own.operators else {} for name, own in plan.words},
         "micro_batch": plan.micro_batch,
         "micro_batches": plan.micro_batches,
         "family": plan.schedule.family,

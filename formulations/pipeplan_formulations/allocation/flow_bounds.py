@@ -29,6 +29,8 @@ RATIO = 1.25
 """The flows of all stages that are bounded together: those of a range whose ends have this ratio."""
 HEAVY = 0.5
 """Layers count in μ if their work is at least this share of the median: the others may suit no team."""
+PRECISION = 1e-12
+"""Share of the terms of a sum by which it is less at least; a double is far more precise."""
 STEEP = 1e4
 """A price of layers at which they are not worth holding on any kind, unless they have to be held."""
 
@@ -60,7 +62,7 @@ class FlowBounds:
         self._prices = list(_prices(np.array(takes, float), np.array(slowness), capacity)) if heavy.any() else []
         self._slowness = ratios
 
-    def before(self, boundary: Array, least: Array, most: Array, units: Array, kind: int, share: Array) -> Array:
+    def before(self, boundary: Array, least: Array, most: Array, units: Array, kind: Array, share: Array) -> Array:
         """Least work of one micro-batch on stages before a boundary, with flow ``least`` to ``most`` and these units.
 
         The bound for a later boundary exceeds that for an earlier one by no more than M_w times the work of the layers
@@ -79,7 +81,8 @@ class FlowBounds:
     ) -> Array:
         bound = np.zeros(np.broadcast(measure, least).shape)
         for price, rent, each in self._prices:
-            own = price * measure + each * (least if each >= 0 else most) - rent * units
+            own = (1 - PRECISION) * price * measure - (1 + PRECISION) * rent * units
+            own = own + each * (least if each >= 0 else most)
             bound = np.maximum(bound, np.where(price <= steepest, own, 0))
         # Rounded down by more than a double can be wrong; other layers work what they do at least.
         found: Array = np.maximum((bound * (1 - 1e-9)).astype(np.int64) - measure, 0) + work
@@ -94,4 +97,4 @@ def _prices(takes: Array, slowness: Array, capacity: float) -> Iterator[tuple[fl
         for a, b in combinations(range(len(takes)), 2):
             rents.add(max(float(gain[b] - gain[a]) / float(takes[b] - takes[a]), 0.0))
         for rent in sorted(rents):
-            yield price, rent, float((rent * takes - gain).min())
+            yield price, rent, float((rent * takes - gain - PRECISION * (rent * takes + gain)).min())

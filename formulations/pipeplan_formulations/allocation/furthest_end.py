@@ -92,7 +92,7 @@ class _Stages:
 
 @dataclass(frozen=True)
 class _Reached:
-    """State of one run: the furthest boundary by range of flows and usage, its H and flow, and the stage that reached it.
+    """State of one run: the furthest boundary by range of flows and usage, its H and flow, and the stage before it.
 
     The end of a usage at which no stage can begin is −1.
     """
@@ -193,7 +193,9 @@ class FurthestEnd:
         before = np.stack([np.maximum(low[:, None] - most, 0), np.minimum(high[:, None] - least, front)])
         part, own = np.nonzero((least <= most) & (before[0] <= before[1]))
         flow, before = np.stack([least, most])[:, part, own], before[:, part, own]
-        modes = [np.stack([getattr(mode, name) for mode in problem.modes[0]]) for name in ("in_flight", "most_in_flight")]
+        modes = [
+            np.stack([getattr(mode, name) for mode in problem.modes[0]]) for name in ("in_flight", "most_in_flight")
+        ]
         counts = [np.maximum(k[w[own], f - width[own]], 1) for k, f in zip(modes, flow, strict=True)]
         share = shares[w[own]]
         return _Stages(
@@ -308,19 +310,21 @@ class FurthestEnd:
         room = (target - head) // own.share if step else target * problem.divisor // own.share
         # Bisection between the start and the last end whose work alone is within the target.
         low, high = start.copy(), start.copy()
-        for kind in range(problem.kinds):
-            some = np.flatnonzero(own.kind == kind)
-            most = work[kind, start[some]] + np.maximum(room[some], -1)
-            high[some] = np.maximum(np.searchsorted(work[kind], most, side="right") - 1, start[some])
+        for each in range(problem.kinds):
+            some = np.flatnonzero(own.kind == each)
+            most = work[each, start[some]] + np.maximum(room[some], -1)
+            high[some] = np.maximum(np.searchsorted(work[each], most, side="right") - 1, start[some])
         while True:
             open_ = np.flatnonzero(low < high)
             if not len(open_):
                 return self._last_cut[low]
             open_stages = own.only(open_)
-            kind, a, middle, many = open_stages.kind, start[open_], (low[open_] + high[open_] + 1) // 2, open_stages.share
+            kind, a, many = open_stages.kind, start[open_], open_stages.share
+            middle = (low[open_] + high[open_] + 1) // 2
             again = self._again(open_stages, a, middle, whole)
             f = forward[kind, middle] - forward[kind, a]
-            b = backward[kind, middle] - backward[kind, a] + np.minimum(again, IMPOSSIBLE // (2 * problem.micro_batches))
+            recomputed = np.minimum(again, IMPOSSIBLE // (2 * problem.micro_batches))
+            b = backward[kind, middle] - backward[kind, a] + recomputed
             ending = (problem.endings if step else problem.reductions)(kind, open_stages.w, a, middle)
             fits = again < IMPOSSIBLE
             if step:
@@ -353,7 +357,8 @@ class FurthestEnd:
         problem, prefix = self._problem, self._problem.prefix
         work = prefix["forward"] + prefix["backward"]
         once = np.where(start == 0, problem.endings(own.kind, own.w, start, end), 0)
-        steps: Array = work[own.kind, end] - work[own.kind, start] + self._again(own, start, end, whole=True) + self._sends[end] + once
+        once += self._again(own, start, end, whole=True)
+        steps: Array = work[own.kind, end] - work[own.kind, start] + self._sends[end] + once
         return steps
 
     def _traced(self, state: _Reached) -> list[Allocation]:

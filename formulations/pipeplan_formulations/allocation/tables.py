@@ -249,7 +249,13 @@ class AllocationTables(LayerTables):
         return np.pad(self.received, ((0, 0), (1, 1)))
 
     def spare(
-        self, kind: Indices, w: Indices, starts: Indices, ends: Indices, in_flight: Indices, received: Array | None = None
+        self,
+        kind: Indices,
+        w: Indices,
+        starts: Indices,
+        ends: Indices,
+        in_flight: Indices,
+        received: Array | None = None,
     ) -> Array:
         """Bytes that (2) leaves for workspace with nothing recomputed; see `reductions`.
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeplan.core.cluster import Link
+from pipeplan.core.words import PARTIAL, WHOLE, Layout, Letter
 from pipeplan.costs.meshes.lower_bound import accessed
 from pipeplan.costs.meshes.named import (
     columns,
@@ -18,10 +19,10 @@ from pipeplan.costs.meshes.named import (
     two_and_a_half_dimensional,
     two_dimensional,
 )
-from pipeplan.costs.meshes.redistributions import Layout, Redistributions, times
+from pipeplan.costs.meshes.redistributions import Redistributions, times
 from pipeplan.costs.meshes.volumes import IN, OUT, ROW, Algorithm, LinearMap, received, volume
-from pipeplan.costs.meshes.words import Letter, words
-from pipeplan.costs.teams.signatures import PARTIAL, WHOLE, redistribution
+from pipeplan.costs.meshes.words import words
+from pipeplan.costs.teams.signatures import redistribution
 
 LINEAR = LinearMap(192, 144, 288)
 X, W, Y = 192 * 144, 144 * 288, 192 * 288

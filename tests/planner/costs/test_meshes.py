@@ -13,15 +13,15 @@ from helpers.operators import block, dense, linear
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
+from pipeplan.core.words import PARTIAL, WHOLE, Letter, Signature
 from pipeplan.costs.meshes.frontiers import over_meshes
 from pipeplan.costs.meshes.named import three_dimensional
-from pipeplan.costs.meshes.problem import MeshProblem, Signature
+from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.shapes import Mesh, factorisations, mesh_on
 from pipeplan.costs.meshes.volumes import LinearMap, volume
-from pipeplan.costs.meshes.words import Letter, words
+from pipeplan.costs.meshes.words import words
 from pipeplan.costs.teams.problem import COMPARED, COORDINATES, FASTEST, TeamProblem, combined
 from pipeplan.costs.teams.rooflines import Rooflines
-from pipeplan.costs.teams.signatures import PARTIAL, WHOLE
 from pipeplan.costs.teams.splits import Teams
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan_formulations.common.clock import Clock

@@ -11,18 +11,25 @@ of its dimension, before and after: along axis 0 of the picture, rows are gather
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import count
 from math import prod
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from pipeplan.core.cluster import Link
-from pipeplan.costs.teams.signatures import WHOLE, Exchange, exchange, redistribution
+from pipeplan.core.words import WHOLE, Layout
+from pipeplan.costs.teams.signatures import Exchange, exchange, redistribution
 
-Layout = tuple[int, ...]
 
-Cost = TypeVar("Cost", int, Fraction)
+class Price(Protocol):
+    """Costs that are ordered and added up: times, numbers, or pairs of both."""
+
+    def __add__(self, other: Self, /) -> Self: ...
+
+    def __lt__(self, other: Self, /) -> bool: ...
+
+
+Cost = TypeVar("Cost", bound=Price)
 
 
 @dataclass(frozen=True)
@@ -47,10 +54,20 @@ class Redistributions(Generic[Cost]):
     price: Callable[[int, int, int, int], Cost]
     nothing: Cost
     _found: dict[Layout, dict[Layout, Cost]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _before: dict[Layout, dict[Layout, Layout]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def cost(self, source: Layout, target: Layout) -> Cost | None:
         """Return the least cost from one layout to another; None if there is no way."""
         return self.nothing if source == target else self.costs(source).get(target)
+
+    def way(self, source: Layout, target: Layout) -> tuple[Layout, ...] | None:
+        """Return the layouts on the cheapest way, the target included; None if there is none."""
+        if self.cost(source, target) is None:
+            return None
+        found = [target]
+        while found[-1] != source:
+            found.append(self._before[source][found[-1]])
+        return tuple(found[-2::-1])
 
     def costs(self, source: Layout) -> dict[Layout, Cost]:
         """Return the least cost of every layout that can be reached (Dijkstra's algorithm)."""
@@ -60,15 +77,16 @@ class Redistributions(Generic[Cost]):
 
     def _search(self, source: Layout) -> dict[Layout, Cost]:
         done: dict[Layout, Cost] = {}
+        before = self._before.setdefault(source, {})
         number = count()
-        queue = [(self.nothing, next(number), source)]
+        queue = [(self.nothing, next(number), source, source)]
         while queue:
-            cost, _, layout = heappop(queue)
+            cost, _, layout, previous = heappop(queue)
             if layout not in done:
-                done[layout] = cost
+                done[layout], before[layout] = cost, previous
                 for other, step in self._steps(layout):
                     if other not in done:
-                        heappush(queue, (cost + step, next(number), other))
+                        heappush(queue, (cost + step, next(number), other, layout))
         return done
 
     def _steps(self, layout: Layout) -> Iterator[tuple[Layout, Cost]]:
@@ -91,14 +109,21 @@ class Redistributions(Generic[Cost]):
         )
 
 
-def times(size: int, sizes: tuple[int, ...], links: Sequence[Link], lengths: tuple[int, ...]) -> Redistributions[int]:
-    """Return the nanoseconds in which a tensor of ``size`` bytes gets other layouts; ``links``: one for each axis."""
+def times(
+    size: int, sizes: tuple[int, ...], links: Sequence[Link], lengths: tuple[int, ...], sharing: Sequence[int] = ()
+) -> Redistributions[int]:
+    """Return the nanoseconds in which a tensor of ``size`` bytes gets other layouts.
+
+    ``links`` and ``sharing`` have an entry for each axis (see `pipeplan.costs.meshes.shapes.Mesh`).
+    """
     known: dict[tuple[int, Exchange | None, int], int] = {}
 
     def price(axis: int, source: int, target: int, others: int) -> int:
         key = axis, exchange(source, target), others
         if key not in known:
-            found = redistribution(source, target, -(-size // others), sizes[axis], links[axis])
+            found = redistribution(
+                source, target, -(-size // others), sizes[axis], links[axis], *sharing[axis : axis + 1]
+            )
             assert found is not None, "no step makes parts of a sum"
             known[key] = found
         return known[key]

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from math import prod
 
-from pipeplan.core.operators import TOKEN
+from pipeplan.core.operators import SAMPLE, TOKEN
 from pipeplan.frontend.operators.factors import Axis, Factor, entire, opaque
 
-SAMPLE, WHOLE = "sample", "whole"
-"""Loops that no team splits. `WHOLE`: of an axis that an operator reads in another order, or in part."""
+WHOLE = "whole"
+"""Loop of an axis that an operator reads in another order, or in part; nothing splits it, and no team `SAMPLE`."""
 UNNAMED = "axis"
 """Name of an axis that nothing names."""
 
@@ -48,7 +48,9 @@ class View:
 
     def viewed(self, axes: tuple[Axis, ...]) -> "View":
         """Return a view of it with these axes; ranges of samples, of tokens and of weights are not followed."""
-        return View(self.source, tuple(axis if all(map(self._follows, axis)) else opaque(_length(axis)) for axis in axes))
+        return View(
+            self.source, tuple(axis if all(map(self._follows, axis)) else opaque(_length(axis)) for axis in axes)
+        )
 
     def _follows(self, factor: Factor) -> bool:
         if factor.axis is None or factor.length == self.source.sizes[factor.axis]:

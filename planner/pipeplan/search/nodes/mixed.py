@@ -6,9 +6,9 @@
     MixedRowNode          a row of modes; these are the roots where rows are few
      └ DeviceGroupsNode   a row of modes, on each mix that holds it in another way
 
-On a small cluster a `MixedNode` is a tree over the modes of all stages, from the last one on. On a large one it is bounded
-by the furthest-end programme alone; the allocations that this finds are packed into nodes and simulated, and the node
-keeps its bound for all other mixes.
+On a small cluster a `MixedNode` is a tree over the modes of all stages, from the last one on. On a large one it is
+bounded by the furthest-end programme alone; the allocations that this finds are packed into nodes and simulated, and
+the node keeps its bound for all other mixes.
 """
 
 from collections.abc import Iterator
@@ -97,7 +97,7 @@ class MixedRowNode(Node):
         """Fewer stages first."""
         return (1, len(self.modes))
 
-    def advance(self, search: PlanSearch) -> Step[Node]:
+    def advance(self, search: PlanSearch) -> Step[Node]:  # noqa: ARG002
         """Open its device groups."""
         return Step.split(
             [
