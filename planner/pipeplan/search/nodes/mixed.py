@@ -13,7 +13,7 @@ the node keeps its bound for all other mixes.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from pipeplan.costs.chain import Boundaries
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.first_plans import with_counts
-from pipeplan.search.nodes.mixed_problem import MixedLayout, mixed_problem, modes_of
+from pipeplan.search.nodes.joined_kinds import JoinedKinds
+from pipeplan.search.nodes.mixed_problem import MixedLayout, mixed_problem
 from pipeplan.search.space.device_groups import Mode
 from pipeplan.search.space.mixed import MixedSpace, Modes
 from pipeplan.search.space.space import Space
@@ -39,6 +40,8 @@ ACCURACY = 5e-3
 """relative accuracy of its bounds,"""
 FOUND = 1e-2
 """and of the targets for which it looks for allocations."""
+GROUPS = 2
+"""Most kinds of teams of one size and class in the problem of a large node; of a small one there is one."""
 ROWS = 1000
 """Most rows of modes, at a micro-batch size, that are nodes of their own."""
 
@@ -123,7 +126,7 @@ class MixedNode(Node):
     last: Modes = ()
     slice: float = SLICE
     tried: bool = False
-    _problem: ChainAllocation | None = field(default=None, repr=False)
+    _every: ChainAllocation | None = field(default=None, repr=False)
 
     @property
     def small(self) -> bool:
@@ -151,15 +154,16 @@ class MixedNode(Node):
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Raise the bound, simulate plans, and open the nodes below."""
-        if self._problem is None:
-            self._problem = mixed_problem(self.space, self.size, self.layout, self.alternating, self.last)
-        return self._branch(search, self._problem) if self.small else self._approach(search, self._problem)
+        if self._every is None:
+            self._every = mixed_problem(self.space, self.size, self.layout, self.alternating)
+        kinds = JoinedKinds.of(self.space, self._every, self.layout, self.last, 1 if self.small else GROUPS)
+        return self._branch(search, kinds) if self.small else self._approach(search, kinds)
 
-    def _branch(self, search: PlanSearch, problem: ChainAllocation) -> Step[Node]:
+    def _branch(self, search: PlanSearch, kinds: JoinedKinds) -> Step[Node]:
         """Decide if some allocation is below the cutoff; open the row of the last modes, and each row one longer."""
         slice_ = min(search.left / 2, self.slice)
         gap, most = search.limits.gap, search.cutoff
-        report = allocation.solve(problem, Limits(slice_, max(gap, ACCURACY)), cutoff=most, known=self.bound)
+        report = allocation.solve(kinds.problem, Limits(slice_, max(gap, ACCURACY)), cutoff=most, known=self.bound)
         if not self.learn(report):
             return Step.nothing()
         unfinished = report.stop is Stop.TIME
@@ -167,15 +171,15 @@ class MixedNode(Node):
             self.slice *= 4
         if report.solution is None:
             return Step.split([self]) if unfinished else Step.leave(self.bound)
-        self._submit(search, problem, report.solution, report.objective or 0)
+        self._submit(search, kinds, report.solution, report.objective or 0)
         if search.fathoms(self.bound):
             return Step.leave(self.bound)
         return Step.split(list(self._below()))
 
-    def _approach(self, search: PlanSearch, problem: ChainAllocation) -> Step[Node]:
+    def _approach(self, search: PlanSearch, kinds: JoinedKinds) -> Step[Node]:
         """Exclude all that is better than the incumbent, or bound all mixes and find some plans."""
         clock = Clock(Limits(min(search.left / 2, self.slice)))
-        programme, high = FurthestEnd(problem, clock), problem.largest + 1
+        programme, high = FurthestEnd(kinds.problem, clock), kinds.problem.largest + 1
         most = high if search.cutoff is None else min(search.cutoff, high)
         for target in (most - int(share * most) for share in STEPS):
             if target <= self.bound:
@@ -192,42 +196,24 @@ class MixedNode(Node):
             return Step.split([self])
         nodes: list[Node] = []
         for stages in programme.allocations(self.bound, most, FOUND):
-            nodes += self._submit(search, *self._alike(problem, stages, clock))
+            for own in kinds.one_way(stages):
+                found = FurthestEnd(own.problem, clock).allocations(self.bound, own.problem.largest, FOUND)
+                nodes += self._submit(search, own, found[0]) if found else []
         return Step.leave(self.bound, nodes)
 
-    def _alike(
-        self, problem: ChainAllocation, stages: Allocation, clock: Clock
-    ) -> tuple[ChainAllocation, Allocation | None]:
-        """The allocation if teams of each size split alike; otherwise another one, in which they do."""
-        if self.space.splits_of(modes_of(self.layout, stages)) is not None:
-            return problem, stages
-        layers: dict[int, int] = {}
-        for place in stages:
-            layers[place.kind] = layers.get(place.kind, 0) + place.end - place.start
-        kinds = self.space.kinds
-        most = {kinds[c].team: kinds[c].split for c, _ in sorted(layers.items(), key=lambda item: item[1])}
-        kept = np.array([kinds[c].team in most and most[kinds[c].team] == kinds[c].split for c in range(len(kinds))])
-        alike = replace(problem, able=problem.able & kept[:, None])
-        found = FurthestEnd(alike, clock).allocations(self.bound, problem.largest, FOUND)
-        return alike, found[0] if found else None
-
-    def _submit(
-        self, search: PlanSearch, problem: ChainAllocation, stages: Allocation | None, bound: int = 0
-    ) -> list[Node]:
+    def _submit(self, search: PlanSearch, kinds: JoinedKinds, stages: Allocation, bound: int = 0) -> list[Node]:
         """Simulate an allocation on a mix that holds it; return a node of its device groups, if it is a plan."""
-        if stages is None:
-            return []
-        boundaries = (0, *(place.end for place in stages))
-        placed = self._placed(modes_of(self.layout, stages), boundaries)
-        nodes: list[Node] = []
-        for space, groups in placed:
+        boundaries, nodes = (0, *(place.end for place in stages)), list[Node]()
+        for space, groups in chain.from_iterable(
+            self._placed(modes, boundaries) for modes in kinds.modes_of(self.layout, stages)
+        ):
             candidates = space.candidates(groups, self.size)
             if not self.covers:
                 candidates = [each for each in candidates if each.family.alternates == self.alternating]
             if all(space.unasked(candidate, boundaries) is not None for candidate in candidates):
                 continue
             if search.value is None or bound < search.value:
-                chosen = with_counts(candidates, problem.in_flight_counts(stages))
+                chosen = with_counts(candidates, kinds.problem.in_flight_counts(stages))
                 search.submit_all([*candidates, *chosen], boundaries)
             nodes.append(self._groups(space, groups))
         return nodes
@@ -252,4 +238,4 @@ class MixedNode(Node):
             for mode in modes_before(self.space, self.layout, self.last):
                 last = (mode, *self.last)
                 if self.space.splits_of(last) is not None:
-                    yield replace(self, last=last, _problem=None)
+                    yield replace(self, last=last)

@@ -20,11 +20,9 @@ from pipeplan.costs.chain import Array
 from pipeplan.costs.collectives import Collective, all_reduce
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.nodes.aggregate_problem import SMALL, SMALL_CELLS, in_flight_rule
-from pipeplan.search.space.device_groups import Mode
-from pipeplan.search.space.mixed import MixedKind, MixedSpace, Modes
+from pipeplan.search.space.mixed import MixedKind, MixedSpace
 from pipeplan.search.space.space import Space
-from pipeplan_formulations.allocation import Allocation, ChainAllocation
-from pipeplan_formulations.allocation.endings import with_second_ending
+from pipeplan_formulations.allocation import ChainAllocation
 
 UNITS = 64
 """Most units of devices of all classes: stages take a multiple of devices that is large enough for this."""
@@ -60,7 +58,10 @@ class MixedLayout:
     def small(self, space: MixedSpace) -> bool:
         """Return True if the rows of modes are few enough for a tree over all of them."""
         units = sum(len(each.devices) for each in space.classes)
-        return units <= SMALL and len(space.space.model.layers) * units * int(self.able.sum()) <= SMALL_CELLS * 4
+        modes = {
+            (k.pool, k.team, w) for k, row in zip(space.kinds, self.able, strict=True) for w in np.flatnonzero(row)
+        }
+        return units <= SMALL and len(space.space.model.layers) * units * len(modes) <= SMALL_CELLS * 4
 
 
 def mixed_layouts(space: MixedSpace, micro_batches: int) -> list[MixedLayout]:
@@ -90,18 +91,11 @@ def _fits(space: MixedSpace, kind: MixedKind, replicas: int, taken: int) -> bool
     return kind.team * replicas <= len(space.classes[kind.pool].devices) and kind.team * replicas % taken == 0
 
 
-def modes_of(layout: MixedLayout, stages: Allocation) -> Modes:
-    """The mode of each stage of an allocation."""
-    return tuple(Mode(place.kind, place.width * layout.unit) for place in stages)
-
-
-def mixed_problem(
-    space: MixedSpace, size: int, layout: MixedLayout, alternating: bool, last: Modes = ()
-) -> ChainAllocation:
+def mixed_problem(space: MixedSpace, size: int, layout: MixedLayout, alternating: bool) -> ChainAllocation:
     """Return the allocation problem of all mixes at a micro-batch size, in nanoseconds and bytes.
 
-    Its numbers are the least over the levels of ZeRO, and over the links that may be used. ``alternating`` and ``last``
-    are those of `aggregate_problem.allocation_problem`; the kinds of ``last`` are those of the space.
+    Its numbers are the least over the levels of ZeRO, and over the links that may be used. ``alternating``: as
+    in `aggregate_problem.allocation_problem`. Its kinds are those of the space.
     """
     own, classes, layers = space.space, space.classes, len(space.space.model.layers)
     replicas = [width * layout.unit for width in layout.widths]
@@ -120,7 +114,7 @@ def mixed_problem(
 
     deepest = min(layers, max(own.job.depths, default=layers))
     takes = np.array([kind.team for kind in space.kinds], np.int64) * layout.unit
-    problem = ChainAllocation(
+    return ChainAllocation(
         forward=rows("forward"),
         backward=rows("backward"),
         update=least("update"),
@@ -153,13 +147,11 @@ def mixed_problem(
         widths=layout.widths,
         unit=layout.unit,
         overlap=own.cluster.overlap.value,
-        last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last),
         objective=own.job.objective.value,
         in_flight_rule=in_flight_rule(own) if alternating else "full" if phases else "fbp",
         alternating=alternating,
         phases=phases,
     )
-    return with_second_ending(problem)
 
 
 def _of_level(space: Space, mixed: MixedSpace, size: int, rings: list[list[list[Collective]]]) -> dict[str, Array]:
