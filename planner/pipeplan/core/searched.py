@@ -58,6 +58,8 @@ UNLIKE_TEAMS = (
     "with pinned layers that share weights, with teams over several nodes, nor in more than 128 mixes under any order "
     "of schedules)"
 )
+UNLIKE_TIES = "layers that share weights on teams of unlike sizes"
+UNLIKE_MESHES = "teams of unlike sizes of which some extend over several nodes or are meshes of several axes"
 WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
 WHOLE_PRODUCTS = "teams that run matrix products and attention on parts of the tokens (context parallelism)"
 KEYS_AT_ONCE = "keys and values sent round while attention runs (ring attention)"
@@ -208,6 +210,7 @@ class Searched:
         over: str = "",
         context: bool = False,
         meshes: Mapping[tuple[int, ...], int] = MappingProxyType({}),
+        ties: bool = False,
     ) -> "Searched":
         """Return the description with teams: for each number of devices the ways to split layers that are searched.
 
@@ -215,7 +218,7 @@ class Searched:
         ``mixes``: how the nodes are filled with teams of unlike sizes; empty if they are not.
         ``loss``: why none splits the loss; empty if some do. ``over``: which teams extend over nodes, by which links.
         ``context``: whether some run products of matrices and attention on parts of the tokens. ``meshes``: for each
-        mesh of several axes the ways to split layers that are searched.
+        mesh of several axes the ways to split layers that are searched. ``ties``: whether layers share weights.
         """
         if not ways or set(ways) == {1}:
             return self
@@ -231,7 +234,8 @@ class Searched:
         teams += ", losses also on logits split along their classes" * (not loss)
         teams += f", stages also with teams of unlike sizes{levels} ({mixes})" * bool(mixes)
         rest = tuple(sentence for sentence in self.not_searched if sentence != TENSOR)
-        without = [UNLIKE_TEAMS] * (not mixes and len(ways) > 1) + [WHOLE_SEQUENCES] * (not tokens)
+        without = [UNLIKE_TEAMS] * (not mixes and len(ways) > 1) + [UNLIKE_TIES] * bool(mixes and ties)
+        without += [UNLIKE_MESHES] * bool(mixes and (over or meshes)) + [WHOLE_SEQUENCES] * (not tokens)
         without += [WHOLE_PRODUCTS] * (not context) + [KEYS_AT_ONCE] * context
         without += [loss] * bool(loss)
         return replace(self, teams=teams, not_searched=(TEAMS, *without, *rest))

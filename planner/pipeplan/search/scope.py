@@ -67,7 +67,7 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
     at_levels = found.at_levels(spaces.levels, bool(spaces.model.ties), orders)
     over = ", ".join(_over_nodes(spaces.cluster, [team for team in job.teams if team > 1]))
     counts = {team: ways[team] for team in job.teams}
-    return at_levels.with_teams(counts, tokens, _mixes(spaces), loss, over, context, meshes)
+    return at_levels.with_teams(counts, tokens, _mixes(spaces), loss, over, context, meshes, bool(spaces.model.ties))
 
 
 def _mixes(spaces: Spaces) -> str:
