@@ -101,7 +101,7 @@ def disputes(first: int, count: int, way: str, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("way", [ROWS, TREE, LARGE])
 def test_mixes_are_all_tried(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No bound is above the best of all mixes; where these are few, the best one is found."""
-    found, mixed = disputes(1, 8, way, monkeypatch)
+    found, mixed = disputes(16, 5, way, monkeypatch)
     assert found == []
     assert mixed
 

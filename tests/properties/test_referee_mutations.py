@@ -1,7 +1,7 @@
 """Mutations of the planner that the referee must notice."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -33,7 +33,8 @@ from pipeplan.search.nodes.shapes import ShapeTables
 from pipeplan.search.space import candidates
 from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.space import Space
-from pipeplan_formulations.allocation import FurthestEnd
+from pipeplan_formulations.allocation import ChainAllocation, FurthestEnd
+from pipeplan_formulations.allocation.joined import joined
 from pipeplan_formulations.allocation.suffix_bounds.passes import Pass
 from pipeplan_formulations.allocation.tables import AllocationTables
 from pipeplan_formulations.common.exposed import Collectives, Exposed
@@ -581,6 +582,21 @@ def test_bounds_of_mixes_with_the_times_of_whole_layers_are_noticed(monkeypatch:
             backward=np.broadcast_to(problem.backward.max(axis=0), problem.backward.shape),
         ),
     )
+    assert "above the optimum" in noticed(several, of_unlike_sizes)
+
+
+def test_ways_that_are_joined_to_the_slowest_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if teams of one size took as long as in their slowest way, where none is chosen yet."""
+
+    def slowest(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAllocation:
+        rows = {
+            name: np.stack([getattr(problem, name)[list(own)].max(axis=0) for own in groups])
+            for name in ("forward", "backward")
+        }
+        return replace(joined(problem, groups), **rows)
+
+    monkeypatch.setattr(import_module("pipeplan.search.nodes.joined_kinds"), "joined", slowest)
+    bounded_together(monkeypatch, lambda problem: problem)
     assert "above the optimum" in noticed(several, of_unlike_sizes)
 
 

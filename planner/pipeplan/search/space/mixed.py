@@ -67,13 +67,14 @@ class MixedSpace:
     spaces : tuple of Space
         Costs, schedules and sizes, one for each level of ZeRO. Their device groups mean nothing.
     classes : tuple of DeviceClass
-        Of single devices: the pools.
+        Of single devices, where some team has room: the pools.
     kinds : tuple of MixedKind
     """
 
     def __init__(self, question: MixedQuestion, spaces: Callable[[Cluster], tuple[Space, ...]], of: SpacesOf) -> None:
         self.question, self._of = question, of
-        self.classes = device_classes(question.cluster)
+        least = question.sizes[0]
+        self.classes = tuple(each for each in device_classes(question.cluster) if each.per_node >= least)
         kinds = {question.name(kind.name, team, split): (kind, team, split) for kind, team, split in question.kinds}
         own = {
             name: replace(kind.as_team(team), name=name, members=kind.name) for name, (kind, team, _) in kinds.items()
