@@ -15,7 +15,7 @@ from pipeplan.core.wording import hint
 from pipeplan.costs.sources import sources
 from pipeplan.costs.teams.left_whole import LeftWhole, left_whole
 from pipeplan.costs.teams.splits import Teams
-from pipeplan.search import root_nodes, searches_locally
+from pipeplan.search import mixed_nodes, root_nodes, searches_locally
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
@@ -41,6 +41,8 @@ FOR_CHOICE = 0.3
 FOR_FAMILIES = 0.35
 """Share of the time limit in which only schedule families are searched, where any order is allowed: the best of them is
 the start of the search for other orders."""
+FOR_MIXES = 0.5
+"""Share of the time limit that is left for stages with teams of unlike sizes, beside those of one size."""
 FOR_REASONS = 0.05
 """Share of the time limit that may be spent in addition on the reasons why no plan fits."""
 
@@ -142,7 +144,7 @@ def solve(
     questions = None if proposals is None else proposals.questions_at(job.schedules)
     spaces = Spaces(model, cluster, job, questions=questions)
     hopeful = promising(spaces)
-    if not hopeful:
+    if not hopeful and not spaces.mixed:
         raise InfeasibleError(why_infeasible(spaces, limits.time))
 
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
@@ -159,9 +161,13 @@ def solve(
                     search.push(node)
                 for late in any_orders(space):
                     search.defer(late)
+            for mixed in spaces.mixed:
+                for node in mixed_nodes(mixed):
+                    search.defer(node)
         large = any(space.large for space in hopeful)
+        mixed_time = search.limits.time * FOR_MIXES * bool(spaces.mixed)
         if large:  # there, plans of heuristics come late and improve little
-            search.run(reserve=search.limits.time * FOR_HEURISTICS)
+            search.run(reserve=max(search.limits.time * FOR_HEURISTICS, mixed_time))
         after = large and search.incumbent is not None
         with interruptible():
             rows = baselines(
@@ -174,7 +180,7 @@ def solve(
                 pace=search.pace,
                 proposals=proposals,
             )
-        search.run(reserve=search.limits.time * (1 - FOR_FAMILIES) if spaces.lowest.any_order else 0)
+        search.run(reserve=search.limits.time * (1 - FOR_FAMILIES) if spaces.lowest.any_order else mixed_time)
         if search.stop is not Stop.INTERRUPT:
             search.resume()
             search.run()

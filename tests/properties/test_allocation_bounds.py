@@ -8,14 +8,17 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from helpers.allocations import chain_allocations, every_allocation, gathers, sums
+from helpers.allocations import brute_force, chain_allocations, every_allocation, gathers, sums
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
 from pipeplan.simulate import period, simulate
+from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, Place
 from pipeplan_formulations.allocation.endings import with_second_ending
+from pipeplan_formulations.allocation.joined import joined
+from pipeplan_formulations.common.report import Limits
 
 FLIGHTS = {"sno": "1f1b-sno", "so": "1f1b-so", "fbp": "fbp-as", "full": "gpipe"}
 """The family that holds as many micro-batches as each rule for k allows."""
@@ -222,3 +225,17 @@ def test_a_bottleneck_is_reached_by_no_long_step(problem: ChainAllocation, seed:
     pipeline = laid_out(problem, stages, shared=False)
     schedule = FAMILIES["1f1b-so"].write(pipeline.replicas, many)
     assert (problem.evaluate(stages) - 1) * many < simulate(schedule, pipeline).makespan  # it is rounded up
+
+
+@given(chain_allocations(layers=4))
+@settings(max_examples=50, deadline=None)
+def test_joined_kinds_bound_each_of_them(problem: ChainAllocation) -> None:
+    """Nothing takes longer or fits less where all kinds of a pool are one that has the least of all."""
+    problem = replace(with_real_links(problem), takes=np.ones_like(problem.takes), first=(), last=())
+    pools = range(len(problem.units))
+    groups = [tuple(np.flatnonzero(problem.pool == pool).tolist()) for pool in pools]
+    best = brute_force(problem)
+    assume(best is not None and len(groups) < problem.kinds)
+    report = allocation.solve(with_second_ending(joined(problem, groups)), Limits(time=30))
+    assert report.objective is not None
+    assert report.objective <= best

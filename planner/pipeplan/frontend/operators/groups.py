@@ -62,7 +62,9 @@ class Groups:
             self._links.setdefault(axis, []).append((own, reading))
             self._links.setdefault(own, []).append((axis, reading))
             ends = {reading.first, reading.first + reading.length} - {0, length}
-            if not (self._cut(axis, ends | self._cuts.get(axis, frozenset())) and self._cut(own, self._cuts.get(own, ()))):
+            if not (
+                self._cut(axis, ends | self._cuts.get(axis, frozenset())) and self._cut(own, self._cuts.get(own, ()))
+            ):
                 self._lengths, self._cuts, self._links = before
                 return False
         return True
