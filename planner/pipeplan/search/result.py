@@ -44,8 +44,9 @@ class Result:
 
     ``costs`` is the source of the times: measured, imported, or estimates. ``robust`` holds the comparison of plans
     where times vary. The chosen plan may then have a longer nominal step than another. On large clusters ``layouts``
-    has the bound of each layout, the least first; those that reach the value are excluded. ``whole`` is what devices of
-    the largest teams run whole.
+    has the bound of each layout, the least first; those that reach the value are excluded. ``late`` says that time was
+    over before all ways to split layers over teams were known, so that nothing bounds the answer. ``whole`` is what
+    devices of the largest teams run whole.
 
     Raises
     ------
@@ -68,6 +69,7 @@ class Result:
     runners_up: tuple[tuple[str, int], ...] = ()
     robust: Choice | None = None
     layouts: tuple[tuple[str, int], ...] = ()
+    late: bool = False
     whole: LeftWhole = field(default_factory=LeftWhole)
 
     def __post_init__(self) -> None:
@@ -169,7 +171,8 @@ def _beside(result: Result) -> dict[str, object]:
 def _reason(result: Result) -> str:
     if result.robust is not None and result.value > result.robust.nominal.value:
         return f"chosen by its {result.robust.question.words} where times vary"
-    return REASONS[result.stop].format(costs=result.costs.name)
+    more = ", not all ways to split layers over teams are known" if result.late else ""
+    return REASONS[result.stop].format(costs=result.costs.name) + more
 
 
 def _splits(plan: Plan) -> str:

@@ -20,6 +20,7 @@ from pipeplan.costs.teams.members import parameters, profiles, ties
 from pipeplan.costs.teams.mixed import MOST, kind_name, kinds_of, mixed_cluster, mixes
 from pipeplan.costs.teams.places import places, team_cluster
 from pipeplan.costs.teams.splits import Teams
+from pipeplan_formulations.common.clock import Clock
 
 
 class TeamQuestion(NamedTuple):
@@ -102,15 +103,19 @@ class MixedQuestion:
         return mixes(self.cluster, self.sizes, by_size, len(self.together), most)
 
 
-def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQuestion | MixedQuestion]:
+def team_questions(
+    model: Model, cluster: Cluster, job: Job, clock: Clock | None = None
+) -> Iterator[TeamQuestion | MixedQuestion]:
     """Yield the questions of a job's teams of several devices: size by size each split, then mixes of sizes.
 
     Raises
     ------
     InputError
         If there are no teams of a size, nothing can be split over them, or the job excludes them.
+    OutOfTimeError
+        Once the clock is over, if there is one.
     """
-    every = {team: _teams(model, cluster, job, team) for team in job.teams if team > 1}
+    every = {team: replace(_teams(model, cluster, job, team), clock=clock) for team in job.teams if team > 1}
     return _questions(every, model, cluster, job)
 
 

@@ -19,6 +19,7 @@ from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import ANY, Space
+from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 
 
 class Spaces:
@@ -46,7 +47,11 @@ class Spaces:
     ----------
     job : Job
     questions : tuple of TeamQuestion and MixedQuestion
-        The questions with teams, if they are known already: to find the splits worth searching takes time.
+        The questions with teams that are open, or are known already: to find the splits worth searching takes time.
+    opening : Clock or None
+        The time for `open_teams`, which opens the questions with teams then; without it they are open at once.
+    late : bool
+        Whether some are not open, as with the clock over.
     teams : dict of Splitting to Spaces
         The spaces of each split, and of the mixes that are searched by themselves; they come after the others.
     mixed : tuple of MixedSpace
@@ -65,34 +70,50 @@ class Spaces:
         job: Job,
         split: Splitting | None = None,
         questions: tuple[TeamQuestion | MixedQuestion, ...] | None = None,
+        opening: Clock | None = None,
     ) -> None:
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._spaces: dict[int, Space] = {}
         self.teams: dict[Splitting, Spaces] = {}
+        self.late = opening is not None
         if not job.teams or 1 in job.teams:
             self._open_levels()
-        if questions is None:
-            questions = tuple(team_questions(model, cluster, job))
-        self.questions = questions
-        for own in questions:
-            if isinstance(own, TeamQuestion):
-                self.teams[own.split] = Spaces(own.model, own.cluster, own.job, own.split)
+        self.questions: tuple[TeamQuestion | MixedQuestion, ...] = ()
         self._mixes: dict[Mix, Spaces | None] = {}
         self.mixed: tuple[MixedSpace, ...] = ()
-        every = [own for own in questions if isinstance(own, MixedQuestion)]
-        if ANY in job.schedules:
-            self._search_each(every)
+        self._opening = opening
+        self._to_open = team_questions(model, cluster, job, opening) if questions is None else iter(questions)
+        for _ in self.open_teams() if opening is None else ():
+            pass
+
+    def open_teams(self) -> Iterator["Spaces"]:
+        """Open the spaces of teams one by one, then those of mixes, and yield each."""
+        try:
+            for own in self._to_open:
+                self.questions += (own,)
+                if isinstance(own, TeamQuestion):
+                    self.teams[own.split] = Spaces(own.model, own.cluster, own.job, own.split)
+                    yield self.teams[own.split]
+                if self._opening is not None:
+                    self._opening.check()
+        except OutOfTimeError:
+            return
+        every = [own for own in self.questions if isinstance(own, MixedQuestion)]
+        if ANY in self.job.schedules:
+            yield from self._search_each(every)
         else:
             self.mixed = tuple(MixedSpace(own, partial(self._of_all, own), partial(self._of, own)) for own in every)
+        self.late = False
 
-    def _search_each(self, questions: Sequence[MixedQuestion]) -> None:
-        """Search mixes by themselves, if they are few."""
+    def _search_each(self, questions: Sequence[MixedQuestion]) -> Iterator["Spaces"]:
+        """Search mixes by themselves, if they are few; yield the spaces of each."""
         rows = [(own, own.every()) for own in questions]
         if sum(MOST + 1 if row is None else len(row) for _, row in rows) <= MOST:
             for own, row in rows:
                 for mix in row or ():
                     if (spaces := self._spaces_of(own, mix)) is not None:
                         self.teams[mix] = spaces
+                        yield spaces
 
     def _spaces_of(self, question: MixedQuestion, mix: Mix) -> "Spaces | None":
         """The spaces of a mix; None if it has no device where a layer is pinned to, or shared weights lie."""
