@@ -37,22 +37,23 @@ def with_real_links(problem: ChainAllocation) -> ChainAllocation:
 
 
 def laid_out(problem: ChainAllocation, stages: Allocation, shared: bool) -> Pipeline:
-    """The units of a kind in a row from the last stage back, nodes filled one after the other.
+    """The units of a pool in a row from the last stage back, nodes filled one after the other.
+
+    Replicas of several units are where the first of these is; hops between kinds leave a node.
 
     ::
 
-        units of a kind, from the end   0   1 │ 2   3 │ 4        nodes of two units
+        units of a pool, from the end   0   1 │ 2   3 │ 4        nodes of two units
                                        last   │ middle│ first    stages of one, two and two units: the middle one
                                                                  has a unit in either node
     """
     nodes: list[list[tuple[int, int]]] = []  # for each stage, the node of each replica
-    used = [0] * problem.kinds
+    used = [0] * len(problem.units)
     for place in reversed(stages):
-        units = range(used[place.kind], used[place.kind] + place.width)
-        used[place.kind] += place.width
-        nodes.append(
-            [(place.kind, u // int(problem.node[place.kind])) for u in reversed(units) for _ in range(problem.unit)]
-        )
+        pool, takes = int(problem.pool[place.kind]), int(problem.takes[place.kind])
+        units = range(used[pool], used[pool] + place.width * takes, takes)
+        used[pool] = units.stop
+        nodes.append([(pool, u // int(problem.node[pool])) for u in reversed(units) for _ in range(problem.unit)])
     nodes.reverse()
     first = np.cumsum([0, *map(len, nodes)])
 
@@ -63,7 +64,7 @@ def laid_out(problem: ChainAllocation, stages: Allocation, shared: bool) -> Pipe
             hops = []
             for m in range(lcm(len(a), len(b))):
                 x, y = m % len(a), m % len(b)
-                leaves = int(a[x] != b[y])
+                leaves = int(kinds[0] != kinds[1] or a[x] != b[y])
                 resources: tuple[str, ...] = (f"{s} {x} {y} {back}",)
                 if shared and leaves:
                     source, target = (b[y], a[x]) if back else (a[x], b[y])

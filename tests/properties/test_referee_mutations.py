@@ -595,9 +595,9 @@ def test_bounds_of_mixes_that_count_devices_as_replicas_are_noticed(monkeypatch:
 
 
 def test_bounds_of_mixes_whose_sends_take_longest_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if every transfer of a mix took twice as long."""
+    """As if every transfer of a mix took twenty times as long."""
     bounded_together(
-        monkeypatch, lambda problem: replace(problem, send=2 * problem.send, send_back=2 * problem.send_back)
+        monkeypatch, lambda problem: replace(problem, send=20 * problem.send, send_back=20 * problem.send_back)
     )
     assert "above the optimum" in noticed(several, of_unlike_sizes)
 
