@@ -22,7 +22,8 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Split
 from pipeplan.core.plan import Plan
-from pipeplan.costs.teams.question import team_cluster, team_model
+from pipeplan.costs.teams.places import team_cluster
+from pipeplan.costs.teams.question import team_model
 from pipeplan.costs.teams.splits import Teams
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.frontend.workload import Workload

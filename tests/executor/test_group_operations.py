@@ -124,7 +124,7 @@ def called(func: Any, *args: Any) -> Callable[[GroupOperations, bool], Any]:
 
 
 def test_what_needs_the_whole_is_left(mesh: DeviceMesh) -> None:
-    """Ranges that are no groups, indices of an axis, shapes that break it, other groups, and the operations of others."""
+    """Ranges that are no groups, indices of an axis, shapes that break it, other groups, operations of others."""
     x, g = placed(part(THREE, X), mesh, (X,)), placed(part(EIGHT, G), mesh, (G,))
     other = placed(part(numbers(8, 2), Grouped(0, (1, 1))), mesh, (Grouped(0, (1, 1)),))
     left = [

@@ -19,8 +19,8 @@ class TensorParallel:
     shards : mapping of str to int or GroupedAxis, optional
         Axis along which parameters are sharded, by their names in the unsplit model or glob patterns of them, like
         ``{"block*.query_key_value.*": 0, "block*.attention_out.weight": 1}``. Of a `GroupedAxis` each group is, like
-        all queries, all keys and all values. A parameter that none matches is whole on every tensor-parallel rank. By default the axes of the workload
-        (`pipeplan.frontend.workload.Workload.shards`).
+        all queries, all keys and all values. A parameter that none matches is whole on every tensor-parallel rank. By
+        default the axes of the workload (`pipeplan.frontend.workload.Workload.shards`).
     sequence : tuple of str
         Layers whose outputs are split along tokens; only plans with teams have them.
 

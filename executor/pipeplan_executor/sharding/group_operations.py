@@ -5,12 +5,13 @@
     x ──▶ product with [h, 3 h] ──▶ Grouped ──split──▶ queries, keys, values ──view──▶ heads     Shard
           its gradient          ◀── Grouped ◀──cat──── gradients             ◀──view── heads
 
-Operations along other axes, and elementwise ones, treat the numbers of an axis alike, wherever they are: they run on the
-local parts. What separates the groups makes shards of each, and in a backward gradients of all groups are put together
-again. All other operations get whole tensors.
+Operations along other axes, and elementwise ones, treat the numbers of an axis alike, wherever they are: they run on
+the local parts. What separates the groups makes shards of each, and in a backward gradients of all groups are put
+together again. All other operations get whole tensors.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from math import gcd, prod
 from typing import Any, TypeAlias
 
@@ -122,7 +123,7 @@ class GroupOperations:
             return mapped(lambda each: self._placed(each, how), func(part, sizes, dim))
         every = [min(sizes, length - first) for first in range(0, length, sizes)] if isinstance(sizes, int) else sizes
         ends = [sum(every[:n]) for n in range(len(every) + 1)]
-        ranges = [_within(how, length, first, end) for first, end in zip(ends, ends[1:], strict=False)]
+        ranges = [_within(how, length, first, end) for first, end in pairwise(ends)]
         if any(each is None for each in ranges):
             return None
         parts = part.split([each // self._mesh.size() for each in every], axis)
@@ -151,7 +152,14 @@ class GroupOperations:
         return mapped(lambda each: self._placed(each, left), func(part, dim, *others))
 
     def _slice(
-        self, tensor: DTensor, part: Tensor, how: Grouped, length: int, start: Any = None, end: Any = None, step: int = 1
+        self,
+        tensor: DTensor,
+        part: Tensor,
+        how: Grouped,
+        length: int,
+        start: Any = None,
+        end: Any = None,
+        step: int = 1,
     ) -> DTensor | None:
         first, stop, _ = slice(start, end).indices(length)
         own = _within(how, length, first, stop) if step == 1 and first < stop else None

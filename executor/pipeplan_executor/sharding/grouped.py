@@ -21,7 +21,7 @@ from torch.distributed.tensor import Placement, Shard
 from pipeplan.core.grouped_axis import group_lengths, group_ranges
 
 
-class Grouped(Placement):  # type: ignore[misc]
+class Grouped(Placement):
     """Parts of the groups of an axis.
 
     Parameters

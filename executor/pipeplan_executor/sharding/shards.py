@@ -13,7 +13,6 @@ from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis, group_lengths, gr
 from pipeplan.core.wording import some
 from pipeplan_executor.sharding.declared import TensorParallel
 
-
 Range: TypeAlias = tuple[int, int]
 """First index and end."""
 

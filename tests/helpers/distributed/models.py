@@ -152,9 +152,7 @@ CAPTURED: tuple[Callable[[], Workload], ...] = (tiny_gnmt, tiny_unet, *TIED_GRAP
 EVERY = (*WORKLOADS, *TIED, *CAPTURED)
 
 
-def blank_model(
-    build: Callable[[], Workload], group: tuple[str, ...] = ()
-) -> tuple[nn.Module, tuple[str, ...], Held]:
+def blank_model(build: Callable[[], Workload], group: tuple[str, ...] = ()) -> tuple[nn.Module, tuple[str, ...], Held]:
     """The model without values, its layers, and the parameters and buffers of each; ``group``: as in a capture."""
     if (build, group) not in _BLANK_MODELS:
         workload = source.build(build)

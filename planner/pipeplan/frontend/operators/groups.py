@@ -12,6 +12,7 @@ axis agree about the groups: cuts go from each axis to the loops that it is read
 """
 
 from collections.abc import Iterable
+from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
@@ -61,7 +62,9 @@ class Groups:
             self._links.setdefault(axis, []).append((own, reading))
             self._links.setdefault(own, []).append((axis, reading))
             ends = {reading.first, reading.first + reading.length} - {0, length}
-            if not (self._cut(axis, ends | self._cuts.get(axis, frozenset())) and self._cut(own, self._cuts.get(own, ()))):
+            if not (
+                self._cut(axis, ends | self._cuts.get(axis, frozenset())) and self._cut(own, self._cuts.get(own, ()))
+            ):
                 self._lengths, self._cuts, self._links = before
                 return False
         return True
@@ -95,4 +98,4 @@ class Groups:
         if node not in self._lengths:
             return ()
         ends = sorted({0, self._lengths[node], *self._cuts.get(node, ())})
-        return tuple(end - first for first, end in zip(ends, ends[1:], strict=False))
+        return tuple(end - first for first, end in pairwise(ends))

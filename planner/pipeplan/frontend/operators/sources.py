@@ -48,7 +48,9 @@ class View:
 
     def viewed(self, axes: tuple[Axis, ...]) -> "View":
         """Return a view of it with these axes; ranges of samples, of tokens and of weights are not followed."""
-        return View(self.source, tuple(axis if all(map(self._follows, axis)) else opaque(_length(axis)) for axis in axes))
+        return View(
+            self.source, tuple(axis if all(map(self._follows, axis)) else opaque(_length(axis)) for axis in axes)
+        )
 
     def _follows(self, factor: Factor) -> bool:
         if factor.axis is None or factor.length == self.source.sizes[factor.axis]:
