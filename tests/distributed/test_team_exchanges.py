@@ -4,20 +4,66 @@ from collections.abc import Callable
 
 import pytest
 
+from helpers.captured_models import tiny_bert, tiny_gpt2, tiny_llama, tiny_t5
 from helpers.distributed import exchange_workers, models
-from helpers.distributed.exchange_workers import BACKWARD, FORWARD, MEMBERS
+from helpers.distributed.exchange_workers import BACKWARD, FORWARD, MEMBERS, Case
+from pipeplan.core.grouped_axis import GroupedAxis
+from pipeplan.core.plan import Plan
+from pipeplan.costs.teams.signatures import Exchange
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor import launch
 
 EXACT = (models.tiny_decoder, models.tiny_vgg, models.tiny_mlp)
 MOST = 6
 """Splits, with and without split tokens."""
+FEW = 3
+"""So many of captured models."""
 
 
 @pytest.mark.parametrize("build", EXACT, ids=lambda build: build.__name__)
 def test_members_send_what_was_predicted(build: Callable[[], Workload]) -> None:
     """Kinds, counts and bytes of all collectives: in a forward, in a backward, at the end of a step."""
-    cases = exchange_workers.cases(build, MOST)
+    _all_as_predicted(build, exchange_workers.cases(build, MOST))
+
+
+@pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
+def test_a_captured_gpt2_sends_what_megatron_would() -> None:
+    """Blocks sum twice each way, or with split tokens gather and scatter twice, and gather twice more in a backward.
+
+    So does a cut by hand, whose members have heads: queries, keys and values in one matrix are split group by group.
+    """
+    group = ("GPT2Block",)
+    cases = exchange_workers.cases(tiny_gpt2, FEW, group)
+    _all_as_predicted(tiny_gpt2, cases)
+    blocks = [sent for case in cases for sent in case.blocks if _is_megatron(case.plan, sent.layer)]
+    size = 2 * 12 * 16 * 4  # micro-batches of two samples of 12 tokens
+    sums, gathers, scatters = ({(kind, size): 2} for kind in (Exchange.SUM, Exchange.GATHER, Exchange.SCATTER))
+    whole = [sent for sent in blocks if sent.ends == (False, False)]
+    assert whole
+    assert all((sent.forward, sent.backward) == (sums, sums) for sent in whole)
+    split = [sent for sent in blocks if sent.ends == (True, True)]
+    assert split
+    twice = {(Exchange.GATHER, size): 4}
+    assert all((sent.forward, sent.backward) == (gathers | scatters, twice | scatters) for sent in split)
+
+
+def _is_megatron(plan: Plan, block: str) -> bool:
+    """Whether a block's pairs are split by columns, then by rows, and all that is made between them by heads."""
+    columns = {"weight": 1, "bias": 0}
+    thirds = {f"{block}.attn.c_attn.{name}": GroupedAxis(axis, (1, 1, 1)) for name, axis in columns.items()}
+    wide = {f"{block}.mlp.c_fc.{name}": axis for name, axis in columns.items()}
+    narrow = {f"{block}.{name}.c_proj.weight": 0 for name in ("attn", "mlp")}
+    return {name: axis for name, axis in plan.shards if name.startswith(f"{block}.")} == thirds | wide | narrow
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
+def test_a_captured_llama_sends_what_was_predicted() -> None:
+    """Norms and rotations written as elementwise operations, a mask and tables beside what is split."""
+    _all_as_predicted(tiny_llama, exchange_workers.cases(tiny_llama, FEW, ("LlamaDecoderLayer",)))
+
+
+def _all_as_predicted(build: Callable[[], Workload], cases: tuple[Case, ...]) -> None:
     found = launch(exchange_workers.seen, MEMBERS, build, tuple(case.plan for case in cases))
     assert sum(sum(sums.values()) for case in cases for sums in case.sent)  # there is something to compare
     for case, sent in zip(cases, found, strict=True):
@@ -26,11 +72,22 @@ def test_members_send_what_was_predicted(build: Callable[[], Workload]) -> None:
 
 def test_tied_tables_send_at_most_what_was_predicted() -> None:
     """A table that is read as an embedding and as a head: the executor saves moves that the plan is priced with."""
-    cases = exchange_workers.cases(models.tiny_tied, MOST)
-    found = launch(exchange_workers.seen, MEMBERS, models.tiny_tied, tuple(case.plan for case in cases))
+    _at_most_as_predicted(models.tiny_tied, exchange_workers.cases(models.tiny_tied, MOST))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
+@pytest.mark.parametrize(("build", "block"), [(tiny_bert, "BertLayer"), (tiny_t5, "T5Block")], ids=["bert", "t5"])
+def test_gradients_that_pass_several_layers_are_sent_once(build: Callable[[], Workload], block: str) -> None:
+    """Plans are priced layer by layer: the executor saves gathers and sums of gradients that layers pass on."""
+    _at_most_as_predicted(build, exchange_workers.cases(build, FEW, (block,)))
+
+
+def _at_most_as_predicted(build: Callable[[], Workload], cases: tuple[Case, ...]) -> None:
+    found = launch(exchange_workers.seen, MEMBERS, build, tuple(case.plan for case in cases))
     exact = 0
     for case, sent in zip(cases, found, strict=True):
-        wrong = exchange_workers.compared(models.tiny_tied, case, sent)
+        wrong = exchange_workers.compared(build, case, sent)
         exact += not wrong
         for when in (FORWARD, BACKWARD):
             more, less = wrong.get(when, {}).get("more", {}), wrong.get(when, {}).get("less", {})

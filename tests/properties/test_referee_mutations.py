@@ -18,6 +18,7 @@ from pipeplan.costs.kept import Kept
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
 from pipeplan.costs.teams.problem import TeamProblem
+from pipeplan.costs.teams.signatures import PARTIAL, WHOLE
 from pipeplan.costs.teams.splits import Teams
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts
@@ -356,6 +357,49 @@ def test_tokens_that_gather_themselves_are_noticed(monkeypatch: pytest.MonkeyPat
         TeamProblem, "_tensor", lambda own, name, rows: TENSOR(own, name, [row._replace(gathered=0) for row in rows])
     )
     assert noticed(lambda document: has_tokens(document["model"]["operators"].values()), on_teams)
+
+
+def test_elementwise_operators_that_gather_what_they_read_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if an operator without weights could be whole where what it reads is split."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(import_module("pipeplan.costs.teams.problem"), "follows", lambda operator: False)
+    act = drawn("act", ("t", "f"), {"wide": ["t", "f"]}, {"f": 12})
+    norm = drawn("norm", ("t", "f"), {"act": ["t", "f"]}, {}, ["f"])
+    assert noticed(lambda document: True, partial(of_operators, [WIDE, act, norm]))
+
+
+def test_whole_gradients_that_are_no_part_of_a_sum_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if parts of a gradient were added up before anything whole is added to them."""
+    problem = import_module("pipeplan.costs.teams.problem")
+    moves, never = problem.redistribution, (WHOLE, PARTIAL)
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(problem, "redistribution", lambda *pair: None if pair[:2] == never else moves(*pair))
+    other = WIDE | {"name": "other", "weights": [WIDE["weights"][0] | {"name": "other"}]}
+    both = {"wide": ["t", "f"], "other": ["t", "f"]}
+    narrow = drawn("narrow", ("t", "h"), both, {"f": 12}, ["h", "f"])
+    add = drawn("add", ("t", "h"), {"input": ["t", "h"], "narrow": ["t", "h"]}, {})
+    assert noticed(lambda document: True, partial(of_operators, [WIDE, other, narrow, add]))
+
+
+def drawn(name: str, makes: Any, reads: Any, loops: Any, weight: Any = ()) -> dict[str, Any]:
+    """An operator, with or without a weight of these axes."""
+    weights = [{"name": name, "loops": weight, "size": 48}] if weight else []
+    sizes = {"output": 8 * 10**6, "kept": True, "forward_flops": 40 if len(weight) > 1 else 0}
+    return {"name": name, "kind": "drawn", "loops": loops, "reads": reads, "makes": makes, "weights": weights} | sizes
+
+
+WIDE = drawn("wide", ("t", "f"), {"input": ["t", "h"]}, {"f": 12}, ["f", "h"])
+"""A linear map of which members may have columns."""
+
+
+def of_operators(operators: list[Any], document: dict[str, Any]) -> None:
+    """All layers have these operators, on teams of two."""
+    on_teams(document)
+    model = document["model"]
+    model["operators"] = {"drawn": {"input": 8 * 10**6, "operators": operators}}
+    model.pop("ties", None)
+    for layer in model["layers"]:
+        layer |= {"operators": "drawn", "parameters": sum(w["size"] for each in operators for w in each["weights"])}
 
 
 def test_losses_that_exchange_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

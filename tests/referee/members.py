@@ -100,18 +100,27 @@ class Member:
     def _possible(self, operator: Document, loops: dict[str, str]) -> bool:
         """Whether an operator that has parts of the tokens reads a tensor that has, or several; and the reverse.
 
-        One that may have parts of the tokens has them if a tensor that it reads has. One of the loss has parts of the classes only if what it reads has, and all have them then.
+        One that may have parts of the tokens has them if a tensor that it reads has, unless its weights are split. One
+        that reads a single tensor and has no weights is split like this, if it may be. One of the loss has parts of
+        the classes only if what it reads has, and all have them then.
         """
         if operator["name"] in self.loss:
             [(source, axes)] = operator["reads"].items()
             alike = self._held(source, loops) == _axis(axes, loops[operator["name"]])
             return alike or (operator["name"] == self.loss[0] and not loops[operator["name"]])
-        if loops[operator["name"]] != TOKEN and self.tokens and TOKEN in operator.get("loops", {}):
+        own = loops[operator["name"]]
+        splits_weights = own and any(own in weight["loops"] for weight in operator.get("weights", ()))
+        if own != TOKEN and self.tokens and TOKEN in operator.get("loops", {}) and not splits_weights:
             axes = {source: token_axis(self.operators, source) for source in operator["reads"]}
-            return not any(self._held(source, loops) == axis != WHOLE for source, axis in axes.items())
-        if loops[operator["name"]] != TOKEN or len(operator["reads"]) != 1:
+            if any(self._held(source, loops) == axis != WHOLE for source, axis in axes.items()):
+                return False
+        if len(operator["reads"]) != 1:
             return True
         [(source, axes)] = operator["reads"].items()
+        if own != TOKEN:
+            held = self._held(source, loops)
+            wanted = axes[held] if held != WHOLE and not operator.get("weights") else own
+            return own == wanted or wanted not in self.loops(operator)
         return TOKEN not in axes or self._held(source, loops) != WHOLE
 
     def _held(self, name: str, loops: dict[str, str]) -> int:
@@ -258,9 +267,11 @@ class Member:
 
     def _move(self, source: int, target: int, size: int) -> int | None:
         """Nanoseconds from one layout to another; None if there is no way."""
-        if source != target and target == PART:
+        if source in (target, WHOLE):
+            return 0  # also to parts: one member has the whole
+        if target == PART:
             return None
-        if source in (target, WHOLE) or not size:
+        if not size:
             return 0
         if source == PART or target == WHOLE:
             return self._ring(size, 2 if (source, target) == (PART, WHOLE) else 1)

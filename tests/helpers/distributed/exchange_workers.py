@@ -36,11 +36,21 @@ Sums = Counter[tuple[str, int]]
 """How often tensors of so many bytes are gathered, and reduce-scattered; an all-reduce is one of each."""
 
 
+class Block(NamedTuple):
+    """What is predicted of one layer: how often each kind of collective sends tensors of so many bytes."""
+
+    layer: str
+    ends: tuple[bool, bool]
+    forward: dict[tuple[Exchange, int], int]
+    backward: dict[tuple[Exchange, int], int]
+
+
 class Case(NamedTuple):
-    """A plan, and what is sent in the forward and in the backward of a micro-batch, and once per step."""
+    """A plan, and what is sent in the forward and in the backward of a micro-batch, and once per step; and by layer."""
 
     plan: Plan
     sent: tuple[Sums, Sums, Sums]
+    blocks: tuple[Block, ...] = ()
 
 
 def cases(build: Callable[[], Workload], most: int = 1000, group: tuple[str, ...] = ()) -> tuple[Case, ...]:
@@ -69,13 +79,17 @@ def cases(build: Callable[[], Workload], most: int = 1000, group: tuple[str, ...
     found: dict[bool, list[Case]] = {False: [], True: []}
     for split in teams.splits():
         sent: dict[str, Sums] = {when: Counter() for when in (FORWARD, BACKWARD, STEP)}
+        blocks = []
         for i, layer in enumerate(model.layers):
             if layer.operators:
                 problem = teams.problem(i, kind, SAMPLES, split.sequence)
-                for each in exchanges(problem, tuple(split.of(layer.operators).items())):
+                own = exchanges(problem, tuple(split.of(layer.operators).items()))
+                for each in own:
                     sent[each.when] += halves(each.kind, each.size)
+                both = (Counter((e.kind, e.size) for e in own if e.when == when) for when in (FORWARD, BACKWARD))
+                blocks.append(Block(layer.name, tuple(problem.ends), *map(dict, both)))
         plan = shared_out(whole, model, split)
-        found[bool(split.sequence)].append(Case(plan, tuple(sent.values())))
+        found[bool(split.sequence)].append(Case(plan, tuple(sent.values()), tuple(blocks)))
     return tuple(case for own in found.values() for case in own[:most])
 
 

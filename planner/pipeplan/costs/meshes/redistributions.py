@@ -18,7 +18,7 @@ from math import prod
 from typing import Generic, TypeVar
 
 from pipeplan.core.cluster import Link
-from pipeplan.costs.teams.signatures import WHOLE, Exchange, exchange, redistribution
+from pipeplan.costs.teams.signatures import PARTIAL, WHOLE, Exchange, exchange, redistribution
 
 Layout = tuple[int, ...]
 
@@ -49,8 +49,15 @@ class Redistributions(Generic[Cost]):
     _found: dict[Layout, dict[Layout, Cost]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def cost(self, source: Layout, target: Layout) -> Cost | None:
-        """Return the least cost from one layout to another; None if there is no way."""
-        return self.nothing if source == target else self.costs(source).get(target)
+        """Return the least cost from one layout to another; None if there is no way.
+
+        What is whole along an axis is a part of a sum for nothing: one device has it.
+        """
+        pairs = tuple(zip(source, target, strict=True))
+        if any(after == PARTIAL and before >= 0 for before, after in pairs):
+            return None
+        way = tuple(WHOLE if after == PARTIAL != before else after for before, after in pairs)
+        return self.nothing if source == way else self.costs(source).get(way)
 
     def costs(self, source: Layout) -> dict[Layout, Cost]:
         """Return the least cost of every layout that can be reached (Dijkstra's algorithm)."""

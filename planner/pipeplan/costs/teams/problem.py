@@ -31,6 +31,7 @@ from pipeplan.costs.teams.signatures import (
     Ends,
     Layout,
     Moves,
+    follows,
     gradient_layout,
     held_layout,
     layouts,
@@ -294,8 +295,9 @@ class TeamProblem:
 
         What is kept is the tensor as it is held: weight gradients move it again. All of its tokens are gathered once
         for all readers (see `tensor_moves`). Operators that may have parts of the tokens have them where a tensor that
-        they read has; those that read a single one only there. Operators of the loss have parts of the classes only
-        where the logits have, and then all of them.
+        they read has, unless their weights are split; those that read a single one only there. What `follows` the
+        tensor is split like it where it can be. Operators of the loss have parts of the classes only where the logits
+        have, and then all of them.
         """
         needed, returned = read_layout(operator, loop, source), returned_layout(operator, loop, source)
         held, axis = row.held, self._token_axes[source]
@@ -303,7 +305,11 @@ class TeamProblem:
             first = operator.name == self.graph.loss_name
             if held != needed and (loop or not first):
                 return None
-        if held == axis != WHOLE and loop != TOKEN and TOKEN in operator.loops:
+        elif held != WHOLE and follows(operator):
+            alike = operator.reads[source][held]
+            if alike != loop and alike in signatures(operator, self.team, any(self.ends)):
+                return None
+        if held == axis != WHOLE and loop != TOKEN and TOKEN in operator.loops and not shards_of(operator, loop):
             return None
         if needed == WHOLE and held == axis != WHOLE:
             if row.gathered < (2 if operator.weights else 1):

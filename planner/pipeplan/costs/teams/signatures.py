@@ -84,6 +84,14 @@ def signatures(operator: Operator, team: int, tokens: bool = False) -> tuple[str
     return UNSPLIT, *loops
 
 
+def follows(operator: Operator) -> bool:
+    """Return whether an operator runs on parts wherever what it reads is split so that it can.
+
+    Elementwise operations and attention do: those that read one tensor, and have no weights.
+    """
+    return len(operator.reads) == 1 and not operator.weights
+
+
 def read_layout(operator: Operator, loop: str, source: str) -> int:
     """Return the layout in which an operator needs what it reads of ``source``."""
     return _layout(operator.reads[source], loop)
@@ -123,9 +131,9 @@ def exchange(source: int, target: int) -> Exchange | None:
     """Return the collective by which a tensor gets another layout; None if members send nothing.
 
     A sum is an all-reduce, or a reduce-scatter where the target is split; what is split is gathered; from one axis to
-    another each member sends every other one its part. Members drop parts of what is whole.
+    another each member sends every other one its part. Members drop parts of what is whole, or all but one drop it.
     """
-    if source == target or (source == WHOLE and target >= 0):
+    if source in (target, WHOLE):
         return None
     if source == PARTIAL:
         return Exchange.SUM if target == WHOLE else Exchange.SCATTER
@@ -135,9 +143,10 @@ def exchange(source: int, target: int) -> Exchange | None:
 def redistribution(source: int, target: int, size: int, team: int, link: Link, sharing: int = 1) -> int | None:
     """Return the nanoseconds in which a tensor of ``size`` bytes in all gets another layout; None if it cannot.
 
+    What is whole becomes a part of a sum without sending: that of one member is the whole, of the others nothing.
     ``sharing``: members that send over one card at once where each sends every other one its part; in a ring one does.
     """
-    if target == PARTIAL != source:
+    if target == PARTIAL and source not in (PARTIAL, WHOLE):
         return None
     kind = exchange(source, target)
     if not size or kind is None:
