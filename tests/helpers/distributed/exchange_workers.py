@@ -53,10 +53,12 @@ class Case(NamedTuple):
     blocks: tuple[Block, ...] = ()
 
 
-def cases(build: Callable[[], Workload], most: int = 1000, group: tuple[str, ...] = ()) -> tuple[Case, ...]:
+def cases(
+    build: Callable[[], Workload], most: int = 1000, group: tuple[str, ...] = (), whole: str = ""
+) -> tuple[Case, ...]:
     """The ways to split a profiled model that are worth searching, at most so many with and without split tokens.
 
-    ``group``: modules that are captured whole.
+    ``group``: modules that are captured whole. ``whole``: ways that split parameters of such a name are left out.
     """
     workload, generator = build(), torch.Generator().manual_seed(0)
     model = profile(
@@ -74,8 +76,8 @@ def cases(build: Callable[[], Workload], most: int = 1000, group: tuple[str, ...
     teams = Teams(model, cluster, MEMBERS, (SAMPLES,), "sgd", False)
     module, layers, held = blank_model(build, group)
     schedule = FAMILIES["gpipe"].write((1,), MICRO_BATCHES)
-    whole = with_teams(plan_for(module, layers, (0, len(layers)), schedule, SAMPLES, held=held), MEMBERS)
-    whole = replace(whole, fingerprint=model.fingerprint)
+    base = with_teams(plan_for(module, layers, (0, len(layers)), schedule, SAMPLES, held=held), MEMBERS)
+    base = replace(base, fingerprint=model.fingerprint)
     found: dict[bool, list[Case]] = {False: [], True: []}
     for split in teams.splits():
         sent: dict[str, Sums] = {when: Counter() for when in (FORWARD, BACKWARD, STEP)}
@@ -88,7 +90,9 @@ def cases(build: Callable[[], Workload], most: int = 1000, group: tuple[str, ...
                     sent[each.when] += halves(each.kind, each.size)
                 both = (Counter((e.kind, e.size) for e in own if e.when == when) for when in (FORWARD, BACKWARD))
                 blocks.append(Block(layer.name, tuple(problem.ends), *map(dict, both)))
-        plan = shared_out(whole, model, split)
+        plan = shared_out(base, model, split)
+        if whole and any(whole in name for name, _ in plan.shards):
+            continue
         found[bool(split.sequence)].append(Case(plan, tuple(sent.values()), tuple(blocks)))
     return tuple(case for own in found.values() for case in own[:most])
 
