@@ -243,8 +243,8 @@ class ShardDispatch(TorchDispatchMode):
     def _alike(self, operands: Sequence[DTensor], tensor: Tensor) -> Tensor:
         """Return an operand of an elementwise operation under placements that all of its shape have.
 
-        Where they differ it is whole, or has the tokens of each rank if another one has. A smaller one is gathered if
-        the larger ones are whole, unless it is a weight.
+        Where they differ it is whole, or has the tokens or heads of each rank if another one has. A smaller one is
+        gathered if the larger ones are whole, unless it is a weight.
         """
         if not isinstance(tensor, DTensor):
             return tensor
@@ -254,7 +254,11 @@ class ShardDispatch(TorchDispatchMode):
         alike = {spec(each).placements for each in operands if each.shape == tensor.shape}
         if len(alike) == 1:
             return tensor
-        wanted = TOKENS if self.stream is not None and tensor.shape[:2] == self.stream and TOKENS in alike else WHOLE
+        wanted: tuple[Placement, ...] = WHOLE
+        if self.stream is not None and tensor.shape[:2] == self.stream and TOKENS in alike:
+            wanted = TOKENS
+        elif alike == {WHOLE, HEADS} and tensor.dim() > HEADS[0].dim + 2:
+            wanted = HEADS
         return placed(local(tensor, wanted), self._mesh, wanted)
 
     def _rows(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
@@ -304,6 +308,8 @@ class ShardDispatch(TorchDispatchMode):
 
 
 _SUM, _MIXED, _GATHERED = "pipeplan_sum", "pipeplan_mixed", "pipeplan_gathered"
+HEADS = (Shard(1),)
+"""Placement of attention scores that are split by heads."""
 SUMS = (torch.ops.aten.add.Tensor,)
 """Sums of partial sums are partial sums."""
 
