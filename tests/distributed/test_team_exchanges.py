@@ -58,12 +58,15 @@ def _is_megatron(plan: Plan, block: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
-def test_a_captured_llama_sends_what_was_predicted() -> None:
-    """Norms and rotations written as elementwise operations, a mask and tables beside what is split.
+@pytest.mark.parametrize(
+    ("build", "block"), [(tiny_llama, "LlamaDecoderLayer"), (tiny_t5, "T5Block")], ids=["llama", "t5"]
+)
+def test_captured_models_send_what_was_predicted(build: Callable[[], Workload], block: str) -> None:
+    """Norms and rotations written as elementwise operations, masks, biases of scores and tables beside what is split.
 
     Not where the scale of a norm is split, beside which more is sent.
     """
-    _all_as_predicted(tiny_llama, exchange_workers.cases(tiny_llama, FEW, ("LlamaDecoderLayer",), whole="norm"))
+    _all_as_predicted(build, exchange_workers.cases(build, FEW, (block,), whole="norm"))
 
 
 def _all_as_predicted(build: Callable[[], Workload], cases: tuple[Case, ...]) -> None:
@@ -80,10 +83,9 @@ def test_tied_tables_send_at_most_what_was_predicted() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
-@pytest.mark.parametrize(("build", "block"), [(tiny_bert, "BertLayer"), (tiny_t5, "T5Block")], ids=["bert", "t5"])
-def test_gradients_that_pass_several_layers_are_sent_once(build: Callable[[], Workload], block: str) -> None:
-    """Plans are priced layer by layer: the executor saves gathers and sums of gradients that layers pass on."""
-    _at_most_as_predicted(build, exchange_workers.cases(build, FEW, (block,), whole="norm"))
+def test_gradients_that_pass_several_layers_are_gathered_once() -> None:
+    """Plans are priced layer by layer: that of the sum of BERT's three tables is needed in three of them."""
+    _at_most_as_predicted(tiny_bert, exchange_workers.cases(tiny_bert, FEW, ("BertLayer",)))
 
 
 def _at_most_as_predicted(build: Callable[[], Workload], cases: tuple[Case, ...]) -> None:

@@ -259,7 +259,7 @@ class Member:
     def _gradients(self, name: str, readers: Sequence[Document], maker: Document | None, held: int) -> set[int]:
         """The layouts in which the gradient of a tensor may be summed up."""
         if name in self.returned or (maker and name not in self.split):
-            return {held}
+            return {held, PART} if held == WHOLE else {held}
         needed = {_axis(maker["makes"], loop) for loop in self.loops(maker)} if maker else set()
         return (
             {WHOLE, PART} | needed | {_axis(each["reads"][name], loop) for each in readers for loop in self.loops(each)}

@@ -206,7 +206,8 @@ def layouts(graph: OperatorGraph, team: int, name: str, ends: Ends = WHOLE_ENDS)
     """Return the layouts in which a tensor may be held, each with those in which its gradient may be summed up.
 
     ``name`` is that of the operator that makes it, or of an input. Inputs and outputs of a layer are whole
-    (`OperatorGraph.whole`), or their `stream` is split along tokens; the gradient of an output has the same layout.
+    (`OperatorGraph.whole`), or their `stream` is split along tokens; the gradient of an output has the same layout, or
+    that of a whole one is added to parts of a sum.
     """
     tokens, axis = any(ends), token_axis(graph, name)
     readers = [each for each in graph.operators if name in each.reads]
@@ -219,11 +220,11 @@ def layouts(graph: OperatorGraph, team: int, name: str, ends: Ends = WHOLE_ENDS)
         held = {axis if is_split else WHOLE}
     else:
         held = {held_layout(maker, loop, tokens) for loop in makes if maker}
+    gradients = {returned_layout(each, loop, name) for each in readers for loop in signatures(each, team, tokens)}
     if name in graph.whole and (maker or name in graph.outputs):
-        gradients = held
+        gradients = held | (gradients & {PARTIAL} if held == {WHOLE} else set())
     else:
-        gradients = {WHOLE, *(gradient_layout(maker, loop) for loop in makes if maker)}
-        gradients |= {returned_layout(each, loop, name) for each in readers for loop in signatures(each, team, tokens)}
+        gradients |= {WHOLE, *(gradient_layout(maker, loop) for loop in makes if maker)}
     return tuple(
         Layout(own, gradient, times)
         for own in sorted(held)
