@@ -15,6 +15,7 @@ from math import prod
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
+from pipeplan.core.words import Letter
 from pipeplan.costs.meshes.named import (
     Form,
     columns,
@@ -26,7 +27,6 @@ from pipeplan.costs.meshes.named import (
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.shapes import factorisations, mesh_on
 from pipeplan.costs.meshes.volumes import IN, OUT, ROW, Algorithm, LinearMap
-from pipeplan.costs.meshes.words import Letter
 from pipeplan.costs.teams.problem import combined
 from pipeplan.costs.teams.rooflines import Rooflines
 from pipeplan.costs.teams.splits import Teams

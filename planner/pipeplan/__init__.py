@@ -10,6 +10,7 @@
 from pipeplan.analysis.compare import compare
 from pipeplan.analysis.explain import Explanation, explain, remedies
 from pipeplan.analysis.frontier import Frontier, fewest_devices, frontier
+from pipeplan.analysis.sharding import Sharded, shard
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError, PlanError
 from pipeplan.core.job import Job, Objective
@@ -52,6 +53,7 @@ __all__ = [
     "Result",
     "Robust",
     "Schedule",
+    "Sharded",
     "Tie",
     "Work",
     "Workload",
@@ -65,6 +67,7 @@ __all__ = [
     "profile",
     "profile_workload",
     "remedies",
+    "shard",
     "simulate",
     "solve",
     "validate_plan",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeplan.core.model import Layer, Model, Tie, Work
-from pipeplan.core.operators import INPUT, TOKEN, CrossEntropy, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, TOKEN, Attention, CrossEntropy, Operator, OperatorGraph, Weight
 from pipeplan.costs.layers import item_size
 
 
@@ -66,6 +66,10 @@ SHAPES = (
     Shape("gpt3-175b", "Brown et al., 2020", 96, 12_288, 12_288, 49_152, 50_257, 2048, positions=2048, heads=96),
     Shape(
         "llama3-8b", "Llama 3 model card, 2024", 32, 4096, 1024, 14_336, 128_256, 8192,
+        heads=32, key_heads=8, gated=True, biased=False, tied=False,
+    ),
+    Shape(
+        "llama3-8b-32k", "Llama 3.1 model card, 2024", 32, 4096, 1024, 14_336, 128_256, 32_768,
         heads=32, key_heads=8, gated=True, biased=False, tied=False,
     ),
     Shape(
@@ -159,11 +163,12 @@ class _Operators:
         self._norm("norm_1", INPUT)
         for name, width in (("query", h), ("key", k), ("value", k)):
             self._linear(name, "norm_1", h, width)
-        own, other = (TOKEN, "head"), ("other", "head")
+        own, heads = (TOKEN, "head"), shape.key_heads or shape.heads
         self._add(
-            "attention", "attention", {"head": shape.key_heads or shape.heads},
-            {"query": own, "key": other, "value": other}, own, e * s * h, kept=True,
+            "attention", "attention", {"head": heads, TOKEN: s},
+            dict.fromkeys(("query", "key", "value"), own), own, e * s * h, kept=True,
             forward_flops=4 * s * s * h, input_gradient_flops=8 * s * s * h,
+            attention=Attention(queries=e * s * h, keys=2 * e * s * k, heads=heads),
         )  # fmt: skip
         self._linear("out", "attention", h, h, kept=False)
         self._elementwise("residual_1", (INPUT, "out"), h)
@@ -210,14 +215,14 @@ class _Operators:
         self, name: str, source: str, width: int, out: int, *, kept: bool = True, bias: bool | None = None,
         shared: bool = False,
     ) -> None:  # fmt: skip
-        flops = 2 * self.shape.tokens * width * out
+        flops, s = 2 * self.shape.tokens * width * out, self.shape.tokens
         weights = [Weight(f"{name}.weight", ("out", "in"), self.e * width * out, shared)]
         if self.shape.biased if bias is None else bias:
             weights.append(Weight(f"{name}.bias", ("out",), self.e * out))
         self._add(
-            name, "linear", {"out": out, "in": width}, {source: (TOKEN, "in")}, (TOKEN, "out"),
+            name, "linear", {"out": out, "in": width, TOKEN: s}, {source: (TOKEN, "in")}, (TOKEN, "out"),
             self.e * self.shape.tokens * out, kept=kept, weights=tuple(weights),
-            forward_flops=flops, input_gradient_flops=flops, weight_gradient_flops=flops,
+            forward_flops=flops, input_gradient_flops=flops, weight_gradient_flops=flops, product=True,
         )  # fmt: skip
 
     def _elementwise(self, name: str, sources: tuple[str, ...], width: int, **loops: int) -> None:

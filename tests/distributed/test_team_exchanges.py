@@ -12,10 +12,11 @@ from pipeplan.core.plan import Plan
 from pipeplan.costs.teams.signatures import Exchange
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor import launch
+from pipeplan_executor.zoo import decoder
 
 EXACT = (models.tiny_decoder, models.tiny_vgg, models.tiny_mlp)
 MOST = 6
-"""Splits, with and without split tokens."""
+"""Splits, with whole tensors, with split tokens and with products on these."""
 FEW = 3
 """So many of captured models."""
 
@@ -26,14 +27,14 @@ def test_members_send_what_was_predicted(build: Callable[[], Workload]) -> None:
     _all_as_predicted(build, exchange_workers.cases(build, MOST))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
 def test_a_captured_gpt2_sends_what_megatron_would() -> None:
     """Blocks sum twice each way, or with split tokens gather and scatter twice, and gather twice more in a backward.
 
     So does a cut by hand, whose members have heads: queries, keys and values in one matrix are split group by group.
     """
-    group = ("GPT2Block",)
-    cases = exchange_workers.cases(tiny_gpt2, FEW, group)
+    cases = exchange_workers.cases(tiny_gpt2, 1, ("GPT2Block",), context=False)
     _all_as_predicted(tiny_gpt2, cases)
     blocks = [sent for case in cases for sent in case.blocks if _is_megatron(case.plan, sent.layer)]
     size = 2 * 12 * 16 * 4  # micro-batches of two samples of 12 tokens
@@ -59,7 +60,9 @@ def _is_megatron(plan: Plan, block: str) -> bool:
 @pytest.mark.slow
 @pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
 @pytest.mark.parametrize(
-    ("build", "block"), [(tiny_llama, "LlamaDecoderLayer"), (tiny_t5, "T5Block")], ids=["llama", "t5"]
+    ("build", "block"),
+    [(tiny_gpt2, "GPT2Block"), (tiny_llama, "LlamaDecoderLayer"), (tiny_t5, "T5Block")],
+    ids=["gpt2", "llama", "t5"],
 )
 def test_captured_models_send_what_was_predicted(build: Callable[[], Workload], block: str) -> None:
     """Norms and rotations written as elementwise operations, masks, biases of scores and tables beside what is split.
@@ -98,3 +101,28 @@ def _at_most_as_predicted(build: Callable[[], Workload], cases: tuple[Case, ...]
             more, less = wrong.get(when, {}).get("more", {}), wrong.get(when, {}).get("less", {})
             assert sum(size * n for (_, size), n in more.items()) <= sum(size * n for (_, size), n in less.items())
     assert exact >= len(cases) // 2
+
+
+def wide_decoder() -> Workload:
+    """Decoder of a block whose heads and tokens four members can share out."""
+    return decoder(blocks=1, width=16, heads=4, vocabulary=50, length=8, hidden=32)
+
+
+ON_TOKENS = [
+    pytest.param(wide_decoder, 2),
+    pytest.param(wide_decoder, 4, marks=pytest.mark.slow),
+    *[pytest.param(models.tiny_llama, 2, marks=pytest.mark.slow)] * models.HAS_TRANSFORMERS,
+    *[pytest.param(models.tiny_llama, 4, marks=pytest.mark.slow)] * models.HAS_TRANSFORMERS,
+    *[pytest.param(models.tiny_gpt2, 2, marks=pytest.mark.slow)] * models.HAS_TRANSFORMERS,
+]
+
+
+@pytest.mark.parametrize(("build", "members"), ON_TOKENS)
+def test_products_and_attention_on_tokens_are_exact(build: Callable[[], Workload], members: int) -> None:
+    """By keys and by heads: causal, masked, with grouped keys, of a fused matrix; all collectives as predicted."""
+    cases = exchange_workers.on_tokens(build, members)
+    assert {by for case in cases for _, _, by in case.plan.context.attention} == {"keys", "heads"}
+    errors, found = launch(exchange_workers.exact, members, build, tuple(case.plan for case in cases))
+    assert max(errors) < 1e-10, errors
+    for case, sent in zip(cases, found, strict=True):
+        assert not exchange_workers.compared(build, case, sent), case.plan.context

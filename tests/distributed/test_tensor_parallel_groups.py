@@ -11,7 +11,7 @@ import torch
 from helpers.captured_models import tiny_gpt2, tiny_llama
 from helpers.distributed import checkpointing, models, tensor_parallel_workers, training_workers, vocabulary_workers
 from helpers.distributed.together import Job
-from helpers.distributed.training_workers import TEAMS, TEAMS_LOW, TEAMS_SHARDED, Seen
+from helpers.distributed.training_workers import TEAMS, TEAMS_CONTEXT, TEAMS_LOW, TEAMS_SHARDED, Seen
 from helpers.instances import equal_devices
 from helpers.layer_operators import layers_operators
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
@@ -28,7 +28,7 @@ RANDOM = 3
 ROUNDS = ("llama", "t5")
 """Models that round to float32 inside, for inputs of any type."""
 ROUNDED = 1e-5
-EVERY = {**TEAMS, **TEAMS_SHARDED, **TEAMS_LOW}
+EVERY = {**TEAMS, **TEAMS_SHARDED, **TEAMS_CONTEXT, **TEAMS_LOW}
 OFTEN = (
     "tensor-parallel, ZeRO-1, recomputed",
     "tensor-parallel, dropout",
@@ -43,6 +43,8 @@ OFTEN = (
     "unlike teams, tokens, ZeRO-3",
     "teams, split loss, bf16",
     "teams, tokens, bf16, ZeRO-3",
+    "teams, context, split backward",
+    "teams, context, by heads, tied, ZeRO-1",
 )
 """Cases of training that are always run; all others are slow tests."""
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from helpers.plans import plan_for, with_teams
 from pipeplan.core.errors import InputError, PipeplanError, PlanError
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
-from pipeplan.core.plan import Plan
+from pipeplan.core.plan import Context, Plan
 from pipeplan.core.timeline import Timeline
 from pipeplan.frontend.profile.ties import named_tensors
 from pipeplan.frontend.workload import Workload
@@ -22,7 +22,7 @@ from pipeplan_executor.optim.reduction import ShardedNames
 from pipeplan_executor.sharding import TensorParallel
 from pipeplan_executor.sharding.declared import declared
 from pipeplan_executor.sharding.processes import Processes, check_world
-from pipeplan_executor.sharding.sequence import Split, Stream, check_sequence, find_splits
+from pipeplan_executor.sharding.sequence import Split, Stream, check_context, check_sequence, find_splits
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.materialise import values_of
 from pipeplan_executor.stages.split import Fitted, fit
@@ -155,6 +155,24 @@ def test_split_outputs_are_single_tensors_of_tokens(plan: Plan) -> None:
         "a": Split(None, 1, Stream(2, 4)),
         "b": Split(1, None, Stream(2, 4)),
     }
+
+
+@pytest.mark.parametrize(
+    ("context", "said"),
+    [
+        (Context(attention=(("c", 0, "keys"),)), "attention of 'c' on parts of the tokens .by keys.; neither"),
+        (Context(products=("a.gone",)), "'a.gone' with parts of the tokens, which is no parameter"),
+        (Context(products=("a.bias",)), "takes a whole matrix, and it is shared out or has 1 axes"),
+        (Context(products=("b.weight",)), "takes a whole matrix, and it is shared out or has 2 axes"),
+    ],
+)
+def test_products_that_cannot_run_on_tokens_are_refused(plan: Plan, context: Context, said: str) -> None:
+    """Attention without tokens, what is no parameter, no matrix, or not whole."""
+    own = replace(with_teams(plan, 2), sequence=("a",), shards=(("b.weight", 0),), context=context)
+    parameters = {"a.weight": torch.empty(4, 4), "a.bias": torch.empty(4), "b.weight": torch.empty(4, 4)}
+    with pytest.raises(PlanError, match=said):
+        check_context(own, ("a", "b", "c"), parameters)
+    check_context(replace(own, context=Context(("a.weight",), (("b", 0, "heads"),))), ("a", "b", "c"), parameters)
 
 
 def test_contradicting_sequences_are_refused(plan: Plan) -> None:

@@ -10,7 +10,7 @@ import torch
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer, exposed
-from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import tied_stages, with_reductions
 from pipeplan.costs.chain import UNLIMITED
@@ -93,11 +93,28 @@ def in_teams(
     ``vocabulary``: the loss gets logits split along their classes.
     """
     planned = with_teams(plan, team)
-    found = find_shards(module, shards, TensorParallel(planned.team))
+    found = find_shards(module, shards, TensorParallel(planned.team)) if shards else {}
     alone = [name for stage in planned.stages if stage.team == 1 for name in stage.layers]
     axes = tuple((n, shard.along) for n, shard in found.items() if not any(n.startswith(f"{own}.") for own in alone))
     last = planned.stages[-1].layers[-1] if vocabulary else None
     return replace(planned, shards=axes, sequence=tuple(sequence), vocabulary=last)
+
+
+def on_tokens(plan: Plan, module: torch.nn.Module, by: str) -> Plan:
+    """The plan with all whole matrices of linear maps multiplied with parts of the tokens, where these are split.
+
+    ``by``: how the first attention of each layer runs on them, ``'keys'`` or ``'heads'``.
+    """
+    layers = [name for stage in plan.stages for name in stage.layers]
+    split = [name for before, name in pairwise(["", *layers]) if {before, name} & {*plan.sequence}]
+    words = {name for name, part in module.named_modules() if isinstance(part, torch.nn.Embedding)}
+    products = tuple(
+        name
+        for name, parameter in module.named_parameters()
+        if parameter.dim() == 2 and name not in dict(plan.shards) and name.rpartition(".")[0] not in words
+        and any(name.startswith(f"{layer}.") for layer in split)
+    )  # fmt: skip
+    return replace(plan, context=Context(products, tuple((name, 0, by) for name in split)))
 
 
 def with_teams(plan: Plan, team: int | Sequence[int]) -> Plan:

@@ -13,12 +13,15 @@ import pytest
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Operator, OperatorGraph
+from pipeplan.core.plan import Context
+from pipeplan.core.words import PARTIAL, WHOLE, Layout
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
 from pipeplan.costs.teams.problem import TeamProblem
-from pipeplan.costs.teams.signatures import PARTIAL, WHOLE
+from pipeplan.costs.teams.rooflines import Rooflines
+from pipeplan.costs.teams.signatures import Crossing, Exchange, crossings, signatures
 from pipeplan.costs.teams.splits import Teams
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts
@@ -374,11 +377,39 @@ def test_whole_gradients_that_are_no_part_of_a_sum_are_noticed(monkeypatch: pyte
     moves, never = problem.redistribution, (WHOLE, PARTIAL)
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(problem, "redistribution", lambda *pair: None if pair[:2] == never else moves(*pair))
-    other = WIDE | {"name": "other", "weights": [WIDE["weights"][0] | {"name": "other"}]}
-    both = {"wide": ["t", "f"], "other": ["t", "f"]}
-    narrow = drawn("narrow", ("t", "h"), both, {"f": 12}, ["h", "f"])
-    add = drawn("add", ("t", "h"), {"input": ["t", "h"], "narrow": ["t", "h"]}, {})
-    assert noticed(lambda document: True, partial(of_operators, [WIDE, other, narrow, add]))
+    assert noticed(lambda document: True, partial(of_operators, beside_a_residual()))
+
+
+def test_whole_gradients_that_are_no_part_of_a_sum_on_meshes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same along each axis of a mesh; nothing is noticed before."""
+    redistributions = import_module("pipeplan.costs.meshes.redistributions")
+    way = redistributions._sent
+
+    def wrong(source: Layout, target: Layout) -> Layout | None:
+        new = any(after == PARTIAL != before for before, after in zip(source, target, strict=True))
+        return None if new else way(source, target)
+
+    def on_a_mesh(document: dict[str, Any]) -> None:
+        of_operators(beside_a_residual(3), document)
+        over_nodes(document)
+        for profile in document["model"]["profiles"]:
+            passes = dict.fromkeys(("forward", "input_gradient", "weight_gradient"), 10**8 * profile["micro_batch"])
+            for costs in profile["costs"].values():
+                costs |= passes | {"backward": 2 * passes["forward"], "update": 0}
+
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    on_a_mesh(document := question(0))
+    assert not judge(document, ask(document), exact=False).faults
+    monkeypatch.setattr(redistributions, "_sent", wrong)
+    assert "fastest words" in noticed(lambda document: True, on_a_mesh)
+
+
+def beside_a_residual(maps: int = 2) -> list[dict[str, Any]]:
+    """Linear maps whose members may have columns, one with rows behind all of them, and a sum with what they read."""
+    weight = WIDE["weights"][0]
+    wide = [WIDE | {"name": f"wide {n}", "weights": [weight | {"name": f"wide {n}"}]} for n in range(maps)]
+    narrow = drawn("narrow", ("t", "h"), {each["name"]: ["t", "f"] for each in wide}, {"f": 12}, ["h", "f"])
+    return [*wide, narrow, drawn("add", ("t", "h"), {"input": ["t", "h"], "narrow": ["t", "h"]}, {})]
 
 
 def drawn(name: str, makes: Any, reads: Any, loops: Any, weight: Any = ()) -> dict[str, Any]:
@@ -559,3 +590,69 @@ def test_mixes_that_are_left_out_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(import_module("pipeplan.costs.teams.question"), "mixes", lambda *question: ())
     assert "mixes searched" in noticed(lambda document: len(document["model"]["layers"]) > 1, of_unlike_sizes)
+
+
+def on_tokens(document: dict[str, Any], name: str) -> bool:
+    """Whether products, or attention that reads and exchanges something, may run on parts of the tokens."""
+    job, graphs = document["job"], document["model"]["operators"]
+    allowed = job.get("sequence_parallel", True) and job.get("context_parallel", True)
+    used = [graphs[layer["operators"]] for layer in document["model"]["layers"] if layer.get("operators")]
+    found = [each for graph in used for each in graph["operators"] if each.get(name) and "token" in each["loops"]]
+    return allowed and any(name == "product" or each[name]["keys"] > 1 for each in found)
+
+
+def unheard(operator: Operator, loop: str, has_gradient: bool = True) -> tuple[()]:
+    """As if members knew all keys and values."""
+    return ()
+
+
+def heard_once(operator: Operator, loop: str, has_gradient: bool = True) -> tuple[Crossing, ...]:
+    """As if a backward kept what the forward had gathered."""
+    return tuple(each for each in CROSSINGS(operator, loop, has_gradient) if each[:2] != (Exchange.GATHER, True))
+
+
+CROSSINGS = crossings
+
+
+@pytest.mark.parametrize("wrong", [unheard, heard_once])
+def test_attention_that_knows_all_keys_is_noticed(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
+    """Keys and values that no member sends, or none sends again."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(import_module("pipeplan.costs.teams.problem"), "crossings", wrong)
+    assert noticed(lambda document: on_tokens(document, "attention"), on_teams)
+
+
+def test_last_queries_that_see_as_few_keys_as_the_first_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a causal mask left all members the same work."""
+    passes = Rooflines.passes
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(Rooflines, "passes", lambda own, operator, parts, by_keys=1: passes(own, operator, parts))
+    assert noticed(lambda document: on_tokens(document, "attention") and "'causal': True" in str(document), on_teams)
+
+
+def test_plans_without_what_runs_on_tokens_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the executor knew by itself."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(import_module("pipeplan.search.build_plan"), "_context", lambda *question: Context())
+    assert noticed(lambda document: on_tokens(document, "product"), on_teams)
+
+
+def without_context(document: dict[str, Any]) -> None:
+    """Teams of two that gather their tokens for products and attention."""
+    on_teams(document)
+    document["job"]["context_parallel"] = False
+
+
+def test_wishes_against_products_on_tokens_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search over such splits although the question leaves them out."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+
+    def deaf(operator: Operator, team: int, tokens: bool = False, context: bool = True) -> tuple[str, ...]:
+        return LOOPS(operator, team, tokens)
+
+    for name in ("problem", "signatures"):
+        monkeypatch.setattr(import_module(f"pipeplan.costs.teams.{name}"), "signatures", deaf)
+    assert "outside what was asked" in noticed(lambda document: on_tokens(document, "product"), without_context)
+
+
+LOOPS = signatures

@@ -14,6 +14,7 @@ from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Mix, Split, Splitting
+from pipeplan.core.words import LayerWords, MeshSplit
 from pipeplan.costs.teams import team_questions
 from pipeplan.costs.teams.question import TeamQuestion
 from pipeplan.io.cluster_file import cluster_from_data
@@ -53,7 +54,22 @@ def ask(document: Document) -> Document:
         for each in recorded
         if isinstance(each, Mix)
     ]
-    return answer | {"splits": splits, "mixes": mixes}
+    meshes = [_mesh(each) for each in recorded if isinstance(each, MeshSplit)]
+    return answer | {"splits": splits, "mixes": mixes, "meshes": meshes}
+
+
+def _mesh(split: MeshSplit) -> Document:
+    """A way of teams on a mesh as plain data."""
+    words = [(case, _words(own)) for case, own in split.words]
+    return {"team": split.team, "sizes": split.sizes, "layout": split.layout, "passes": split.passes, "words": words}
+
+
+def _words(own: LayerWords) -> Document:
+    operators = {
+        name: {"loops": tuple(letter.loop for letter in word), "held": held}
+        for name, (word, held) in own.operators.items()
+    }
+    return {"operators": operators, "sums": dict(own.sums)}
 
 
 def _recorded(recorded: list[Splitting], *question: Any) -> Iterator[TeamQuestion]:
@@ -96,7 +112,11 @@ def as_document(result: Result) -> Document:
         "kinds": list(plan.device_kinds),
         "shards": [(name, axis if isinstance(axis, int) else (axis.axis, axis.groups)) for name, axis in plan.shards],
         "sequence": list(plan.sequence),
+        "context": [(name, 0) for name in plan.context.products]
+        + [(f"{name}, {number}", -int(how == "heads")) for name, number, how in plan.context.attention],
         "vocabulary": plan.vocabulary,
+        "mesh": plan.mesh,
+        "words": {name: _words(own) if own.operators else {} for name, own in plan.words},
         "micro_batch": plan.micro_batch,
         "micro_batches": plan.micro_batches,
         "family": plan.schedule.family,

@@ -22,6 +22,8 @@ DEFAULTS: Document = {
     "teams": (),
     "unlike_teams": False,
     "sequence_parallel": True,
+    "context_parallel": True,
+    "meshes": True,
     "vocabulary_parallel": True,
     "overlap_reduction": True,
     "order": "search",

@@ -18,6 +18,8 @@ WHOLE, PART = -1, -2
 """Layouts of a tensor; others are the axis along which it is split."""
 PASSES = ("forward", "input_gradient", "weight_gradient")
 INPUT, TOKEN = "input", "token"
+TURNED = "token, then heads"
+"""Attention on parts of the tokens that exchanges them for heads and back."""
 
 Cuts = frozenset[tuple[str, int]]
 """Weights of a graph of operators that are split, and their axes."""
@@ -59,6 +61,7 @@ class Member:
         self.split_input, self.split_output = rest["ends"]
         loss = entry.get("loss") or {"operators": [], "rows": 0}
         self.loss, self.rows, self.split_loss = loss["operators"], loss["rows"], rest["loss"]
+        self.context: bool = rest["context"]
         self.tokens = self.split_input or self.split_output
         self.cost, self.parameters = cost, parameters
         self.entry, self.operators = entry, list[Document](entry["operators"])
@@ -88,7 +91,11 @@ class Member:
         loops = [loop for loop, parts in operator.get("loops", {}).items() if parts % self.team == 0]
         if operator["name"] in self.loss and not self.split_loss:
             return [""]
-        return ["", *(loop for loop in loops if self.tokens or loop != TOKEN)]
+        if not self.tokens or (waits(operator) and not self.context):
+            loops = [loop for loop in loops if loop != TOKEN]
+        heads = (operator.get("attention") or {}).get("heads", 1)
+        turned = [TURNED] if TOKEN in loops and operator.get("attention") and heads % self.team == 0 else []
+        return ["", *loops, *turned]
 
     def choices(self) -> Iterator[Choice]:
         """Every one of them."""
@@ -100,28 +107,42 @@ class Member:
     def _possible(self, operator: Document, loops: dict[str, str]) -> bool:
         """Whether an operator that has parts of the tokens reads a tensor that has, or several; and the reverse.
 
-        One that may have parts of the tokens has them if a tensor that it reads has, unless its weights are split. One
-        that reads a single tensor and has no weights is split like this, if it may be. One of the loss has parts of
-        the classes only if what it reads has, and all have them then.
+        One that may have parts of the tokens, whatever the plan, has them if a tensor that it reads has, and it splits
+        no weight. One that reads a single tensor and has no weights is split like this, if it may be; along tokens it
+        may be only if no plan decides it. One of the loss has parts of the classes only if what it reads has, and all
+        have them then.
         """
+        if operator.get("attention") and not all(
+            self._reads_alike(source, axes, loops, operator["name"]) for source, axes in operator["reads"].items()
+        ):
+            return False
         if operator["name"] in self.loss:
             [(source, axes)] = operator["reads"].items()
             alike = self._held(source, loops) == _axis(axes, loops[operator["name"]])
             return alike or (operator["name"] == self.loss[0] and not loops[operator["name"]])
         own = loops[operator["name"]]
-        splits_weights = own and any(own in weight["loops"] for weight in operator.get("weights", ()))
-        if own != TOKEN and self.tokens and TOKEN in operator.get("loops", {}) and not splits_weights:
+        if own != TOKEN and self.tokens and self._follows(operator, own):
             axes = {source: token_axis(self.operators, source) for source in operator["reads"]}
             if any(self._held(source, loops) == axis != WHOLE for source, axis in axes.items()):
                 return False
-        if len(operator["reads"]) != 1:
+        if len(operator["reads"]) != 1 or (own == TOKEN and waits(operator)):
             return True
         [(source, axes)] = operator["reads"].items()
         if own != TOKEN:
             held = self._held(source, loops)
             wanted = axes[held] if held != WHOLE and not operator.get("weights") else own
-            return own == wanted or wanted not in self.loops(operator)
+            return own == wanted or wanted not in self.loops(operator) or (wanted == TOKEN and waits(operator))
         return TOKEN not in axes or self._held(source, loops) != WHOLE
+
+    def _follows(self, operator: Document, loop: str) -> bool:
+        """Whether an operator must have parts of the tokens where it reads such: no plan decides it."""
+        splits = loop and any(loop in weight["loops"] for weight in operator.get("weights", ()))
+        return TOKEN in operator.get("loops", {}) and not waits(operator) and not splits
+
+    def _reads_alike(self, source: str, axes: Sequence[str], loops: dict[str, str], name: str) -> bool:
+        """Whether attention has a tensor along the axis where it is split, unless one of both is whole."""
+        held, needed = self._held(source, loops), _axis(axes, loops[name])
+        return WHOLE in (held, needed) or held == needed
 
     def _held(self, name: str, loops: dict[str, str]) -> int:
         """The layout in which a tensor is held."""
@@ -133,7 +154,7 @@ class Member:
             is_split = self.split_output and stream(self.entry, outputs(self.entry)) == name
             return token_axis(self.operators, name) if is_split else WHOLE
         made = makers[name]["makes"]
-        if loops[name] and loops[name] not in made:  # a part of a sum
+        if _sums(made, loops[name]):
             return _axis(made, TOKEN) if self.tokens else WHOLE
         return _axis(made, loops[name])
 
@@ -153,6 +174,10 @@ class Member:
                 elif loop and loop in each["makes"]:
                     whole += weight["size"]
                 mine += part if weight in self.counted else 0
+            if waits(each) and loop in (TOKEN, TURNED):
+                shards.add((each["name"], each["makes"].index(TOKEN) if loop == TOKEN else -1))
+            there, here = self._attends(each, loop)
+            forward, back = forward + there, back + here
             if loop and each["name"] in self.loss[:1]:
                 [axes] = each["reads"].values()
                 shards.add((each["name"], _axis(axes, loop)))
@@ -180,6 +205,19 @@ class Member:
         figures = {"update": update + summed, "summed": summed, "parameters": parameters}
         return Choice(frozenset(shards), **times, **figures, saved=self._saved(loops))
 
+    def _attends(self, operator: Document, loop: str) -> tuple[int, int]:
+        """Nanoseconds that attention on parts of the tokens sends in the forward, and in the backward."""
+        own = operator.get("attention")
+        if not own or loop not in (TOKEN, TURNED):
+            return 0, 0
+        keys, both, made = (self.size * n for n in (own["keys"], own["queries"] + own["keys"], operator["output"]))
+        if loop == TOKEN:
+            there, back = [self._ring(keys, 1)], [self._ring(keys, 1), self._ring(keys, 1)]
+        else:
+            there = [self._to_another_axis(size) for size in (both, made)]
+            back = [self._to_another_axis(size) for size in (both, both, 2 * made)]
+        return sum(there), 0 if operator["name"] in self.inert else sum(back)
+
     def _rest(self, name: str) -> int:
         """Nanoseconds of a pass that are shared out to the operators."""
         whole: int = getattr(self.cost, name)
@@ -196,15 +234,20 @@ class Member:
         """Picoseconds of a pass of an operator; without rates its operations."""
         if name == "backward":
             return sum(self.roofline(operator, loop, half) for half in PASSES[1:])
-        flops, share = operator.get(f"{name}_flops", 0) * self.size, self.team if loop else 1
+        flops, share = operator.get(f"{name}_flops", 0) * self.size, Fraction(self.team if loop else 1)
+        own, moved = operator.get("attention") or {}, 0
+        if own and loop == TOKEN:
+            moved = own["keys"] * self.size - own["keys"] * self.size // self.team
+            if own.get("causal"):  # the last part of the queries sees all keys but half of its own
+                share = Fraction(self.team**2, 2 * self.team - 1)
         if self.rates is None:
             return int(flops * 1000 // share)
         weights = operator.get("weights", ())
         if name == "weight_gradient" and not weights:
             return 0
-        moved = sum(weight["size"] // (self.team if loop in weight["loops"] else 1) for weight in weights)
+        moved += sum(weight["size"] // (self.team if loop in weight["loops"] else 1) for weight in weights)
         for tensor, axes in (*operator["reads"].items(), (operator["name"], operator["makes"])):
-            moved += self.size * self.bytes[tensor] // (self.team if loop in axes else 1)
+            moved += self.size * self.bytes[tensor] // (self.team if _axis(axes, loop) != WHOLE else 1)
         peak, bandwidth = self.rates
         return round(10**12 * max(flops / (share * peak), moved / bandwidth))
 
@@ -229,7 +272,7 @@ class Member:
             made = needed = held
             if name in makers:
                 made = needed = _axis(makers[name]["makes"], loops[name])
-                if loops[name] and made == WHOLE:
+                if _sums(makers[name]["makes"], loops[name]):
                     made = PART
             there += self.move(made, held, size) or 0
             reads = [_axis(each["reads"][name], loops[each["name"]]) for each in readers]
@@ -238,7 +281,7 @@ class Member:
                 want = [each for each, read in zip(readers, reads, strict=True) if read == WHOLE]
                 gather = self.move(held, WHOLE, size) or 0
                 there += gather if want else 0
-                again += gather if any(each.get("weights") for each in want) else 0
+                again += gather if any(each.get("weights") or each.get("attention") for each in want) else 0
                 moved = [(each, read) for each, read in zip(readers, reads, strict=True) if read != WHOLE]
             else:
                 moved = list(zip(readers, reads, strict=True))
@@ -275,7 +318,13 @@ class Member:
             return 0
         if source == PART or target == WHOLE:
             return self._ring(size, 2 if (source, target) == (PART, WHOLE) else 1)
+        return self._to_another_axis(size)
+
+    def _to_another_axis(self, size: int) -> int:
+        """Nanoseconds in which all members exchange their parts of a tensor for those along another axis."""
         link, rounds = self.link, self.team - 1
+        if not size:
+            return 0
         if link.bandwidth is not None and link.efficiency != 1:
             link = Link(max(round(link.bandwidth * Fraction(str(link.efficiency))), 1), link.latency)
         return rounds * (link.latency + occupancy(link, self.sharing * -(-size // self.team**2)))
@@ -310,7 +359,18 @@ def token_axis(operators: Sequence[Document], name: str) -> int:
     return axes.pop() if len(axes) == 1 else WHOLE
 
 
+def waits(operator: Document) -> bool:
+    """Whether an operator runs on parts of the tokens only if the plan says so."""
+    return bool(operator.get("product") or operator.get("attention"))
+
+
+def _sums(makes: Sequence[str], loop: str) -> bool:
+    """Whether each member makes a part of a sum."""
+    return bool(loop) and _axis(makes, loop) == WHOLE
+
+
 def _axis(axes: Sequence[str], loop: str) -> int:
+    loop = TOKEN if loop == TURNED else loop
     return list(axes).index(loop) if loop in axes else WHOLE
 
 

@@ -47,6 +47,55 @@ def in_teams(random: Random, document: Document) -> None:
         _with_loss(random, model)
     if random.random() < 0.15:
         job["vocabulary_parallel"] = False
+    own = Random(f"context {job} {model['operators']}")
+    for graph in model["operators"].values():
+        _with_products(own, graph)
+    if own.random() < 0.15:
+        job["context_parallel"] = False
+
+
+def _with_products(random: Random, graph: Document) -> None:
+    """Products and attention, which run on parts of the tokens only if the plan says so."""
+    loss = (graph.get("loss") or {"operators": ()})["operators"]
+    makers = [each for each in graph["operators"] if "token" in each["makes"] and each["name"] not in loss]
+    if makers and "outputs" not in graph and len(graph["operators"]) < 4 and random.random() < 0.4:
+        _attend_to(random, graph, random.choice(makers))
+    for each in graph["operators"]:
+        has_loop = "token" in each["loops"]
+        if (has_loop and "token" not in each["makes"]) or each["name"] in loss or random.random() < 0.3:
+            continue
+        if each["weights"]:
+            each["product"] = True
+        elif "attention" not in each and random.random() < 0.5:
+            each["attention"] = _attention(random)
+        if has_loop and random.random() < 0.6:  # most of the work, and mostly nothing else to split it along
+            each |= dict.fromkeys(("forward_flops", "input_gradient_flops"), random.choice((40, 150)))
+            if random.random() < 0.7:
+                each["loops"] = {"token": each["loops"]["token"]}
+                each.pop("groups", None)
+
+
+def _attend_to(random: Random, graph: Document, maker: Document) -> None:
+    """Let attention read what an operator makes, and others what that makes."""
+    axes, place = list(maker["makes"]), graph["operators"].index(maker)
+    for each in graph["operators"][place + 1 :]:
+        if maker["name"] in each["reads"]:
+            each["reads"] = {"a" if name == maker["name"] else name: row for name, row in each["reads"].items()}
+    own = {"name": "a", "kind": "drawn", "loops": {"token": 12}, "reads": {maker["name"]: axes}, "makes": list(axes)}
+    figures = {"output": random.choice((1, 5)), "kept": True, "weights": [], "attention": _attention(random)}
+    graph["operators"].insert(place + 1, own | figures | {"forward_flops": 150, "input_gradient_flops": 300})
+    if random.random() < 0.5:
+        own["loops"]["token"] = graph["operators"][place]["loops"].get("token", 12)
+
+
+def _attention(random: Random) -> Document:
+    keys, heads = random.choice((0, 1, 2, 8, 30)), random.choice((1, 2, 12, 12))
+    return {
+        "queries": random.choice((0, 1, 4)),
+        "keys": keys,
+        "heads": heads,
+        "causal": random.random() < 0.5,
+    }
 
 
 def _over_nodes(random: Random, job: Document, cluster: Document) -> None:
@@ -58,6 +107,8 @@ def _over_nodes(random: Random, job: Document, cluster: Document) -> None:
         row = [dict(nodes[0]["devices"][0]) for _ in range(random.choice((1, 1, 2)))]
         for node in nodes:
             node["devices"] = [dict(group) for group in row]
+    if random.random() < 0.15:
+        job["meshes"] = False
     wide = len(nodes[0]["devices"]) * random.choice((2, 2, len(nodes)))
     job["teams"] = sorted({*random.choice(((), (1,), job["teams"])), wide})
 

@@ -8,7 +8,7 @@ from itertools import product
 
 from .costs import ContradictionError, layer_costs, sizes
 from .documents import Document, Link, Question
-from .members import INPUT, TOKEN, WHOLE, Choice, Cuts, Member, inputs, outputs, stream, token_axis
+from .members import INPUT, TOKEN, WHOLE, Choice, Cuts, Member, inputs, outputs, stream, token_axis, waits
 from .rings import occupancy
 
 MOST = 128
@@ -19,6 +19,10 @@ Split = dict[str, Cuts]
 """The shards of each graph."""
 Along = int | tuple[int, tuple[int, ...]]
 """An axis, and the groups that it consists of, if there are several."""
+
+
+class ImpossibleError(Exception):
+    """Shards that a layer cannot have."""
 
 
 class Teams:
@@ -54,6 +58,14 @@ class Teams:
         rows = [[device.kind for device in self.question.devices if device.node == node] for node in nodes]
         return all(row == rows[0] == [kind] * len(row) for row in rows)
 
+    def having(self, kind: str) -> list[int]:
+        """The nodes that have devices of a kind."""
+        return [node for node in range(len(self.question.links)) if self._count(node, kind)]
+
+    def slowest(self, links: list[Link]) -> Link:
+        """The link that large tensors keep busy longest, then of the longest latency; of equal ones the first."""
+        return max(links, key=lambda link: (occupancy(link, 2**40), link.latency))
+
     def at_card(self, kind: str) -> int:
         """Devices of a team that use a node's card at once."""
         return self.team // len(self.homes[kind][0])
@@ -64,7 +76,7 @@ class Teams:
         found: dict[str, Link] = {}
         for kind, rows in self.homes.items():
             wide = len(rows[0]) > 1
-            has = [node for node in range(len(self.question.links)) if self._count(node, kind)]
+            has = self.having(kind)
             own = has if wide else sorted({node for row in rows for node in row})
             links = [self.question.links[node] for node in own if not wide or self._count(node, kind) > 1]
             if wide:
@@ -119,7 +131,7 @@ class Teams:
     def choices(self, layer: int, kind: str, size: int) -> list[Choice]:
         """All signatures of a layer; of each, the layouts of gradients that take least."""
         cost, parameters = layer_costs(self.question, kind, size)[layer], self.question.parameters[layer]
-        ends = (layer > 0 and self.sequence[layer - 1], self.sequence[layer]) if self.sequence else (False, False)
+        ends = self.ends(layer)
         key = self.graph(layer), kind, size, cost, parameters, ends
         if key not in self._choices:
             own = Member(
@@ -134,16 +146,28 @@ class Teams:
                 sharing=self.at_card(kind) if len(self.homes[kind][0]) > 1 else 1,
                 ends=ends,
                 loss=self.question.job["vocabulary_parallel"],
+                context=self.question.job["context_parallel"],
             )
             self._choices[key] = list(own.choices())
         return self._choices[key]
 
+    def ends(self, layer: int) -> tuple[bool, bool]:
+        """Whether a layer's input and its output are split along tokens."""
+        return (layer > 0 and self.sequence[layer - 1], self.sequence[layer]) if self.sequence else (False, False)
+
+    def on_tokens(self, graph: str) -> list[Document]:
+        """The operators of a graph that run on parts of the tokens only if the plan says so."""
+        return [each for each in self.graphs[graph]["operators"] if waits(each)]
+
     def member(self, layer: int, kind: str, size: int, split: Split) -> Choice:
         """What a member has of a layer under given shards."""
         own = split[self.graph(layer)]
-        return min(
-            (each for each in self.choices(layer, kind, size) if each.shards == own), key=lambda each: each.order
-        )
+        if not any(self.ends(layer)):
+            own -= {cut for cut in own for each in self.on_tokens(self.graph(layer)) if cut[0] == each["name"]}
+        fitting = [each for each in self.choices(layer, kind, size) if each.shards == own]
+        if not fitting:
+            raise ImpossibleError(f"layer {layer} cannot split {sorted(own)}")
+        return min(fitting, key=lambda each: each.order)
 
     def weights(self, layer: int) -> list[Document]:
         """The weights of a layer's operators."""
@@ -187,7 +211,7 @@ class Teams:
         entry = self.question.document["cluster"]["devices"][kind]
         return {name: value for name, value in entry.items() if name in kept} | {
             "team": self.team,
-            "spread": len(self.homes[kind][0]),
+            "spread": len(self.homes[kind][0]) if kind in self.homes else 1,
         }
 
     def parameters(self, split: Split) -> list[int]:
@@ -239,8 +263,26 @@ class Teams:
             for i in layers
             if self.graph(i)
             for weight, axis in split[self.graph(i)]
-            if weight not in self.loss(self.graph(i))
+            if weight in [each["name"] for each in self.weights(i)]
         )
+
+    def context(self, split: Split, layers: Iterable[int]) -> Cuts:
+        """What some layers run on parts of the tokens, as a plan states it: matrices, and attention by its number."""
+        found: set[tuple[str, int]] = set()
+        for i in layers:
+            if not self.graph(i) or not any(self.ends(i)):
+                continue
+            name, own = self.layers[i]["name"], dict(split[self.graph(i)])
+            attention = [each["name"] for each in self.on_tokens(self.graph(i)) if each.get("attention")]
+            for each in self.on_tokens(self.graph(i)):
+                if each["name"] not in own:
+                    continue
+                if each.get("attention"):
+                    found.add((f"{name}, {attention.index(each['name'])}", min(own[each["name"]], 0)))
+                else:
+                    matrices = [weight for weight in each.get("weights", ()) if len(weight["loops"]) > 1]
+                    found |= {(f"{name}.{weight['name']}", 0) for weight in matrices}
+        return frozenset(found)
 
     def along(self, graph: str, name: str, axis: int) -> Along:
         """The axis of a weight, with its groups in lowest terms if it has any."""
@@ -305,8 +347,7 @@ def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
             yield "nothing is split"
         if not teams.agrees({graph: teams.shared_axes(graph, shards) for graph, shards in split.items()}):
             yield f"shards {split} tell shared weights apart"
-    n = teams.question.n
-    if len({(teams.name(split, range(n)), teams.splits_loss(n - 1, split)) for split in searched}) < len(searched):
+    if len({frozenset(split.items()) for split in searched}) < len(searched):
         yield "shards are searched twice"
     if math.prod(map(len, possible.values())) > MOST and _is_narrowed(teams, rows, cells, searched):
         return

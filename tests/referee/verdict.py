@@ -7,11 +7,12 @@ from . import best, bottleneck, costs, divided, orders, simulate, space
 from .best import Plan
 from .costs import ContradictionError, Groups
 from .documents import Document, Question
+from .meshes import Meshes
 from .mixes import Mix, mixable, mixed, mixes
 from .prices import Prices, Stage
 from .schedules import SUITED, families, write
 from .space import Layers
-from .teams import Split, Teams, unsearched
+from .teams import ImpossibleError, Split, Teams, unsearched
 
 DOWNSETS = "any layers that read from no later stage"
 """How an answer says that it searched more than consecutive layers."""
@@ -24,10 +25,15 @@ class Asked:
     question: Question
     level: int
     splits: dict[int, tuple[Teams, Split]] = field(default_factory=dict)
+    mesh: tuple[Meshes, Document] | None = None
 
     def fits(self, answer: Document) -> bool:
         """Whether an answer's plan is one of this question. Teams of a mix that split nothing run as single devices."""
-        question, expected = self.question, set[tuple[str, int]]()
+        if self.mesh is not None:
+            return self._fits_mesh(answer, *self.mesh)
+        if answer["mesh"]:
+            return False
+        question, expected, context = self.question, set[tuple[str, int]](), set[tuple[str, int]]()
         if answer["kinds"] != [device.kind for device in question.devices] or answer["zero"] != self.level:
             return False
         names, vocabulary = set[str](), None
@@ -40,6 +46,7 @@ class Asked:
                 places = [question.place[name] for name in stage["layers"]]
                 cuts = teams.name(split, places)
                 expected |= cuts
+                context |= teams.context(split, places)
                 alone = len(self.splits) > 1 or self.mixed
                 split_loss = question.n - 1 in places and teams.splits_loss(question.n - 1, split)
                 vocabulary = question.names[-1] if split_loss else vocabulary
@@ -50,7 +57,13 @@ class Asked:
         homes = {question.place[name]: stage["devices"][0] for stage in answer["stages"] for name in stage["layers"]}
         lie = all(question.lies(question.devices[homes[question.place[n]]], where) for n, where in question.job["pin"])
         mixed = (lie or not self.mixed) and answer["vocabulary"] == vocabulary
+        mixed = mixed and set(map(tuple, answer["context"])) == context
         return mixed and set(map(tuple, answer["shards"])) == expected and set(answer["sequence"]) == names
+
+    def _fits_mesh(self, answer: Document, meshes: Meshes, split: Document) -> bool:
+        kinds = answer["kinds"] == [device.kind for device in self.question.devices]
+        words = answer["words"] == meshes.words_of(split)
+        return kinds and answer["zero"] == self.level and tuple(answer["mesh"]) == meshes.sizes and words
 
     @property
     def mixed(self) -> bool:
@@ -76,7 +89,11 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     if answer["outcome"] == "crashed":
         verdict.faults.append(f"it crashed: {answer['text']}")
         return verdict
-    reason = _refusal(document, answer)
+    try:
+        reason = _refusal(document, answer)
+    except ImpossibleError as error:
+        verdict.faults.append(f"what was searched is outside what was asked: {error}")
+        return verdict
     if reason is not None or answer["outcome"] == "refused":
         if (reason is None) != (answer["outcome"] != "refused"):
             verdict.faults.append(f"contradiction: {reason}; the answer: {answer.get('text', answer['outcome'])}")
@@ -84,6 +101,7 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     for team in _teams(document):
         verdict.faults += [f"teams of {team.team}: {fault}" for fault in unsearched(team, _splits(answer, team))]
     verdict.faults += _mixes_left_out(document, answer)
+    verdict.faults += _mesh_faults(document, answer)
     for size, rows in answer["splits"].items():
         known = [list(own.sequence) for own in _teams(document) if own.team == size]
         verdict.faults += [f"teams of {size} split {row}, not {known}" for row in rows if row["sequence"] not in known]
@@ -92,7 +110,9 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     questions = _questions(document, answer)
     fitting = [each for each in questions if "stages" not in answer or each.fits(answer)]
     if not fitting:
-        what = {name: answer[name] for name in ("kinds", "teams", "shards", "sequence", "vocabulary", "zero")}
+        what = {
+            name: answer[name] for name in ("kinds", "teams", "shards", "sequence", "context", "vocabulary", "zero")
+        }
         verdict.faults.append(f"teams, splits and level of ZeRO are outside what was asked: {what}")
         return verdict
     question = fitting[0].question
@@ -140,6 +160,9 @@ def _questions(document: Document, answer: Document) -> list[Asked]:
         for own, split in rows:
             levels = _levels(own.document(split)).items()
             found += [Asked(each, level, {size: (own, split)}) for level, each in levels]
+    for meshes, split in _on_meshes(document, answer):
+        rows_of = _levels(meshes.document(split)).items()
+        found += [Asked(each, level, mesh=(meshes, split)) for level, each in rows_of if level < 2]
     for splits, each in _mixed(document, answer):
         levels = [(level, own) for level, own in _levels(each).items() if level < 2]
         found += [Asked(own, level, splits) for level, own in levels if not _homeless(own)]
@@ -163,6 +186,27 @@ def _mixed(document: Document, answer: Document) -> Iterator[tuple[dict[int, tup
     for mix in answer["mixes"]:
         splits = {team: every[team][number] for team, number in mix["splits"]}
         yield splits, mixed(document, mix["nodes"], mix["tied"], splits, next(iter(every.values()))[0][0])
+
+
+def _on_meshes(document: Document, answer: Document) -> Iterator[tuple[Meshes, Document]]:
+    """The ways of teams on meshes that were searched."""
+    known = {own.team: Meshes(own) for own in _teams(document) if not own.tokens}
+    for split in answer["meshes"]:
+        yield known[split["team"]], split
+
+
+def _mesh_faults(document: Document, answer: Document) -> Iterator[str]:
+    """What is wrong with the ways of teams on meshes."""
+    job = Question(document, 0).job
+    asked = job["meshes"] and (not job["zero"] or min(job["zero"]) < 2)
+    for own in _teams(document):
+        if not own.tokens:
+            meshes = Meshes(own)
+            splits = [split for split in answer["meshes"] if split["team"] == own.team]
+            if splits and not (asked and meshes.sizes):
+                yield f"teams of {own.team} are searched on meshes"
+            elif asked and meshes.sizes:
+                yield from meshes.unsearched(splits)
 
 
 def _homeless(question: Question) -> bool:
@@ -230,7 +274,9 @@ def _refusal(document: Document, answer: Document) -> str | None:
     if found is not None:
         return found
     for size in {own.team for own in teams}:
-        if not any(_splits(answer, own) or list(unsearched(own, ())) for own in teams if own.team == size):
+        on_mesh = any(each["team"] == size for each in answer["meshes"])
+        alike = [own for own in teams if own.team == size]
+        if not on_mesh and not any(_splits(answer, own) or list(unsearched(own, ())) for own in alike):
             return "nothing can be split"
     for own in teams:
         for split in _splits(answer, own):

@@ -162,7 +162,7 @@ class StageOptimizer:
         named = [each for part in self.parts for each in part.named]
         self.optimizer = build(named) if named else None
         self.pieces: tuple[Piece, ...] = tuple(piece for part in self.parts for piece in part.pieces())
-        if self.optimizer is not None and not sharded_names.names.isdisjoint(name for name, _ in named):
+        if self.optimizer is not None and any(sharded_names.of(name) for name, _ in named):
             check_elementwise(self.optimizer, "a tensor-parallel rank updates shards of parameters")
         if self.optimizer is not None and group is not None and zero:
             restrict_to_pieces(self.optimizer, self.pieces, zero)

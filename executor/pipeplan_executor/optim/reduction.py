@@ -1,7 +1,7 @@
 """Reductions of a stage's gradients over its replicas: parameters by number format, flat or in shards."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
 
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeplan_executor.optim.flat import Flat, Named, Piece
-from pipeplan_executor.sharding.partial_gradients import PartialGradients
+from pipeplan_executor.sharding.partial_gradients import Summed
 from pipeplan_executor.stages.fully_sharded import local
 
 
@@ -54,7 +54,7 @@ class Sharded:
         The stage's replicas.
     counts : bool
         False if another process has the same numbers and counts them in sums over all processes.
-    partial : PartialGradients, optional
+    partial : Summed, optional
         Gradients among them that are summed over the tensor-parallel ranks too.
 
     Attributes
@@ -70,7 +70,7 @@ class Sharded:
         named: Sequence[Named],
         replicas: dist.ProcessGroup,
         counts: bool = True,
-        partial: PartialGradients | None = None,
+        partial: Summed | None = None,
     ) -> None:
         from torch.distributed.tensor import DTensor  # loaded already, since parameters are DTensors
 
@@ -133,18 +133,31 @@ Copied = tuple[Sequence[Named], dist.ProcessGroup]
 
 @dataclass(frozen=True)
 class ShardedNames:
-    """Names of sharded parameters, of which the other tensor-parallel ranks have the other shards.
+    """Names of sharded parameters, of which other tensor-parallel ranks have other shards.
 
     Attributes
     ----------
-    names : set of str
-        All other parameters are the same on all tensor-parallel ranks.
-    first : bool
-        True on the first tensor-parallel rank.
+    axes : mapping of str to set of int
+        The axes of the tensor-parallel ranks' mesh along which a parameter is sharded. Along other axes, and all others
+        are along each, it is the same on all ranks.
+    places : tuple of int
+        Place of this rank along each axis.
     """
 
-    names: Set[str] = frozenset()
-    first: bool = True
+    axes: Mapping[str, Set[int]] = field(default_factory=dict)
+    places: tuple[int, ...] = (0,)
+
+    def of(self, name: str) -> frozenset[int]:
+        """Return the axes along which a parameter is sharded."""
+        return frozenset(self.axes.get(name, ()))
+
+    def counts(self, axes: Set[int]) -> bool:
+        """Return whether this rank counts a parameter that is sharded along these axes: the first of equal ranks."""
+        return not any(place for axis, place in enumerate(self.places) if axis not in axes)
+
+    def is_split(self, axes: Set[int]) -> bool:
+        """Return whether all ranks have other parts of it."""
+        return len(axes) == len(self.places)
 
 
 NONE_SHARDED = ShardedNames()
@@ -159,7 +172,7 @@ def flattened(
     sharded_names: ShardedNames = NONE_SHARDED,
     layers: Mapping[int, int] | None = None,
     cuts: Sequence[int] = (),
-    partial: PartialGradients | None = None,
+    partial: Summed | None = None,
 ) -> tuple[Flat, ...]:
     """Return the trainable parameters of a stage, one `Flat` per number format; copied ones first.
 
@@ -176,13 +189,13 @@ def flattened(
             group,
             zero1,
             copy_group,
-            not (sharded_names.first or is_sharded),
+            not sharded_names.counts(axes),
             [layers.get(id(parameter), 0) for _, parameter in own],
             () if copy_group is not None else cuts,
-            None if is_sharded else partial,
+            None if sharded_names.is_split(axes) else partial,
         )
         for named, copy_group in (*copied, (rest, None))
-        for is_sharded, own in _by_kind(named, sharded_names.names)
+        for axes, own in _by_kind(named, sharded_names)
     )
 
 
@@ -200,22 +213,22 @@ def sharded(
     module: nn.Module,
     replicas: dist.ProcessGroup,
     sharded_names: ShardedNames = NONE_SHARDED,
-    partial: PartialGradients | None = None,
+    partial: Summed | None = None,
 ) -> tuple[Sharded, ...]:
     """Return the trainable parameters of a fully sharded stage, one `Sharded` per number format.
 
     Those that tensor-parallel ranks share out are separate from others, as in `flattened`.
     """
     return tuple(
-        Sharded(own, replicas, is_sharded or sharded_names.first, None if is_sharded else partial)
-        for is_sharded, own in _by_kind(module.named_parameters(), sharded_names.names)
+        Sharded(own, replicas, sharded_names.counts(axes), None if sharded_names.is_split(axes) else partial)
+        for axes, own in _by_kind(module.named_parameters(), sharded_names)
     )
 
 
-def _by_kind(named: Iterable[Named], sharded: Set[str]) -> list[tuple[bool, list[Named]]]:
-    """Group parameters by format, and sharded ones apart from whole ones."""
-    kinds: dict[tuple[bool, torch.dtype], list[Named]] = {}
+def _by_kind(named: Iterable[Named], sharded: ShardedNames) -> list[tuple[frozenset[int], list[Named]]]:
+    """Group parameters by format, and by the axes along which they are sharded."""
+    kinds: dict[tuple[frozenset[int], torch.dtype], list[Named]] = {}
     for name, parameter in named:
         if parameter.requires_grad and parameter.numel():
-            kinds.setdefault((name in sharded, parameter.dtype), []).append((name, parameter))
-    return [(is_sharded, own) for (is_sharded, _), own in kinds.items()]
+            kinds.setdefault((sharded.of(name), parameter.dtype), []).append((name, parameter))
+    return [(axes, own) for (axes, _), own in kinds.items()]

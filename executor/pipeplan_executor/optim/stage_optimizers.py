@@ -13,6 +13,7 @@ from pipeplan_executor.optim.flat import Flat
 from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory, StageOptimizer
 from pipeplan_executor.optim.reduction import Copied, ShardedNames
 from pipeplan_executor.runtime.process_groups import replica_groups
+from pipeplan_executor.sharding.mesh.layers import MeshLayers
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.sharding.tensor_parallel_group import TensorParallelGroup
 from pipeplan_executor.stages.fully_sharded import sharded_stages
@@ -52,7 +53,7 @@ def stage_optimizers(
             fitted.plan.zero,
             _copied(fitted.copies, copy_groups, number, module),
             schedule,
-            ShardedNames(shards.keys(), group.tensor_rank == 0),
+            _sharded_names(module, shards, group),
             _together(fitted.plan, number),
         )
         for number, module in modules.items()
@@ -60,6 +61,15 @@ def stage_optimizers(
     for number, optimizer in optimizers.items():
         optimizer.buckets = _buckets(fitted.plan, number, group.rank, modules[number], optimizer)
     return optimizers
+
+
+def _sharded_names(
+    module: StageModule, shards: Mapping[str, ParameterShard], group: TensorParallelGroup
+) -> ShardedNames:
+    """Return which parameters of a stage are sharded along which axes."""
+    if group.axes is not None and isinstance(module.sharded_layers, MeshLayers):
+        return ShardedNames(module.sharded_layers.cuts, group.axes.places)
+    return ShardedNames({name: {0} for name in shards}, (group.tensor_rank,))
 
 
 def _together(plan: Plan, stage: int) -> list[list[int]]:

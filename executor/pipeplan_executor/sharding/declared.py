@@ -69,7 +69,7 @@ def declared(plan: Plan, wanted: TensorParallel | int | None = None) -> TensorPa
             )
         return asked
     own = TensorParallel(plan.team, dict(plan.shards), plan.sequence)
-    if not (own.shards or own.sequence):
+    if not (own.shards or own.sequence or plan.words):
         raise PlanError(
             f"each rank of the plan is a team of {plan.team} devices, and they share out no parameter: all of them "
             "would do the same work; solve again"

@@ -17,6 +17,9 @@ In layers whose inputs or outputs are split along tokens (`pipeplan_executor.sha
     partial sums                    reduced to tokens; in a backward to the shard of an operand of the same shape, and
                                     whole for products
 
+Products with a whole weight, and attention, run on the tokens of each rank where the plan says so
+(`pipeplan_executor.sharding.products`, `context`).
+
 Autograd saves what operations get, so shards: a gather is repeated in the backward where a weight gradient needs it.
 
 All of it happens below autograd, where an operation has the meaning that it has for whole tensors. So gradients are
@@ -35,8 +38,18 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Shard
 
 from pipeplan_executor.sharding.classes import by_classes
+from pipeplan_executor.sharding.context import (
+    FORWARD,
+    HEADS,
+    attend_backward,
+    attend_forward,
+    fits,
+    mark_attention,
+    marked_attention,
+)
 from pipeplan_executor.sharding.group_operations import GroupOperations, is_grouped
-from pipeplan_executor.sharding.grouped import is_cut
+from pipeplan_executor.sharding.grouped import divides, is_cut
+from pipeplan_executor.sharding.moves import LastMoved
 from pipeplan_executor.sharding.operations import (
     ATTENTION,
     DROPOUT,
@@ -54,10 +67,10 @@ from pipeplan_executor.sharding.operations import (
 )
 from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped, placed, spec, tensors
 from pipeplan_executor.sharding.private import TorchDispatchMode
-from pipeplan_executor.sharding.products import aligned, is_weight, pass_marks
+from pipeplan_executor.sharding.products import aligned, features_wanted, is_weight, on_tokens, pass_marks
 from pipeplan_executor.sharding.rules import Rules
 from pipeplan_executor.sharding.sequence import Stream
-from pipeplan_executor.sharding.tokens import TOKENS, LastGathered, is_flat, is_split, reduced, reshaped
+from pipeplan_executor.sharding.tokens import TOKENS, is_flat, is_split, reduced, reshaped
 
 
 class ShardDispatch(TorchDispatchMode):
@@ -84,14 +97,22 @@ class ShardDispatch(TorchDispatchMode):
         self.stream: Stream | None = None
         self._mesh, self._streams, self._rules = mesh, tuple(dict.fromkeys(streams)), Rules()
         self._forward, self._active = False, False
-        self._last, self._groups = LastGathered(), GroupOperations(mesh)
+        self._attention: Mapping[int, str] = {}
+        self._attended = 0
+        self._last, self._groups = LastMoved(), GroupOperations(mesh)
         self._tables: dict[int, Placement] = {}
 
     @contextmanager
-    def during(self, *, forward: bool, stream: Stream | None = None) -> Iterator[None]:
-        """Context for a forward (also one that is recomputed within a backward) or a backward."""
+    def during(
+        self, *, forward: bool, stream: Stream | None = None, attention: Mapping[int, str] | None = None
+    ) -> Iterator[None]:
+        """Context for a forward (also one that is recomputed within a backward) or a backward.
+
+        ``attention``: how those of a layer run that do so on parts of the tokens, by number.
+        """
         before = self._forward, self._active, self.stream
         self._forward, self._active, self.stream = forward, True, stream
+        self._attention, self._attended = attention or {}, 0
         self._last.clear()
         try:
             if before[1]:
@@ -110,9 +131,26 @@ class ShardDispatch(TorchDispatchMode):
         with torch.no_grad():
             made = self._run(func, traits(func), args, kwargs)
             pass_marks(func, args, made)
-            return mapped(self._settled, made) if self._forward else made
+            if not self._forward:
+                return made
+            again = func in VIEWS and was_summed(args[0])
+            return mapped(partial(self._made, again), made)
+
+    def _made(self, summed: bool, tensor: Tensor) -> Tensor:
+        """Return what an operation of a forward made, settled; backwards recognise it.
+
+        ``summed``: whether it is a view of what was (see `was_summed`).
+        """
+        settled = self._settled(tensor)
+        if self._streams and isinstance(settled, DTensor):
+            setattr(settled, _MADE, True)
+            if summed or settled is not tensor:
+                setattr(settled, _SUMMED, True)
+        return settled
 
     def _run(self, func: Any, operation: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if self._streams and (made := self._run_on_tokens(func, args, kwargs)) is not None:
+            return made
         found, given = tensors(args, kwargs), args
         # partial sums stay as they are only in operations that keep values, or add two of them
         sums = any(map(_is_partial, found))
@@ -134,10 +172,12 @@ class ShardDispatch(TorchDispatchMode):
             args = self._rows(func, args)
             found = tensors(args, kwargs)
         if not sums and operation.multiplies and self._streams:
-            gathered = partial(self._gathered, func)
+            args = self._with_features(func, args)
+            on_heads = func in ATTENTION and any(spec(each).placements == ON_HEADS for each in found)
+            gathered = partial(self._gathered, func, on_heads)
             args, kwargs = mapped(gathered, args), mapped(gathered, kwargs)
             found = tensors(args, kwargs)
-        if self._forward and operation.combines and not sums:
+        if operation.combines and not sums and (self._forward or self._streams):
             args = mapped(partial(self._alike, found), args)
             found = tensors(args, kwargs)
         if not sums:
@@ -168,6 +208,34 @@ class ShardDispatch(TorchDispatchMode):
             if not (isinstance(error, NotImplementedError) or "Sharding propagation failed" in str(error)):
                 raise
             return self._run_gathered(func, operation, args, kwargs)
+
+    def _run_on_tokens(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run what the plan has on parts of the tokens; None for all else."""
+        by = marked_attention(func, args)
+        if by is not None:
+            return attend_backward(by, args, kwargs)
+        if func is FORWARD:
+            by = self._attention.get(self._attended) if self._forward else None
+            self._attended += 1
+            if by is None:
+                return None
+            if not draws(func, args, kwargs) and fits(args, by):
+                mark_attention(args[0], by)
+                return attend_forward(by, args, kwargs)
+            self.gathered[f"{func} by {by}"] += 1
+            return None
+        return None if kwargs else on_tokens(func, args, self._streams, self._last)
+
+    def _with_features(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
+        """Return the arguments of a product whose split weight needs parts of the features, from parts of tokens."""
+        wanted = features_wanted(func, args)
+        if wanted is None or not is_flat(args[wanted[0]], self._streams):
+            return args
+        place, how = wanted
+        features = args[place].shape[1 - spec(args[place]).placements[0].dim]
+        if not divides(how, features, self._mesh.size()):
+            return args
+        return [*args[:place], self._last.to_features(args[place], how), *args[place + 1 :]]
 
     def _as_dtensor(self, tensor: Tensor) -> DTensor:
         return tensor if isinstance(tensor, DTensor) else placed(tensor, self._mesh, WHOLE)
@@ -222,12 +290,14 @@ class ShardDispatch(TorchDispatchMode):
                 setattr(tensor, _SUM, made)
         return self._summed(tensor)
 
-    def _gathered(self, func: Any, tensor: Tensor) -> Tensor:
-        """Return an operand of a product, whole if it is split along tokens."""
+    def _gathered(self, func: Any, on_heads: bool, tensor: Tensor) -> Tensor:
+        """Return an operand of a product, whole if it is split along tokens; of attention ``on_heads`` by these."""
         if not isinstance(tensor, DTensor) or is_whole(tensor):
             return tensor
         axes = independent_axes(func)
         split = is_flat(tensor, self._streams) or (axes and is_split(tensor, self._streams, axes))
+        if on_heads and split and tensor.dim() == 4 and tensor.shape[HEADS] % self._mesh.size() == 0:
+            return placed(local(tensor, ON_HEADS), self._mesh, ON_HEADS)
         return self._last.gather(tensor) if split else tensor
 
     def _ungrouped(self, tensor: Tensor) -> Tensor:
@@ -244,21 +314,24 @@ class ShardDispatch(TorchDispatchMode):
         """Return an operand of an elementwise operation under placements that all of its shape have.
 
         Where they differ it is whole, or has the tokens or heads of each rank if another one has. A smaller one is
-        gathered if the larger ones are whole, unless it is a weight.
+        gathered if the larger ones are whole, unless it is a weight. In a backward it is as what the forward made,
+        which is where that ran.
         """
         if not isinstance(tensor, DTensor):
             return tensor
-        larger = [each for each in operands if each.numel() > tensor.numel()]
+        larger = [each for each in operands if self._forward and each.numel() > tensor.numel()]
         if larger and is_cut(spec(tensor).placements[0]) and not is_weight(tensor) and all(map(is_whole, larger)):
             return placed(local(tensor, WHOLE), self._mesh, WHOLE)
         alike = {spec(each).placements for each in operands if each.shape == tensor.shape}
         if len(alike) == 1:
             return tensor
-        wanted: tuple[Placement, ...] = WHOLE
-        if self.stream is not None and tensor.shape[:2] == self.stream and TOKENS in alike:
+        if not self._forward:
+            own = [each for each in operands if each.shape == tensor.shape and hasattr(each, _MADE)]
+            wanted = spec(own[0]).placements if own else spec(tensor).placements
+        elif self.stream is not None and tensor.shape[:2] == self.stream and TOKENS in alike:
             wanted = TOKENS
-        elif alike == {WHOLE, HEADS} and tensor.dim() > HEADS[0].dim + 2:
-            wanted = HEADS
+        else:
+            wanted = ON_HEADS if alike == {WHOLE, ON_HEADS} and tensor.dim() > HEADS + 2 else WHOLE
         return placed(local(tensor, wanted), self._mesh, wanted)
 
     def _rows(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
@@ -308,10 +381,16 @@ class ShardDispatch(TorchDispatchMode):
 
 
 _SUM, _MIXED, _GATHERED = "pipeplan_sum", "pipeplan_mixed", "pipeplan_gathered"
-HEADS = (Shard(1),)
-"""Placement of attention scores that are split by heads."""
+_MADE, _SUMMED = "pipeplan_made", "pipeplan_summed"
+ON_HEADS = (Shard(HEADS),)
+"""Placement of what attention reads, or of its scores, that is split by heads."""
 SUMS = (torch.ops.aten.add.Tensor,)
 """Sums of partial sums are partial sums."""
+
+
+def was_summed(tensor: Tensor) -> bool:
+    """Return whether a tensor of a forward is a sum of all ranks' parts, or a view of one."""
+    return hasattr(tensor, _SUMMED)
 
 
 def _is_partial(tensor: DTensor) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Shard
 
-from pipeplan_executor.sharding.dispatch import ShardDispatch
+from pipeplan_executor.sharding.dispatch import ShardDispatch, was_summed
 from pipeplan_executor.sharding.partial_gradients import PartialGradients
 from pipeplan_executor.sharding.parts import WHOLE, local, placed
 from pipeplan_executor.sharding.sequence import Stream
@@ -51,7 +51,8 @@ class Leaving(torch.autograd.Function):
     def forward(ctx: Any, tensor: DTensor, wanted: Placements, dispatch: ShardDispatch, stream: Stream) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.mesh, ctx.placements = tensor.device_mesh, tensor.placements
-        ctx.dispatch, ctx.stream, ctx.wanted = dispatch, stream, wanted
+        ctx.dispatch, ctx.stream = dispatch, stream
+        ctx.needs_all = wanted == WHOLE and was_summed(tensor)
         part = local(tensor, wanted)
         if wanted == WHOLE:
             return torch.ops.aten._unsafe_view(part, part.shape)  # autograd forbids in-place writes into views here
@@ -66,10 +67,8 @@ class Leaving(torch.autograd.Function):
             return None, None, None, None
         if not isinstance(gradient, DTensor):
             gradient = placed(gradient, ctx.mesh, WHOLE)
-        # whole values inside have whole gradients, and those of sums are needed by every rank
-        wanted = (
-            ctx.placements if type(ctx.placements[0]) is Shard and ctx.placements in (TOKENS, ctx.wanted) else WHOLE
-        )
+        # whole values inside have whole gradients; all of those of sums is needed by every rank, and here it is
+        wanted = ctx.placements if type(ctx.placements[0]) is Shard and not ctx.needs_all else WHOLE
         return placed(local(gradient, wanted), ctx.mesh, wanted), None, None, None
 
 

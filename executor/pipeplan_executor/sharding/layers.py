@@ -91,13 +91,15 @@ class ShardedLayers:
             for name in there
         }
         split = self._split.get(name)
+        products = frozenset[str]() if split is None else split.products.intersection(names.values())
+        on_tokens = frozenset(local for local, full in names.items() if full in products)
         on_shards = any(each != WHOLE for each in placements.values()) or (
-            split is not None and split.arrives is not None
+            split is not None and (split.arrives is not None or bool(products or split.attention))
         )
         if on_shards:
             self._on_shards |= set(map(id, there.values()))
         run = layer.forward if self._hooked else layer
-        call = partial(self._call, layer, run, there, placements, on_shards, split, name == self._vocabulary)
+        call = partial(self._call, layer, run, there, placements, on_tokens, on_shards, split, name == self._vocabulary)
         if self._hooked:
             layer.forward = call
         called: Callable[..., Any] = layer if self._hooked else call
@@ -109,6 +111,7 @@ class ShardedLayers:
         run: Callable[..., Any],
         lasting: Mapping[str, nn.Parameter],
         placements: Mapping[str, tuple[Placement, ...]],
+        on_tokens: frozenset[str],
         on_shards: bool,
         split: Split | None,
         for_loss: bool,
@@ -118,8 +121,12 @@ class ShardedLayers:
             made = run(*tensors)
             return made if split is None else self._all_left(split, False, made)
         there = dict(layer.named_parameters(remove_duplicate=False))
-        with self.dispatch.during(forward=True, stream=None if split is None else split.stream):
-            held = {name: self._stand_in(there[name], lasting[name], how) for name, how in placements.items()}
+        stream, attention = (None, None) if split is None else (split.stream, split.attention)
+        with self.dispatch.during(forward=True, stream=stream, attention=attention):
+            held = {
+                name: self._stand_in(there[name], lasting[name], how, name in on_tokens)
+                for name, how in placements.items()
+            }
             if split is None:
                 given = tuple(self._as_dtensor(tensor, WHOLE) for tensor in tensors)
             else:
@@ -172,10 +179,13 @@ class ShardedLayers:
         made: DTensor = _FromLocal.apply(tensor, spec_of(tensor, self._mesh, placements))
         return made
 
-    def _stand_in(self, parameter: nn.Parameter, lasting: nn.Parameter, placements: tuple[Placement, ...]) -> DTensor:
+    def _stand_in(
+        self, parameter: nn.Parameter, lasting: nn.Parameter, placements: tuple[Placement, ...], on_tokens: bool
+    ) -> DTensor:
         """Return the whole parameter as a DTensor for the layer; ``lasting``: the one that the stage keeps.
 
-        Its delayed weight gradient (`frontend.split_backward`) is added to the gradient of the shard.
+        ``on_tokens``: its products run on parts of the tokens. Its delayed weight gradient
+        (`frontend.split_backward`) is added to the gradient of the shard.
         """
         summed_later = self.partial if placements == WHOLE else None
         if summed_later is None:
@@ -184,7 +194,7 @@ class ShardedLayers:
             stand_in = WholeParameter.apply(parameter, lasting, self._mesh, summed_later)
         if plain(parameter):
             setattr(stand_in, TAKER, partial(_add, parameter, placements, summed_later))
-        return mark_weight(stand_in)
+        return mark_weight(stand_in, on_tokens)
 
 
 def _add(

@@ -9,7 +9,7 @@ A norm's weight is whole, and each rank sees a part of the tokens. The sum over 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,19 @@ from torch import Tensor, nn
 
 Gradients: TypeAlias = Iterable[tuple[nn.Parameter, Tensor | None]]
 """Parameters, and their gradients or this replica's shards of them."""
+
+
+class Summed(Protocol):
+    """Gradients of which each tensor-parallel rank has a part of a sum, which is made once per step."""
+
+    def sum(self, gradients: Gradients) -> None:
+        """Sum those among these gradients."""
+
+    def keep_once(self, gradients: Gradients) -> None:
+        """Let sums that were not used count once in the next sum."""
+
+    def agree(self, parameters: Sequence[nn.Parameter], replicas: dist.ProcessGroup) -> bool:
+        """Let all replicas know which gradients are parts; return whether each of them does."""
 
 
 class PartialGradients:

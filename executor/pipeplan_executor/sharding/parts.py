@@ -113,6 +113,10 @@ def local(tensor: DTensor, placements: Sequence[Placement]) -> Tensor:
         return found
     if type(own[0]) is Grouped or type(wanted[0]) is Grouped:
         return _regrouped(tensor, own[0], wanted[0])
+    if type(own[0]) is Shard and type(wanted[0]) is Shard and own[0].dim != wanted[0].dim:
+        size = tensor._spec.mesh.size()
+        if not (tensor.shape[own[0].dim] % size or tensor.shape[wanted[0].dim] % size):
+            return exchanged(tensor._local_tensor, tensor._spec.mesh, wanted[0].dim, own[0].dim)
     with torch.no_grad():
         return tensor.redistribute(placements=wanted).to_local()
 
@@ -146,6 +150,34 @@ def _regrouped(tensor: DTensor, own: Placement, wanted: Placement) -> Tensor:
         laid_out = local(placed(part, mesh, (Shard(own.dim),)), (wanted,))
         return in_order(laid_out.chunk(count, own.dim), own)
     return local(placed(local(tensor, WHOLE), mesh, WHOLE), (wanted,))
+
+
+def exchanged(part: Tensor, mesh: DeviceMesh, split: int, joined: int) -> Tensor:
+    """Return a part along axis ``split`` of a tensor of which each rank has a part along ``joined``: an all-to-all."""
+    parts = mesh.size()
+    if parts == 1:
+        return part
+    received = all_to_all(torch.stack(part.chunk(parts, split)), mesh)
+    return torch.cat(received.unbind(0), joined)
+
+
+def all_to_all(parts: Tensor, mesh: DeviceMesh) -> Tensor:
+    """Return what each rank has for this one; ``parts[r]`` is for rank r."""
+    ones = [1] * mesh.size()
+    return wait(_SENT.all_to_all_single(parts, ones, ones, mesh.get_group().group_name))
+
+
+def all_gather(part: Tensor, mesh: DeviceMesh) -> Tensor:
+    """Return the parts of all ranks, one behind another along a new first axis."""
+    made = wait(_SENT.all_gather_into_tensor(part.contiguous(), mesh.size(), mesh.get_group().group_name))
+    return made.view(mesh.size(), *part.shape)
+
+
+def reduce_scatter(parts: Tensor, mesh: DeviceMesh) -> Tensor:
+    """Return the sum over all ranks of the part for this one; ``parts[r]`` is for rank r."""
+    own = parts.contiguous()
+    made = wait(_SENT.reduce_scatter_tensor(own, "sum", mesh.size(), mesh.get_group().group_name))
+    return made.view(parts.shape[1:])
 
 
 def reduced_over(tensor: DTensor, part: Tensor, how: str = "sum") -> Tensor:

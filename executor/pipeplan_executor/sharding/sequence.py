@@ -12,7 +12,8 @@ section 4.2.2. Torch's DTensor is not imported here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -48,11 +49,17 @@ class Split:
         Which of its inputs and of its outputs is split, by number.
     stream : Stream
         Lengths of the whole output, or of the input if that alone is split.
+    products : frozenset of str
+        Parameters, by their names in the unsplit model, whose products run on the tokens of each rank.
+    attention : mapping of int to str
+        How attention runs on these, by its number in the layer (`pipeplan.core.plan.Context`).
     """
 
     arrives: int | None
     leaves: int | None
     stream: Stream
+    products: frozenset[str] = frozenset()
+    attention: Mapping[int, str] = field(default_factory=dict)
 
 
 def stream_of(tensors: Sequence[Tensor]) -> int | None:
@@ -82,7 +89,9 @@ def find_splits(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor
         if whole is None and arrives is not None:
             whole = flow[number][arrives]
         if whole is not None:
-            found[name] = Split(arrives, leaves, Stream(whole.shape[0], whole.shape[AXIS]))
+            stream = Stream(whole.shape[0], whole.shape[AXIS])
+            attention = {number: by for layer, number, by in plan.context.attention if layer == name}
+            found[name] = Split(arrives, leaves, stream, frozenset(plan.context.products), attention)
         arrives = leaves
     return found
 
@@ -130,3 +139,36 @@ def check_sequence(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Ten
                     f"the plan splits the {shapes[place][AXIS]} tokens of {name} among {team} devices, which cannot "
                     "have equal parts; choose a length that their number divides"
                 )
+
+
+def check_context(plan: Plan, names: Sequence[str], parameters: Mapping[str, Tensor]) -> None:
+    """Refuse products and attention on parts of the tokens where there are none.
+
+    ``names``: all layers, in order; ``parameters``: by all of their names in the unsplit model.
+
+    Raises
+    ------
+    PlanError
+        With the layer or the parameter.
+    """
+    if plan.context and not plan.sequence:
+        raise PlanError(
+            "the plan runs products or attention on parts of the tokens, and splits no output along tokens; solve again"
+        )
+    split = {*plan.sequence, *(after for before, after in pairwise(names) if before in plan.sequence)}
+    for name, _, by in plan.context.attention:
+        if name not in split:
+            raise PlanError(
+                f"the plan runs attention of {name!r} on parts of the tokens (by {by}); neither its input nor its "
+                "output is split along tokens"
+            )
+    for name in plan.context.products:
+        if name not in parameters:
+            raise PlanError(
+                f"the plan multiplies {name!r} with parts of the tokens, which is no parameter of the model"
+            )
+        if parameters[name].dim() != 2 or name in dict(plan.shards):
+            raise PlanError(
+                f"the plan multiplies {name!r} with parts of the tokens; that takes a whole matrix, and it is shared "
+                f"out or has {parameters[name].dim()} axes"
+            )

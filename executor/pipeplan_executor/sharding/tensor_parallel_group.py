@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from pipeplan_executor.sharding.mesh.moves import MeshAxes
 from pipeplan_executor.sharding.processes import Processes
 
 
@@ -24,12 +25,15 @@ class TensorParallelGroup:
         Number of this process among those of the rank, from 0.
     mesh : DeviceMesh or None
         The processes of this rank of the plan; None for a single one.
+    axes : MeshAxes or None
+        Its axes, if these are several.
     """
 
     processes: Processes
     rank: int
     tensor_rank: int
     mesh: DeviceMesh | None = None
+    axes: MeshAxes | None = None
 
     @property
     def size(self) -> int:
@@ -37,24 +41,35 @@ class TensorParallelGroup:
         return self.processes.sizes[self.rank]
 
 
-_MADE: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[str, Processes], DeviceMesh | None]] = WeakKeyDictionary()
+Key = tuple[str, Processes, tuple[int, ...]]
+_MADE: WeakKeyDictionary[dist.ProcessGroup, dict[Key, DeviceMesh | None]] = WeakKeyDictionary()
 """This process's mesh by device and processes, for every world: creating one takes time and threads, so it is once."""
 
 
-def find_tensor_parallel_group(processes: Processes, device: torch.device) -> TensorParallelGroup:
-    """Return the group of this process. Every process of the world calls this alike."""
+def find_tensor_parallel_group(
+    processes: Processes, device: torch.device, sizes: tuple[int, ...] = ()
+) -> TensorParallelGroup:
+    """Return the group of this process. Every process of the world calls this alike.
+
+    ``sizes``: processes of every rank along each axis of a mesh, if it has several.
+    """
     world = dist.group.WORLD
     assert world is not None
     rank, tensor_rank = processes.place(dist.get_rank())
     made = _MADE.setdefault(world, {})
-    key = device.type, processes
+    key = device.type, processes, sizes
     if key not in made:
-        made[key] = _mesh(processes, rank, device)
-    return TensorParallelGroup(processes, rank, tensor_rank, made[key])
+        made[key] = _mesh(processes, rank, device, sizes)
+    mesh = made[key]
+    axes = MeshAxes(mesh) if sizes and mesh is not None else None
+    return TensorParallelGroup(processes, rank, tensor_rank, mesh, axes)
 
 
-def _mesh(processes: Processes, rank: int, device: torch.device) -> DeviceMesh | None:
+def _mesh(processes: Processes, rank: int, device: torch.device, sizes: tuple[int, ...]) -> DeviceMesh | None:
     size = processes.sizes[rank]
+    if sizes:
+        names = tuple(f"axis {axis}" for axis in range(len(sizes)))
+        return init_device_mesh(device.type, (len(processes.sizes), *sizes), mesh_dim_names=("pipeline", *names))[names]
     if processes.uniform and size > 1:
         shape = len(processes.sizes), size
         return init_device_mesh(device.type, shape, mesh_dim_names=("pipeline", "tensor"))["tensor"]

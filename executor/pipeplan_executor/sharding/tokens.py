@@ -1,4 +1,4 @@
-"""Tensors that are split along their tokens: recognised, flattened, gathered, and reduced from partial sums.
+"""Tensors that are split along their tokens: recognised, flattened, and reduced from partial sums.
 
 ::
 
@@ -9,9 +9,7 @@ A plain ``Shard(0)`` of a matrix is something else, like the shard of a weight; 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from torch import Tensor
 from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -91,33 +89,3 @@ def reduced(tensor: DTensor, stream: Stream) -> DTensor | None:
         part = local(placed(stacked, tensor.device_mesh, tensor.placements), TOKENS)
         return placed(part.flatten(0, 1), tensor.device_mesh, flat(stream))
     return None
-
-
-@dataclass(slots=True)
-class LastGathered:
-    """The tensor that was gathered last, for others that read it next."""
-
-    key: object = None
-    kept: tuple[Tensor, Tensor] | None = None
-
-    def clear(self) -> None:
-        """Release it."""
-        self.key, self.kept = None, None
-
-    def gather(self, tensor: DTensor) -> DTensor:
-        """Return the whole tensor. A flattened one and its transpose are gathered once."""
-        how = tensor.placements[0]
-        turned = isinstance(how, _StridedShard) and how.dim == 1
-        part = tensor.to_local().t() if turned else tensor.to_local()
-        if isinstance(how, _StridedShard):
-            part = part.unflatten(0, (how.split_factor, -1))
-        axis = 1 if isinstance(how, _StridedShard) else how.dim
-        key = part.data_ptr(), part._version, part.shape, part.stride(), part.dtype, axis
-        if self.kept is None or key != self.key:
-            self.kept = None  # before the next one is made
-            whole = local(placed(part, tensor.device_mesh, (Shard(axis),)), WHOLE)
-            self.key, self.kept = key, (part, whole)  # with the part, whose memory nothing else gets meanwhile
-        whole = self.kept[1]
-        if isinstance(how, _StridedShard):
-            whole = whole.flatten(0, 1)
-        return placed(whole.t() if turned else whole, tensor.device_mesh, WHOLE)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,7 +27,8 @@ from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.sharding.declared import TensorParallel
-from pipeplan_executor.sharding.sequence import AXIS, check_sequence, part_of, stream_of
+from pipeplan_executor.sharding.mesh.ends import check_mesh, mesh_part
+from pipeplan_executor.sharding.sequence import AXIS, check_context, check_sequence, part_of, stream_of
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.fully_sharded import (
     FullySharded,
@@ -40,11 +41,8 @@ from pipeplan_executor.stages.precision import formats
 from pipeplan_executor.stages.shapes import Flow, Tensors, trace
 from pipeplan_executor.stages.source import Source, build, converted, draw
 from pipeplan_executor.stages.stage import Boundary
-from pipeplan_executor.stages.stage_module import StageModule, copy_inputs, treatment_of
+from pipeplan_executor.stages.stage_module import SplitLayers, StageModule, copy_inputs, treatment_of
 from pipeplan_executor.stages.ties import Copies, find_copies
-
-if TYPE_CHECKING:
-    from pipeplan_executor.sharding.layers import ShardedLayers
 
 
 @dataclass(frozen=True)
@@ -104,8 +102,17 @@ class Fitted:
 
     def _passed(self, number: int, team: int) -> Tensors:
         """Return what one process of a team has of the tensors before the layer of this number."""
+        if self.plan.words:
+            return self._on_mesh(number)
         split = self._stream(number)
         return tuple(part_of(each, team) if n == split else each for n, each in enumerate(self.flow.tensors[number]))
+
+    def _on_mesh(self, number: int) -> Tensors:
+        """Return what a process of a mesh of several axes has of the tensors before the layer of this number."""
+        words, sizes = dict(self.plan.words), self.plan.stages[0].mesh
+        tensors, is_input = self.flow.tensors[number], number == 0
+        place, own = stream_of(tensors), words[self.names[max(number - 1, 0)]]
+        return tuple(mesh_part(t, own, is_input, sizes) if n == place else t for n, t in enumerate(tensors))
 
     def _stream(self, number: int) -> int | None:
         """Return which of the tensors before the layer of this number is split along tokens."""
@@ -166,6 +173,8 @@ def fit(
     _check_buffers(fitted)
     check_sharded_layers(plan, blank, sequence, flow)
     check_sequence(plan, sequence.names, flow.tensors)
+    check_mesh(plan, sequence.names, flow.tensors)
+    check_context(plan, sequence.names, dict(blank.named_parameters(remove_duplicate=False)))
     return fitted
 
 
@@ -182,6 +191,8 @@ def stage_shards(
         If a parameter cannot be sharded as declared.
     """
     blank, axes = fitted.blank, fitted.workload.shards
+    if fitted.plan.words:
+        return {}
     if fitted.plan.team == 1:
         return find_shards(blank, axes, wanted, tensor_rank)
     found: dict[str, ParameterShard] = {}
@@ -303,7 +314,7 @@ def build_stage(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     shards: Mapping[str, ParameterShard] | None = None,
-    sharded_layers: "ShardedLayers | None" = None,
+    sharded_layers: SplitLayers | None = None,
     fully: FullySharded | None = None,
 ) -> StageModule:
     """Build one stage with its weights; no other layer of the model takes memory.

@@ -4,15 +4,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from pipeplan_executor.sharding.partial_gradients import Summed
 from pipeplan_executor.stages.shapes import Flow, Tensors, as_tuple
-
-if TYPE_CHECKING:
-    from pipeplan_executor.sharding.layers import ShardedLayers
 
 
 class Pending(Protocol):
@@ -20,6 +18,26 @@ class Pending(Protocol):
 
     def wait(self) -> object:
         """Wait until it has ended here."""
+
+
+class SplitLayers(Protocol):
+    """Calls of layers together with the other tensor-parallel ranks (see `pipeplan_executor.sharding`)."""
+
+    @property
+    def partial(self) -> Summed | None:
+        """Gradients that are summed over these ranks once a step."""
+
+    def wrapped(self, name: str, layer: nn.Module, names: Mapping[str, str], /) -> Callable[..., Any]:
+        """Return what calls a layer whose parameters have these ``names`` in the unsplit model."""
+
+    def gathered(self, tensors: Tensors, for_loss: bool, /) -> Tensors:
+        """Return what a stage sends on, or gives `loss`."""
+
+    def loss(self, loss: Callable[[Tensors, Any], Tensor], outputs: Tensors, targets: Any, /) -> Tensor:
+        """Return a loss of what was gathered for it."""
+
+    def backward(self) -> AbstractContextManager[None]:
+        """Context for a backward through the layers."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,7 @@ class StageModule(nn.Module):
         Treatment of each layer, by name.
     names : sequence of mapping
         For each layer, the names of its parameters and buffers in the unsplit model, by their names in the layer.
-    sharded_layers : ShardedLayers, optional
+    sharded_layers : SplitLayers, optional
         Calls the layers if several processes share the stage.
 
     Attributes
@@ -82,7 +100,7 @@ class StageModule(nn.Module):
         layers: Mapping[str, nn.Module],
         treatments: Mapping[str, Treatment],
         names: Sequence[Mapping[str, str]],
-        sharded_layers: "ShardedLayers | None" = None,
+        sharded_layers: SplitLayers | None = None,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers.values())

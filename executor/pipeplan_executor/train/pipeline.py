@@ -14,6 +14,7 @@ from pipeplan.core.errors import PlanError
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.frontend.batch import Batch, samples, split
+from pipeplan.frontend.profile.passes import autocast
 from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory, planned_optimizer
 from pipeplan_executor.optim.stage_optimizers import stage_optimizers
 from pipeplan_executor.optim.updates import Updates, shares
@@ -33,11 +34,11 @@ from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.source import Source, converted
 from pipeplan_executor.stages.split import build_stage, fit, stage_shards
 from pipeplan_executor.stages.stage import StageWork
-from pipeplan_executor.stages.stage_module import evaluating
+from pipeplan_executor.stages.stage_module import SplitLayers, evaluating
 
 if TYPE_CHECKING:
     from pipeplan_executor.checkpoint import Restored, TrainingState
-    from pipeplan_executor.sharding.layers import ShardedLayers
+    from pipeplan_executor.sharding.mesh.layers import MeshLayers
 
 LEARNING_RATE = 1e-3
 
@@ -124,10 +125,13 @@ class Pipeline:
         self.fitted = fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
         self.workload = fitted.workload
         # this rank's stages, with their weights or shards of them
-        self.tensor_group = group = find_tensor_parallel_group(processes, self.device)
+        self.tensor_group = group = find_tensor_parallel_group(processes, self.device, plan.mesh)
         rank = group.rank
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
         self.shards = stage_shards(fitted, wanted, self.numbers, group.tensor_rank)
+        self._on_mesh = {number: self._mesh_layers(number) for number in self.numbers if plan.stages[number].mesh}
+        for mesh_layers in self._on_mesh.values():
+            self.shards |= mesh_layers.shards
         groups, sharded = replica_groups(plan.schedule.homes, processes), sharded_stages(plan)
         self._fully = {n: FullySharded(plan.zero, groups[n], self.device) for n in self.numbers if n in sharded}
         self.modules = {
@@ -178,8 +182,22 @@ class Pipeline:
         self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
         self._updates = True
 
-    def _sharded_layers(self, stage: int) -> "ShardedLayers | None":
+    def _mesh_layers(self, stage: int) -> "MeshLayers":
+        """Return the wrapper of a stage's layers on a mesh of several axes."""
+        from pipeplan_executor.sharding.mesh.layers import MeshLayers
+        from pipeplan_executor.sharding.mesh.moves import MeshAxes
+
+        assert self.tensor_group.mesh is not None
+        fitted, own = self.fitted, self.plan.stages[stage]
+        words = {name: words for name, words in self.plan.words if name in own.layers}
+        context = partial(autocast, self.precision, self.device)
+        tensors, axes = fitted.flow.tensors, MeshAxes(self.tensor_group.mesh, own.links)
+        return MeshLayers(fitted.blank, fitted.sequence, tensors, words, axes, own.recompute, context)
+
+    def _sharded_layers(self, stage: int) -> SplitLayers | None:
         """Return the wrapper of a stage's layers under tensor parallelism; None if nothing of them is split."""
+        if stage in self._on_mesh:
+            return self._on_mesh[stage]
         every = find_splits(self.plan, self.fitted.names, self.fitted.flow.tensors)
         split = {name: every[name] for name in self.plan.stages[stage].layers if name in every}
         vocabulary = self.plan.vocabulary if self.plan.vocabulary in self.plan.stages[stage].layers else None

@@ -8,6 +8,7 @@ from pipeplan_formulations.common.report import Limits, Progress, Report
 from pipeplan_formulations.sharding import descent, exact
 from pipeplan_formulations.sharding.blocks import Block, chain
 from pipeplan_formulations.sharding.by_rows import ByRows
+from pipeplan_formulations.sharding.elimination import TooLargeError
 from pipeplan_formulations.sharding.frontier import Frontier, Frontiers, frontier
 from pipeplan_formulations.sharding.instance import Cap, Choice, Edge, Sharding, WeightedSharding
 
@@ -20,6 +21,7 @@ __all__ = [
     "Frontier",
     "Frontiers",
     "Sharding",
+    "TooLargeError",
     "WeightedSharding",
     "chain",
     "frontier",

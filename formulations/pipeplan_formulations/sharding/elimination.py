@@ -83,12 +83,76 @@ class Step(NamedTuple):
     result: int
 
 
+class Classes:
+    """Classes of the signatures of a problem's operators, and its tables by classes; equal ones are the same object.
+
+    Parameters
+    ----------
+    problem : Sharding
+    keep : sequence of int
+        Operators that stay, with all their signatures.
+
+    Attributes
+    ----------
+    of : list of array
+        Class of each signature of each operator, −1 for those that are dropped.
+    counts : list of int
+        Number of classes of each operator, at least 1.
+    operators : list of array
+        Costs of each operator's signatures.
+    edges : list of (int, int, array)
+        Costs of each edge by classes, from the lower operator to the higher.
+    """
+
+    def __init__(self, problem: Sharding, keep: Sequence[int] = ()) -> None:
+        self.problem, self.keep = problem, tuple(sorted(keep))
+        self._arrays: dict[tuple[object, ...], Array] = {}
+        self._same: dict[int, tuple[Array, Array]] = {}  # by id: an array, which is kept so, and the same one
+        self.operators = [self._one(costs) for costs in problem.costs]
+        turned: dict[int, Array] = {}
+        sides: list[list[Array]] = [[] for _ in problem.costs]
+        for u, v, costs in problem.edges:
+            one = self._one(costs)
+            if id(one) not in turned:
+                turned[id(one)] = self._one(np.ascontiguousarray(one.transpose(1, 0, 2)))
+            sides[u].append(one)
+            sides[v].append(turned[id(one)])
+        found: dict[tuple[int, ...], Array] = {}
+        self.of: list[Array] = []
+        for v, own in enumerate(self.operators):
+            key = (id(own), *map(id, sides[v]))
+            if v not in self.keep and key not in found:
+                found[key] = self._one(classes(own, sides[v]))
+            self.of.append(np.arange(len(own)) if v in self.keep else found[key])
+        self.counts = [max(1, int(class_of.max()) + 1) for class_of in self.of]
+        reduced: dict[tuple[int, int, int], Array] = {}
+        self.edges: list[tuple[int, int, Array]] = []
+        for u, v, costs in problem.edges:
+            one, low, high = self._one(costs), min(u, v), max(u, v)
+            one = one if u < v else turned[id(one)]
+            key3 = id(one), id(self.of[low]), id(self.of[high])
+            if key3 not in reduced:
+                rows = np.ix_(self._firsts(low), self._firsts(high))
+                reduced[key3] = self._one(np.ascontiguousarray(one[rows]))
+            self.edges.append((low, high, reduced[key3]))
+
+    def _one(self, costs: Array) -> Array:
+        """The same array for equal contents."""
+        if id(costs) not in self._same:
+            self._same[id(costs)] = costs, self._arrays.setdefault((costs.shape, costs.tobytes()), costs)
+        return self._same[id(costs)][1]
+
+    def _firsts(self, v: int) -> list[int]:
+        """The first signature of each class of an operator."""
+        return [int((self.of[v] == c).argmax()) for c in range(self.counts[v])]
+
+
 class Elimination(Generic[Table]):
     """State of the elimination of a problem's operators.
 
     Parameters
     ----------
-    problem : Sharding
+    problem : Sharding or Classes
     algebra : Algebra
     keep : sequence of int
         Operators that stay, with all their signatures.
@@ -99,53 +163,25 @@ class Elimination(Generic[Table]):
         Those that are neither eliminated nor kept.
     """
 
-    def __init__(self, problem: Sharding, algebra: Algebra[Table], keep: Sequence[int] = ()) -> None:
-        self._problem, self._algebra, self._keep = problem, algebra, tuple(sorted(keep))
-        self._arrays: dict[tuple[object, ...], Array] = {}
+    def __init__(self, problem: Sharding | Classes, algebra: Algebra[Table], keep: Sequence[int] = ()) -> None:
+        self._classes = problem if isinstance(problem, Classes) else Classes(problem, keep)
+        self._algebra, self._keep = algebra, self._classes.keep
         self._tables: dict[tuple[object, ...], Table] = {}
         self._factors: list[Factor[Table]] = []
         self._steps: list[Step] = []
-        self.operators = set(range(len(problem.costs))) - {*keep}
-        self._at: list[set[int]] = [set() for _ in problem.costs]
+        self.operators = set(range(len(self._classes.of))) - {*self._keep}
+        self._at: list[set[int]] = [set() for _ in self._classes.of]
         self._live: set[int] = set()
-        self._class_of = self._classes()
+        self._score: dict[int, tuple[bool, int, float, int, int]] = {}
         self._load()
-        self._score = {v: self._priority(v) for v in self.operators}
-
-    def _one(self, costs: Array) -> Array:
-        """The same array for equal contents."""
-        return self._arrays.setdefault((costs.shape, costs.tobytes()), costs)
-
-    def _classes(self) -> list[Array]:
-        """Class of each signature of each operator; operators to keep have one class per signature."""
-        sides: list[list[Array]] = [[] for _ in self._problem.costs]
-        for u, v, costs in self._problem.edges:
-            sides[u].append(self._one(costs))
-            sides[v].append(self._one(costs.transpose(1, 0, 2)))
-        found: dict[tuple[int, ...], Array] = {}
-        class_of = []
-        for v, costs in enumerate(self._problem.costs):
-            own = self._one(costs)
-            key = (id(own), *map(id, sides[v]))
-            if v not in self._keep and key not in found:
-                found[key] = classes(own, sides[v])
-            class_of.append(np.arange(len(own)) if v in self._keep else found[key])
-        return class_of
 
     def _load(self) -> None:
         """Make the tables of all operators, then of all edges, by classes; factor v is that of operator v."""
-        firsts = []
-        for v, (costs, class_of) in enumerate(zip(self._problem.costs, self._class_of, strict=True)):
-            count = max(1, int(class_of.max()) + 1)
-            firsts.append([int((class_of == c).argmax()) for c in range(count)])
-            own = self._one(costs), self._one(class_of), count
-            self._add((v,), (id(own[0]), id(own[1])), partial(self._algebra.classes, *own))
-        for u, v, costs in self._problem.edges:
-            table = self._one(np.ascontiguousarray(costs[np.ix_(firsts[u], firsts[v])]))
-            if u < v:
-                self._add((u, v), (id(table),), partial(self._algebra.table, table))
-            else:
-                self._add((v, u), (id(table), "back"), partial(self._algebra.table, table.transpose(1, 0, 2)))
+        own = self._classes
+        for v, (costs, class_of, count) in enumerate(zip(own.operators, own.of, own.counts, strict=True)):
+            self._add((v,), (id(costs), id(class_of)), partial(self._algebra.classes, costs, class_of, count))
+        for u, v, costs in own.edges:
+            self._add((u, v), (id(costs),), partial(self._algebra.table, costs))
 
     def _add(self, scope: tuple[int, ...], key: tuple[object, ...], make: Callable[[], Table], inside: int = 0) -> int:
         """Add a factor, whose table is made unless an equal one is known; return its number."""
@@ -177,14 +213,19 @@ class Elimination(Generic[Table]):
         work = cells * math.prod(self._factors[number].table.size for number in self._at[v])
         return cells > WIDEST, fill, work, sum(self._factors[number].inside for number in self._at[v]), v
 
-    def run(self, degree: int | None = None) -> None:
+    def run(self, degree: int | None = None, order: Sequence[int] = ()) -> None:
         """Eliminate all operators, or those of at most this degree, as long as there are any.
+
+        ``order``: operators that are eliminated first, in this order.
 
         Raises
         ------
         TooLargeError
             Before a table would exceed `WIDEST`.
         """
+        for v in order:
+            self._eliminate(v)
+        self._score = {v: self._priority(v) for v in self.operators}
         while ranks := [
             rank
             for v, rank in self._score.items()
@@ -193,12 +234,17 @@ class Elimination(Generic[Table]):
             large, *_, v = min(ranks)
             if large:
                 raise TooLargeError
-            beside = self._beside(v)
-            self._join(v, tuple(sorted(beside)), sorted(self._at[v]))
-            self.operators.remove(v)
+            beside = self._eliminate(v)
             del self._score[v]
             touched = beside.union(*map(self._beside, beside)) & self.operators
             self._score.update({u: self._priority(u) for u in touched})
+
+    def _eliminate(self, v: int) -> set[int]:
+        """Join the tables of an operator over its classes; return its neighbours."""
+        beside = self._beside(v)
+        self._join(v, tuple(sorted(beside)), sorted(self._at[v]))
+        self.operators.remove(v)
+        return beside
 
     def result(self) -> Table:
         """Table over the operators to keep, once all others are eliminated."""
@@ -208,17 +254,33 @@ class Elimination(Generic[Table]):
     def _join(self, operator: int, scope: tuple[int, ...], sources: list[int]) -> None:
         """Replace the factors by their join without the operator; if it is −1, by their plain join."""
         axis = {v: i for i, v in enumerate((*scope, operator))}
-        tables = [self._factors[number].table for number in sources]
         axes = [tuple(axis[v] for v in self._factors[number].scope) for number in sources]
         shape = (*map(self._count, scope), 1 if operator < 0 else self._count(operator))
         for number in sources:
             self._live.remove(number)
             for v in self._factors[number].scope:
                 self._at[v].remove(number)
-        key = (*map(id, tables), *axes, shape)
+        key, make = self._combined(sources, axes, shape)
         inside = 1 + sum(self._factors[number].inside for number in sources)
-        result = self._add(scope, key, partial(self._algebra.combine, tables, axes, shape), inside)
+        result = self._add(scope, key, make, inside)
         self._steps.append(Step(operator, sources, result))
+
+    def _combined(
+        self, sources: Sequence[int], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
+    ) -> tuple[tuple[object, ...], Callable[[], Table]]:
+        """Key of the join of some factors, equal for equal joins, and the function that makes it."""
+        tables = [self._factors[number].table for number in sources]
+        return (*map(id, tables), *axes, shape), partial(self._algebra.combine, tables, axes, shape)
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """What was done."""
+        return self._steps
+
+    @property
+    def factors(self) -> Sequence[Factor[Table]]:
+        """All factors, by number: those of operators, those of edges, and those that came out of steps."""
+        return self._factors
 
     @property
     def live(self) -> dict[int, Factor[Table]]:
@@ -246,6 +308,6 @@ class Elimination(Generic[Table]):
             if operator >= 0:
                 chosen[operator] = k
         return tuple(
-            int(np.flatnonzero((self._class_of[v] == chosen[v]) & (costs == part[v]).all(axis=1))[0])
-            for v, costs in enumerate(self._problem.costs)
+            int(np.flatnonzero((self._classes.of[v] == chosen[v]) & (costs == part[v]).all(axis=1))[0])
+            for v, costs in enumerate(self._classes.operators)
         )

@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 
 from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.sharding.bounded import bounded_frontier
 from pipeplan_formulations.sharding.elimination import Algebra, Elimination
 from pipeplan_formulations.sharding.instance import Array, Cap, Choice, Sharding
 from pipeplan_formulations.sharding.scalars import Scalars
 from pipeplan_formulations.sharding.sets import Sets
+
+MANY = 96
+"""Number of operators from which on the Pareto set of two sums is found with bounds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,4 +101,7 @@ class Frontiers:
 
 def frontier(problem: Sharding, clock: Clock, most: int | None = None) -> Frontier:
     """The Pareto set of all choices; see `Frontiers` for parameters and errors."""
+    if problem.coordinates == 2 and not problem.maxima and most is None and len(problem.costs) >= MANY:
+        points, unwind = bounded_frontier(problem, clock)
+        return Frontier(points, np.zeros(2, np.int64), unwind)
     return Frontiers(problem, clock, most=most).at()

@@ -34,7 +34,7 @@ equation   functions
 =========  =============================================================
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -104,7 +104,11 @@ class Sharding:
             if not (0 <= u < count and 0 <= v < count and u != v):
                 raise ValueError(f"edge {number} joins {u} and {v}; operators are 0 to {count - 1}, and it needs two")
             tables[f"edge {number}"] = table, (len(self.costs[u]), len(self.costs[v]), width)
+        checked = set[tuple[int, tuple[int, ...]]]()
         for name, (table, shape) in tables.items():
+            if (id(table), shape) in checked:
+                continue
+            checked.add((id(table), shape))
             if table.shape != shape or not table.size or table.dtype != np.int64:
                 raise ValueError(
                     f"{name} has costs of shape {table.shape} and {table.dtype}, expected {shape} of int64"
@@ -127,7 +131,8 @@ class Sharding:
     def largest(self) -> tuple[int, ...]:
         """Upper bound on each coordinate of any choice."""
         tables = [*self.costs, *(edge.costs for edge in self.edges)]
-        most = [table[possible(table)].max(axis=0, initial=0).tolist() for table in tables]
+        found = {id(table): table[possible(table)].max(axis=0, initial=0).tolist() for table in _different(tables)}
+        most = [found[id(table)] for table in tables]
         sums = [sum(column) for column in zip(*most, strict=True)]
         return (*sums[: self.sums], *(max(column) for column in list(zip(*most, strict=True))[self.sums :]))
 
@@ -172,8 +177,15 @@ class Sharding:
             new = np.concatenate([plain[..., : self.sums] @ matrix.T, rest], axis=-1)
             return np.where(possible(costs)[..., None], new, UNLIMITED)
 
-        edges = tuple(edge._replace(costs=combined(edge.costs)) for edge in self.edges)
-        return Sharding(tuple(map(combined, self.costs)), edges, kept)
+        tables = (*self.costs, *(edge.costs for edge in self.edges))
+        new = {id(table): combined(table) for table in _different(tables)}
+        edges = tuple(edge._replace(costs=new[id(edge.costs)]) for edge in self.edges)
+        return Sharding(tuple(new[id(costs)] for costs in self.costs), edges, kept)
+
+
+def _different(tables: Sequence[Array]) -> Iterable[Array]:
+    """The tables, each object once."""
+    return {id(table): table for table in tables}.values()
 
 
 class Cap(NamedTuple):

@@ -13,23 +13,35 @@ of the operator that is eliminated, then dominance. Most of these pairs need not
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.pareto import front
+from pipeplan_formulations.common.pareto import front, undominated
 from pipeplan_formulations.sharding.instance import Array, Cap, possible
 from pipeplan_formulations.sharding.scalars import aligned
+
+
+class Bound(Protocol):
+    """What excludes points of a table."""
+
+    def kept(self, begin: int, points: Array, cells: Array) -> NDArray[np.intp]:
+        """Return the indices of the points to keep; their cells count from ``begin``."""
+        ...
+
 
 RUN = 16
 """Largest number of points of a run."""
 PAIRS = 2**20
 """Approximate number of pairs of points that are formed at once."""
+FEW = 100
+"""Mean number of points of a cell below which sets of two coordinates are filtered all at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +101,7 @@ class Sets:
         self._caps = np.array([cap.weights for cap in caps], np.int64).reshape(len(caps), coordinates).T
         self._limits = np.array([cap.limit for cap in caps], np.int64)
         self._nothing = np.zeros(coordinates, np.int64)
-        self._unit = SetTable((), np.array([0, 1]), self._nothing[None], self._nothing)
+        self.unit = SetTable((), np.array([0, 1]), self._nothing[None], self._nothing)
         random = np.random.default_rng(0)
         directions = random.dirichlet(np.full(coordinates, 0.7), 6 * coordinates)
         self._directions = np.concatenate([np.eye(coordinates) + 1e-6, directions])
@@ -102,25 +114,19 @@ class Sets:
     def classes(self, costs: Array, class_of: Array, count: int) -> SetTable:
         """Table of an operator whose signatures form classes; −1 stands for none."""
         sets = [front(costs[(class_of == c) & possible(costs)]) for c in range(count)]
-        return self._of((count,), sets, self._nothing)
+        return self._of((count,), np.concatenate(sets), np.array(list(map(len, sets)), np.int64), self._nothing)
 
     def combine(self, tables: Sequence[SetTable], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]) -> SetTable:
         """Join the tables over all cells of ``shape``, then unite the sets along its last axis; see `Scalars`."""
         parts = list(zip(tables, axes, strict=True))
-
-        def points(pair: tuple[int, int]) -> float:
-            """Expected number of points of the join of two parts."""
-            (first, one), (second, two) = (parts[i] for i in pair)
-            return math.prod(shape[axis] for axis in {*one, *two}) * first.size * second.size
-
         while len(parts) > 2:
-            i, j = min(combinations(range(len(parts)), 2), key=points)
+            i, j = cheapest(parts, shape)
             (second, two), (first, one) = parts.pop(j), parts.pop(i)
             scope = tuple(sorted({*one, *two}))
             own = [tuple(map(scope.index, part)) for part in (one, two)]
-            parts.append((self._join(first, second, own, (*(shape[axis] for axis in scope), 1)), scope))
-        parts += [(self._unit, ())] * (2 - len(parts))
-        return self._join(parts[0][0], parts[1][0], [part[1] for part in parts], shape)
+            parts.append((self.join(first, second, own, (*(shape[axis] for axis in scope), 1)), scope))
+        parts += [(self.unit, ())] * (2 - len(parts))
+        return self.join(parts[0][0], parts[1][0], [part[1] for part in parts], shape)
 
     def split(
         self, tables: Sequence[SetTable], cells: Sequence[Sequence[tuple[int, ...]]], target: Array
@@ -149,10 +155,15 @@ class Sets:
         sums = first[..., : self._sums] + second[..., : self._sums]
         return np.concatenate([sums, np.maximum(first[..., self._sums :], second[..., self._sums :])], axis=-1)
 
-    def _join(
-        self, first: SetTable, second: SetTable, axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
+    def join(
+        self,
+        first: SetTable,
+        second: SetTable,
+        axes: Sequence[tuple[int, ...]],
+        shape: tuple[int, ...],
+        bound: Bound | None = None,
     ) -> SetTable:
-        """`combine` of two tables."""
+        """`combine` of two tables; with a bound, without what it excludes."""
         if first.size < second.size:
             first, second, axes = second, first, axes[::-1]
         # cells[i]: for every cell of the result and every signature that is eliminated, the cell of table i
@@ -162,28 +173,45 @@ class Sets:
         ]
         one, two = (each.reshape(-1, shape[-1]) for each in cells)
         pairs = np.cumsum((first.counts[one] * second.counts[two]).sum(axis=1))
-        runs, guards = _Runs(first), _Guards(self._directions, first, second)
-        sets: list[Array] = []
-        while len(sets) < len(one):
+        runs, guards = _Runs(first), _Guards(self._directions if bound is None else self._directions[:0], first, second)
+        found: list[Array] = []
+        counts: list[Array] = []
+        begin = 0
+        while begin < len(one):
             self._clock.check()
-            begin = len(sets)
             done = int(pairs[begin - 1]) if begin else 0
             end = max(begin + 1, int(np.searchsorted(pairs, done + PAIRS)))
-            sets += self._united(first, second, one[begin:end], two[begin:end], runs, guards)
-        return self._of(shape[:-1], sets, self._added(first.slack, second.slack))
+            within = None if bound is None else partial(bound.kept, begin)
+            points, cell = self._united(first, second, one[begin:end], two[begin:end], runs, guards, within)
+            found.append(points)
+            counts.append(np.bincount(cell, minlength=min(end, len(one)) - begin))
+            begin = end
+        slack = self._added(first.slack, second.slack)
+        return self._of(shape[:-1], np.concatenate(found), np.concatenate(counts), slack)
 
     def _united(
-        self, first: SetTable, second: SetTable, one: Array, two: Array, runs: "_Runs", guards: "_Guards"
-    ) -> list[Array]:
-        """Pareto sets of some cells; ``one`` and ``two`` have the pairs of each that are united."""
+        self,
+        first: SetTable,
+        second: SetTable,
+        one: Array,
+        two: Array,
+        runs: "_Runs",
+        guards: "_Guards",
+        within: Callable[[Array, Array], NDArray[np.intp]] | None,
+    ) -> tuple[Array, Array]:
+        """Pareto sets of some cells, and the cell of each point; ``one`` and ``two`` have the pairs that are united.
+
+        ``within(points, cells)``: indices of those to keep.
+        """
         count, width = one.shape
-        best = self._added(*guards.of(one, two))
+        best = self._added(*guards.of(one, two)) if within is None else self.unit.points
         one, two = one.ravel(), two.ravel()
         # Rows: a run of the first table, moved by a point of the second.
         pair, number = _expanded(runs.counts[one] * second.counts[two])
         run = runs.first[one[pair]] + number % runs.counts[one[pair]]
         moved = second.points[second.starts[two[pair]] + number // runs.counts[one[pair]]]
-        kept = _unguarded(self._added(runs.least[run], moved), best, pair // width)
+        least = self._added(runs.least[run], moved)
+        kept = _unguarded(least, best, pair // width) if within is None else within(least, pair // width)
         pair, run, moved = pair[kept], run[kept], moved[kept]
         # Points of the rows that are left.
         row, number = _expanded(runs.lengths[run])
@@ -192,22 +220,40 @@ class Sets:
         if len(self._limits):
             kept = np.flatnonzero((points @ self._caps <= self._limits).all(axis=1))
             points, cell = points[kept], cell[kept]
-        if points.shape[1] > 2:
+        if within is not None:
+            kept = within(points, cell)
+            points, cell = points[kept], cell[kept]
+        elif points.shape[1] > 2:
             kept = _unguarded(points, best, cell)
             points, cell = points[kept], cell[kept]
+        if points.shape[1] == 2 and len(points) < FEW * count:
+            kept = undominated(cell, points[:, 0], points[:, 1])
+            return points[kept], cell[kept]
         ends = np.searchsorted(cell, np.arange(count + 1))
-        return [
+        sets = [
             front(points[a:b], self._clock.check) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
         ]
+        return np.concatenate(sets), np.repeat(np.arange(count), list(map(len, sets)))
 
-    def _of(self, shape: tuple[int, ...], sets: list[Array], slack: Array) -> SetTable:
-        """Table of these sets, thinned if they are too long."""
+    def _of(self, shape: tuple[int, ...], points: Array, counts: Array, slack: Array) -> SetTable:
+        """Table of the points of all cells, so many in each, thinned where they are too many."""
         if self._most is not None:
-            thinned = [thin(points, self._most) for points in sets]
-            sets = [points for points, _ in thinned]
+            ends = np.cumsum(counts)[:-1]
+            thinned = [thin(own, self._most) for own in np.split(points, ends)]
+            points = np.concatenate([own for own, _ in thinned])
+            counts = np.array([len(own) for own, _ in thinned], np.int64)
             slack = slack + np.max([lost for _, lost in thinned], axis=0)
-        counts = np.array([len(points) for points in sets], np.int64)
-        return SetTable(shape, _starts(counts), np.concatenate(sets), slack)
+        return SetTable(shape, _starts(counts), points, slack)
+
+
+def cheapest(parts: Sequence[tuple[SetTable, tuple[int, ...]]], shape: tuple[int, ...]) -> tuple[int, int]:
+    """Numbers of the two parts, tables with their axes, whose join is expected to have the fewest points."""
+
+    def points(pair: tuple[int, int]) -> float:
+        (first, one), (second, two) = (parts[i] for i in pair)
+        return math.prod(shape[axis] for axis in {*one, *two}) * first.size * second.size
+
+    return min(combinations(range(len(parts)), 2), key=points)
 
 
 def thin(points: Array, most: int) -> tuple[Array, Array]:

@@ -142,7 +142,8 @@ def _rows(family: str, result: Result, bound: int) -> list[Row]:
 
     plan = result.plan
     label = f"{counted(len(plan.stages), 'stage')}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
-    label += zero_suffix(plan.zero) + team_suffix(plan.teams, bool(plan.sequence), plan.vocabulary is not None)
+    words = bool(plan.sequence), plan.vocabulary is not None, bool(plan.context)
+    label += zero_suffix(plan.zero) + team_suffix(plan.teams, *words, mesh=plan.mesh)
     rows = [Row(SOLVER, family, result.value, result.timeline.peaks, excess(result.value), label)]
     for baseline in ranked(result.baselines.values()):
         value = baseline.bound if baseline.value is None else baseline.value

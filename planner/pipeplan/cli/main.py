@@ -13,7 +13,7 @@ from pipeplan.cli.base import Command
 from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.core.version import __version__
 
-OWN = ("profile", "solve", "compare", "simulate", "sweep", "explain", "frontier", "doctor")
+OWN = ("profile", "solve", "compare", "simulate", "sweep", "explain", "frontier", "shard", "doctor")
 DESCRIPTION = "Plan distributed training: provably good partitions and schedules, explained, and run with torch."
 
 

@@ -27,7 +27,9 @@ def configure(parser: ArgumentParser) -> None:
         metavar="PATTERN",
         help="a module whose path or class is like this is one layer: 'blocks.*', Bottleneck; may be given again",
     )
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument(
+        "--device", default="cpu", help="cpu or cuda; meta: measure nothing, only count sizes and operations"
+    )
     parser.add_argument("--kind", metavar="NAME", help="name of the device kind that the numbers belong to")
     parser.add_argument("--threads", type=int, default=1, help="of a CPU worker (1)")
     parser.add_argument(

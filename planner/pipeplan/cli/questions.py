@@ -57,6 +57,18 @@ def add_questions(parser: ArgumentParser) -> None:
         help="let teams also split along tokens what passes between layers (the default)",
     )
     parser.add_argument(
+        "--context-parallel",
+        action=BooleanOptionalAction,
+        default=True,
+        help="let teams also run matrix products and attention on parts of tokens, with whole weights (the default)",
+    )
+    parser.add_argument(
+        "--meshes",
+        action=BooleanOptionalAction,
+        default=True,
+        help="let teams over several nodes be meshes of nodes and of the devices in each (the default)",
+    )
+    parser.add_argument(
         "--vocabulary-parallel",
         action=BooleanOptionalAction,
         default=True,
@@ -215,6 +227,8 @@ def read_job(options: Namespace, model: "Model") -> "Job":
         teams=numbers(options.teams, "--teams"),
         unlike_teams=options.unlike_teams,
         sequence_parallel=options.sequence_parallel,
+        context_parallel=options.context_parallel,
+        meshes=options.meshes,
         vocabulary_parallel=options.vocabulary_parallel,
         overlap_reduction=options.overlap_reduction,
         intra_layer=options.intra_layer,

@@ -100,6 +100,11 @@ class Job:
         Let the stages of a plan have teams of unlike sizes, which takes longer to prove.
     sequence_parallel : bool
         Let teams also split along tokens what passes between layers, where operators are known to allow it.
+    context_parallel : bool
+        Let teams also run products of matrices and attention on parts of the tokens, with whole weights, where these
+        pass between layers and operators are known to allow it.
+    meshes : bool
+        Let teams that extend over nodes be meshes of these and of the devices in each, split unlike along both.
     vocabulary_parallel : bool
         Let teams compute the loss on logits that are split along their classes, where it is known to allow it.
     overlap_reduction : bool
@@ -136,6 +141,8 @@ class Job:
     teams: tuple[int, ...] = ()
     unlike_teams: bool = False
     sequence_parallel: bool = True
+    context_parallel: bool = True
+    meshes: bool = True
     vocabulary_parallel: bool = True
     overlap_reduction: bool = True
     order: Order = Order.SEARCH
@@ -158,6 +165,8 @@ class Job:
             "equal_replicas",
             "unlike_teams",
             "sequence_parallel",
+            "context_parallel",
+            "meshes",
             "vocabulary_parallel",
             "overlap_reduction",
             "intra_layer",

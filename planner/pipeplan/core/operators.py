@@ -18,16 +18,42 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.figures import whole
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis, check_groups
 from pipeplan.core.wording import hint, some
+from pipeplan.core.words import MeshSplit
 
 Shards = tuple[tuple[str, int], ...]
-"""Weights that are split, by name, and the axis of each; with `OperatorGraph.loss_name` that of the logits."""
+"""What a team splits in a layer: weights, by name, and the axis of each; with `OperatorGraph.loss_name` that of the
+logits; with the name of a `Operator.by_plan` that runs on tokens their axis, or `BY_HEADS`."""
+BY_HEADS = -1
+"""In place of an axis: attention that has its operands in parts of the tokens, and exchanges these for heads."""
 INPUT = "input"
 """Name of a layer's first input, where operators say what they read; others are ``input#2``, ``input#3``."""
+SAMPLE = "sample"
+"""The loop over samples, where a tensor has an axis of them."""
 TOKEN = "token"
 """The loop over the tokens of a sequence, axis 1 of the tensors that pass between layers.
 
 Axes have this name wherever they are the tokens; only operators that may run on a part of the tokens have the loop.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What attention reads, for one sample, and what it takes on a part of the tokens.
+
+    Attributes
+    ----------
+    queries, keys : int
+        Bytes of the queries, and of keys and values together.
+    heads : int
+        Into how many parts heads may be divided, those of keys and values too; 1 if they may not.
+    causal : bool
+        Whether queries attend to no later keys, and no work is spent on these.
+    """
+
+    queries: int
+    keys: int
+    heads: int = 1
+    causal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +101,10 @@ class Operator:
     weights : tuple of Weight
     forward_flops, input_gradient_flops, weight_gradient_flops : int
         A multiply-add counts as two.
+    product : bool
+        Whether it is a product of matrices.
+    attention : Attention or None
+        Of attention.
     groups : mapping of str to tuple of int
         Loops whose axes, of weights and of the output, consist of several groups, one behind the other, like those of
         queries, keys and values in one matrix: their relative lengths. A member has its part of each of them.
@@ -91,7 +121,17 @@ class Operator:
     forward_flops: int = 0
     input_gradient_flops: int = 0
     weight_gradient_flops: int = 0
+    product: bool = False
+    attention: Attention | None = None
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def by_plan(self) -> bool:
+        """Whether it gathers all tokens unless a plan says that it runs on parts: products of matrices and attention.
+
+        All others run on parts where they can.
+        """
+        return self.product or self.attention is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +209,15 @@ class OperatorGraph:
                 whole(parts, f"{what}: parts of loop {loop!r}", 1)
                 if loop not in used:
                     raise InputError(f"{what}: no axis has the loop {loop!r}{hint(loop, used)}")
+            if each.by_plan and any(weight.name == each.name for own in self.operators for weight in own.weights):
+                raise InputError(f"{what}: a product or attention has the name of no weight")
+            if each.attention is not None:
+                for name in ("queries", "keys", "heads"):
+                    whole(getattr(each.attention, name), f"{what}: {name} of its attention", int(name == "heads"))
+                if each.weights or each.product:
+                    raise InputError(f"{what}: attention is no product, and has no weights")
+            if each.by_plan and TOKEN in each.loops and TOKEN not in each.makes:
+                raise InputError(f"{what}: it may run on a part of the tokens, and makes no axis {TOKEN!r}")
             _check_groups(each, what)
             made[each.name] = len(each.makes)
         object.__setattr__(self, "outputs", self.outputs or (self.operators[-1].name,))
@@ -197,12 +246,13 @@ class OperatorGraph:
             readers = [other.name for other in self.operators if name in other.reads]
             if len(each.reads) != 1 or before not in ("", *each.reads):
                 yield f"{name!r} reads {some(tuple(each.reads)) or 'nothing'}, and not only {before or 'the logits'}"
-            if len(each.loops) != 1 or each.weights:
-                yield f"{name!r} has {len(each.loops)} loops and {len(each.weights)} weights, and not a single loop"
-            if any(row.count(loop) != 1 for row in each.reads.values() for loop in each.loops):
+            classes = [loop for loop in each.loops if loop != SAMPLE]
+            if len(classes) != 1 or each.weights:
+                yield f"{name!r} has {len(classes)} loops and {len(each.weights)} weights, and not a single loop"
+            if any(row.count(loop) != 1 for row in each.reads.values() for loop in classes):
                 yield f"{name!r} reads no axis with its loop, the classes"
             if name != self.loss.operators[-1]:
-                if not set(each.loops) <= set(each.makes):
+                if not set(classes) <= set(each.makes):
                     yield f"{name!r} makes no axis with its loop, the classes"
                 if len(readers) != 1 or name in self.outputs:
                     yield f"{name!r} is read by others than the next one"
@@ -264,14 +314,14 @@ def _check_groups(operator: Operator, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The weights that teams of one size split, alike in all layers with equal operators.
+    """What teams of one size split, alike in all layers with equal operators.
 
     Attributes
     ----------
     team : int
         Devices of a team.
     shards : tuple of (str, Shards)
-        For each graph of operators, by name, the weights that are split.
+        For each graph of operators, by name, weights, operators that run on parts of the tokens, and the loss.
     number : int
         Its place among the splits over teams of this size.
     sequence : tuple of bool
@@ -284,7 +334,7 @@ class Split:
     sequence: tuple[bool, ...] = ()
 
     def of(self, graph: str) -> dict[str, int]:
-        """The weights of a layer with these operators that are split, and the axis of each."""
+        """What is split in a layer with these operators, and the axis of each."""
         return dict(dict(self.shards)[graph])
 
     def at(self, team: int) -> "Split | None":
@@ -295,6 +345,11 @@ class Split:
     def teams(self) -> tuple[int, ...]:
         """The sizes of teams."""
         return (self.team,)
+
+    @property
+    def mesh(self) -> tuple[int, ...]:
+        """Devices along each axis of a mesh of several; of one axis none is named."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +375,11 @@ class Mix:
     number: int = 0
 
     @property
+    def mesh(self) -> tuple[int, ...]:
+        """Devices along each axis of a mesh of several; teams of unlike sizes have one axis."""
+        return ()
+
+    @property
     def teams(self) -> tuple[int, ...]:
         """The sizes of teams, the largest first."""
         return tuple(sorted({team for node in self.nodes for _, team in node}, reverse=True))
@@ -334,5 +394,5 @@ class Mix:
         return next((split for split in self.splits if split.team == team), None)
 
 
-Splitting = Split | Mix
-"""What the teams of a question split: those of one size, or of several."""
+Splitting = Split | Mix | MeshSplit
+"""What the teams of a question split: those of one size, along one axis or several, or of several sizes."""

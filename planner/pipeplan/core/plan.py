@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeplan.core.cluster import Link
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
+from pipeplan.core.words import LayerWords
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class PlanStage:
         Layers divided between neighbouring stages, and the fraction of each on this stage; other layers are whole.
     team : int
         Devices that share every layer of the stage. Of more than one, what the plan calls a device is a team of them.
+    mesh : tuple of int
+        Devices of a team along each axis of a mesh, if they are one of several axes.
+    links : tuple of Link
+        Between neighbours along each axis, at the bandwidth of collectives: they decide how layouts are changed.
     """
 
     layers: tuple[str, ...]
@@ -58,11 +64,38 @@ class PlanStage:
     recompute: tuple[str, ...] = ()
     shares: tuple[tuple[str, float], ...] = ()
     team: int = 1
+    mesh: tuple[int, ...] = ()
+    links: tuple[Link, ...] = ()
 
     @property
     def replicas(self) -> int:
         """Number of devices that share this stage's micro-batches."""
         return len(self.devices)
+
+
+@dataclass(frozen=True)
+class Context:
+    """Products of matrices and attention that teams run on parts of the tokens (context parallelism).
+
+    Attributes
+    ----------
+    products : tuple of str
+        Parameters, whole on every member and by their names in the whole model, whose products each member makes with
+        its own tokens.
+    attention : tuple of (str, int, str)
+        A layer, the number of the attention among all in it, from 0, and ``'keys'`` if members gather keys and values
+        or ``'heads'`` if they exchange tokens for heads.
+    """
+
+    products: tuple[str, ...] = ()
+    attention: tuple[tuple[str, int, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.products or self.attention)
+
+
+BY_KEYS, BY_HEADS = "keys", "heads"
+"""How attention runs on parts of the tokens."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +130,13 @@ class Plan:
         each.
     sequence : tuple of str
         Layers whose output the devices of a team hold split along axis 1, the tokens; other outputs are whole.
+    context : Context
+        What runs on parts of the tokens in layers whose input or output is split so, beside what always does.
     vocabulary : str or None
         The last layer, if the devices of its team compute the loss on logits that are split along their classes.
+    words : tuple of (str, LayerWords)
+        For each layer on a mesh of several axes how it runs there; ``shards``, ``sequence`` and ``vocabulary`` say
+        nothing of these.
     """
 
     model: str
@@ -119,6 +157,8 @@ class Plan:
     shards: tuple[tuple[str, ShardAxis], ...] = ()
     sequence: tuple[str, ...] = ()
     vocabulary: str | None = None
+    words: tuple[tuple[str, LayerWords], ...] = ()
+    context: Context = Context()
 
     @property
     def value(self) -> int:
@@ -129,6 +169,11 @@ class Plan:
     def teams(self) -> tuple[int, ...]:
         """Devices of a team, for each stage."""
         return tuple(stage.team for stage in self.stages)
+
+    @property
+    def mesh(self) -> tuple[int, ...]:
+        """Devices of a team along each axis of a mesh of several axes, which all stages have; of others none."""
+        return self.stages[0].mesh if self.stages else ()
 
     @property
     def team(self) -> int:

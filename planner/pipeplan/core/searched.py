@@ -8,6 +8,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from pipeplan.core.job import SHARDED as SHARES_GRADIENTS
 from pipeplan.core.job import Order, Recompute
@@ -48,15 +49,17 @@ RECOMPUTED = {
 
 TENSOR = "tensor, sequence and context parallelism"
 TEAMS = (
-    "teams that split attention along tokens (context parallelism) or anything along samples, equal layers of teams of "
-    "one size split in unlike ways, all combinations of ways for unlike layers where these are more than 128, teams "
-    "over parts of several nodes, teams as meshes of several axes"
+    "teams that split anything along samples, or share out the state of whole weights, equal layers of teams of one "
+    "size split in unlike ways, all combinations of ways for unlike layers where these are more than 128, teams over "
+    "parts of several nodes, meshes of other axes than nodes and the devices in each"
 )
 UNLIKE_TEAMS = (
     "stages whose teams differ in size (--unlike-teams searches up to 128 mixes at levels 0 and 1 of ZeRO; not in a "
     "given order, nor with pinned layers that share weights)"
 )
 WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
+WHOLE_PRODUCTS = "teams that run matrix products and attention on parts of the tokens (context parallelism)"
+KEYS_AT_ONCE = "keys and values sent round while attention runs (ring attention)"
 WHOLE_LOSS = "a loss of teams on logits split along their classes (vocabulary parallelism)"
 UNKNOWN_LOSS = f"{WHOLE_LOSS}, as the model's loss is not known to be a cross entropy"
 BEYOND_NEIGHBOURS = "tensor, sequence and context parallelism beyond two neighbours that divide a layer"
@@ -196,13 +199,22 @@ class Searched:
         return replace(self, zero=levels, sharded=sharded, not_searched=tuple(rest))
 
     def with_teams(
-        self, ways: Mapping[int, int], tokens: bool, mixes: int, loss: str = "", over: str = ""
+        self,
+        ways: Mapping[int, int],
+        tokens: bool,
+        mixes: int,
+        loss: str = "",
+        over: str = "",
+        context: bool = False,
+        meshes: Mapping[tuple[int, ...], int] = MappingProxyType({}),
     ) -> "Searched":
         """Return the description with teams: for each number of devices the ways to split layers that are searched.
 
         A team of one device has none. ``tokens``: whether some split what passes between layers along tokens.
         ``mixes``: the number of ways to fill the nodes with teams of unlike sizes, and to split layers over these.
         ``loss``: why none splits the loss; empty if some do. ``over``: which teams extend over nodes, by which links.
+        ``context``: whether some run products of matrices and attention on parts of the tokens. ``meshes``: for each
+        mesh of several axes the ways to split layers that are searched.
         """
         if not ways or set(ways) == {1}:
             return self
@@ -210,12 +222,16 @@ class Searched:
         split = f"{' and '.join(counts)} {'way' if counts == ['1'] else 'ways'}"
         teams = f"teams of {' and '.join(map(str, ways))} devices, layers split in {split} and alike in all stages"
         teams += f", {over}" * bool(over)
-        teams += ", tensors between layers whole or split along tokens" * tokens
-        teams += ", losses also on logits split along their classes" * (not loss)
         levels = " at levels 0 and 1 of ZeRO" * (self.zero[-1] >= SHARES_GRADIENTS)
+        for sizes, count in meshes.items():
+            teams += f", also as meshes of {' x '.join(map(str, sizes))} in {count} ways{levels}"
+        teams += ", tensors between layers whole or split along tokens" * tokens
+        teams += ", matrix products and attention also on parts of the tokens" * context
+        teams += ", losses also on logits split along their classes" * (not loss)
         teams += f", stages also with teams of unlike sizes ({mixes} mixes{levels})" * bool(mixes)
         rest = tuple(sentence for sentence in self.not_searched if sentence != TENSOR)
         without = [UNLIKE_TEAMS] * (not mixes and len(ways) > 1) + [WHOLE_SEQUENCES] * (not tokens)
+        without += [WHOLE_PRODUCTS] * (not context) + [KEYS_AT_ONCE] * context
         without += [loss] * bool(loss)
         return replace(self, teams=teams, not_searched=(TEAMS, *without, *rest))
 

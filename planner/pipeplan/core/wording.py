@@ -40,13 +40,23 @@ def teams_of(team: int) -> str:
     return f"teams of {team}"
 
 
-def team_suffix(teams: Sequence[int], tokens: bool = False, loss: bool = False) -> str:
-    """Return ``', teams of 8'``, or of unlike ones ``', teams of 4-2-1'``; empty for single devices.
+def team_suffix(
+    teams: Sequence[int],
+    tokens: bool = False,
+    loss: bool = False,
+    context: bool = False,
+    mesh: Sequence[int] = (),
+) -> str:
+    """Return ``', teams of 8'``, ``', teams of 2 x 8'`` or of unlike ones ``', teams of 4-2-1'``; empty for devices.
 
-    With ``tokens`` they are ``'sequence-parallel teams'``, with ``loss`` their ``'loss split by classes'``.
+    With ``tokens`` they are ``'sequence-parallel teams'``, with ``context`` ``'context-parallel teams'``; with ``loss``
+    their ``'loss split by classes'``.
     """
     sizes = teams if len(set(teams)) > 1 else teams[:1]
-    named = f", {'sequence-parallel ' * tokens}teams of {'-'.join(map(str, sizes))}"
+    if mesh:
+        return f", teams of {' x '.join(map(str, mesh))}"
+    words = "context-parallel " if context else "sequence-parallel " * tokens
+    named = f", {words}teams of {'-'.join(map(str, sizes))}"
     named += ", loss split by classes" * loss
     return named if max(teams) > 1 else ""
 

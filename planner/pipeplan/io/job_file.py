@@ -52,6 +52,8 @@ class JobFile(Strict):
     teams: Items[Count] = ()
     unlike_teams: bool = False
     sequence_parallel: bool = True
+    context_parallel: bool = True
+    meshes: bool = True
     vocabulary_parallel: bool = True
     overlap_reduction: bool = True
     order: Literal["search", "given"] = "search"
@@ -105,6 +107,8 @@ def job_data(job: Job) -> dict[str, Any]:
         teams=Line(job.teams),
         unlike_teams=job.unlike_teams or None,
         sequence_parallel=None if job.sequence_parallel else False,
+        context_parallel=None if job.context_parallel else False,
+        meshes=None if job.meshes else False,
         vocabulary_parallel=None if job.vocabulary_parallel else False,
         overlap_reduction=None if job.overlap_reduction else False,
         order=None if job.order is Order.SEARCH else job.order.value,

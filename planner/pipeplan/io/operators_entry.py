@@ -4,7 +4,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from pipeplan.core.operators import INPUT, CrossEntropy, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, Attention, CrossEntropy, Operator, OperatorGraph, Weight
 from pipeplan.io.schema import Bytes, Count, Flops, Items, Strict, written_bytes, written_flops
 from pipeplan.io.text import Line, Row, lean
 
@@ -16,6 +16,15 @@ class WeightEntry(Strict):
     loops: Items[str]
     size: Bytes
     shared: bool = False
+
+
+class AttentionEntry(Strict):
+    """What attention reads, and how it may run on parts of the tokens; see `pipeplan.core.operators.Attention`."""
+
+    queries: Bytes
+    keys: Bytes
+    heads: Count = 1
+    causal: bool = False
 
 
 class OperatorEntry(Strict):
@@ -33,6 +42,8 @@ class OperatorEntry(Strict):
     forward_flops: Flops = 0
     input_gradient_flops: Flops = 0
     weight_gradient_flops: Flops = 0
+    product: bool = False
+    attention: AttentionEntry | None = None
 
 
 class LossEntry(Strict):
@@ -57,12 +68,8 @@ class OperatorsEntry(Strict):
 
     def graph(self) -> OperatorGraph:
         """Return the operators that this entry describes."""
-        rows = (({f: getattr(each, f) for f in OperatorEntry.model_fields}, each.weights) for each in self.operators)
         return OperatorGraph(
-            tuple(
-                Operator(**row | {"weights": tuple(Weight(w.name, w.loops, w.size, w.shared) for w in weights)})
-                for row, weights in rows
-            ),
+            tuple(map(_operator, self.operators)),
             {INPUT: self.input} if self.inputs is None else self.inputs,
             self.outputs,
             self.without_gradient,
@@ -74,6 +81,15 @@ class OperatorsEntry(Strict):
         if self.input and self.inputs is not None:
             raise ValueError("either 'input' or 'inputs'")
         return self
+
+
+def _operator(entry: OperatorEntry) -> Operator:
+    row: dict[str, Any] = {name: getattr(entry, name) for name in OperatorEntry.model_fields}
+    row["weights"] = tuple(Weight(each.name, each.loops, each.size, each.shared) for each in entry.weights)
+    if entry.attention is not None:
+        own = entry.attention
+        row["attention"] = Attention(own.queries, own.keys, own.heads, own.causal)
+    return Operator(**row)
 
 
 def operators_data(graph: OperatorGraph) -> dict[str, Any]:
@@ -100,6 +116,11 @@ def _operator_data(each: Operator) -> Row:
         for name in ("forward_flops", "input_gradient_flops", "weight_gradient_flops")
         if getattr(each, name)
     }
+    own = each.attention and Row(
+        queries=written_bytes(each.attention.queries),
+        keys=written_bytes(each.attention.keys),
+        **lean(heads=each.attention.heads if each.attention.heads > 1 else None, causal=each.attention.causal or None),
+    )
     return Row(
         name=each.name,
         kind=each.kind,
@@ -109,4 +130,5 @@ def _operator_data(each: Operator) -> Row:
         output=written_bytes(each.output),
         **lean(kept=each.kept or None, weights=weights),
         **flops,
+        **lean(product=each.product or None, attention=own),
     )

@@ -9,16 +9,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipeplan.core.cluster import Overlap
+from pipeplan.core.cluster import Link, Overlap
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer
-from pipeplan.core.plan import MemoryParts, Plan, PlanStage
+from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Action, Schedule
 from pipeplan.io.atomic import write_whole
 from pipeplan.io.schema import Count, Items, Strict, Whole, check, listing
 from pipeplan.io.text import json_text, parse_data, read_text
+from pipeplan.io.words_entry import LayerWordsEntry, words_data, words_of
 from pipeplan.simulate.claims import validate_claims
 
 FORMAT = "pipeplan-plan/4"
@@ -47,6 +48,13 @@ class ShareEntry(Strict):
     share: Annotated[float, Field(gt=0, lt=1)]
 
 
+class AxisLinkEntry(Strict):
+    """The link between neighbours along an axis of a mesh, in bytes per second and nanoseconds."""
+
+    bandwidth: Count | None = None
+    latency: Whole = 0
+
+
 class PlanStageEntry(Strict):
     """One stage; see `pipeplan.core.plan.PlanStage`."""
 
@@ -59,6 +67,8 @@ class PlanStageEntry(Strict):
     recompute: Items[str] = ()
     shares: Items[ShareEntry] = ()
     team: Count = 1
+    mesh: Items[Annotated[int, Field(ge=2)]] = ()
+    links: Items[AxisLinkEntry] = ()
 
 
 class ShardEntry(Strict):
@@ -78,6 +88,21 @@ class ShardEntry(Strict):
     def shard_axis(self) -> ShardAxis:
         """How the parameter is split."""
         return GroupedAxis(self.axis, self.groups) if self.groups else self.axis
+
+
+class AttentionEntry(Strict):
+    """An attention on parts of the tokens; see `pipeplan.core.plan.Context`."""
+
+    layer: str
+    number: Whole = 0
+    by: Literal["keys", "heads"]
+
+
+class ContextEntry(Strict):
+    """What teams run on parts of the tokens; see `pipeplan.core.plan.Context`."""
+
+    products: Items[str] = ()
+    attention: Items[AttentionEntry] = ()
 
 
 class ScheduleEntry(Strict):
@@ -162,6 +187,8 @@ class PlanFile(Strict):
     shards: Items[ShardEntry] = ()
     sequence: Items[str] = ()
     vocabulary: str | None = None
+    words: Items[LayerWordsEntry] = ()
+    context: ContextEntry | None = None
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -179,9 +206,21 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         del data["sequence"]
     if plan.vocabulary is None:
         del data["vocabulary"]
-    if plan.team == 1:
-        for entry in stages:
+    data["words"] = words_data(plan.words)
+    if not plan.words:
+        del data["words"]
+    del data["context"]
+    if plan.context:
+        rows = [{"layer": name, "number": number, "by": how} for name, number, how in plan.context.attention]
+        data["context"] = {"products": list(plan.context.products), "attention": rows}
+    for entry in stages:
+        if plan.team == 1:
             del entry["team"]
+        links = entry.pop("links")
+        if not entry["mesh"]:
+            del entry["mesh"]
+        if links:
+            entry["links"] = [{name: link[name] for name in AxisLinkEntry.model_fields} for link in links]
     schedule = plan.schedule
     for s, stage in enumerate(plan.pipeline.stages):
         if stage.slices > 1:
@@ -273,7 +312,15 @@ def plan_from_data(data: Any, where: str) -> Plan:
         shards=tuple((entry.parameter, entry.shard_axis) for entry in file.shards),
         sequence=file.sequence,
         vocabulary=file.vocabulary,
+        words=words_of(file.words),
+        context=_context(file.context),
     )
+
+
+def _context(entry: ContextEntry | None) -> Context:
+    if entry is None:
+        return Context()
+    return Context(entry.products, tuple((each.layer, each.number, each.by) for each in entry.attention))
 
 
 def _orders(entry: ScheduleEntry) -> tuple[tuple[tuple[Action, ...], ...], list[str]]:
@@ -326,8 +373,10 @@ def _fields(entry: Strict, *left_out: str) -> dict[str, Any]:
 
 def _stage(entry: PlanStageEntry, team: int) -> PlanStage:
     shares = tuple((part.layer, part.share) for part in entry.shares)
-    own = _fields(entry, "memory", "shares", "team")
-    return PlanStage(memory=MemoryParts(**_fields(entry.memory)), shares=shares, team=max(entry.team, team), **own)
+    own = _fields(entry, "memory", "shares", "team", "links")
+    links = tuple(Link(link.bandwidth, link.latency) for link in entry.links)
+    memory = MemoryParts(**_fields(entry.memory))
+    return PlanStage(memory=memory, shares=shares, team=max(entry.team, team), links=links, **own)
 
 
 def _pipeline(entry: PipelineEntry, gathers: bool, coupled: bool) -> Pipeline:

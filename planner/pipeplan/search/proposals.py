@@ -18,6 +18,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Mix, Splitting
+from pipeplan.core.words import MeshSplit
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.teams import TeamQuestion
 from pipeplan.search.space.candidates import Candidate
@@ -216,5 +217,5 @@ class Proposals:
 
 def homes(spaces: Spaces) -> tuple[Space, ...]:
     """The spaces among which planners choose splits: teams of one size, at levels 0 and 1 of ZeRO if there are any."""
-    found = tuple(space for space in spaces if not isinstance(space.split, Mix))
+    found = tuple(space for space in spaces if not isinstance(space.split, Mix | MeshSplit))
     return tuple(space for space in found if space.job.level < SHARDED) or found

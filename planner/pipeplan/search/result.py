@@ -93,7 +93,8 @@ def in_words(result: Result) -> str:
     plan = result.plan
     meaning = MEANING[result.job.objective]
     many = counted(plan.micro_batches, "micro-batch")
-    teams = team_suffix(plan.teams, bool(plan.sequence), plan.vocabulary is not None)
+    shared = bool(plan.sequence), plan.vocabulary is not None, bool(plan.context)
+    teams = team_suffix(plan.teams, *shared, mesh=plan.mesh)
     lines = [
         f"{plan.model} on {plan.cluster}: {counted(len(plan.stages), 'stage')}, {many} of {plan.micro_batch}, "
         f"schedule {plan.schedule.family}{_splits(plan)}{zero_suffix(plan.zero)}{teams}",

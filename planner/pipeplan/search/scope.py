@@ -15,6 +15,7 @@ from pipeplan.core.operators import Mix, Split, Splitting
 from pipeplan.core.searched import Searched
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.core.wording import listed
+from pipeplan.core.words import MeshSplit
 from pipeplan.costs.teams.places import places
 from pipeplan.search import enumerates_groups
 from pipeplan.search.graph import applies
@@ -57,12 +58,17 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
     mixes = sum(isinstance(split, Mix) for split in spaces.teams)
     tokens = any(split.sequence for split in spaces.teams)
     losses = [graph.loss_name for graph in spaces.model.operators.values() if graph.loss_name]
-    of_each = (dict(own) for split in spaces.teams for at in _splits(split) for _, own in at.shards)
-    split_loss = any(name in own for own in of_each for name in losses)
+    meshes = Counter(split.sizes for split in spaces.teams if isinstance(split, MeshSplit))
+    of_each = [(graph, dict(own)) for split in spaces.teams for at in _splits(split) for graph, own in at.shards]
+    split_loss = any(name in own for _, own in of_each for name in losses)
+    context = any(
+        each.name in own for graph, own in of_each for each in spaces.model.operators[graph].operators if each.by_plan
+    )
     loss = "" if split_loss else sentences.WHOLE_LOSS if losses else sentences.UNKNOWN_LOSS
     at_levels = found.at_levels(spaces.levels, bool(spaces.model.ties), orders)
     over = ", ".join(_over_nodes(spaces.cluster, [team for team in job.teams if team > 1]))
-    return at_levels.with_teams({team: ways[team] for team in job.teams}, tokens, mixes, loss, over)
+    counts = {team: ways[team] for team in job.teams}
+    return at_levels.with_teams(counts, tokens, mixes, loss, over, context, meshes)
 
 
 def _over_nodes(cluster: Cluster, teams: Sequence[int]) -> Iterator[str]:
@@ -77,6 +83,8 @@ def _over_nodes(cluster: Cluster, teams: Sequence[int]) -> Iterator[str]:
 
 
 def _splits(split: Splitting) -> tuple[Split, ...]:
+    if isinstance(split, MeshSplit):
+        return ()
     return split.splits if isinstance(split, Mix) else (split,)
 
 

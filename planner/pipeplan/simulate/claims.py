@@ -14,6 +14,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from math import prod
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, WHOLLY_SHARDED
@@ -66,7 +67,8 @@ def _names(plan: Plan) -> Iterator[str]:
                     yield f"stage {number} {title} {name!r}, which is not one of its layers"
                 if named.count(name) > 1:
                     yield f"stage {number} {title} {name!r} {named.count(name)} times; once is enough"
-    if (plan.team > 1 and not (plan.shards or plan.sequence)) or (plan.team == 1 and plan.shards):
+    yield from _mesh_faults(plan)
+    if (plan.team > 1 and not (plan.shards or plan.sequence or plan.words)) or (plan.team == 1 and plan.shards):
         yield f"its teams have {counted(plan.team, 'device')} and share out {counted(len(plan.shards), 'parameter')}"
     for group in plan.pipeline.tied:
         if len({plan.teams[stage] for stage in group}) > 1:
@@ -86,6 +88,18 @@ def _names(plan: Plan) -> Iterator[str]:
             yield f"its sequence names {name!r}, which is not one of its layers"
         if count > 1:
             yield f"its sequence names layer {name!r} {count} times; once is enough"
+    if plan.context and not plan.sequence:
+        yield "it runs products or attention on parts of the tokens, and splits no output along tokens"
+    for name, count in Counter(plan.context.products).items():
+        if count > 1:
+            yield f"its context names parameter {name!r} {count} times; once is enough"
+        if name in dict(plan.shards):
+            yield f"parameter {name!r} is shared out, and its context has it whole"
+    for (name, number), count in Counter((name, number) for name, number, _ in plan.context.attention).items():
+        if name not in counts:
+            yield f"its context names {name!r}, which is not one of its layers"
+        if count > 1:
+            yield f"its context names attention {number} of layer {name!r} {count} times; once is enough"
     for name, count in counts.items():
         shares = parts.get(name, [])
         if count > 1 and len(shares) != count:
@@ -283,3 +297,32 @@ def _busiest(row: tuple[Transfer, ...], many: int) -> int:
         for resource in transfer.resources:
             counts[resource] += -(-(many - m) // len(row))
     return max(counts.values(), default=0)
+
+
+def _mesh_faults(plan: Plan) -> Iterator[str]:
+    """Yield what is wrong with meshes of several axes, and with how layers run on them."""
+    axes = {name: len(stage.mesh) for stage in plan.stages if stage.mesh for name in stage.layers}
+    words = dict(plan.words)
+    for number, stage in enumerate(plan.stages):
+        if stage.mesh and prod(stage.mesh) != stage.team:
+            sizes = " x ".join(map(str, stage.mesh))
+            yield f"stage {number} has teams of {stage.team} devices on a mesh of {sizes}; that has {prod(stage.mesh)}"
+        if stage.links and len(stage.links) != len(stage.mesh):
+            yield f"stage {number} names links of {len(stage.links)} axes, and its mesh has {len(stage.mesh)}"
+    for name, count in Counter(name for name, _ in plan.words).items():
+        if count > 1:
+            yield f"its words name layer {name!r} {count} times; once is enough"
+    for name in axes:
+        if name not in words:
+            yield f"layer {name!r} is on a mesh, and its words do not say how it runs there"
+    for name, own in words.items():
+        entries = {len(each) for each in (own.input, own.output) if each} | {len(each) for each in own.sums.values()}
+        entries |= {len(each) for pair in own.operators.values() for each in pair}
+        if name not in axes:
+            yield f"its words name {name!r}, which is no layer on a mesh of several axes"
+        elif entries - {axes[name]}:
+            yield f"its words of layer {name!r} have not an entry for each of the {axes[name]} axes of the mesh"
+    if words and (plan.shards or plan.sequence or plan.vocabulary is not None):
+        yield "it has words of layers on meshes, and shards, sequence or vocabulary, which are for teams of one axis"
+    if words and len({stage.mesh for stage in plan.stages}) > 1:
+        yield "its stages have unlike meshes"

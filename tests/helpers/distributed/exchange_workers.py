@@ -2,17 +2,19 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.distributed.models import blank_model
 from helpers.instances import equal_devices
 from helpers.plans import plan_for, with_teams
-from pipeplan.core.cluster import Link
+from pipeplan.core.cluster import DeviceKind, Link
+from pipeplan.core.operators import BY_HEADS, TOKEN, Shards, Split
 from pipeplan.core.plan import Plan
 from pipeplan.costs.teams.exchanges import BACKWARD, FORWARD, STEP, exchanges
 from pipeplan.costs.teams.signatures import Exchange
@@ -23,6 +25,7 @@ from pipeplan.schedules import FAMILIES
 from pipeplan.search.build_plan import shared_out
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.train.verify import worst_error
 
 MEMBERS, SAMPLES, MICRO_BATCHES = 2, 2, 2
 OPERATIONS = {
@@ -30,6 +33,7 @@ OPERATIONS = {
     "allreduce_": Exchange.SUM,
     "all_gather_into_tensor": Exchange.GATHER,
     "reduce_scatter_tensor": Exchange.SCATTER,
+    "all_to_all_single": Exchange.TURN,
 }
 
 Sums = Counter[tuple[str, int]]
@@ -53,12 +57,35 @@ class Case(NamedTuple):
     blocks: tuple[Block, ...] = ()
 
 
-def cases(
-    build: Callable[[], Workload], most: int = 1000, group: tuple[str, ...] = (), whole: str = ""
-) -> tuple[Case, ...]:
-    """The ways to split a profiled model that are worth searching, at most so many with and without split tokens.
+@dataclass(frozen=True)
+class Profiled:
+    """A profiled model, teams on devices like those of the profile, and a plan of one stage for them."""
 
-    ``group``: modules that are captured whole. ``whole``: ways that split parameters of such a name are left out.
+    teams: Teams
+    kind: DeviceKind
+    plan: Plan
+
+    def case(self, split: Split) -> Case:
+        """The plan of a split, and what it is predicted to send."""
+        sent: dict[str, Sums] = {when: Counter() for when in (FORWARD, BACKWARD, STEP)}
+        blocks = []
+        for i, layer in enumerate(self.teams.model.layers):
+            if layer.operators:
+                problem = self.teams.problem(i, self.kind, SAMPLES, split.sequence)
+                own = exchanges(problem, tuple(split.of(layer.operators).items()))
+                for each in own:
+                    sent[each.when] += halves(each.kind, each.size)
+                both = (Counter((e.kind, e.size) for e in own if e.when == when) for when in (FORWARD, BACKWARD))
+                blocks.append(Block(layer.name, tuple(problem.ends), *map(dict, both)))
+        return Case(shared_out(self.plan, self.teams.model, split), tuple(sent.values()), tuple(blocks))
+
+
+def profiled(
+    build: Callable[[], Workload], members: int = MEMBERS, group: tuple[str, ...] = (), context: bool = True
+) -> Profiled:
+    """Profile a model for teams of so many members; ``group``: modules that are captured whole.
+
+    ``context``: also ways with products and attention on parts of the tokens.
     """
     workload, generator = build(), torch.Generator().manual_seed(0)
     model = profile(
@@ -70,36 +97,73 @@ def cases(
         loss=workload.loss,
         group=group,
     )
-    cluster = equal_devices(MEMBERS, link=Link(10**9, 1))
+    cluster = equal_devices(members, link=Link(10**9, 1))
     kind = replace(next(iter(cluster.kinds.values())), timed_as=model.profiles[0].device)
     cluster = replace(cluster, kinds=dict.fromkeys(cluster.kinds, kind))
-    teams = Teams(model, cluster, MEMBERS, (SAMPLES,), "sgd", False)
+    teams = Teams(model, cluster, members, (SAMPLES,), "sgd", False, context_parallel=context)
     module, layers, held = blank_model(build, group)
     schedule = FAMILIES["gpipe"].write((1,), MICRO_BATCHES)
-    base = with_teams(plan_for(module, layers, (0, len(layers)), schedule, SAMPLES, held=held), MEMBERS)
-    base = replace(base, fingerprint=model.fingerprint)
-    found: dict[bool, list[Case]] = {False: [], True: []}
-    for split in teams.splits():
-        sent: dict[str, Sums] = {when: Counter() for when in (FORWARD, BACKWARD, STEP)}
-        blocks = []
-        for i, layer in enumerate(model.layers):
-            if layer.operators:
-                problem = teams.problem(i, kind, SAMPLES, split.sequence)
-                own = exchanges(problem, tuple(split.of(layer.operators).items()))
-                for each in own:
-                    sent[each.when] += halves(each.kind, each.size)
-                both = (Counter((e.kind, e.size) for e in own if e.when == when) for when in (FORWARD, BACKWARD))
-                blocks.append(Block(layer.name, tuple(problem.ends), *map(dict, both)))
-        plan = shared_out(base, model, split)
-        if whole and any(whole in name for name, _ in plan.shards):
-            continue
-        found[bool(split.sequence)].append(Case(plan, tuple(sent.values()), tuple(blocks)))
-    return tuple(case for own in found.values() for case in own[:most])
+    base = with_teams(plan_for(module, layers, (0, len(layers)), schedule, SAMPLES, held=held), members)
+    return Profiled(teams, kind, replace(base, fingerprint=model.fingerprint))
+
+
+def cases(
+    build: Callable[[], Workload],
+    most: int = 1000,
+    group: tuple[str, ...] = (),
+    whole: str = "",
+    context: bool = True,
+) -> tuple[Case, ...]:
+    """The ways to split a profiled model that are worth searching.
+
+    At most so many with whole tensors, with split tokens, and with products on these; of these none without
+    ``context``. ``group``: modules that are captured whole. ``whole``: ways that split parameters of such a name are
+    left out.
+    """
+    own = profiled(build, group=group, context=context)
+    found: dict[tuple[bool, bool], list[Case]] = {}
+    for split in own.teams.splits():
+        case = own.case(split)
+        if not (whole and any(whole in name for name, _ in case.plan.shards)):
+            found.setdefault((bool(split.sequence), bool(case.plan.context)), []).append(case)
+    return tuple(case for each in found.values() for case in each[:most])
+
+
+def on_tokens(build: Callable[[], Workload], members: int = MEMBERS) -> tuple[Case, ...]:
+    """Ways to run products and attention on parts of the tokens: by keys, and by heads where these can be divided.
+
+    Then attention so, and a perceptron behind it in the same layer by columns and rows, if there is one.
+    """
+    own = profiled(build, members)
+    ways = [_on_tokens(own.teams, by, pair) for pair in (False, True) for by in (0, BY_HEADS)]
+    return tuple(own.case(split) for split in dict.fromkeys(ways))
+
+
+def _on_tokens(teams: Teams, by: int, pair: bool) -> Split:
+    shards: dict[str, Shards] = {}
+    for name, graph in teams.model.operators.items():
+        found: dict[str, int] = {}
+        maps = [each for each in graph.operators if each.product]
+        attention = next((n for n, each in enumerate(graph.operators) if each.attention is not None), None)
+        behind = [] if attention is None else [each for each in maps if each in graph.operators[attention:]]
+        last = behind[-2:] if pair and len(behind) > 2 else []
+        for each in maps:
+            if each in last:
+                loop = "out" if each is last[0] else "in"
+                found |= {own.name: own.loops.index(loop) for own in each.weights if loop in own.loops}
+            elif TOKEN in each.loops:
+                found[each.name] = each.makes.index(TOKEN)
+        for each in graph.operators:
+            if each.attention is not None and TOKEN in each.loops:
+                turned = by == BY_HEADS and each.attention.heads % teams.team == 0
+                found[each.name] = BY_HEADS if turned else each.makes.index(TOKEN)
+        shards[name] = tuple(found.items())
+    return Split(teams.team, tuple(shards.items()), 0, teams.sequence)
 
 
 def halves(kind: Exchange, size: int) -> Sums:
-    """What a collective sends; on a CPU an all-to-all is a gather, as gloo has none."""
-    both = {Exchange.SUM: (Exchange.SCATTER, Exchange.GATHER), Exchange.TURN: (Exchange.GATHER,)}
+    """What a collective sends."""
+    both = {Exchange.SUM: (Exchange.SCATTER, Exchange.GATHER)}
     return Counter((own.value, size) for own in both.get(kind, (kind,)))
 
 
@@ -115,7 +179,7 @@ class Seen(TorchDispatchMode):
         name = func.__name__.partition(".")[0]
         if "c10d" in func.namespace and name in OPERATIONS:
             tensor = args[0] if isinstance(args[0], Tensor) else args[0][0]
-            parts = MEMBERS if OPERATIONS[name] is Exchange.GATHER else 1
+            parts = dist.get_world_size() if OPERATIONS[name] in (Exchange.GATHER, Exchange.TURN) else 1
             own = self.sent if "functional" in func.namespace else self.at_the_end
             own.update(halves(OPERATIONS[name], tensor.nbytes * parts))
         return func(*args, **(kwargs or {}))
@@ -124,6 +188,11 @@ class Seen(TorchDispatchMode):
 def seen(build: Callable[[], Workload], plans: Sequence[Plan]) -> list[tuple[Sums, Sums, Sums]]:
     """What a member sends with each plan: in a forward, in a backward, and at the end of a step."""
     return [_seen(build, plan) for plan in plans]
+
+
+def exact(build: Callable[[], Workload], plans: Sequence[Plan]) -> tuple[list[float], list[tuple[Sums, Sums, Sums]]]:
+    """The worst error of each plan, and what a member sends with it."""
+    return [worst_error(plan, build, 2) for plan in plans], seen(build, plans)
 
 
 def _seen(build: Callable[[], Workload], plan: Plan) -> tuple[Sums, Sums, Sums]:

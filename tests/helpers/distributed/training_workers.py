@@ -26,7 +26,7 @@ from helpers.distributed.training_models import (
     steep_apart,
     uneven,
 )
-from helpers.plans import in_teams, plan_for, with_buckets
+from helpers.plans import in_teams, on_tokens, plan_for, with_buckets
 from helpers.runnable_schedules import halved
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.plan import Plan
@@ -75,6 +75,8 @@ class Case:
     """Devices of a team, or of that of each stage."""
     sequence: tuple[str, ...] = ()
     """Layers whose output teams split along tokens."""
+    context: str = ""
+    """How attention runs on these tokens, beside all whole matrices; empty if it does not."""
     vocabulary: bool = False
     """Whether teams split the last layer's output along its classes."""
     first: int = 2
@@ -289,6 +291,43 @@ TEAMS_SHARDED = {
     ),
 }
 """Such cases at levels 2 and 3 of ZeRO."""
+NOISY = ("embedding", "first", "noisy", "drop", "second")
+TEAMS_CONTEXT = {
+    "teams, context, split backward": Case(
+        tiny_decoder, (1, 1), USERS, team_cuts={}, sequence=BODY, context="keys", steps=4, accumulated=(1,), split=True
+    ),
+    "teams, context, by heads, tied, ZeRO-1": Case(
+        tiny_tied,
+        (2,),
+        USERS,
+        zero=1,
+        team_cuts={},
+        sequence=BODY,
+        context="heads",
+        steps=4,
+        accumulated=(1,),
+        bucket=1,
+    ),
+    "teams, context, ZeRO-3, recomputed": Case(
+        tiny_decoder, (2,), USERS, zero=3, team_cuts={}, sequence=BODY, context="keys", steps=3, recompute=True
+    ),
+    "teams, context, dropout": Case(
+        dropped_apart, (1, 1), {"optimizer": sgd, "clip": 0.1}, team_cuts={}, sequence=NOISY, context="keys", steps=3
+    ),
+    "teams, context, beside columns and rows": Case(
+        tiny_decoder,
+        (2,),
+        USERS,
+        team_cuts={name: axis for name, axis in SHARDS.items() if "widen" in name or "narrow" in name},
+        sequence=BODY,
+        context="heads",
+        steps=3,
+    ),
+    "unlike teams, context": Case(
+        tiny_decoder, (1, 2), USERS, team_cuts={}, teams=(2, 1), sequence=BODY, context="keys", steps=3
+    ),
+}
+"""Such cases with products and attention on parts of the tokens."""
 TEAMS_LOW = {
     "teams, tokens, bf16": Case(
         gated,
@@ -314,6 +353,15 @@ TEAMS_LOW = {
         zero=3,
         team_cuts=gated().shards,
         sequence=("embedding", "first", "second"),
+        steps=3,
+    ),
+    "teams, context, bf16": Case(
+        tiny_decoder,
+        (1, 1),
+        {"optimizer": sgd, "precision": "bf16"},
+        team_cuts={},
+        sequence=BODY,
+        context="keys",
         steps=3,
     ),
     "tensor-parallel, fp16, ZeRO-2": Case(
@@ -489,7 +537,7 @@ def everything() -> tuple[Found, dict[str, float]]:
 
 def tensor_parallel_runs(*names: str) -> Found:
     """Cases with two processes per rank, and plain training."""
-    every = {**TEAMS, **TEAMS_SHARDED, **TEAMS_LOW}
+    every = {**TEAMS, **TEAMS_SHARDED, **TEAMS_CONTEXT, **TEAMS_LOW}
     return {name: compare(every[name], torch.float32 if name in TEAMS_LOW else torch.float64) for name in names}
 
 
@@ -554,6 +602,7 @@ def _plan(case: Case) -> Plan:
     )
     if case.team_cuts is not None:
         plan = in_teams(plan, module, case.team_cuts, case.teams, case.sequence, case.vocabulary)
+        plan = on_tokens(plan, module, case.context) if case.context else plan
     return with_buckets(plan, case.bucket, case.gathered)
 
 

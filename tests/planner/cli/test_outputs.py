@@ -37,6 +37,7 @@ COMMANDS = {
     "solve": ["model", "--devices", "2", "--batch", "4"],
     "simulate": ["plan"],
     "frontier": ["model", "--devices", "2", "--batch", "4"],
+    "shard": ["model", "cluster", "--batch", "4"],
     "sweep": ["headline"],
     "profile": ["module:function", "--batch", "1"],
     "machine": [],

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeplan.core.cluster import Link
+from pipeplan.core.words import PARTIAL, WHOLE, Layout, Letter
 from pipeplan.costs.meshes.lower_bound import accessed
 from pipeplan.costs.meshes.named import (
     columns,
@@ -18,10 +19,10 @@ from pipeplan.costs.meshes.named import (
     two_and_a_half_dimensional,
     two_dimensional,
 )
-from pipeplan.costs.meshes.redistributions import Layout, Redistributions, times
+from pipeplan.costs.meshes.redistributions import Redistributions, times
 from pipeplan.costs.meshes.volumes import IN, OUT, ROW, Algorithm, LinearMap, received, volume
-from pipeplan.costs.meshes.words import Letter, words
-from pipeplan.costs.teams.signatures import PARTIAL, WHOLE, redistribution
+from pipeplan.costs.meshes.words import words
+from pipeplan.costs.teams.signatures import redistribution
 
 LINEAR = LinearMap(192, 144, 288)
 X, W, Y = 192 * 144, 144 * 288, 192 * 288
@@ -156,6 +157,9 @@ def test_redistributions_leave_each_device_its_part() -> None:
     assert own.cost((WHOLE, WHOLE), (PARTIAL, WHOLE)) == 0
     assert own.cost((0, WHOLE), (WHOLE, PARTIAL)) == 1
     assert own.cost((0, WHOLE), (PARTIAL, WHOLE)) is None
+    assert own.way((0, WHOLE), (WHOLE, PARTIAL)) == ((WHOLE, WHOLE), (WHOLE, PARTIAL))
+    assert own.way((WHOLE, WHOLE), (PARTIAL, PARTIAL)) == ((PARTIAL, WHOLE), (PARTIAL, PARTIAL))
+    assert own.way((0, WHOLE), (PARTIAL, WHOLE)) is None
 
 
 def test_steps_move_what_devices_have() -> None:

@@ -22,15 +22,15 @@ def cluster(*nodes: str) -> Cluster:
 @pytest.mark.parametrize(
     ("nodes", "team", "found"),
     [
-        (("aaaa", "aaaa"), 4, {"a": Place(1, INSIDE)}),
-        (("aaaa", "aaaa"), 8, {"a": Place(2, NETWORK)}),
-        (("aa", "aa", "aa", "aa"), 4, {"a": Place(2, NETWORK)}),
-        (("aa", "aa", "aa"), 6, {"a": Place(3, NETWORK)}),
+        (("aaaa", "aaaa"), 4, {"a": Place(1, INSIDE, INSIDE)}),
+        (("aaaa", "aaaa"), 8, {"a": Place(2, NETWORK, INSIDE)}),
+        (("aa", "aa", "aa", "aa"), 4, {"a": Place(2, NETWORK, INSIDE)}),
+        (("aa", "aa", "aa"), 6, {"a": Place(3, NETWORK, INSIDE)}),
         (("aa", "aa"), 3, {}),
         (("aaa", "aa"), 5, {}),
-        (("aaaa", "aa", "aa"), 4, {"a": Place(1, INSIDE)}),
+        (("aaaa", "aa", "aa"), 4, {"a": Place(1, INSIDE, INSIDE)}),
         (("ab", "ab"), 2, {}),
-        (("aa", "bb", "aa"), 4, {"a": Place(2, NETWORK)}),
+        (("aa", "bb", "aa"), 4, {"a": Place(2, NETWORK, INSIDE)}),
         (("aa", "aa"), 8, {}),
     ],
 )

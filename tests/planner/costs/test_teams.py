@@ -14,9 +14,10 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import INPUT, Mix, Operator, OperatorGraph, Split, Weight
 from pipeplan.core.plan import Plan
+from pipeplan.core.words import PARTIAL, WHOLE
 from pipeplan.costs.teams import splits, team_questions
 from pipeplan.costs.teams.problem import TeamProblem
-from pipeplan.costs.teams.signatures import PARTIAL, WHOLE, made_layout, redistribution, returned_layout, signatures
+from pipeplan.costs.teams.signatures import made_layout, redistribution, returned_layout, signatures
 from pipeplan.costs.teams.splits import Teams
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.io.model_file import model_data, model_from_data

@@ -21,6 +21,7 @@ TOTALS = {
     "gpt2-xl": 1557.6,
     "gpt3-175b": 174_600,
     "llama3-8b": 8030.3,
+    "llama3-8b-32k": 8030.3,
     "llama3-70b": 70_553.7,
 }
 """Millions of parameters, as published or as PipeDream's profiles of GNMT say."""

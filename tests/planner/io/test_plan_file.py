@@ -71,6 +71,16 @@ def test_one_team_for_all_stages_is_read(tmp_path: Path) -> None:
         ({"vocabulary": "b"}, "splits the loss behind 'b' along its classes, and no team"),
         ({"team": 2, "shards": [{"parameter": "a.weight", "axis": 0}], "sequence": ["c"]}, "names 'c', which is not"),
         ({"team": 2, "shards": [{"parameter": "a.weight", "axis": 0}], "sequence": ["a", "a"]}, "'a' 2 times"),
+        ({"team": 2, "context": {"products": ["a.weight"]}}, "parts of the tokens, and splits no output along tokens"),
+        (
+            {"team": 2, "sequence": ["a"], "context": {"attention": [{"layer": "c", "by": "keys"}]}},
+            "its context names 'c', which is not",
+        ),
+        (
+            {"team": 2, "sequence": ["a"], "shards": [{"parameter": "a.weight", "axis": 0}]}
+            | {"context": {"products": ["a.weight"]}},
+            "'a.weight' is shared out, and its context has it whole",
+        ),
     ],
 )
 def test_tokens_that_cannot_be_split_are_named(changes: dict[str, Any], said: str, tmp_path: Path) -> None:

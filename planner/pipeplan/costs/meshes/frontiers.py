@@ -1,4 +1,4 @@
-"""The exact Pareto set of a layer over several meshes of a team."""
+"""The exact Pareto set of a layer, or of a model, over several meshes of a team."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.pareto import front
 from pipeplan_formulations.sharding import Choice, Frontier, frontier
 
 
@@ -40,13 +41,12 @@ def over_meshes(problems: Iterable[MeshProblem], matrix: NDArray[np.int64], cloc
     ------
     OutOfTimeError
     """
-    every: list[Point] = []
-    for problem in problems:
-        found = frontier(problem.sharding.project(matrix), clock)
-        every += [Point(tuple(costs), problem, found, k) for k, costs in enumerate(found.points.tolist())]
-    every.sort(key=lambda point: point.costs)
-    kept: list[Point] = []
-    for point in every:
-        if not any(all(a <= b for a, b in zip(other.costs, point.costs, strict=True)) for other in kept):
-            kept.append(point)
-    return tuple(kept)
+    found, first, best = [], dict[tuple[int, ...], tuple[int, int]](), np.zeros((0, len(matrix)), np.int64)
+    for number, problem in enumerate(problems):
+        own = frontier(problem.sharding.project(matrix), clock)
+        found.append((problem, own))
+        for k, costs in enumerate(own.points.tolist()):
+            first.setdefault(tuple(costs), (number, k))
+        best = front(np.concatenate([best, own.points]))
+    rows = [(tuple(costs), *first[tuple(costs)]) for costs in best.tolist()]
+    return tuple(Point(costs, *found[number], k) for costs, number, k in rows)

@@ -1,8 +1,8 @@
-"""The operators of a layer on a mesh as a problem of `pipeplan_formulations.sharding`, in nanoseconds and bytes.
+"""The operators of a layer, or of a whole model, on a mesh as a problem of `pipeplan_formulations.sharding`.
 
-The problem of teams (`pipeplan.costs.teams.problem`) with several axes; what a linear map has beside its loop on each
-is in `words`. A signature of an operator is a word, and the layout in which parts of sums that it makes are added up.
-Nodes are operators, and the sums of gradients that several operators return::
+The problem of teams (`pipeplan.costs.teams.problem`) with several axes, in nanoseconds and bytes; what a linear map has
+beside its loop on each is in `words`. A signature of an operator is a word, and the layout in which parts of sums that
+it makes are added up. Nodes are operators, and the sums of gradients that several operators return::
 
     norm ──┬──▶ query ──┐
        │   ├──▶ key   ──┤  (sum)        forward from maker to reader, backward from reader to maker, or to the
@@ -11,274 +11,171 @@ Nodes are operators, and the sums of gradients that several operators return::
 
 Weights that are split along an axis whose loop they do not have are gathered for the forward and again for the input
 gradient, and their own gradient is scattered for every micro-batch.
+
+Operators that are alike, as those of equal layers, have the same tables, which are made once.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import product
-from math import lcm, prod
-from typing import NamedTuple
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.operators import Operator
-from pipeplan.costs.collectives import all_reduce, alone
-from pipeplan.costs.meshes.redistributions import Layout, Redistributions, times
-from pipeplan.costs.meshes.shapes import Mesh
-from pipeplan.costs.meshes.words import Word, gradient, made, needed, returned, share, words
+from pipeplan.core.words import Layout, Signature
+from pipeplan.costs.meshes.joined import SharedWeight
+from pipeplan.costs.meshes.prices import (
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    class_axes,
+    tied_costs,
+    word_costs,
+)
+from pipeplan.costs.meshes.redistributions import Redistributions
+from pipeplan.costs.meshes.signatures import MeshSignatures, Sum
+from pipeplan.costs.meshes.words import gradient, made, needed, returned, share
 from pipeplan.costs.teams.problem import COORDINATES
-from pipeplan.costs.teams.rooflines import Rooflines
-from pipeplan.costs.teams.signatures import PARTIAL, UNSPLIT, WHOLE, stream
+from pipeplan.costs.teams.rooflines import PASSES
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.sharding import Edge, Sharding
 
 Array = NDArray[np.int64]
-FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = (
-    np.array([int(name in row) for name in COORDINATES], np.int64)
-    for row in (("forward",), ("backward", "input_gradient"), ("backward", "weight_gradient"))
-)
-"""The coordinates to which times of these passes are added."""
+__all__ = ["MeshProblem", "Signature", "Sum"]
 
 
-class Signature(NamedTuple):
-    """The word of an operator, and the layout in which what it makes is held."""
-
-    word: Word
-    held: Layout
-
-
-class Sum(NamedTuple):
-    """The gradient of a tensor that several operators return, and the layouts in which it may be summed up."""
-
-    tensor: str
-    layouts: tuple[Layout, ...]
-
-
-@dataclass(frozen=True)
-class MeshProblem:
-    """The choice of signatures for one layer on a mesh.
-
-    Attributes
-    ----------
-    rooflines : Rooflines
-        The layer on one device, and what its operators take.
-    mesh : Mesh
-    input, output : Layout
-        Of what the layer reads and makes, and of its gradient; of several inputs or outputs that of the `stream`,
-        others are whole. Empty is whole.
-    tokens : bool
-        Whether operators may be split along tokens.
-    gathers : bool
-        Whether weights may be gathered.
-    scatters : bool
-        Whether parts of sums may be added up to parts of any dimension, or only to the whole.
-    """
-
-    rooflines: Rooflines
-    mesh: Mesh
-    input: Layout = ()
-    output: Layout = ()
-    tokens: bool = True
-    gathers: bool = True
-    scatters: bool = True
-    _moves: dict[tuple[str, bool], Redistributions[int]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-
-    @cached_property
-    def signatures(self) -> tuple[tuple[Signature, ...], ...]:
-        """Those of each operator. A loss is whole."""
-        graph, sizes = self.rooflines.graph, self.mesh.sizes
-        found = []
-        for each in graph.operators:
-            own = words(each, sizes, self.gathers, self.tokens)
-            if each.name in graph.loss_names:
-                own = tuple(word for word in own if all(letter.loop == UNSPLIT for letter in word))
-            found.append(tuple(Signature(word, held) for word in own for held in self._held(each, word)))
-        return tuple(found)
-
-    @cached_property
-    def sums(self) -> tuple[Sum, ...]:
-        """Tensors whose gradients are summed up in a layout that is chosen."""
-        graph, found = self.rooflines.graph, []
-        for name in (*graph.inputs, *(each.name for each in graph.operators)):
-            readers = [v for v, each in enumerate(graph.operators) if name in each.reads]
-            if len(readers) > 1 and not self._is_end(name):
-                layouts = {(WHOLE,) * len(self.mesh.sizes)} | ({self._end(name)} if name in graph.inputs else set())
-                for v, each in enumerate(graph.operators):
-                    for word in {signature.word for signature in self.signatures[v]}:
-                        layouts |= {returned(each, word, name)} if v in readers else set()
-                        layouts |= {gradient(each, word)} if each.name == name else set()
-                found.append(Sum(name, tuple(sorted(layouts))))
-        return tuple(found)
+class MeshProblem(MeshSignatures):
+    """The choice of signatures for one layer, or for all layers of a model, on a mesh."""
 
     @cached_property
     def sharding(self) -> Sharding:
         """The problem; its coordinates are those of a team's."""
-        graph = self.rooflines.graph
-        index = {each.name: v for v, each in enumerate(graph.operators)}
+        operators, index = self.graph.operators, self.index
         sums = {each.tensor: len(index) + i for i, each in enumerate(self.sums)}
-        costs = [self._costs(each, own) for each, own in zip(graph.operators, self.signatures, strict=True)]
+        costs = [self.once(("costs", self.likeness[each.name]), partial(self._costs, each)) for each in operators]
         edges: list[Edge] = []
-        for name, layouts in self.sums:
-            node, moves = sums[name], self._redistributions(name, True)
-            if name in index:
-                wanted = [gradient(graph.operators[index[name]], own.word) for own in self.signatures[index[name]]]
-                edges.append(Edge(index[name], node, _times(moves, layouts, wanted, INPUT_GRADIENT).swapaxes(0, 1)))
-                costs.append(np.zeros((len(layouts), len(COORDINATES)), np.int64))
+        for each in self.sums:
+            alike = self._alike(each)
+            if each.tensor in index:
+                costs.append(self.once(("free", len(each.layouts)), partial(_free, len(each.layouts))))
+                table = self.once(("made", alike), partial(self._to_maker, each))
+                edges.append(Edge(index[each.tensor], sums[each.tensor], table))
             else:
-                costs.append(_times(moves, layouts, [self._end(name)], INPUT_GRADIENT)[:, 0])
-        for v, each in enumerate(graph.operators):
-            for name in each.reads:
-                back = [returned(each, own.word, name) for own in self.signatures[v]]
-                if name in sums:
-                    layouts = self.sums[sums[name] - len(index)].layouts
-                    moves = self._redistributions(name, True)
-                    edges.append(Edge(v, sums[name], _times(moves, back, layouts, INPUT_GRADIENT)))
+                costs.append(self._to_input(each))
+            for reader in self.readers[each.tensor]:
+                key = "returned", alike, self.likeness[reader.name], reader.reads[each.tensor]
+                table = self.once(key, partial(self._to_sum, each, reader))
+                edges.append(Edge(index[reader.name], sums[each.tensor], table))
+        for reader in operators:
+            for name in reader.reads:
                 if name in index:
-                    edges.append(self._edge(each, name, index[name], v, name in sums))
-        return Sharding(tuple(costs), tuple(edges))
+                    pair = "read", self.likeness[reader.name], reader.reads[name], self.likeness[name], name in sums
+                    table = self.once(pair, partial(self._edge, reader, name, name in sums))
+                    edges.append(Edge(index[name], index[reader.name], table))
+        return Sharding(tuple(costs), (*edges, *(self._tie(each) for each in self.shared)))
 
     def words(self, choice: Sequence[int]) -> dict[str, Signature]:
         """Return the signature of each operator in a choice, by name."""
-        operators = self.rooflines.graph.operators
+        operators = self.graph.operators
         return {each.name: own[k] for each, own, k in zip(operators, self.signatures, choice, strict=False)}
 
-    def _is_end(self, name: str) -> bool:
-        """Whether a tensor's gradient has the tensor's own layout: outputs, and what no operator reads."""
-        graph = self.rooflines.graph
-        return name in graph.outputs or (name in graph.whole and name not in graph.inputs)
+    def layouts(self, choice: Sequence[int]) -> dict[str, Layout]:
+        """Return the layout in which the gradient of each tensor that several operators read is summed up."""
+        chosen = choice[len(self.graph.operators) :]
+        return {each.tensor: each.layouts[k] for each, k in zip(self.sums, chosen, strict=True)}
 
-    def _end(self, name: str) -> Layout:
-        """Layout of an input or output of the layer."""
-        graph = self.rooflines.graph
-        names, layout = (tuple(graph.inputs), self.input) if name in graph.inputs else (graph.outputs, self.output)
-        return layout if layout and name == stream(graph, names) else (WHOLE,) * len(self.mesh.sizes)
+    def _alike(self, own: Sum) -> tuple[object, ...]:
+        """What determines the tables of a sum: what makes it, its layouts, the tensor."""
+        return self.likeness.get(own.tensor, own.tensor), own.layouts, self.tensors[own.tensor]
 
-    def _held(self, operator: Operator, word: Word) -> tuple[Layout, ...]:
-        if operator.name in self.rooflines.graph.whole:
-            return (self._end(operator.name),)
-        targets = (WHOLE, *range(len(operator.makes))) if self.scatters else (WHOLE,)
-        found = product(*(targets if entry == PARTIAL else (entry,) for entry in made(operator, word)))
-        fits = self._redistributions(operator.name, False).fits
-        return tuple(layout for layout in found if PARTIAL not in made(operator, word) or fits(layout))
+    def _to_maker(self, own: Sum) -> Array:
+        """Times to give the maker of a tensor its gradient, summed up in a layout."""
+        maker = self.index[own.tensor]
+        wanted = [gradient(self.graph.operators[maker], each.word) for each in self.signatures[maker]]
+        return _times(self.moves(own.tensor, True), own.layouts, wanted, INPUT_GRADIENT).swapaxes(0, 1)
 
-    def _redistributions(self, name: str, gradient: bool) -> Redistributions[int]:
-        """Those of a tensor for a micro-batch, or of its gradient, which some do not have."""
-        if (name, gradient) not in self._moves:
-            graph = self.rooflines.graph
-            free = gradient and name in graph.without_gradient
-            size = 0 if free else self.rooflines.sizes[name] * self.rooflines.micro_batch
-            rows = [(each, each.reads[name]) for each in graph.operators if name in each.reads]
-            rows += [(each, each.makes) for each in graph.operators if each.name == name]
-            parts = [lcm(*(each.loops.get(axes[i], 1) for each, axes in rows)) for i in range(len(rows[0][1]))]
-            self._moves[name, gradient] = times(size, self.mesh.sizes, self.mesh.links, tuple(parts))
-        return self._moves[name, gradient]
+    def _to_input(self, own: Sum) -> Array:
+        """Times to give an input of the layer its gradient, summed up in a layout."""
+        return _times(self.moves(own.tensor, True), own.layouts, [self._end(own.tensor)], INPUT_GRADIENT)[:, 0]
 
-    def _edge(self, reader: Operator, name: str, source: int, target: int, summed: bool) -> Edge:
-        """What it takes to read what another operator makes, and to return its gradient where it is not a sum's."""
-        maker, own, others = self.rooflines.graph.operators[source], self.signatures[source], self.signatures[target]
+    def _to_sum(self, own: Sum, reader: Operator) -> Array:
+        """Times to sum up the gradient that an operator returns in a layout."""
+        back = [returned(reader, each.word, own.tensor) for each in self.signatures[self.index[reader.name]]]
+        return _times(self.moves(own.tensor, True), back, own.layouts, INPUT_GRADIENT)
+
+    def _edge(self, reader: Operator, name: str, summed: bool) -> Array:
+        """Times to read what another operator makes, and to return its gradient where it is not a sum's.
+
+        Operators of a loss split the classes along the same axes, or none does.
+        """
+        maker, own = self.graph.operators[self.index[name]], self.signatures[self.index[name]]
+        others = self.signatures[self.index[reader.name]]
         weights = (FORWARD + WEIGHT_GRADIENT) if reader.weights else FORWARD
         held, wanted = [each.held for each in own], [needed(reader, each.word, name) for each in others]
-        costs = _times(self._redistributions(name, False), held, wanted, weights)
-        if not summed:
+        costs = _times(self.moves(name, False), held, wanted, weights)
+        if not summed and self._sends(name):
             back = [returned(reader, each.word, name) for each in others]
-            goal = held if self._is_end(name) else [gradient(maker, each.word) for each in own]
-            moved = _times(self._redistributions(name, True), back, goal, INPUT_GRADIENT).swapaxes(0, 1)
+            is_end = self.tensors[name].end is not None
+            goal = held if is_end else [gradient(maker, each.word) for each in own]
+            moved = _times(self.moves(name, True), back, goal, INPUT_GRADIENT).swapaxes(0, 1)
             costs = _added(costs, moved)
-        return Edge(source, target, costs)
+        if {name, reader.name} <= {*self.graph.loss_names}:
+            one, two = ([class_axes(each.word) for each in rows] for rows in (own, others))
+            agrees = np.array([[a == b for b in two] for a in one])
+            costs = np.where(agrees[..., None], costs, UNLIMITED)
+        return costs
 
-    def _costs(self, operator: Operator, signatures: Sequence[Signature]) -> Array:
+    def _costs(self, operator: Operator) -> Array:
         """An operator costs its passes, what its weights send, and what is only its own to redistribute."""
-        graph, name = self.rooflines.graph, operator.name
-        rows = {word: self._word(operator, word) for word in {each.word for each in signatures}}
+        name, signatures = operator.name, self.signatures[self.index[operator.name]]
+        rooflines, local, _ = self.own(operator)
+        rows = {
+            word: word_costs(rooflines, local, word, self.mesh, not self.joined)
+            for word in {each.word for each in signatures}
+        }
         costs = np.array([rows[each.word] for each in signatures], np.int64)
-        costs[:, -1] += [self.rooflines.saved(name, share(each.held, self.mesh.sizes)) for each in signatures]
-        moves = self._redistributions(name, False)
+        costs[:, -1] += [rooflines.saved(local.name, share(each.held, self.mesh.sizes)) for each in signatures]
+        moves, is_end = self.moves(name, False), self.tensors[name].end is not None
         for k, (word, held) in enumerate(signatures):
             costs[k] = _added(costs[k], _times(moves, [made(operator, word)], [held], FORWARD)[0, 0])
-            if self._is_end(name):
-                wanted = gradient(operator, word)
-                back = _times(self._redistributions(name, True), [held], [wanted], INPUT_GRADIENT)[0, 0]
+            if is_end:
+                back = _times(self.moves(name, True), [held], [gradient(operator, word)], INPUT_GRADIENT)[0, 0]
                 costs[k] = _added(costs[k], back)
-        for source in operator.reads:
-            if source in graph.inputs:
-                costs = _added(costs, self._input(operator, source, signatures))
+        if self.joined:
+            if local.name == rooflines.graph.operators[0].name:
+                costs[:, : len(PASSES)] += [rooflines.constant(each) for each in PASSES]
+        else:
+            for source in operator.reads:
+                if source in self.graph.inputs:
+                    costs = _added(costs, self._input(operator, source, signatures))
         return costs
 
     def _input(self, operator: Operator, source: str, signatures: Sequence[Signature]) -> Array:
         """What it takes to read an input of the layer, and to return its gradient where it is not a sum's."""
         held, weights = self._end(source), (FORWARD + WEIGHT_GRADIENT) if operator.weights else FORWARD
         wanted = [needed(operator, each.word, source) for each in signatures]
-        costs: Array = _times(self._redistributions(source, False), [held], wanted, weights)[0]
+        costs: Array = _times(self.moves(source, False), [held], wanted, weights)[0]
         if source not in {each.tensor for each in self.sums}:
             back = [returned(operator, each.word, source) for each in signatures]
-            moved = _times(self._redistributions(source, True), back, [held], INPUT_GRADIENT)[:, 0]
+            moved = _times(self.moves(source, True), back, [held], INPUT_GRADIENT)[:, 0]
             costs = _added(costs, moved)
         return costs
 
-    def _word(self, operator: Operator, word: Word) -> Array:
-        """Passes, update, sums once per step, bytes of weights."""
-        sizes = self.mesh.sizes
-        parts: dict[str, int] = {}
-        for n, letter in zip(sizes, word, strict=True):
-            if letter.loop != UNSPLIT:
-                parts[letter.loop] = parts.get(letter.loop, 1) * n
-        own = sum(
-            weight.size // self._shards(weight.loops, word)
-            for weight in operator.weights
-            if weight in self.rooflines.counted
-        )
-        passes = self.rooflines.passes(operator, parts)
-        gathered, summed = (self._along(operator, word, gathers) for gathers in (True, False))
-        row = np.array([*passes, self.rooflines.update(own), summed, own, 0], np.int64)
-        return row + gathered * (FORWARD + INPUT_GRADIENT + WEIGHT_GRADIENT)
-
-    def _along(self, operator: Operator, word: Word, gathers: bool) -> int:
-        """Nanoseconds of collectives on weights, along the axes that gather them, or those that sum their gradients.
-
-        Gradients are scattered along one axis after the other, in the best order, and gathered backward; weights are
-        gathered only. Along the last axis sums are an all-reduce.
-        """
-        axes = [
-            axis
-            for axis, letter in enumerate(word)
-            if letter.gathers == gathers and letter.loop != UNSPLIT and letter.loop in operator.makes
+    def _tie(self, shared: SharedWeight) -> Edge:
+        """Weights that two operators share lie alike; what the later one adds to the sum of their gradients."""
+        first, later = self.index[shared.first], self.index[shared.later]
+        one, two = self.graph.operators[first], self.graph.operators[later]
+        table = [
+            [tied_costs(shared.weight, shared.copy, ((one, a.word), (two, b.word)), self.mesh) for b in rows]
+            for rows in [self.signatures[later]]
+            for a in self.signatures[first]
         ]
-        held = tuple(letter._replace(gathers=False) for letter in word) if gathers else word
+        return Edge(first, later, np.array(table, np.int64))
 
-        def took(axis: int, before: frozenset[int]) -> int:
-            """Nanoseconds along one axis, with parts along others before it."""
-            size = sum(
-                weight.size
-                // self._shards(weight.loops, held)
-                // prod(self.mesh.sizes[k] for k in before if word[k].loop not in weight.loops)
-                for weight in operator.weights
-                if word[axis].loop not in weight.loops
-            )
-            if not size:
-                return 0
-            ring = all_reduce(self.mesh.sizes[axis], self.mesh.links[axis])
-            if gathers:
-                return alone(ring.one_way, size)
-            return alone(ring, size) if len(before) == len(axes) - 1 else 2 * alone(ring.one_way, size)
 
-        def least(before: frozenset[int]) -> int:
-            """Nanoseconds along all other axes."""
-            left = [axis for axis in axes if axis not in before]
-            return min((took(axis, before) + least(before | {axis}) for axis in left), default=0)
-
-        return least(frozenset())
-
-    def _shards(self, loops: tuple[str, ...], word: Word) -> int:
-        """Into how many parts a weight with these loops is split."""
-        return prod(
-            n
-            for n, letter in zip(self.mesh.sizes, word, strict=True)
-            if letter.loop != UNSPLIT and (letter.loop in loops or letter.gathers)
-        )
+def _free(count: int) -> Array:
+    """Signatures that cost nothing by themselves."""
+    return np.zeros((count, len(COORDINATES)), np.int64)
 
 
 def _added(one: Array, two: Array) -> Array:

@@ -11,18 +11,25 @@ of its dimension, before and after: along axis 0 of the picture, rows are gather
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import count
 from math import prod
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from pipeplan.core.cluster import Link
-from pipeplan.costs.teams.signatures import PARTIAL, WHOLE, Exchange, exchange, redistribution
+from pipeplan.core.words import PARTIAL, WHOLE, Layout
+from pipeplan.costs.teams.signatures import Exchange, exchange, redistribution
 
-Layout = tuple[int, ...]
 
-Cost = TypeVar("Cost", int, Fraction)
+class Price(Protocol):
+    """Costs that are ordered and added up: times, numbers, or pairs of both."""
+
+    def __add__(self, other: Self, /) -> Self: ...
+
+    def __lt__(self, other: Self, /) -> bool: ...
+
+
+Cost = TypeVar("Cost", bound=Price)
 
 
 @dataclass(frozen=True)
@@ -47,17 +54,31 @@ class Redistributions(Generic[Cost]):
     price: Callable[[int, int, int, int], Cost]
     nothing: Cost
     _found: dict[Layout, dict[Layout, Cost]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _before: dict[Layout, dict[Layout, Layout]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def cost(self, source: Layout, target: Layout) -> Cost | None:
         """Return the least cost from one layout to another; None if there is no way.
 
         What is whole along an axis is a part of a sum for nothing: one device has it.
         """
-        pairs = tuple(zip(source, target, strict=True))
-        if any(after == PARTIAL and before >= 0 for before, after in pairs):
+        sent = _sent(source, target)
+        if sent is None:
             return None
-        way = tuple(WHOLE if after == PARTIAL != before else after for before, after in pairs)
-        return self.nothing if source == way else self.costs(source).get(way)
+        return self.nothing if source == sent else self.costs(source).get(sent)
+
+    def way(self, source: Layout, target: Layout) -> tuple[Layout, ...] | None:
+        """Return the layouts on the cheapest way, the target included; None if there is none."""
+        sent = _sent(source, target)
+        if sent is None or self.cost(source, target) is None:
+            return None
+        found = [sent]
+        while found[-1] != source:
+            found.append(self._before[source][found[-1]])
+        steps = found[-2::-1]
+        for axis, entry in enumerate(target):
+            if entry != sent[axis]:
+                steps.append((*target[: axis + 1], *sent[axis + 1 :]))
+        return tuple(steps)
 
     def costs(self, source: Layout) -> dict[Layout, Cost]:
         """Return the least cost of every layout that can be reached (Dijkstra's algorithm)."""
@@ -67,15 +88,16 @@ class Redistributions(Generic[Cost]):
 
     def _search(self, source: Layout) -> dict[Layout, Cost]:
         done: dict[Layout, Cost] = {}
+        before = self._before.setdefault(source, {})
         number = count()
-        queue = [(self.nothing, next(number), source)]
+        queue = [(self.nothing, next(number), source, source)]
         while queue:
-            cost, _, layout = heappop(queue)
+            cost, _, layout, previous = heappop(queue)
             if layout not in done:
-                done[layout] = cost
+                done[layout], before[layout] = cost, previous
                 for other, step in self._steps(layout):
                     if other not in done:
-                        heappush(queue, (cost + step, next(number), other))
+                        heappush(queue, (cost + step, next(number), other, layout))
         return done
 
     def _steps(self, layout: Layout) -> Iterator[tuple[Layout, Cost]]:
@@ -98,14 +120,29 @@ class Redistributions(Generic[Cost]):
         )
 
 
-def times(size: int, sizes: tuple[int, ...], links: Sequence[Link], lengths: tuple[int, ...]) -> Redistributions[int]:
-    """Return the nanoseconds in which a tensor of ``size`` bytes gets other layouts; ``links``: one for each axis."""
+def _sent(source: Layout, target: Layout) -> Layout | None:
+    """Return the target with the whole in place of parts of sums that are made of it; None if something else is."""
+    pairs = tuple(zip(source, target, strict=True))
+    if any(after == PARTIAL and before >= 0 for before, after in pairs):
+        return None
+    return tuple(WHOLE if after == PARTIAL != before else after for before, after in pairs)
+
+
+def times(
+    size: int, sizes: tuple[int, ...], links: Sequence[Link], lengths: tuple[int, ...], sharing: Sequence[int] = ()
+) -> Redistributions[int]:
+    """Return the nanoseconds in which a tensor of ``size`` bytes gets other layouts.
+
+    ``links`` and ``sharing`` have an entry for each axis (see `pipeplan.costs.meshes.shapes.Mesh`).
+    """
     known: dict[tuple[int, Exchange | None, int], int] = {}
 
     def price(axis: int, source: int, target: int, others: int) -> int:
         key = axis, exchange(source, target), others
         if key not in known:
-            found = redistribution(source, target, -(-size // others), sizes[axis], links[axis])
+            found = redistribution(
+                source, target, -(-size // others), sizes[axis], links[axis], *sharing[axis : axis + 1]
+            )
             assert found is not None, "no step makes parts of a sum"
             known[key] = found
         return known[key]

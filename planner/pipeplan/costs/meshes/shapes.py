@@ -15,10 +15,20 @@ from pipeplan.core.cluster import Link
 
 
 class Mesh(NamedTuple):
-    """Devices along each axis, and the link between neighbours along it."""
+    """Devices along each axis, and the link between neighbours along it.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+    links : tuple of Link
+    sharing : tuple of int
+        Devices along each axis that send over a link at once where each sends every other one its part: those of a
+        node, if the axis leaves it. Empty is one.
+    """
 
     sizes: tuple[int, ...]
     links: tuple[Link, ...]
+    sharing: tuple[int, ...] = ()
 
     @property
     def team(self) -> int:
@@ -58,16 +68,18 @@ def mesh_on(sizes: tuple[int, ...], within: int, inside: Link, across: Link) -> 
     ValueError
         If an axis does not divide the nodes evenly.
     """
-    links = []
+    links, sharing = [], []
     for axis, size in enumerate(sizes):
         stride = prod(sizes[axis + 1 :])
         if within % (stride * size) == 0:
             links.append(inside)
+            sharing.append(1)
         elif within % stride == 0 or stride % within == 0:
             links.append(_shared(across, min(stride, within)))
+            sharing.append(max(within // stride, 1))
         else:
             raise ValueError(f"axis {axis} of {sizes} does not divide nodes of {within}")
-    return Mesh(sizes, tuple(links))
+    return Mesh(sizes, tuple(links), tuple(sharing))
 
 
 def _shared(link: Link, rings: int) -> Link:

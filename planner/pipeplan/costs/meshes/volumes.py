@@ -14,10 +14,11 @@ from functools import partial
 from math import ceil, log2, prod
 
 from pipeplan.core.operators import INPUT, Operator, Weight
+from pipeplan.core.words import WHOLE, Layout, Word
 from pipeplan.costs.meshes.lower_bound import least_received
-from pipeplan.costs.meshes.redistributions import Layout, Redistributions
-from pipeplan.costs.meshes.words import Word, gradient, made, needed, returned, share
-from pipeplan.costs.teams.signatures import WHOLE, Exchange, exchange
+from pipeplan.costs.meshes.redistributions import Redistributions
+from pipeplan.costs.meshes.words import gradient, made, needed, returned, share
+from pipeplan.costs.teams.signatures import Exchange, exchange
 
 ROW, IN, OUT = "row", "in", "out"
 """The loops of a linear map."""

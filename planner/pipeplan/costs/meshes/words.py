@@ -14,28 +14,15 @@ This is 3-D tensor parallelism if the input arrives in rows along axis i, and su
 from collections.abc import Sequence
 from itertools import product
 from math import prod
-from typing import NamedTuple
 
 from pipeplan.core.operators import TOKEN, Operator
-from pipeplan.costs.meshes.redistributions import Layout
+from pipeplan.core.words import UNSPLIT, WHOLE, Layout, Letter, Word
 from pipeplan.costs.teams.signatures import (
-    UNSPLIT,
-    WHOLE,
     gradient_layout,
     made_layout,
     read_layout,
     returned_layout,
 )
-
-
-class Letter(NamedTuple):
-    """The loop along which an axis splits an operator; ``gathers``: weights without that loop are gathered for it."""
-
-    loop: str = UNSPLIT
-    gathers: bool = False
-
-
-Word = tuple[Letter, ...]
 
 
 def words(operator: Operator, sizes: Sequence[int], gathers: bool = True, tokens: bool = True) -> tuple[Word, ...]:

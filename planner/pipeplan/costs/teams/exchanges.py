@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from pipeplan.core.operators import Shards
 from pipeplan.costs.teams.problem import TeamProblem
-from pipeplan.costs.teams.signatures import Exchange, Moves, exchange, summed_weights, tensor_moves
+from pipeplan.costs.teams.signatures import Exchange, Moves, crossings, exchange, summed_weights, tensor_moves
 
 FORWARD, BACKWARD, STEP = "forward", "backward", "step"
 
@@ -45,6 +45,9 @@ def _sent(problem: TeamProblem, shards: Shards) -> Iterator[Sent]:
         if loop and graph.loss is not None and each.name == graph.loss_name:
             numbers = Sent(Exchange.SUM, FORWARD, each.name, graph.loss.rows * problem.micro_batch)
             yield from (numbers, numbers)
+        for kind, back, bytes_ in crossings(each, loop, each.name not in graph.without_gradient):
+            if bytes_ and problem.micro_batch:
+                yield Sent(kind, BACKWARD if back else FORWARD, each.name, bytes_ * problem.micro_batch)
         for source in each.reads:
             yield from _moved(problem, source, problem.read(each, loop, source, rows[source]))
         yield from _moved(problem, each.name, problem.made(each, loop, rows[each.name]))

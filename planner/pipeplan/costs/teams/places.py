@@ -17,10 +17,11 @@ from pipeplan.core.cluster import Cluster, Link, Node
 
 
 class Place(NamedTuple):
-    """Nodes of each team of a kind, and the slowest link between neighbours of a ring through its members."""
+    """Nodes of each team of a kind, the slowest link of a ring through its members, and that inside of a node."""
 
     nodes: int
     link: Link
+    inside: Link
 
     def sharing(self, team: int) -> int:
         """Return how many members of a team share its link if all of them send to others: those of a node."""
@@ -34,11 +35,11 @@ def places(cluster: Cluster, team: int) -> dict[str, Place]:
         counts = [node.kinds.count(kind) for node in cluster.nodes if kind in node.kinds]
         inside = [node.link for node in cluster.nodes if node.kinds.count(kind) >= team]
         if inside:
-            found[kind] = Place(1, _slowest(inside))
+            found[kind] = Place(1, _slowest(inside), _slowest(inside))
         elif counts and len(counts) >= (nodes := _spread(cluster, kind, team)) > 1:
             assert cluster.network is not None
-            links = [node.link for node in cluster.nodes if kind in node.kinds and counts[0] > 1]
-            found[kind] = Place(nodes, _slowest([*links, cluster.network]))
+            links = [node.link for node in cluster.nodes if kind in node.kinds]
+            found[kind] = Place(nodes, _slowest([*links * (counts[0] > 1), cluster.network]), _slowest(links))
     return found
 
 

@@ -22,15 +22,19 @@ from numpy.typing import NDArray
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph, Shards
+from pipeplan.core.words import UNSPLIT, WHOLE
 from pipeplan.costs.collectives import all_reduce, alone
 from pipeplan.costs.teams.rooflines import PASSES, Rooflines
 from pipeplan.costs.teams.signatures import (
-    UNSPLIT,
-    WHOLE,
     WHOLE_ENDS,
     Ends,
     Layout,
     Moves,
+    applicable,
+    axis_loop,
+    by_tokens,
+    collective,
+    crossings,
     follows,
     gradient_layout,
     held_layout,
@@ -97,6 +101,8 @@ class TeamProblem:
         Whether what the layer reads and makes is split along tokens; only then are operators.
     split_loss : bool
         Whether the loss may be split along the classes of the logits.
+    context : bool
+        Whether products and attention may run on parts of the tokens.
     sharing : int
         Members that share the link where each sends to every other one: those of a node, if they lie in several.
     """
@@ -111,6 +117,7 @@ class TeamProblem:
     link: Link
     ends: Ends = WHOLE_ENDS
     split_loss: bool = True
+    context: bool = True
     sharing: int = 1
     _found: dict[Shards, dict[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _times: dict[tuple[str, int, int, bool], int] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -125,7 +132,7 @@ class TeamProblem:
         """The signatures of each operator."""
         whole = () if self.split_loss else self.graph.loss_names
         return tuple(
-            (UNSPLIT,) if each.name in whole else signatures(each, self.team, any(self.ends))
+            (UNSPLIT,) if each.name in whole else signatures(each, self.team, any(self.ends), self.context)
             for each in self.graph.operators
         )
 
@@ -134,7 +141,7 @@ class TeamProblem:
         """Each tensor that operators read or make, and its layouts."""
         names = [name for name in self.graph.inputs if any(name in each.reads for each in self.graph.operators)]
         names += [each.name for each in self.graph.operators]
-        return tuple((name, layouts(self.graph, self.team, name, self.ends)) for name in names)
+        return tuple((name, layouts(self.graph, self.team, name, self.ends, self.context)) for name in names)
 
     def sharding(self, fixed: Mapping[str, int | None]) -> Sharding:
         """The problem without signatures that split weights, or the loss, along other axes than ``fixed`` has.
@@ -147,14 +154,18 @@ class TeamProblem:
         return Sharding(tuple(costs), self._edges)
 
     def shards(self, choice: tuple[int, ...]) -> Shards:
-        """What a choice splits: weights, and the loss."""
+        """What a choice splits: weights, the loss, and what runs on parts of the tokens because a plan says so."""
         found: dict[str, int] = {}
         for each, loops, k in zip(self.graph.operators, self.loops, choice, strict=False):
             found |= self._shards(each, loops[k])
         return tuple(found.items())
 
     def member(self, shards: Shards) -> LayerCost:
-        """The cost of the layer on each member if exactly these weights are split: the fastest choice of the rest."""
+        """The cost of the layer on each member if exactly this is split, as far as the ends allow.
+
+        Of the rest it is the fastest choice.
+        """
+        shards = applicable(self.graph, shards, self.ends)
         of = self._fastest(shards)
         split = self.graph.loss_name in dict(shards)
         return LayerCost(
@@ -205,9 +216,10 @@ class TeamProblem:
         return dict(zip(COORDINATES, costs, strict=True))
 
     def chosen(self, shards: Shards) -> tuple[Sharding, tuple[int, ...]]:
-        """The problem in which exactly these weights are split, and its fastest choice."""
-        axes = dict(shards)
+        """The problem in which exactly this is split, as far as the ends allow, and its fastest choice."""
+        axes = dict(applicable(self.graph, shards, self.ends))
         names = (*(weight.name for weight in self.graph.weights), self.graph.loss_name)
+        names += tuple(each.name for each in self.graph.operators if each.by_plan)
         problem = self.sharding({name: axes.get(name) for name in names})
         return problem, frontier(problem.project(_in_order(problem)), Clock(Limits())).choice(0)
 
@@ -234,14 +246,14 @@ class TeamProblem:
         for loop in loops:
             shards = self._shards(operator, loop)
             names = [weight.name for weight in operator.weights]
-            names += [operator.name] * (operator.name == self.graph.loss_name)
+            names += [operator.name] * (operator.by_plan or operator.name == self.graph.loss_name)
             fits = all(fixed.get(name, shards.get(name)) == shards.get(name) for name in names)
             rows.append(self._signature(operator, loop) if fits else [UNLIMITED] * len(COORDINATES))
         return np.array(rows, np.int64)
 
     def _shards(self, operator: Operator, loop: str) -> dict[str, int]:
-        """The weights of an operator that are split, and the axis of each; of a split loss that of the logits."""
-        found = shards_of(operator, loop)
+        """What an operator splits, as an entry of `Shards`: weights, tokens by a plan, and of a loss the logits."""
+        found = shards_of(operator, loop) | by_tokens(operator, loop)
         if loop and operator.name == self.graph.loss_name:
             (logits,) = operator.reads
             found[operator.name] = read_layout(operator, loop, logits)
@@ -253,7 +265,13 @@ class TeamProblem:
             for weight in operator.weights
             if weight in self.rooflines.counted
         )
-        passes = self.rooflines.passes(operator, {loop: self.team} if loop else {})
+        parts = {axis_loop(loop): self.team} if loop else {}
+        by_keys = self.team if operator.attention is not None and loop == TOKEN else 1
+        passes = self.rooflines.passes(operator, parts, by_keys)
+        for kind, back, bytes_ in crossings(operator, loop, operator.name not in self.graph.without_gradient):
+            time = collective(kind, bytes_ * self.micro_batch, self.team, self.link, self.sharing)
+            for place in (PASSES.index("backward"), PASSES.index("input_gradient")) if back else (0,):
+                passes[place] += time
         size = summed_weights(operator, loop)
         ring = all_reduce(self.team, self.link)
         summed = alone(ring, size) if size else 0
@@ -294,10 +312,12 @@ class TeamProblem:
         """What it takes an operator to read a tensor, and to return a gradient in the layout of its sum.
 
         What is kept is the tensor as it is held: weight gradients move it again. All of its tokens are gathered once
-        for all readers (see `tensor_moves`). Operators that may have parts of the tokens have them where a tensor that
-        they read has, unless their weights are split; those that read a single one only there. What `follows` the
-        tensor is split like it where it can be. Operators of the loss have parts of the classes only where the logits
-        have, and then all of them.
+        for all readers (see `tensor_moves`), and again in the backward for products and attention. Operators that may
+        have parts of the tokens, and split no weight, have them where a tensor that they read has; those that read a
+        single one only there. What `follows` the tensor is split like it where it can be.
+        Products and attention have parts of the tokens only if the plan says so, and then wherever they are. Operators
+        of the loss have parts of the classes only where the logits have, and then all of them. Attention needs tensors
+        as they are held, or whole, or of whole ones a part.
         """
         needed, returned = read_layout(operator, loop, source), returned_layout(operator, loop, source)
         held, axis = row.held, self._token_axes[source]
@@ -307,18 +327,24 @@ class TeamProblem:
                 return None
         elif held != WHOLE and follows(operator):
             alike = operator.reads[source][held]
-            if alike != loop and alike in signatures(operator, self.team, any(self.ends)):
+            if alike != loop and alike in signatures(operator, self.team, any(self.ends), context=False):
                 return None
-        if held == axis != WHOLE and loop != TOKEN and TOKEN in operator.loops and not shards_of(operator, loop):
+        if held == axis != WHOLE and loop != TOKEN and self._follows(operator, loop):
             return None
         if needed == WHOLE and held == axis != WHOLE:
-            if row.gathered < (2 if operator.weights else 1):
+            if row.gathered < (2 if operator.weights or operator.attention else 1):
                 return None
             held = WHOLE
-        if loop == TOKEN and held == WHOLE != needed and len(operator.reads) == 1:
+        if loop == TOKEN and held == WHOLE != needed and len(operator.reads) == 1 and not operator.by_plan:
+            return None
+        if operator.attention and held >= 0 <= needed != held:
             return None
         moved = ((held, needed),)
         return Moves(moved, ((returned, row.gradient),), moved if operator.weights else ())
+
+    def _follows(self, operator: Operator, loop: str) -> bool:
+        """Whether an operator, which splits no weight, has parts of the tokens wherever what it reads has."""
+        return TOKEN in operator.loops and not operator.by_plan and not shards_of(operator, loop)
 
     @cached_property
     def _token_axes(self) -> dict[str, int]:

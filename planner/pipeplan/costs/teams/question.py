@@ -11,7 +11,9 @@ from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Ti
 from pipeplan.core.operators import Mix, Split, Splitting
 from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan.core.wording import listed, teams_of
+from pipeplan.core.words import MeshSplit
 from pipeplan.costs.layers import available_micro_batches
+from pipeplan.costs.meshes.splits import MeshTeams
 from pipeplan.costs.teams.mixed import kinds_of, mixed_cluster, mixes
 from pipeplan.costs.teams.places import places, team_cluster
 from pipeplan.costs.teams.splits import Teams
@@ -46,7 +48,12 @@ def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQue
         for split in teams.splits(job.sequence_parallel):
             splits[team].append(split)
             yield TeamQuestion(split, team_model(teams, split), team_cluster(cluster, team), own)
-        if not splits[team]:
+        on_meshes = 0
+        for way in _on_meshes(teams, job):
+            on_meshes += 1
+            levels = tuple(level for level in job.zero if level < SHARDED)
+            yield TeamQuestion(way, mesh_model(teams, way), team_cluster(cluster, team), replace(own, zero=levels))
+        if not splits[team] and not on_meshes:
             raise InputError(f"teams of {team}: no operator of {model.name!r} can be split over them")
     together = tied_layers(model)
     pinned = {name for names in together for name in names} & {name for name, _ in job.pin}
@@ -59,6 +66,13 @@ def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQue
             yield TeamQuestion(
                 mix, mixed_model(every, mix), mixed_cluster(cluster, mix), replace(own, zero=levels, pin=own.pin + pins)
             )
+
+
+def _on_meshes(teams: Teams, job: Job) -> Iterator[MeshSplit]:
+    """Yield the ways of teams over several nodes as meshes, at levels 0 and 1 of ZeRO."""
+    on_mesh = MeshTeams.of(teams) if job.meshes else None
+    if on_mesh is not None and (not job.zero or min(job.zero) < SHARDED):
+        yield from on_mesh.splits(job.sequence_parallel)
 
 
 def tied_layers(model: Model) -> tuple[tuple[str, ...], ...]:
@@ -74,7 +88,8 @@ def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> Teams:
     sizes = tuple(job.batch // count for count in job.micro_batches) or available_micro_batches(
         model, kinds, job.batch, extrapolate=job.extrapolate
     )
-    teams = Teams(model, cluster, team, sizes, job.optimizer, job.extrapolate, job.vocabulary_parallel)
+    wishes = job.vocabulary_parallel, job.context_parallel
+    teams = Teams(model, cluster, team, sizes, job.optimizer, job.extrapolate, *wishes)
     if not teams.places:
         raise InputError(
             f"teams of {team}: no node of {cluster.name!r} has {team} devices of one kind, nor do equal nodes of one "
@@ -124,6 +139,36 @@ def team_model(teams: Teams, split: Split) -> Model:
     )
     ties = _ties(model, dict.fromkeys(model.names, split))
     return replace(model, layers=layers, profiles=tuple(profiles), ties=ties, operators={})
+
+
+def mesh_model(teams: Teams, split: MeshSplit) -> Model:
+    """Return the model whose layers have the parameters and the costs of one device of a mesh, as profiles."""
+    model, on_mesh = teams.model, MeshTeams.of(teams)
+    assert on_mesh is not None
+    profiles = [
+        Profile(
+            kind.name,
+            size,
+            tuple(
+                on_mesh.member(split, i, kind, size) if layer.operators else cost
+                for i, (layer, cost) in enumerate(zip(model.layers, teams.costs(kind, size), strict=True))
+            ),
+            Provenance("analytic", f"teams of {' x '.join(map(str, split.sizes))}"),
+        )
+        for kind in on_mesh.kinds
+        for size in teams.sizes
+    ]
+    kept = [on_mesh.kept(split, i) if layer.operators else layer.parameters for i, layer in enumerate(model.layers)]
+    layers = tuple(
+        replace(layer, parameters=own, work=None, operators="") for layer, own in zip(model.layers, kept, strict=True)
+    )
+    ties = []
+    for tie in model.ties:
+        first = model.names.index(tie.layers[0])
+        whole, own = on_mesh.shared(split, first) if model.layers[first].operators else (0, 0)
+        ties.append(replace(tie, parameters=tie.parameters * own // whole if whole else tie.parameters))
+    ties = [tie for tie in ties if tie.parameters]
+    return replace(model, layers=layers, profiles=tuple(profiles), ties=tuple(ties), operators={})
 
 
 def mixed_model(every: Mapping[int, Teams], mix: Mix) -> Model:

@@ -46,12 +46,15 @@ class Rooflines:
     rates: tuple[float, float] | None
     micro_batch: int
 
-    def passes(self, operator: Operator, parts: Parts) -> list[int]:
-        """Return the nanoseconds of an operator in each of `PASSES`."""
+    def passes(self, operator: Operator, parts: Parts, by_keys: int = 1) -> list[int]:
+        """Return the nanoseconds of an operator in each of `PASSES`.
+
+        ``by_keys``: of so many devices each has a part of the queries of attention, and all keys and values.
+        """
         return [
             share(
                 getattr(self.cost, name) - self.constant(name),
-                self._estimate(operator, parts, name),
+                self._estimate(operator, parts, name, by_keys),
                 self._wholes[name],
             )
             for name in PASSES
@@ -94,16 +97,21 @@ class Rooflines:
         """For each pass the sum over whole operators, by which it is shared out."""
         return {name: sum(self._estimate(each, {}, name) for each in self.graph.operators) for name in PASSES}
 
-    def _estimate(self, operator: Operator, parts: Parts, name: str) -> int:
-        """Roofline of a pass of an operator, in picoseconds; without rates its operations."""
+    def _estimate(self, operator: Operator, parts: Parts, name: str, by_keys: int = 1) -> int:
+        """Roofline of a pass of an operator, in picoseconds; without rates its operations.
+
+        With a causal mask the device that has the last of T parts of the queries has the most work: 2 T − 1 of the T²
+        squares of queries and keys, where a square on the diagonal counts half.
+        """
         if name == "backward":
-            return self._estimate(operator, parts, "input_gradient") + self._estimate(
-                operator, parts, "weight_gradient"
-            )
-        devices = prod(parts.values())
+            halves = ("input_gradient", "weight_gradient")
+            return sum(self._estimate(operator, parts, half, by_keys) for half in halves)
+        causal = operator.attention is not None and operator.attention.causal
         flops = int(getattr(operator, f"{name}_flops")) * self.micro_batch
+        share, devices = (2 * by_keys - 1, by_keys) if causal and by_keys > 1 else (1, 1)
+        devices *= prod(parts.values())
         if self.rates is None:
-            return flops * 1000 // devices
+            return flops * share * 1000 // devices
         if name == "weight_gradient" and not operator.weights:
             return 0
         peak, bandwidth = self.rates
@@ -111,7 +119,18 @@ class Rooflines:
         for source, axes in operator.reads.items():
             moved += self.micro_batch * self.sizes[source] // split(parts, axes)
         moved += self.micro_batch * operator.output // split(parts, operator.makes)
-        return round(PICOSECONDS * max(flops / (devices * peak), moved / bandwidth))
+        if operator.attention is not None and by_keys > 1:
+            keys = self.micro_batch * operator.attention.keys
+            moved += keys - keys // by_keys
+        return round(PICOSECONDS * max(flops * share / (devices * peak), moved / bandwidth))
+
+
+def rates_of(kind: DeviceKind, dtype: str) -> tuple[float, float] | None:
+    """Return the operations and bytes per second that a kind of device reaches; None where these are not known."""
+    peak = kind.peak.get(dtype)
+    if peak is None or kind.bandwidth is None:
+        return None
+    return kind.efficiency * peak, kind.efficiency * kind.bandwidth
 
 
 def split(parts: Parts, axes: Iterable[str]) -> int:

@@ -15,6 +15,12 @@ A weight without the loop is whole, and the members sum its gradient once per st
 Where tensors between layers are split along tokens, so is most of what is not split otherwise: operators with the loop
 `TOKEN` work on parts, parts of a sum are added up to such a part, and what needs all tokens gathers them once for all
 that read the tensor. They are not kept: a weight gradient gathers them again.
+
+Products of matrices and attention run on parts of the tokens where a plan says so (context parallelism). Weights are
+then whole. Attention needs the keys and values of all tokens, in one of two ways::
+
+    TOKEN     each member gathers keys and values, and has its own queries
+    BY_HEADS  members exchange tokens for heads, have some heads of all tokens, and exchange these again
 """
 
 from collections.abc import Sequence
@@ -22,13 +28,12 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from pipeplan.core.cluster import Link
-from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
+from pipeplan.core.operators import BY_HEADS, TOKEN, Operator, OperatorGraph, Shards
+from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE
 from pipeplan.costs.collectives import all_reduce, alone
 
-WHOLE, PARTIAL = -1, -2
-"""Layouts of a tensor that is not split; others are the number of the axis along which it is split."""
-UNSPLIT = ""
-"""The signature of an operator that every member runs as a whole."""
+TURNED = "token by head"
+"""The signature of attention on parts of the tokens that exchanges these for heads."""
 
 
 class Ends(NamedTuple):
@@ -78,16 +83,35 @@ class Exchange(StrEnum):
     TURN = "all-to-all"
 
 
-def signatures(operator: Operator, team: int, tokens: bool = False) -> tuple[str, ...]:
-    """Return the loops along which a team can split an operator, after `UNSPLIT`; `TOKEN` only if ``tokens``."""
-    loops = (loop for loop, parts in operator.loops.items() if parts % team == 0 and (tokens or loop != TOKEN))
-    return UNSPLIT, *loops
+def signatures(operator: Operator, team: int, tokens: bool = False, context: bool = True) -> tuple[str, ...]:
+    """Return the loops along which a team can split an operator, after `UNSPLIT`.
+
+    ``tokens``: also along `TOKEN`; ``context``: also products and attention.
+    """
+    tokens = tokens and (context or not operator.by_plan)
+    loops = tuple(loop for loop, parts in operator.loops.items() if parts % team == 0 and (tokens or loop != TOKEN))
+    heads = 1 if operator.attention is None else operator.attention.heads
+    return UNSPLIT, *loops, *(TURNED for _ in range(TOKEN in loops and heads % team == 0))
+
+
+def by_tokens(operator: Operator, loop: str) -> dict[str, int]:
+    """Return the entry of `Shards` for a product or attention on parts of the tokens."""
+    if not operator.by_plan or loop not in (TOKEN, TURNED):
+        return {}
+    return {operator.name: BY_HEADS if loop == TURNED else operator.makes.index(TOKEN)}
+
+
+def applicable(graph: OperatorGraph, shards: Shards, ends: Ends) -> Shards:
+    """Return what a layer with these ends splits: without parts of the tokens no operator runs on such parts."""
+    named = {each.name for each in graph.operators if each.by_plan and not any(ends)}
+    return tuple((name, axis) for name, axis in shards if name not in named)
 
 
 def follows(operator: Operator) -> bool:
     """Return whether an operator runs on parts wherever what it reads is split so that it can.
 
-    Elementwise operations and attention do: those that read one tensor, and have no weights.
+    Elementwise operations and attention do: those that read one tensor, and have no weights. On parts of the tokens
+    attention runs only by a plan.
     """
     return len(operator.reads) == 1 and not operator.weights
 
@@ -99,7 +123,7 @@ def read_layout(operator: Operator, loop: str, source: str) -> int:
 
 def made_layout(operator: Operator, loop: str) -> int:
     """Return the layout of what an operator makes."""
-    return PARTIAL if loop and loop not in operator.makes else _layout(operator.makes, loop)
+    return PARTIAL if loop and axis_loop(loop) not in operator.makes else _layout(operator.makes, loop)
 
 
 def gradient_layout(operator: Operator, loop: str) -> int:
@@ -109,7 +133,8 @@ def gradient_layout(operator: Operator, loop: str) -> int:
 
 def returned_layout(operator: Operator, loop: str, source: str) -> int:
     """Return the layout of the gradient that an operator returns for what it reads of ``source``."""
-    return PARTIAL if loop and loop not in operator.reads[source] else _layout(operator.reads[source], loop)
+    axes = operator.reads[source]
+    return PARTIAL if loop and axis_loop(loop) not in axes else _layout(axes, loop)
 
 
 def shards_of(operator: Operator, loop: str) -> dict[str, int]:
@@ -119,12 +144,57 @@ def shards_of(operator: Operator, loop: str) -> dict[str, int]:
 
 def summed_weights(operator: Operator, loop: str) -> int:
     """Return the bytes of weights whose gradients the members sum once per step."""
-    summed = bool(loop) and loop in operator.makes
+    summed = bool(loop) and axis_loop(loop) in operator.makes
     return sum(weight.size for weight in operator.weights if summed and loop not in weight.loops)
 
 
+def axis_loop(loop: str) -> str:
+    """Return the loop of the axes along which a signature splits tensors."""
+    return TOKEN if loop == TURNED else loop
+
+
 def _layout(axes: tuple[str, ...], loop: str) -> int:
+    loop = axis_loop(loop)
     return axes.index(loop) if loop and loop in axes else WHOLE
+
+
+class Crossing(NamedTuple):
+    """A collective of attention on parts of the tokens, in the backward if ``back``; bytes of a sample's tensor."""
+
+    kind: Exchange
+    back: bool
+    size: int
+
+
+def crossings(operator: Operator, loop: str, has_gradient: bool = True) -> tuple[Crossing, ...]:
+    """Return what attention on parts of the tokens exchanges.
+
+    What is kept are the parts, so the backward exchanges operands again, and the output together with its gradient.
+    """
+    if operator.attention is None or loop not in (TOKEN, TURNED):
+        return ()
+    queries, keys = operator.attention.queries, operator.attention.keys
+    if loop == TOKEN:
+        rows = [(Exchange.GATHER, False, keys), (Exchange.GATHER, True, keys), (Exchange.SCATTER, True, keys)]
+    else:
+        both, made = queries + keys, operator.output
+        rows = [(Exchange.TURN, False, size) for size in (both, made)]
+        rows += [(Exchange.TURN, True, size) for size in (both, 2 * made, both)]
+    return tuple(Crossing(*row) for row in rows if has_gradient or not row[1])
+
+
+def collective(kind: Exchange, size: int, team: int, link: Link, sharing: int = 1) -> int:
+    """Return the nanoseconds of a collective on a tensor of ``size`` bytes in all; none on an empty one.
+
+    ``sharing``: members that send over one card at once where each sends every other one its part; in a ring one does.
+    """
+    if not size:
+        return 0
+    if kind is Exchange.TURN:
+        part = link.in_collectives.occupancy(sharing * -(-size // team**2))
+        return (team - 1) * (link.latency + part)
+    ring = all_reduce(team, link)
+    return alone(ring if kind is Exchange.SUM else ring.one_way, size)
 
 
 def exchange(source: int, target: int) -> Exchange | None:
@@ -144,18 +214,12 @@ def redistribution(source: int, target: int, size: int, team: int, link: Link, s
     """Return the nanoseconds in which a tensor of ``size`` bytes in all gets another layout; None if it cannot.
 
     What is whole becomes a part of a sum without sending: that of one member is the whole, of the others nothing.
-    ``sharing``: members that send over one card at once where each sends every other one its part; in a ring one does.
+    ``sharing``: as in `collective`.
     """
     if target == PARTIAL and source not in (PARTIAL, WHOLE):
         return None
     kind = exchange(source, target)
-    if not size or kind is None:
-        return 0
-    if kind is Exchange.TURN:
-        part = link.in_collectives.occupancy(sharing * -(-size // team**2))
-        return (team - 1) * (link.latency + part)
-    ring = all_reduce(team, link)
-    return alone(ring if kind is Exchange.SUM else ring.one_way, size)
+    return 0 if kind is None else collective(kind, size, team, link, sharing)
 
 
 def tensor_moves(graph: OperatorGraph, name: str, row: Layout) -> Moves:
@@ -202,7 +266,9 @@ def has_token_parts(graph: OperatorGraph, team: int) -> bool:
     return bool(parts) and not any(each % team for each in parts)
 
 
-def layouts(graph: OperatorGraph, team: int, name: str, ends: Ends = WHOLE_ENDS) -> tuple[Layout, ...]:
+def layouts(
+    graph: OperatorGraph, team: int, name: str, ends: Ends = WHOLE_ENDS, context: bool = True
+) -> tuple[Layout, ...]:
     """Return the layouts in which a tensor may be held, each with those in which its gradient may be summed up.
 
     ``name`` is that of the operator that makes it, or of an input. Inputs and outputs of a layer are whole
@@ -212,7 +278,7 @@ def layouts(graph: OperatorGraph, team: int, name: str, ends: Ends = WHOLE_ENDS)
     tokens, axis = any(ends), token_axis(graph, name)
     readers = [each for each in graph.operators if name in each.reads]
     maker = next((each for each in graph.operators if each.name == name), None)
-    makes = signatures(maker, team, tokens) if maker else ()
+    makes = signatures(maker, team, tokens, context) if maker else ()
     if name in graph.whole:
         is_input = name in graph.inputs
         is_split = ends.input if is_input else ends.output
@@ -220,7 +286,9 @@ def layouts(graph: OperatorGraph, team: int, name: str, ends: Ends = WHOLE_ENDS)
         held = {axis if is_split else WHOLE}
     else:
         held = {held_layout(maker, loop, tokens) for loop in makes if maker}
-    gradients = {returned_layout(each, loop, name) for each in readers for loop in signatures(each, team, tokens)}
+    gradients = {
+        returned_layout(each, loop, name) for each in readers for loop in signatures(each, team, tokens, context)
+    }
     if name in graph.whole and (maker or name in graph.outputs):
         gradients = held | (gradients & {PARTIAL} if held == {WHOLE} else set())
     else:

@@ -3,6 +3,8 @@
 Equal layers are split alike, in all stages. For each graph of operators, kind of device and micro-batch size, the
 choices of signatures that no other one dominates are compared (`TeamProblem.figures`). The shards of one of them are
 worth searching unless others are at least as good for all kinds and sizes. Layers that share weights split them alike.
+Shards say what is split apart from tensors: weights, the loss, and which products and attention run on parts of the
+tokens (`pipeplan.core.operators.Shards`).
 Ways to split unlike layers are combined; of too many combinations, those are left in which all layers take least time,
 or all keep least.
 
@@ -21,10 +23,12 @@ from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.operators import OperatorGraph, Shards, Split
+from pipeplan.core.words import WHOLE
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.teams.places import Place, places
 from pipeplan.costs.teams.problem import COMPARED, TeamProblem
-from pipeplan.costs.teams.signatures import WHOLE, Ends, ends_of, has_token_parts, stream, token_axis
+from pipeplan.costs.teams.rooflines import rates_of
+from pipeplan.costs.teams.signatures import Ends, ends_of, has_token_parts, stream, token_axis
 from pipeplan_formulations.common.pareto import minimal
 
 MOST = 128
@@ -48,7 +52,7 @@ class Teams:
     sizes : tuple of int
         Micro-batch sizes.
     optimizer : str
-    extrapolate, vocabulary_parallel : bool
+    extrapolate, vocabulary_parallel, context_parallel : bool
         As in a job.
     """
 
@@ -59,6 +63,7 @@ class Teams:
     optimizer: str
     extrapolate: bool
     vocabulary_parallel: bool = True
+    context_parallel: bool = True
     _costs: dict[tuple[str, int], tuple[LayerCost, ...]] = field(default_factory=dict, init=False, repr=False)
     _problems: dict[tuple[object, ...], TeamProblem] = field(default_factory=dict, init=False, repr=False)
 
@@ -85,9 +90,7 @@ class Teams:
         return self._problems[key]
 
     def _problem(self, layer: Layer, cost: LayerCost, kind: DeviceKind, size: int, ends: Ends) -> TeamProblem:
-        peak = kind.peak.get(self.model.dtype)
-        known = peak is not None and kind.bandwidth is not None
-        rates = (kind.efficiency * (peak or 0), kind.efficiency * (kind.bandwidth or 0)) if known else None
+        rates = rates_of(kind, self.model.dtype)
         graph, place = self.model.operators[layer.operators], self.places[kind.name]
         return TeamProblem(
             graph,
@@ -100,7 +103,8 @@ class Teams:
             place.link,
             ends,
             self.vocabulary_parallel,
-            sharing=place.sharing(self.team),
+            self.context_parallel,
+            place.sharing(self.team),
         )
 
     def splits(self, tokens: bool = True) -> Iterator[Split]:
@@ -111,7 +115,7 @@ class Teams:
             choices = {name: self._worthwhile(i, sequence) for name, i in firsts.items()}
             for row in self._together(choices):
                 split = Split(self.team, tuple(zip(choices, row, strict=True)), number, sequence)
-                if self._splits_weights(split) and self._agrees(split):
+                if self._splits_operators(split) and self._agrees(split):
                     number += 1
                     yield split
 
@@ -149,7 +153,7 @@ class Teams:
         return (*found, False)
 
     def _worthwhile(self, number: int, sequence: tuple[bool, ...]) -> dict[Shards, Figures]:
-        """The shards of a layer's weights that no other shards dominate on every kind at every micro-batch size.
+        """The shards of a layer that no other shards dominate on every kind at every micro-batch size.
 
         With each, its figures for all of these.
         """
@@ -167,8 +171,8 @@ class Teams:
             kept |= {shards: rows[i] for i, shards in enumerate(found) if i in undominated}
         return kept
 
-    def _splits_weights(self, split: Split) -> bool:
-        """Whether any weight is split, and not only the loss."""
+    def _splits_operators(self, split: Split) -> bool:
+        """Whether any weight is split, or a product or attention runs on parts of the tokens; not only the loss."""
         return any(dict(own).keys() - {self.model.operators[name].loss_name} for name, own in split.shards)
 
     def _agrees(self, split: Split) -> bool:

@@ -11,11 +11,12 @@ from math import gcd
 
 from torch import Tensor
 
-from pipeplan.core.operators import TOKEN
+from pipeplan.core.operators import SAMPLE, TOKEN
 from pipeplan.frontend.operators.factors import Axis, Factor, entire, regrouped
 from pipeplan.frontend.operators.groups import Reading
+from pipeplan.frontend.operators.program import Pieces
 from pipeplan.frontend.operators.rules import Rule
-from pipeplan.frontend.operators.sources import SAMPLE, UNNAMED, WHOLE, Source, View, fixed
+from pipeplan.frontend.operators.sources import UNNAMED, WHOLE, Source, View, fixed
 
 Piece = tuple[int, int]
 """Number of an axis of the operation, and of its piece, outermost first."""
@@ -38,6 +39,8 @@ class Alignment:
         Loop and length of each axis of the output.
     axes : tuple of Axis
         The axes of the tensor that is made, as those of the output.
+    tokens : int
+        Number of tokens if the operation may run on a part of them; else 0.
     """
 
     def __init__(self, rule: Rule, views: Sequence[View | None], made: Tensor, samples: int) -> None:
@@ -53,6 +56,7 @@ class Alignment:
             if view is not None
         ]
         self._pieces = {axis: self._divided(axis, length) for axis, length in self._lengths.items()}
+        self._keys = [view for view in views[1:3] if view is not None and rule.keys is not None]
         self._fine: list[tuple[View, dict[Piece, Axis]]] = [
             (
                 view,
@@ -65,6 +69,7 @@ class Alignment:
             for view, axes in self._reads
         ]
         self._names = self._named()
+        self.tokens = self._token_parts()
         self.makes = tuple(self._names[piece] for piece in self._made())
         self.sizes = tuple(self._pieces[axis][p] for axis, p in self._made())
         number = {piece: n for n, piece in enumerate(self._made())}
@@ -121,10 +126,22 @@ class Alignment:
                 },
             )
 
+    def pieces(self, tensor: Tensor, axes: Sequence[int | None]) -> tuple[Pieces, ...]:
+        """Return the pieces of each axis of a tensor that is read, or made; none of one that broadcasts."""
+        return tuple(
+            ()
+            if axis is None or self._lengths[axis] != length
+            else tuple((self._names[axis, p], size) for p, size in enumerate(self._pieces[axis]))
+            for axis, length in zip(axes, tensor.shape, strict=True)
+        )
+
     def rows(self) -> Iterator[tuple[Source, tuple[str, ...]]]:
-        """Yield each source that is read, with the loop of each of its axes."""
-        for source, found in self._read():
-            yield source, tuple(self._names[found[n][0]] if n in found else WHOLE for n in range(len(source.sizes)))
+        """Yield each source that is read, with the loop of each of its axes. Keys have tokens as queries have."""
+        for (view, _), (source, found) in zip(self._fine, self._read(), strict=True):
+            names = dict(self._names)
+            if self.tokens and any(view is each for each in self._keys):
+                names |= {(axis, p): TOKEN for axis, p in names if axis == self._rule.keys}
+            yield source, tuple(names[found[n][0]] if n in found else WHOLE for n in range(len(source.sizes)))
 
     def readings(self) -> Iterator[tuple[Source, Reading]]:
         """Yield each source that is read, with the range of each axis that is a loop."""
@@ -144,25 +161,56 @@ class Alignment:
                     continue
                 here = gcd(factor.size, source.parts[axis], self._pieces[own][p])
                 parts[name] = gcd(parts.get(name, 0), here)
-        if self._by_tokens():
-            parts[TOKEN] = self._lengths[self._rule.makes[1] or 0]
+        if self.tokens:
+            parts[TOKEN] = self.tokens
         return {name: count for name, count in parts.items() if count > 1}
 
-    def _by_tokens(self) -> bool:
-        """Return whether tokens are all of axis 1 of what is made, and the operation may run on a part of them."""
-        axis = self._rule.makes[1] if len(self._rule.makes) > 1 else None
-        if axis is None or not self._rule.tokens or axis in self._rule.whole:
-            return False
-        alone = len(self._pieces[axis]) == 1 and self._names[axis, 0] == TOKEN
-        return alone and all(_has_tokens(view, axes[axis]) for view, axes in self._reads if axis in axes)
+    def _token_parts(self) -> int:
+        """Return the number of tokens if the operation may run on a part of them; 0 if not.
+
+        They are all of an axis of what is made, or where the rule of a product or of attention has them.
+        """
+        rule = self._rule
+        if rule.by_plan is not None:
+            return self._parts_by_plan(rule.by_plan, rule.keys)
+        for axis in rule.makes if rule.tokens else ():
+            if axis is None or axis in rule.whole or [self._names[axis, p] for p in self._places(axis)] != [TOKEN]:
+                continue
+            inside = axis != rule.makes[1]  # behind heads: there all other axes of tokens must be told from it
+            if inside and any(name.startswith(f"{TOKEN} ") for name in self._names.values()):
+                return 0
+            every = all(_has_tokens(view, axes[axis], inside) for view, axes in self._reads if axis in axes)
+            return self._lengths[axis] if every else 0
+        return 0
+
+    def _places(self, axis: int) -> range:
+        return range(len(self._pieces[axis]))
+
+    def _parts_by_plan(self, axis: int, keys: int | None) -> int:
+        """Return the number of tokens of a product, behind samples in its axis; or of attention, alone in its axis."""
+        names = [self._names[axis, p] for p in self._places(axis)]
+        samples = 1 if keys is None else 0
+        if names[samples:] != [TOKEN] or not all(name.startswith(SAMPLE) for name in names[:samples]):
+            return 0
+        first = next(((view, axes[axis]) for view, axes in self._reads if axis in axes), None)
+        if first is None or len(first[1]) != samples + 1 or not _has_tokens(first[0], first[1][samples:], inside=True):
+            return 0
+        if keys is not None:
+            own = [(view, axes[keys]) for view, axes in self._reads if any(view is each for each in self._keys)]
+            alike = len(own) == 2 and self._lengths[keys] == self._lengths[axis]
+            if not alike or not all(_has_tokens(view, each, inside=True) for view, each in own):
+                return 0
+        return self._pieces[axis][samples]
 
 
-def _has_tokens(view: View, axis: Axis) -> bool:
-    """Return whether an axis of a view is all tokens of its source, or an axis that no input determines (positions)."""
+def _has_tokens(view: View, axis: Axis, inside: bool) -> bool:
+    """Return whether an axis of a view is all tokens of its source.
+
+    They lie behind samples, or are an axis that no input determines (positions); or anywhere, if ``inside``.
+    """
     source = view.source
     if source.weight or len(axis) != 1 or axis[0].axis is None:
         return False
-    here = axis[0].axis
-    tokens = source.loops[here] == TOKEN and here == source.loops.count(SAMPLE)
-    named = tokens or source.loops[here] == UNNAMED
-    return named and axis[0].size == source.sizes[here]
+    here, loop = axis[0].axis, source.loops[axis[0].axis]
+    known = loop == TOKEN if inside else (loop == TOKEN and here == source.loops.count(SAMPLE)) or loop == UNNAMED
+    return known and axis[0].size == source.sizes[here]

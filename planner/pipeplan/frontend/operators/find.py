@@ -54,7 +54,7 @@ def find_operators(
     loss : callable, optional
         ``loss(outputs of the last layer, targets)``.
     """
-    weights = _weights(module, sequence)
+    weights = named_weights(module, sequence)
     names: list[str] = []
     graphs: dict[str, OperatorGraph] = {}
     known: dict[str, str] = {}
@@ -72,7 +72,7 @@ def find_operators(
     return FoundOperators(tuple(names), graphs)
 
 
-def _weights(module: nn.Module, sequence: LayerSequence) -> list[dict[str, NamedWeight]]:
+def named_weights(module: nn.Module, sequence: LayerSequence) -> list[dict[str, NamedWeight]]:
     """Return the trainable parameters of each layer by their names in it."""
     known = dict(module.named_parameters(remove_duplicate=False))
     shared = {id(known[holders[0][1]]) for holders in shared_parameters(module, sequence.parameters)}

@@ -14,14 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeplan.core.operators import INPUT, TOKEN, CrossEntropy, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, SAMPLE, TOKEN, Attention, CrossEntropy, Operator, OperatorGraph, Weight
 from pipeplan.frontend.capture.private import memory_of
 from pipeplan.frontend.operators.alignment import Alignment
 from pipeplan.frontend.operators.factors import opaque
 from pipeplan.frontend.operators.groups import Groups, Reading
+from pipeplan.frontend.operators.program import Program, Role, Step
 from pipeplan.frontend.operators.record import Call, Record
-from pipeplan.frontend.operators.rules import Rule, copied, loss_rule, rule_of
-from pipeplan.frontend.operators.sources import SAMPLE, WHOLE, Source, View
+from pipeplan.frontend.operators.rules import Rule, copied, is_causal, loss_rule, rule_of
+from pipeplan.frontend.operators.sources import WHOLE, Source, View
 from pipeplan.frontend.operators.views import viewed, views
 from pipeplan.frontend.profile.ties import bytes_of
 from pipeplan.frontend.profile.work import counter
@@ -49,7 +50,14 @@ def operators_of(record: Record, weights: Mapping[str, NamedWeight], samples: in
     UnfollowedError
         If a tensor is written in place and then read as part of another one.
     """
-    return _Follower(record, weights, samples).graph()
+    return program_of(record, weights, samples).graph
+
+
+def program_of(record: Record, weights: Mapping[str, NamedWeight], samples: int) -> Program:
+    """Return a recorded layer as a program; arguments and errors are those of `operators_of`."""
+    follower = _Follower(record, weights, samples)
+    graph = follower.graph()
+    return Program(graph, record, follower.steps, follower.given)
 
 
 class _Follower:
@@ -58,6 +66,7 @@ class _Follower:
     def __init__(self, record: Record, weights: Mapping[str, NamedWeight], samples: int) -> None:
         self._record, self._samples = record, samples
         self._views: dict[int, View | None] = {}  # None: a constant
+        self.steps: list[Step] = []
         self._memories: dict[Any, bool] = {}  # whether it holds constants
         self._stale: set[int] = set()
         self._operators: dict[str, Operator] = {}
@@ -91,6 +100,8 @@ class _Follower:
                 self._put(parameter, View(source, tuple(axis if axis[0].size > 1 else () for axis in source.axes)))
             elif id(parameter) not in known:
                 self._put(parameter, None)
+        self.given = dict(self._views)
+        self._names.update(self._weights.keys())  # operators have the name of no weight
         self._uses: Counter[str] = Counter()
 
     def _input(self, name: str, tensor: Tensor) -> View:
@@ -199,12 +210,15 @@ class _Follower:
                 self._put(each, None)
                 if drawn:
                     self._random.add(memory_of(each))
+            self.steps.append(Step(call, Role.CONSTANT, (None,) * len(call.made)))
             return
         if written:
             self._write(call)
         first = read[0]
         if first is not None and views(call, first.source.weight):
-            for each, view in zip(call.made, viewed(call, first), strict=True):
+            found = viewed(call, first)
+            self.steps.append(Step(call, Role.VIEW, tuple(found)))
+            for each, view in zip(call.made, found, strict=True):
                 self._put(each, view)
                 if memory_of(each) not in self._owners and self._is_made(first):
                     self._owners[memory_of(each)] = first.source.name
@@ -244,6 +258,7 @@ class _Follower:
             rule,
             made,
             closed=closed,
+            attention=None if rule.keys is None else self._attention(call),
             kept=bool(dropped),
             forward_flops=forward,
             input_gradient_flops=to_input,
@@ -252,9 +267,10 @@ class _Follower:
         self._owners[memory_of(made)] = view.source.name
         if not (any(call.wanted) and made.is_floating_point()):
             self._inert.add(view.source.name)
-        self._put(made, view)
-        for each in call.made[1:]:
-            self._put(each, View(view.source, tuple(map(opaque, each.shape))))
+        views = [view, *(View(view.source, tuple(map(opaque, each.shape))) for each in call.made[1:])]
+        self.steps.append(Step(call, Role.OPERATOR, tuple(views), view.source.name, self._operands))
+        for each, own in zip(call.made, views, strict=True):
+            self._put(each, own)
         return view.source.name
 
     def _append(self, rule: Rule, made: Tensor, *, closed: bool, **figures: Any) -> View:
@@ -275,9 +291,17 @@ class _Follower:
         loops = {loop: n for loop, n in loops.items() if loop == TOKEN or self._joins(name, loop, readings, found)}
         self._readings[name] = [(source, own) for source, own in readings if own.loop in loops and own.loop != TOKEN]
         output = self._each(bytes_of((made,)))
+        figures["product"] = rule.kind == "linear"
         self._operators[name] = Operator(name, rule.kind, loops, reads, found.makes, output, weights=own, **figures)
+        self._operands = {id(each): found.pieces(each, axes) for each, axes in rule.reads}
         parts = tuple(loops.get(loop, 1) for loop in found.makes)
         return View(Source(name, found.makes, found.sizes, parts), found.axes)
+
+    def _attention(self, call: Call) -> Attention:
+        """Return what attention reads, and how heads may be divided."""
+        query, key, value = call.given[:3]
+        sizes = (self._each(bytes_of((query,))), self._each(bytes_of((key, value))))
+        return Attention(*sizes, gcd(query.shape[1], key.shape[1]), is_causal(call))
 
     def _joins(self, name: str, loop: str, readings: Sequence[tuple[Source, Reading]], found: Alignment) -> bool:
         """Let an operator be split along a loop if it cuts no axis unevenly, and return whether it may."""
@@ -334,7 +358,9 @@ class _Follower:
 
     def _pass_on(self, tensor: Tensor) -> str:
         """Append an operator that returns a constant, a weight or an input."""
-        return self._append(copied(tensor), tensor, closed=False).source.name
+        view = self._append(copied(tensor), tensor, closed=False)
+        self.steps.append(Step(None, Role.OPERATOR, (view,), view.source.name, self._operands, tensor))
+        return view.source.name
 
     def _is_made(self, view: View | None) -> bool:
         return view is not None and not view.source.weight and view.source.name in self._operators

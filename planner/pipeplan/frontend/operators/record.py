@@ -57,7 +57,7 @@ class Record:
         Number of calls before those of the loss.
     inputs, outputs : tuple of Tensor
         Those of the layer, or its loss.
-    parameters : mapping
+    parameters, buffers : mapping
         By their names in the layer.
     kept : set
         Memory (see `memory_of`) that is kept for the backward.
@@ -68,6 +68,7 @@ class Record:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     parameters: Mapping[str, nn.Parameter]
+    buffers: Mapping[str, Tensor]
     kept: frozenset[Any]
 
 
@@ -110,7 +111,8 @@ def record(
         if loss is not None:
             outputs = tensors(loss(returned, mapped(targets, lambda tensor: fake(tensor, mode, "cpu"))))
     parameters = dict(blank.named_parameters(remove_duplicate=False))
-    return Record(recorder.calls, before, given, outputs, parameters, frozenset(kept))
+    buffers = dict(blank.named_buffers(remove_duplicate=False))
+    return Record(recorder.calls, before, given, outputs, parameters, buffers, frozenset(kept))
 
 
 @dataclass

@@ -35,8 +35,12 @@ class Rule:
     whole : set of int
         Axes that are never split.
     tokens : bool
-        Whether it may run on a part of the tokens if they are an axis of their own: not products, whose tensors have
-        samples and tokens in one axis, nor attention, which reads other tokens.
+        Whether it may run on a part of the tokens if they are an axis of their own, whatever the plan.
+    by_plan : int or None
+        Axis of which the tokens may be a part, or which they may be, if it runs on a part of them only where a plan
+        says so: of products, whose tensors have samples and tokens in one axis; and of queries.
+    keys : int or None
+        Axis of attention that is the tokens of the second and third tensor, which it needs all.
     """
 
     kind: str
@@ -45,6 +49,8 @@ class Rule:
     names: Mapping[int, str] = field(default_factory=dict)
     whole: frozenset[int] = frozenset()
     tokens: bool = True
+    by_plan: int | None = None
+    keys: int | None = None
 
 
 def rule_of(call: Call) -> Rule | None:
@@ -97,13 +103,14 @@ _PRODUCT = {1: "in", 2: "out"}
 
 def _mm(call: Call) -> Rule:
     one, other = call.given
-    return Rule("matmul", ((one, (0, 1)), (other, (1, 2))), (0, 2), _PRODUCT, tokens=False)
+    return Rule("matmul", ((one, (0, 1)), (other, (1, 2))), (0, 2), _PRODUCT, tokens=False, by_plan=0)
 
 
 def _addmm(call: Call) -> Rule:
     bias, one, other = call.given
     added = tuple((0, 2)[2 - bias.dim() + n] if length > 1 else None for n, length in enumerate(bias.shape))
-    return Rule("matmul", ((one, (0, 1)), (other, (1, 2)), (bias, added)), (0, 2), _PRODUCT, tokens=False)
+    reads = ((one, (0, 1)), (other, (1, 2)), (bias, added))
+    return Rule("matmul", reads, (0, 2), _PRODUCT, tokens=False, by_plan=0)
 
 
 def _bmm(call: Call) -> Rule:
@@ -120,7 +127,17 @@ def _attention(call: Call) -> Rule:
         full = (0, 1, 2, 4)[4 - mask.dim() :]
         reads.append((mask, tuple(a if length > 1 else None for a, length in zip(full, mask.shape, strict=True))))
     names = {1: "head", 3: "in", 4: "key", 5: "value"}
-    return Rule("attention", tuple(reads), (0, 1, 2, 5), names, frozenset({2, 3, 4, 5, 6}), tokens=False)
+    whole = frozenset({2, 3, 4, 5, 6})
+    return Rule("attention", tuple(reads), (0, 1, 2, 5), names, whole, tokens=False, by_plan=2, keys=4)
+
+
+def is_causal(call: Call) -> bool:
+    """Return whether an attention leaves out later keys by itself, without a mask among its arguments."""
+    for place, argument in enumerate(call.operation._schema.arguments):
+        if argument.name == "is_causal":
+            said = call.kwargs.get("is_causal", argument.default_value)
+            return bool(call.args[place] if place < len(call.args) else said)
+    return False
 
 
 def _softmax(call: Call) -> Rule:

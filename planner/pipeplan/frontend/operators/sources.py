@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from math import prod
 
-from pipeplan.core.operators import TOKEN
+from pipeplan.core.operators import SAMPLE, TOKEN
 from pipeplan.frontend.operators.factors import Axis, Factor, entire, opaque
 
-SAMPLE, WHOLE = "sample", "whole"
-"""Loops that no team splits. `WHOLE`: of an axis that an operator reads in another order, or in part."""
+WHOLE = "whole"
+"""Loop of an axis that an operator reads in another order, or in part; nothing splits it, and no team `SAMPLE`."""
 UNNAMED = "axis"
 """Name of an axis that nothing names."""
 

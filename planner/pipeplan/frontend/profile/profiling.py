@@ -70,7 +70,8 @@ def profile(
         Measured rounds over all layers and sizes (their median is kept), and rounds before them that do not count.
     optimizer : {'sgd', 'momentum', 'adam'}
         Optimiser whose step is timed, layer by layer, with a learning rate of zero.
-    device : {'cpu', 'cuda'}
+    device : {'cpu', 'cuda', 'meta'}
+        On 'meta' nothing is measured or allocated: the model has sizes, operations and operators, and no profile.
     device_name : str, optional
         Name of the kind of device in the profile; by default ``'cpu-worker'``, or CUDA's name of the card.
     threads : int

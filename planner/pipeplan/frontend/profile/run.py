@@ -1,7 +1,7 @@
 """Profile of a module: find the layers, measure them segment by segment, build the model with its provenance."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,18 +16,19 @@ from pipeplan.core.figures import MOST_SAMPLES, whole
 from pipeplan.core.job import OPTIMIZER_STATE
 from pipeplan.core.model import Layer, Model, Profile, Provenance, Work
 from pipeplan.core.options import MOST_WORKERS
-from pipeplan.frontend.batch import Batch, tensors
+from pipeplan.frontend.batch import Batch, mapped, tensors
 from pipeplan.frontend.capture.front_ends import FrontEnd, capture_layers
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
-from pipeplan.frontend.operators.find import find_operators
+from pipeplan.frontend.capture.private import FakeTensorMode, fake, on_fake, on_meta
+from pipeplan.frontend.operators.find import FoundOperators, find_operators
 from pipeplan.frontend.profile.allocator import allocator_here
 from pipeplan.frontend.profile.feed import batch_of, is_on, on_device, preserved
 from pipeplan.frontend.profile.measure import Measured, Segment, measure
 from pipeplan.frontend.profile.meter import clock_for
-from pipeplan.frontend.profile.passes import Feed, Loss, autocast
-from pipeplan.frontend.profile.saved import PassedTensors
+from pipeplan.frontend.profile.passes import Feed, Loss, autocast, leaves, run_layer
+from pipeplan.frontend.profile.saved import PassedTensors, saved_bytes
 from pipeplan.frontend.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
-from pipeplan.frontend.profile.work import work_of
+from pipeplan.frontend.profile.work import without_values, work_of
 
 
 def provenance(device: torch.device, threads: int, crowd: int = 1, precision: str | None = None) -> Provenance:
@@ -94,8 +95,12 @@ class Request:
         if self.optimizer not in OPTIMIZER_STATE:
             raise InputError(f"optimizer {self.optimizer!r} is not known; choose from {', '.join(OPTIMIZER_STATE)}")
         autocast(self.precision, torch.device("cpu"))
-        if self.device not in ("cpu", "cuda"):
-            raise InputError(f"device {self.device!r} cannot be measured; choose cpu or cuda")
+        if self.device not in ("cpu", "cuda", "meta"):
+            raise InputError(f"device {self.device!r} cannot be measured; choose cpu or cuda, or meta for sizes alone")
+        if self.device == "meta" and len(set(self.micro_batches)) > 1:
+            raise InputError(
+                f"on meta nothing is measured, and sizes are those of one sample; give one of {self.micro_batches}"
+            )
         if self.crowd < 1 or (self.crowd > 1 and self.device != "cpu"):
             raise InputError(f"crowd counts the workers of a CPU, this one included; {self.crowd} makes no sense here")
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -106,6 +111,8 @@ def run(module: nn.Module, example_inputs: Any, targets: Any, request: Request, 
     """Measure the module; see `pipeplan.profile`."""
     device = torch.device(request.device)
     sizes = tuple(sorted(set(request.micro_batches)))
+    if device.type == "meta":
+        return _described(module, *batch_of(example_inputs, targets, sizes[0], device), request)
     batches = {size: batch_of(example_inputs, targets, size, device) for size in sizes}
     threads = torch.get_num_threads()
     torch.set_num_threads(request.threads)
@@ -193,6 +200,60 @@ def _profile(
     costs = {size: joints[size].settle([part.costs[size] for part in parts]) for size in batches}
     kind = request.device_name or device_label(device)
     origin = provenance(device, request.threads, request.crowd, request.precision)
+    work = [replace(each, saved=costs[smallest][n].saved // smallest) for n, each in enumerate(work)]
+    notes = (f"update: one step of {request.optimizer}",)
+    profiles = tuple(Profile(kind, size, costs[size], origin) for size in costs)
+    return _model(module, sequence, work, operators, profiles, notes, request)
+
+
+def _described(module: nn.Module, inputs: Batch, targets: Any, request: Request) -> Model:
+    """The sizes and operations of the layers, from a pass on a CPU's tensors without values.
+
+    On the meta device itself some operations are others than on a device that computes, such as attention.
+    """
+    blank, size = on_meta(module), request.micro_batches[0]
+    sequence = capture_layers(blank, inputs, group=request.group, front_end=request.front_end, both_modes=False)
+    mode, loss = FakeTensorMode(allow_non_fake_inputs=True), _loss(request.loss, sequence)
+
+    def faked(batch: Batch) -> Batch:
+        return mapped(batch, lambda tensor: fake(tensor, mode, "cpu"))
+
+    given, layers = tensors(inputs), tuple(on_fake(layer, mode, "cpu") for layer in sequence.layers)
+    wanted = tuple(tensor.requires_grad for tensor in given)
+    feed = Feed(faked(given), wanted, loss, None if targets is None else faked(targets), request.precision)
+    with mode:
+        held, values = saved_bytes(layers, feed), feed.leaves()
+        reads = [values]
+        with feed.cast():
+            for layer in layers[:-1]:
+                made = tensors(run_layer(layer, values))
+                values = leaves(made, [tensor.requires_grad for tensor in made])
+                reads.append(values)
+    context = partial(autocast, request.precision, torch.device("cpu"))
+    shapes = [tuple(map(without_values, values)) for values in reads]
+    operators = find_operators(blank, sequence, shapes, size, context, loss, targets)
+    known: dict[str, Work] = {}
+    work = []
+    for n, layer in enumerate(layers):
+        name = operators.names[n] or sequence.names[n]
+        if name not in known:
+            last = feed if n == len(layers) - 1 else replace(feed, loss=None)
+            own = replace(last, inputs=reads[n], wanted=tuple(tensor.requires_grad for tensor in reads[n]))
+            with mode:
+                ((known[name], _),) = work_of(Segment({size: (layer,)}, {size: own}, (frozenset(),)), size)
+        work.append(replace(known[name], saved=held.saved[n] // size))
+    return _model(blank, sequence, work, operators, (), (), request)
+
+
+def _model(
+    module: nn.Module,
+    sequence: LayerSequence,
+    work: Sequence[Work],
+    operators: FoundOperators,
+    profiles: tuple[Profile, ...],
+    notes: tuple[str, ...],
+    request: Request,
+) -> Model:
     parameters = [bytes_of(own) for own in own_parameters(module, sequence.parameters)]
     return Model(
         name=request.name or type(module).__name__.lower(),
@@ -201,15 +262,15 @@ def _profile(
                 name=name,
                 parameters=parameters[n],
                 inputs=(sequence.names[n - 1],) if n else (),
-                work=replace(work[n], saved=costs[smallest][n].saved // smallest),
+                work=work[n],
                 kind=sequence.kinds[n],
                 operators=operators.names[n],
             )
             for n, name in enumerate(sequence.names)
         ),
-        profiles=tuple(Profile(kind, size, costs[size], origin) for size in costs),
+        profiles=profiles,
         dtype=_dtype(module),
-        notes=(f"update: one step of {request.optimizer}",) + (("the loss is in the last layer",) * bool(request.loss)),
+        notes=notes + ("the loss is in the last layer",) * bool(request.loss),
         ties=find_ties(module, sequence.names, sequence.parameters),
         operators=operators.graphs,
     )

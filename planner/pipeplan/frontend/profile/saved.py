@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from pipeplan.core.model import LayerCost
 from pipeplan.frontend.batch import tensors
+from pipeplan.frontend.capture.private import FakeTensor, memory_of
 from pipeplan.frontend.profile.meter import meter_for
 from pipeplan.frontend.profile.passes import Feed, run_layer, run_pass
 from pipeplan.frontend.profile.ties import bytes_of
@@ -101,8 +102,9 @@ _LASTING, _INPUT = -1, -2
 
 
 def address(tensor: Tensor) -> int:
-    """Address of the tensor's storage, valid while the storage exists."""
-    return int(tensor.untyped_storage().data_ptr())
+    """Address of the tensor's storage, valid while the storage exists; a number that stands for it without values."""
+    without = isinstance(tensor, FakeTensor) or tensor.is_meta
+    return int(memory_of(tensor) if without else tensor.untyped_storage().data_ptr())
 
 
 @dataclass(eq=False)

@@ -38,12 +38,13 @@ def work_of(segment: Segment, size: int) -> list[tuple[Work, tuple[torch.Tensor,
             output=_per_sample(bytes_of(outputs), size),
             saved=0,
         )
-        result.append((work, tuple(map(_without_values, values))))
+        result.append((work, tuple(map(without_values, values))))
         values = leaves(outputs, [output.requires_grad for output in outputs])
     return result
 
 
-def _without_values(tensor: torch.Tensor) -> torch.Tensor:
+def without_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same shape and need of a gradient on the meta device."""
     return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)
 
 

@@ -68,7 +68,8 @@ class Candidate:
         level = zero_suffix(self.chain.zero) if max(self.replicas) > 1 else ""
         stages = f"{counted(self.depth, 'stage')}{self._widths}"
         split = self.chain.split
-        teams = team_suffix([group[0].kind.team for group in self.chain.groups], bool(split and split.sequence))
+        sizes = [group[0].kind.team for group in self.chain.groups]
+        teams = team_suffix(sizes, bool(split and split.sequence), mesh=split.mesh if split else ())
         return f"{stages}, {many} of {self.chain.micro_batch}{level}{teams}, {self._order}"
 
     @property

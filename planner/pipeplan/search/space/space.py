@@ -105,7 +105,7 @@ class Space:
         """The level of ZeRO and the teams, behind the name of a part: ``', ZeRO-1, teams of 8 (way 2)'``."""
         if self.split is None:
             return zero_suffix(self.job.level)
-        teams = team_suffix(self.split.teams, bool(self.split.sequence))
+        teams = team_suffix(self.split.teams, bool(self.split.sequence), mesh=self.split.mesh)
         return f"{zero_suffix(self.job.level)}{teams} (way {self.split.number + 1})"
 
     @property

@@ -11,6 +11,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Mix, Splitting
+from pipeplan.core.words import MeshSplit
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.teams import TeamQuestion, team_questions
 from pipeplan.search.evaluate import EvaluatedPlan
@@ -87,7 +88,7 @@ class Spaces:
 
     @property
     def _highest(self) -> int:
-        return SHARDED - 1 if isinstance(self.split, Mix) else WHOLLY_SHARDED
+        return SHARDED - 1 if isinstance(self.split, Mix | MeshSplit) else WHOLLY_SHARDED
 
     def _space(self, level: int) -> Space:
         return Space(self.model, self.cluster, self._at(level), self.split)

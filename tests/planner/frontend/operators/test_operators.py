@@ -13,7 +13,7 @@ from helpers.distributed import vocabulary_workers
 from helpers.distributed.models import HAS_TRANSFORMERS, tiny_decoder, tiny_mlp, tiny_resnet, tiny_tied
 from helpers.fused_models import tiny_fused
 from helpers.layer_operators import LayersOperators, chain, eager, fused, layers_operators, llama_like
-from pipeplan.core.operators import CrossEntropy
+from pipeplan.core.operators import Attention, CrossEntropy
 from pipeplan.core.weight_names import shard_name, weight_name
 from pipeplan.frontend.capture import Stages
 from pipeplan.frontend.profile import profile
@@ -30,11 +30,11 @@ def decoder() -> LayersOperators:
 def test_heads_side_by_side_connect(decoder: LayersOperators) -> None:
     """Attention by heads splits the outputs of the matrix ahead, and the inputs of the one behind, into as many."""
     found = decoder.operators("block0")
-    assert found["attention"].loops == {"head": 2}
+    assert found["attention"].loops == {"head": 2, "token": 6}
     assert found["attention"].reads == {"query_key_value": ("sample", "token", "head")}
     assert found["attention"].makes == ("sample", "head", "token", "value")
-    assert found["query_key_value"].loops == {"in": 16, "out": 48}
-    assert found["attention_out"].loops == {"in": 2, "out": 16}
+    assert found["query_key_value"].loops == {"in": 16, "out": 48, "token": 6}
+    assert found["attention_out"].loops == {"in": 2, "out": 16, "token": 6}
     assert found["attention_out"].reads["attention"][1] == "in"
     assert [(w.name, w.loops) for w in found["narrow"].weights] == [
         ("narrow.weight", ("out", "in")),
@@ -88,11 +88,11 @@ def test_other_losses_are_whole(build: Callable[[], Workload]) -> None:
 def test_grouped_queries_limit_heads() -> None:
     """Two groups of keys allow two parts of four heads; rotated halves are followed."""
     found = layers_operators(llama_like).operators("1")
-    assert found["attention"].loops == {"head": 2}
-    assert found["attention"].reads["value"] == ("sample", "token 2", "head")
+    assert found["attention"].loops == {"head": 2, "token": 6}
+    assert found["attention"].reads["value"] == ("sample", "token", "head")
     assert found["out"].loops["in"] == 2
-    assert found["down"].loops == {"in": 32, "out": 16}
-    assert found["cat"].loops == {"out": 4}
+    assert found["down"].loops == {"in": 32, "out": 16, "token": 6}
+    assert found["cat"].loops == {"out": 4, "token": 6}
 
 
 class Turned(nn.Module):
@@ -107,14 +107,16 @@ class Turned(nn.Module):
 
 
 def test_operators_by_tokens() -> None:
-    """Those that treat tokens separately have that loop, where tokens are axis 1; images have none."""
+    """All that follow tokens have that loop, products and attention by the plan; images have none."""
     found = layers_operators(llama_like).operators("1")
-    by_tokens = {name for name, each in found.items() if "token" in each.loops}
-    norm, residuals = {"norm", "pow", "mean", "add#4", "rsqrt", "mul#5", "mul#6"}, {"add#3", "add#5"}
-    assert by_tokens == norm | residuals | {"silu", "mul#7"}
+    assert {name for name, each in found.items() if "token" not in each.loops} == {"pow#2", "mean#2"}  # the loss
+    products = {"query", "key", "value", "out", "gate", "up", "down"}
+    assert {name for name, each in found.items() if each.by_plan} == products | {"attention"}
+    assert {name for name, each in found.items() if each.product} == products
+    assert found["attention"].attention == Attention(4 * 6 * 16, 2 * 4 * 6 * 16, 4, causal=True)
     assert all("token" in found[name].makes for name in ("query", "attention", "out", "down"))
     odd = layers_operators(lambda: chain(Turned()), loss=False).operators("1")
-    assert {name for name, each in odd.items() if "token" in each.loops} == {"add#2", "mean", "exp"}
+    assert {name for name, each in odd.items() if "token" in each.loops} == {"sigmoid", "add#2", "mean", "exp"}
     images = layers_operators(tiny_resnet).found.graphs.values()
     assert not any("token" in (*each.loops, *each.makes) for graph in images for each in graph.operators)
 
@@ -127,16 +129,16 @@ def test_parts_of_blocks_have_several_inputs() -> None:
     assert (list(wide.inputs), wide.outputs) == (["input"], ("input", "mul#4"))
     assert narrow.inputs == {"input": 12 * 16 * 4, "input#2": 12 * 64 * 4}
     assert narrow.operators[0].reads == {"input#2": ("sample", "token", "in")}
-    assert narrow.operators[0].loops == {"in": 64, "out": 16}
+    assert narrow.operators[0].loops == {"in": 64, "out": 16, "token": 12}
     llama = layers_operators(tiny_llama, group=("LlamaMLP",))
     name = next(each for each in llama.sequence.names if each.endswith("self_attn"))
     graph, found = llama.graph(name), llama.operators(name)
     assert "input#2" in graph.without_gradient
     assert graph.outputs[0] == "input#2"
-    assert found["attention"].loops == {"head": 2}
+    assert found["attention"].loops == {"head": 2, "token": 12}
     assert found["o_proj"].loops["in"] == 2
     perceptron = llama.operators(name.replace("self_attn", "mlp"))
-    assert perceptron["down_proj"].loops == {"in": 32, "out": 16}
+    assert perceptron["down_proj"].loops == {"in": 32, "out": 16, "token": 12}
 
 
 def test_attention_as_products_is_followed() -> None:
@@ -152,14 +154,14 @@ def test_queries_before_keys_connect_group_by_group() -> None:
     model = layers_operators(tiny_fused)
     sliced, nested = model.operators("sliced"), model.operators("nested")
     assert sliced["fused"].groups == nested["fused"].groups == {"out": (2, 1, 1)}
-    assert sliced["fused"].loops == {"in": 16, "out": 8}
-    assert sliced["attention"].loops == {"head": 2}  # of keys and values
+    assert sliced["fused"].loops == {"in": 16, "out": 8, "token": 6}
+    assert sliced["attention"].loops == {"head": 2, "token": 6}  # heads of keys and values
     assert sliced["attention"].reads == {"fused": ("sample", "token", "head")}
-    assert sliced["out"].loops == {"in": 2, "out": 16}
+    assert sliced["out"].loops == {"in": 2, "out": 16, "token": 6}
     unbound, selected = model.operators("unbound"), model.operators("selected")
     assert unbound["fused"].groups == selected["self_attn"].groups == {"out": (1, 1, 1)}
-    assert unbound["attention"].loops == selected["attention"].loops == {"head": 4}
-    assert layers_operators(fused).operators("1")["attention"].loops == {"head": 4}
+    assert unbound["attention"].loops == selected["attention"].loops == {"head": 4, "token": 6}
+    assert layers_operators(fused).operators("1")["attention"].loops == {"head": 4, "token": 6}
 
 
 def test_gates_in_one_matrix_connect() -> None:

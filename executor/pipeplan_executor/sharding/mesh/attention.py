@@ -1,0 +1,105 @@
+"""Attention on a mesh to keys of which this process has some tokens: they are gathered for it, and again backward."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeplan.core.words import PARTIAL, WHOLE
+from pipeplan.frontend.operators.record import Call
+from pipeplan_executor.sharding.context import (
+    FORWARD,
+    ROWS,
+    Block,
+    Options,
+    attend_backward_to,
+    attend_to,
+    options_of,
+)
+from pipeplan_executor.sharding.mesh.calls import Operand
+from pipeplan_executor.sharding.mesh.moves import MeshAxes, along
+from pipeplan_executor.sharding.parts import mapped
+
+_AXIS = 1
+"""Of the rows in which keys and values are joined, samples, tokens and the rest, that of the tokens."""
+
+
+def attention(call: Call, operand: Operand, axes: MeshAxes, own: Sequence[int]) -> Sequence[Tensor]:
+    """Return the results of attention whose queries, keys and values are split along tokens by the axes ``own``."""
+    assert call.operation is FORWARD, "attention without known parts runs whole"
+    args, kwargs = mapped(operand, call.args), mapped(operand, call.kwargs)
+    made: Tensor = _ByKeys.apply(*args[:3], options_of(args, 3, kwargs), axes, tuple(own))
+    return (made,)
+
+
+class _ByKeys(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, options: Options, axes: MeshAxes, own: tuple[int, ...]
+    ) -> Tensor:
+        keys, values = _gathered((key, value), axes, own)
+        made, sums = attend_to(query, _blocks(query, keys, values, options, axes, own), options)
+        ctx.save_for_backward(query, key, value, made, sums)
+        ctx.options, ctx.axes, ctx.own = options, axes, own
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, made, sums = ctx.saved_tensors
+        axes, own, options = ctx.axes, ctx.own, ctx.options
+        keys, values = _gathered((key, value), axes, own)
+        blocks = _blocks(query, keys, values, options, axes, own)
+        to_query, *rest = attend_backward_to(gradient, query, keys, values, blocks, made, sums, options)
+        return to_query, *_scattered(rest, axes, own), None, None, None
+
+
+def _first(length: int, axes: MeshAxes, own: Sequence[int]) -> int:
+    """Return the number of the first token of this process."""
+    number = 0
+    for axis in own:
+        number = number * axes.sizes[axis] + axes.places[axis]
+    return number * length
+
+
+def _blocks(
+    query: Tensor, keys: Tensor, values: Tensor, options: Options, axes: MeshAxes, own: Sequence[int]
+) -> list[Block]:
+    """Return the keys that this process's queries attend to: all, or those before them and their own."""
+    if not options.causal:
+        return [(keys, values, False, options.mask)]
+    length = query.shape[ROWS]
+    first = _first(length, axes, own)
+    before = (keys.narrow(ROWS, 0, first), values.narrow(ROWS, 0, first), False, None)
+    here = (keys.narrow(ROWS, first, length), values.narrow(ROWS, first, length), True, None)
+    return [before, here] if first else [here]
+
+
+def _gathered(parts: Sequence[Tensor], axes: MeshAxes, own: Sequence[int]) -> list[Tensor]:
+    """Return tensors with the tokens of all processes, the innermost axis first, in one collective along each axis."""
+    joined = _joined(parts)
+    for axis in reversed(own):
+        joined = along(joined, axes, axis, _AXIS, WHOLE, ((), (), ()))
+    return _divided(joined, parts)
+
+
+def _scattered(wholes: Sequence[Tensor], axes: MeshAxes, own: Sequence[int]) -> list[Tensor]:
+    """Return the sums of all processes' tensors at this process's tokens."""
+    joined = _joined(wholes)
+    for axis in own:
+        joined = along(joined, axes, axis, PARTIAL, _AXIS, ((), (), ()))
+    return _divided(joined, wholes)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return samples, tokens, and the numbers of all heads of all tensors."""
+    return torch.cat([part.transpose(1, ROWS).flatten(ROWS) for part in parts], ROWS)
+
+
+def _divided(joined: Tensor, parts: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors of `_joined`; ``parts``: such with as many heads and features."""
+    rows = joined.split([part.shape[1] * part.shape[3] for part in parts], ROWS)
+    return [
+        row.unflatten(ROWS, (part.shape[1], part.shape[3])).transpose(1, ROWS).contiguous()
+        for row, part in zip(rows, parts, strict=True)
+    ]

@@ -1,0 +1,71 @@
+"""Tensors between layers on a mesh: the part that each process has, and what a plan may ask of them.
+
+Torch's DTensor is not imported here.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from pipeplan.core.errors import PlanError
+from pipeplan.core.plan import Plan
+from pipeplan.core.words import WHOLE, LayerWords, Layout
+from pipeplan_executor.sharding.sequence import stream_of
+
+
+def mesh_part(tensor: Tensor, words: LayerWords, is_input: bool, sizes: Sequence[int]) -> Tensor:
+    """Return a tensor on the meta device like the part that one process has of what a layer reads, or makes."""
+    shape, counts = list(tensor.shape), _counts(tensor, words.input if is_input else words.output, sizes)
+    for axis, count in counts.items():
+        shape[axis] //= count
+    return torch.empty(shape, dtype=tensor.dtype, device="meta", requires_grad=tensor.requires_grad)
+
+
+def _counts(tensor: Tensor, layout: Layout, sizes: Sequence[int]) -> dict[int, int]:
+    """Return into how many parts a layout splits the axes of a tensor.
+
+    Entries of a layout count the axes that are longer than 1, and that of the samples.
+    """
+    axes = [n for n, length in enumerate(tensor.shape) if length > 1 or n == 0]
+    found: dict[int, int] = {}
+    for entry, count in zip(layout, sizes, strict=False):
+        if entry != WHOLE:
+            found[axes[entry]] = found.get(axes[entry], 1) * count
+    return found
+
+
+def check_mesh(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor]]) -> None:
+    """Refuse what cannot run on a mesh of several axes.
+
+    Raises
+    ------
+    PlanError
+        With the layer and the reason.
+    """
+    if not plan.words:
+        return
+    if plan.zero > 1:
+        raise PlanError(
+            f"the plan has layers on a mesh and level {plan.zero} of ZeRO; weights are shared out along axes of a mesh "
+            "(words that gather), not by replicas. Solve at levels 0 and 1"
+        )
+    words = dict(plan.words)
+    for name, after in pairwise(names):
+        if words[name].output != words[after].input:
+            raise PlanError(f"the plan leaves the output of {name} in another layout than {after} reads it in")
+    if any(entry != WHOLE for entry in (*words[names[0]].input, *words[names[-1]].output)):
+        raise PlanError("the plan splits the batch or the model's output over a mesh; both are whole on every process")
+    sizes = plan.stages[0].mesh
+    for name, tensors in zip(names, flow[1:], strict=True):
+        place = stream_of(tensors)
+        if place is None or not any(entry != WHOLE for entry in words[name].output):
+            continue
+        shape = tuple(tensors[place].shape)
+        for axis, count in _counts(tensors[place], words[name].output, sizes).items():
+            if shape[axis] % count:
+                raise PlanError(
+                    f"the plan splits the output of {name}, {shape}, into {count} parts along axis {axis}, which "
+                    f"{count} does not divide; choose lengths that it divides, or solve again"
+                )

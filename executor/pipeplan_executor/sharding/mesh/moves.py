@@ -1,0 +1,231 @@
+"""Changes of layout on a mesh: collectives along its axes, one after the other, in a forward and in its backward."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from pipeplan.core.cluster import Link
+from pipeplan.core.grouped_axis import group_ranges
+from pipeplan.core.words import PARTIAL, WHOLE, Layout
+from pipeplan.costs.meshes.relayouts import Relayout
+from pipeplan.costs.meshes.ways import way
+
+_SENT = torch.ops._c10d_functional
+Groups = tuple[int, ...]
+"""Relative lengths of the groups of a dimension, each of which is split by itself; none if it is split as a whole."""
+
+
+class MeshAxes:
+    """The axes of a mesh: devices along each, this process's place among them, and their process groups.
+
+    Parameters
+    ----------
+    mesh : DeviceMesh
+    links : sequence of Link, optional
+        Between neighbours along each axis, as they were priced: they decide by which collectives layouts are changed.
+        By default all are alike.
+    """
+
+    def __init__(self, mesh: DeviceMesh, links: Sequence[Link] = ()) -> None:
+        self.sizes: tuple[int, ...] = tuple(mesh.shape)
+        self.links = tuple(links) or (Link(10**9),) * len(self.sizes)
+        self.places: tuple[int, ...] = tuple(mesh.get_local_rank(axis) for axis in range(mesh.ndim))
+        self.groups = tuple(mesh.get_group(axis) for axis in range(mesh.ndim))
+
+    def parts(self, layout: Layout, dimension: int) -> int:
+        """Return into how many parts a layout splits a dimension."""
+        return prod(n for n, entry in zip(self.sizes, layout, strict=True) if entry == dimension)
+
+    def share(self, layout: Layout) -> int:
+        """Return into how many parts a layout splits a tensor."""
+        return prod(n for n, entry in zip(self.sizes, layout, strict=True) if entry >= 0)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The dimensions of a whole tensor.
+
+    Attributes
+    ----------
+    lengths : tuple of int
+    groups : tuple of Groups
+    parts : tuple of int
+        Into which each dimension may be divided (see `pipeplan.costs.meshes.signatures.parts_of`).
+    """
+
+    lengths: tuple[int, ...]
+    groups: tuple[Groups, ...]
+    parts: tuple[int, ...]
+
+
+def moved(part: Tensor, axes: MeshAxes, source: Layout, target: Layout, shape: Shape) -> Tensor:
+    """Return this process's part of a tensor in another layout; the same object if it has it already.
+
+    Raises
+    ------
+    ValueError
+        If the tensor cannot get the layout.
+    """
+    if source == target:
+        return part
+    size = prod(shape.lengths) * part.element_size()
+    steps = way(source, target, size, axes.sizes, axes.links, shape.parts)
+    if steps is None:
+        raise ValueError(f"a tensor of {shape.lengths} in the layout {source} cannot get the layout {target}")
+    for layout in steps:
+        (axis,) = (k for k, (one, other) in enumerate(zip(source, layout, strict=True)) if one != other)
+        part = along(part, axes, axis, source[axis], layout[axis], shape.groups)
+        source = layout
+    return part
+
+
+def along(part: Tensor, axes: MeshAxes, axis: int, before: int, after: int, groups: Sequence[Groups]) -> Tensor:
+    """Return the part after one collective along an axis, or after none where parts of a whole are dropped.
+
+    As a part of a sum the first process has the whole, the others zeros.
+    """
+    count, name = axes.sizes[axis], axes.groups[axis].group_name
+    if count == 1:
+        return part
+    if before == WHOLE and after == PARTIAL:
+        return torch.zeros_like(part) if axes.places[axis] else part
+    if before == WHOLE:
+        return divided(part, after, count, groups[after])[axes.places[axis]].contiguous()
+    if before == PARTIAL and after == WHOLE:
+        return _wait(_SENT.all_reduce(part.contiguous(), "sum", name))
+    if before == PARTIAL:
+        rows = torch.stack(divided(part, after, count, groups[after]))
+        return _wait(_SENT.reduce_scatter_tensor(rows.flatten(0, 1), "sum", count, name)).reshape(rows.shape[1:])
+    if after == WHOLE:
+        rows = _wait(_SENT.all_gather_into_tensor(part.contiguous().unsqueeze(0), count, name))
+        return joined(rows.unbind(), before, groups[before])
+    rows = torch.stack(divided(part, after, count, groups[after]))
+    rows = _wait(_SENT.all_to_all_single(rows.contiguous(), [1] * count, [1] * count, name))
+    return joined(rows.unbind(), before, groups[before])
+
+
+def divided(tensor: Tensor, dimension: int, count: int, groups: Groups = ()) -> list[Tensor]:
+    """Return the parts of a dimension; of each of its groups where it has some."""
+    if not groups:
+        return list(tensor.chunk(count, dimension))
+    found = []
+    for number in range(count):
+        ranges = group_ranges(tensor.shape[dimension], groups, count, number)
+        assert ranges is not None, "groups are divided evenly"
+        found.append(torch.cat([tensor.narrow(dimension, first, end - first) for first, end in ranges], dimension))
+    return found
+
+
+def joined(parts: Sequence[Tensor], dimension: int, groups: Groups = ()) -> Tensor:
+    """Return the whole of a dimension: the inverse of `divided`."""
+    if not groups:
+        return torch.cat(list(parts), dimension)
+    length = parts[0].shape[dimension] // sum(groups)
+    rows = [part.split([length * each for each in groups], dimension) for part in parts]
+    return torch.cat([row[k] for k in range(len(groups)) for row in rows], dimension)
+
+
+def _wait(tensor: Tensor) -> Tensor:
+    made: Tensor = _SENT.wait_tensor(tensor)
+    return made
+
+
+class Move:
+    """A change of layout of tensors of one shape, and that of their gradients on the way back.
+
+    Parameters
+    ----------
+    how : Relayout
+    shape : Shape
+    axes : MeshAxes
+    """
+
+    def __init__(self, how: Relayout, shape: Shape, axes: MeshAxes) -> None:
+        self.how, self._shape, self._axes = how, shape, axes
+
+    def forward(self, part: Tensor) -> Tensor:
+        """Return the part in the new layout."""
+        return moved(part, self._axes, self.how.source, self.how.target, self._shape)
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """Return the gradient as it is needed."""
+        return moved(gradient, self._axes, self.how.returned, self.how.wanted, self._shape)
+
+
+class Held:
+    """This process's part of a tensor as it is held, and of its gradient as that is summed up so far."""
+
+    def __init__(self, part: Tensor) -> None:
+        self.part, self.gradient = part, None
+
+    def add(self, gradient: Tensor) -> None:
+        """Add to the sum of the gradient."""
+        self.gradient = gradient if self.gradient is None else self.gradient + gradient
+
+
+class HeldTensor:
+    """A tensor on a mesh between the operator that makes it and those that read it.
+
+    Part and gradient may have unlike layouts, so unlike shapes, which autograd does not allow a tensor and its
+    gradient. What it sees between maker and readers is a number, whose gradient is nothing::
+
+        maker ──▶ number ──┬──▶ reader        forward: the part, moved for the reader
+                           └──▶ reader        backward: each adds its gradient to the sum; the number's comes last, and
+                                              then the maker gets the sum
+
+    Parameters
+    ----------
+    part : Tensor
+        As it is made.
+    move : Move
+        From there to the layout in which it is held; of the gradient from that of the sum.
+    """
+
+    def __init__(self, part: Tensor, move: Move) -> None:
+        self._held = Held(move.forward(part.detach()))
+        has_gradient = part.requires_grad and torch.is_grad_enabled()
+        self._number: Tensor | None = _Making.apply(part, self._held, move) if has_gradient else None
+
+    @property
+    def part(self) -> Tensor:
+        """The part as it is held."""
+        return self._held.part
+
+    def read(self, move: Move) -> Tensor:
+        """Return the part in the layout of a reader."""
+        if self._number is None or not torch.is_grad_enabled():
+            return move.forward(self.part)
+        made: Tensor = _Reading.apply(self._number, self._held, move)
+        return made
+
+
+class _Making(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, held: Held, move: Move) -> Tensor:
+        ctx.held, ctx.move = held, move
+        return part.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, None, None]:
+        gradient, ctx.held.gradient = ctx.held.gradient, None
+        return None if gradient is None else ctx.move.backward(gradient), None, None
+
+
+class _Reading(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, number: Tensor, held: Held, move: Move) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.held, ctx.move, ctx.nothing = held, move, torch.zeros_like(number)
+        made = move.forward(held.part)
+        return made.view_as(made) if made is held.part else made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor, None, None]:
+        if gradient is not None:
+            ctx.held.add(ctx.move.backward(gradient))
+        return ctx.nothing, None, None

@@ -1,0 +1,154 @@
+"""`MeshWeight`: how a parameter of a layer lies on a mesh, and how it is gathered for its operator."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pipeplan.core.errors import PlanError
+from pipeplan.core.operators import Operator, Weight
+from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Layout, Word
+from pipeplan.costs.meshes.prices import gather_order
+from pipeplan.costs.meshes.relayouts import PlannedLayer
+from pipeplan.costs.meshes.shapes import Mesh
+from pipeplan.frontend.operators.program import Program
+from pipeplan_executor.sharding.mesh.moves import Groups, MeshAxes, along
+from pipeplan_executor.sharding.shards import ParameterShard
+
+
+class Cut(NamedTuple):
+    """A dimension of a parameter that an axis of the mesh splits; ``gathered``: it is gathered for each pass."""
+
+    axis: int
+    dimension: int
+    groups: Groups = ()
+    gathered: bool = False
+
+
+@dataclass(frozen=True)
+class MeshWeight:
+    """A parameter on a mesh.
+
+    Attributes
+    ----------
+    name : str
+        Of the weight among the operators.
+    operator : str
+    shape : tuple of int
+        Of the whole parameter.
+    cuts : tuple of Cut
+        The outermost first; gathered ones are innermost.
+    needed : Layout
+        In which the operator gets it.
+    summed : tuple of int
+        Axes along which gradients are parts of a sum, which is made once per step.
+    """
+
+    name: str
+    operator: str
+    shape: tuple[int, ...]
+    cuts: tuple[Cut, ...]
+    needed: Layout
+    summed: tuple[int, ...]
+
+    def shard(self, axes: MeshAxes) -> ParameterShard | None:
+        """Return the part of the parameter that this process keeps; None for the whole."""
+        found: ParameterShard | None = None
+        for cut in self.cuts:
+            count, place = axes.sizes[cut.axis], axes.places[cut.axis]
+            found = ParameterShard(self.shape, cut.dimension, count, place, found, cut.groups)
+        return found
+
+    def gathered(self, part: Tensor, axes: MeshAxes) -> Tensor:
+        """Return the parameter as its operator needs it; its gradient is scattered."""
+        if not any(cut.gathered for cut in self.cuts):
+            return part
+        if not (part.requires_grad and torch.is_grad_enabled()):
+            return self.whole(part, axes)
+        made: Tensor = _Gathered.apply(part, axes, self)
+        return made
+
+    def whole(self, part: Tensor, axes: MeshAxes) -> Tensor:
+        """Return a part with what is gathered, innermost first."""
+        for cut in reversed([cut for cut in self.cuts if cut.gathered]):
+            part = along(part, axes, cut.axis, cut.dimension, WHOLE, self._groups(cut))
+        return part
+
+    def scattered(self, gradient: Tensor, axes: MeshAxes) -> Tensor:
+        """Return this process's part of the sum of gradients along what is gathered."""
+        for cut in self.cuts:
+            if cut.gathered:
+                gradient = along(gradient, axes, cut.axis, PARTIAL, cut.dimension, self._groups(cut))
+        return gradient
+
+    def _groups(self, cut: Cut) -> tuple[Groups, ...]:
+        return tuple(cut.groups if k == cut.dimension else () for k in range(len(self.shape)))
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, axes: MeshAxes, weight: MeshWeight) -> Tensor:
+        ctx.axes, ctx.weight = axes, weight
+        return weight.whole(part, axes)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.weight.scattered(gradient, ctx.axes), None, None
+
+
+def mesh_weights(program: Program, plan: PlannedLayer, axes: MeshAxes) -> dict[str, MeshWeight]:
+    """Return the parameters of a layer that operators read, by their names in it.
+
+    Raises
+    ------
+    PlanError
+        If a parameter cannot be divided as planned.
+    """
+    found: dict[str, MeshWeight] = {}
+    of = {weight.name: (operator, weight) for operator in plan.graph.operators for weight in operator.weights}
+    for local, parameter in program.record.parameters.items():
+        view = program.given.get(id(parameter))
+        if view is not None and view.source.name in of:
+            operator, weight = of[view.source.name]
+            word = plan.signature(operator).word
+            found[local] = _on_mesh(operator, weight, word, tuple(parameter.shape), axes)
+    return found
+
+
+def _on_mesh(operator: Operator, weight: Weight, word: Word, shape: tuple[int, ...], axes: MeshAxes) -> MeshWeight:
+    cuts: list[Cut] = []
+    summed = []
+    for axis, letter in enumerate(word):
+        if letter.loop == UNSPLIT:
+            continue
+        if letter.loop in weight.loops:
+            cuts.append(Cut(axis, weight.loops.index(letter.loop), tuple(operator.groups.get(letter.loop, ()))))
+        elif letter.loop in operator.makes and not letter.gathers:
+            summed.append(axis)
+    needed = tuple(next((cut.dimension for cut in cuts if cut.axis == axis), WHOLE) for axis in range(len(word)))
+    order = gather_order(operator, word, Mesh(axes.sizes, axes.links))
+    for axis in reversed(order):  # what is gathered first is innermost
+        if word[axis].loop not in weight.loops:
+            cuts.append(Cut(axis, _dimension(weight, shape, cuts, axes, axis), gathered=True))
+    return MeshWeight(weight.name, operator.name, shape, tuple(cuts), needed, tuple(summed))
+
+
+def _dimension(weight: Weight, shape: tuple[int, ...], cuts: list[Cut], axes: MeshAxes, axis: int) -> int:
+    """Return the first dimension that can be divided once more."""
+    left = list(shape)
+    for cut in cuts:
+        left[cut.dimension] //= axes.sizes[cut.axis]
+    for dimension, length in enumerate(left):
+        if length % axes.sizes[axis] == 0 and not any(cut.groups and cut.dimension == dimension for cut in cuts):
+            return dimension
+    raise PlanError(
+        f"{weight.name} of shape {shape} cannot be kept in {axes.sizes[axis]} equal parts more, as the plan has it; "
+        "solve again"
+    )
+
+
+def whole_parameters(weights: Mapping[str, MeshWeight]) -> dict[str, tuple[int, ...]]:
+    """Return the axes along which gradients of parameters are summed once per step, where there are any."""
+    return {local: weight.summed for local, weight in weights.items() if weight.summed}

@@ -1,0 +1,6 @@
+"""How every operator of a model is split on a mesh of devices: step time against memory, proved."""
+
+from pipeplan.analysis.sharding.answer import Sharded
+from pipeplan.analysis.sharding.question import shard
+
+__all__ = ["Sharded", "shard"]

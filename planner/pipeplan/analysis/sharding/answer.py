@@ -1,0 +1,290 @@
+"""`Sharded`: a model's frontier on meshes, and one choice of it, as an object, text, JSON and CSV."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pipeplan.analysis.sharding.placements import PlacedLayers, PlacedOperator
+from pipeplan.core.cluster import Link
+from pipeplan.core.operators import SAMPLE
+from pipeplan.core.units import format_bytes, format_time
+from pipeplan.core.wording import counted, some, wrapped
+from pipeplan.costs.meshes.clusters import shape_name
+from pipeplan.costs.meshes.products import Product
+from pipeplan.costs.meshes.shapes import Mesh
+from pipeplan.costs.meshes.unsplit import Undivided, Unsplit
+from pipeplan.costs.sources import Costs
+
+FORMAT = "pipeplan-sharding/1"
+SHOWN = 9
+"""Largest number of points of a frontier in the text."""
+SMALL = 1000
+"""Operators that lose less than the step's time over this are named together."""
+SEARCHED = (
+    "the split of every operator along every axis, weights that are gathered for each pass, and the layout of every "
+    "tensor between operators, in one micro-batch a step"
+)
+NOT_SEARCHED = (
+    "recomputation, one redistribution of a tensor for several readers, optimiser state shared out among devices that "
+    "have copies of a weight (ZeRO-1), transfers beside computation, stages of a pipeline; workspace, such as a "
+    "gathered weight, is not counted as memory"
+)
+
+
+class FrontierPoint(NamedTuple):
+    """Nanoseconds of a step and bytes of a device that no choice has less of, and the mesh that has them."""
+
+    time: int
+    memory: int
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """The answer of `shard`.
+
+    Attributes
+    ----------
+    model, cluster, optimizer : str
+    batch : int
+        Samples in a step.
+    shapes : tuple of tuple of int
+        The meshes that were searched.
+    mesh : Mesh
+        That of the choice.
+    points : tuple of FrontierPoint
+        The exact Pareto set, the fastest first.
+    number : int
+        The point of the choice: the fastest that fits.
+    limit : int or None
+        Bytes that a device may use.
+    layers : tuple of PlacedLayers
+        How every operator is split.
+    products : tuple of Product
+        What each product receives, over the least.
+    unsplit : tuple of Unsplit
+        Operators that nothing is known about, which are whole on every device.
+    undivided : tuple of Undivided
+        Lengths that an axis does not divide, if one mesh was named.
+    costs : Costs
+    seconds : float
+        On the clock, of the search.
+    """
+
+    model: str
+    cluster: str
+    batch: int
+    optimizer: str
+    shapes: tuple[tuple[int, ...], ...]
+    mesh: Mesh
+    points: tuple[FrontierPoint, ...]
+    number: int
+    limit: int | None
+    layers: tuple[PlacedLayers, ...]
+    products: tuple[Product, ...]
+    unsplit: tuple[Unsplit, ...]
+    undivided: tuple[Undivided, ...]
+    costs: Costs
+    seconds: float
+
+    @property
+    def point(self) -> FrontierPoint:
+        """The point of the choice."""
+        return self.points[self.number]
+
+    @property
+    def over_least(self) -> tuple[float, float] | None:
+        """Numbers that products receive over the sum of their lower bounds, and the largest ratio of one.
+
+        Of products whose bound is not 0; None if there are none.
+        """
+        bounded = [each for each in self.products if each.least]
+        if not bounded:
+            return None
+        ratio = sum(each.received for each in bounded) / sum(each.least for each in bounded)
+        return ratio, max(each.received / each.least for each in bounded)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        samples = counted(self.batch, "sample")
+        yield f"{self.model} on {self.cluster}, {samples} a step, {self.optimizer}: " + (
+            f"step {format_time(self.point.time)} with {format_bytes(self.point.memory)} a device on mesh "
+            f"{shape_name(self.mesh.sizes)}; proved, no choice that fits is faster"
+        )
+        for axis, (size, link) in enumerate(zip(self.mesh.sizes, self.mesh.links, strict=True)):
+            yield f"axis {axis}   {counted(size, 'device')}   {_link(link)}"
+        fastest, leanest = self.points[0], self.points[-1]
+        yield ""
+        yield (
+            f"frontier: {counted(len(self.points), 'point')}, exact, from {format_time(fastest.time)} with "
+            f"{format_bytes(fastest.memory)} to {format_time(leanest.time)} with {format_bytes(leanest.memory)}"
+        )
+        rows = [
+            (format_time(own.time), format_bytes(own.memory), shape_name(own.sizes), "the choice" * (k == self.number))
+            for k, own in self._shown()
+        ]
+        yield from _table(("step time", "memory", "mesh", ""), rows)
+        yield ""
+        yield from self._operators()
+        yield from self._notes()
+
+    def _shown(self) -> list[tuple[int, FrontierPoint]]:
+        """Points from end to end, and the choice."""
+        last = len(self.points) - 1
+        numbers = {round(i * last / (SHOWN - 1)) for i in range(SHOWN)} | {self.number}
+        return [(k, self.points[k]) for k in sorted(numbers)]
+
+    def _operators(self) -> Iterator[str]:
+        """One row for each operator that has weights or multiplies, once for layers that are split alike."""
+        of = {each.name: each for each in self.products}
+        rows: list[Sequence[str]] = []
+        for layers in self.layers:
+            more = f" and {len(layers.names) - 1} more" if len(layers.names) > 1 else ""
+            rows.append((f"{layers.names[0]}{more}", "", "", "", "", ""))
+            rows += [_row(each, of.get(f"{layers.names[0]}/{each.name}")) for each in layers.operators if each.matters]
+        yield from _table(("operator", "splits", "weights", "makes", "received", "over the least"), rows)
+        ratios = self.over_least
+        if ratios is not None:
+            bounded = sum(1 for each in self.products if each.least)
+            yield (
+                f"products receive {ratios[0]:.3g} times the least of any algorithm in sum, {ratios[1]:.3g} times at "
+                f"most (forward; the {bounded} of {counted(len(self.products), 'product')} whose least is not 0)"
+            )
+
+    def _notes(self) -> Iterator[str]:
+        shown = [each for each in self.unsplit if each.parameters or SMALL * each.lost >= self.point.time]
+        for each in shown:
+            yield from wrapped(
+                f"whole on every device: {counted(len(each.names), each.kind + ' operator')} ({some(each.names)}), "
+                f"{format_time(each.time)} of the step and {format_bytes(each.parameters)} of weights; an even split "
+                f"would save {format_time(each.lost)}"
+            )
+        left = [each for each in self.unsplit if each not in shown]
+        if left:
+            kinds = some([each.kind for each in left], 8)
+            yield from wrapped(
+                f"whole on every device too, {format_time(sum(each.lost for each in left))} more than an even split: "
+                f"{counted(sum(len(each.names) for each in left), 'operator')} ({kinds})"
+            )
+        for own in self.undivided:
+            what = "the samples" if own.loop == SAMPLE else f"{own.loop!r} of {some(own.names)}"
+            yield from wrapped(
+                f"axis {own.axis} ({counted(self.mesh.sizes[own.axis], 'device')}) does not divide the {own.parts} "
+                f"parts of {what}, which it leaves whole; the nearest size that does is {own.nearest}"
+            )
+        yield f"costs: {self.costs.in_words()}"
+        yield from wrapped(f"searched: {SEARCHED}")
+        yield from wrapped(f"not searched: {NOT_SEARCHED}")
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data; times in seconds, placements by number of the dimension, None for whole."""
+        return {
+            "format": FORMAT,
+            "model": self.model,
+            "cluster": self.cluster,
+            "batch": self.batch,
+            "optimizer": self.optimizer,
+            "step_time_s": self.point.time / 1e9,
+            "bound_s": self.point.time / 1e9,
+            "memory_bytes": self.point.memory,
+            "memory_limit_bytes": self.limit,
+            "mesh": [
+                {
+                    "devices": size,
+                    "bandwidth_bytes_per_s": link.bandwidth,
+                    "latency_s": link.latency / 1e9,
+                }
+                for size, link in zip(self.mesh.sizes, self.mesh.links, strict=True)
+            ],
+            "meshes_searched": [list(own) for own in self.shapes],
+            "frontier": [
+                {"step_time_s": own.time / 1e9, "memory_bytes": own.memory, "mesh": list(own.sizes)}
+                for own in self.points
+            ],
+            "choice": self.number,
+            "layers": [
+                {"names": list(own.names), "operators": [_operator_json(each) for each in own.operators]}
+                for own in self.layers
+            ],
+            "products": [
+                {
+                    "operator": own.name,
+                    "rows": own.rows,
+                    "inputs": own.inputs,
+                    "outputs": own.outputs,
+                    "received": own.received,
+                    "least": own.least,
+                }
+                for own in self.products
+            ],
+            "whole": [
+                {
+                    "kind": own.kind,
+                    "operators": list(own.names),
+                    "time_s": own.time / 1e9,
+                    "lost_s": own.lost / 1e9,
+                    "parameter_bytes": own.parameters,
+                }
+                for own in self.unsplit
+            ],
+            "undivided": [
+                {
+                    "axis": own.axis,
+                    "loop": own.loop,
+                    "parts": own.parts,
+                    "operators": list(own.names),
+                    "nearest": own.nearest,
+                }
+                for own in self.undivided
+            ],
+            "costs": self.costs.as_json(),
+            "searched": SEARCHED,
+            "not_searched": NOT_SEARCHED,
+            "seconds": self.seconds,
+        }
+
+    def as_csv(self) -> str:
+        """The frontier as a table."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(("step_time_s", "memory_bytes", "mesh"))
+        writer.writerows((own.time / 1e9, own.memory, "x".join(map(str, own.sizes))) for own in self.points)
+        return text.getvalue()
+
+
+def _link(link: Link) -> str:
+    rate = "free" if link.bandwidth is None else f"{link.bandwidth / 1e9:g} GB/s"
+    return f"{rate}, {format_time(link.latency)} a round"
+
+
+def _row(operator: PlacedOperator, product: Product | None) -> Sequence[str]:
+    places = "; ".join(
+        f"{name.rpartition('.')[2]} {' | '.join('whole' if entry is None else str(entry) for entry in row)}"
+        for name, row in operator.weights.items()
+    )
+    received = over = ""
+    if product is not None:
+        received = f"{product.received / 1e6:.3g} M"
+        over = "-" if product.over_least is None else f"{product.over_least:.3g}"
+    return (f"  {operator.name}", " | ".join(operator.splits), places, " | ".join(operator.held), received, over)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    for row in (head, *rows):
+        yield "   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _operator_json(each: PlacedOperator) -> dict[str, object]:
+    return {
+        "name": each.name,
+        "kind": each.kind,
+        "splits": list(each.splits),
+        "makes": list(each.dimensions),
+        "gradient_summed": None if each.gradient is None else list(each.gradient),
+        "weights": {name: list(row) for name, row in each.weights.items()},
+    }

@@ -1,0 +1,103 @@
+"""Where every parameter and every tensor of a choice lies, layer by layer."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pipeplan.core.model import Model
+from pipeplan.core.operators import Operator
+from pipeplan.core.words import PARTIAL, WHOLE, Layout, Letter, Signature
+from pipeplan.costs.meshes.prices import GATHERED, weight_placement
+from pipeplan.costs.meshes.problem import MeshProblem
+
+Dimensions = tuple[int | str | None, ...]
+"""For each axis of the mesh the dimension that it splits, None for whole, or a word: ``'parts of a sum'``."""
+
+
+class PlacedOperator(NamedTuple):
+    """An operator of a layer as it is split.
+
+    Attributes
+    ----------
+    name, kind : str
+        As the layer has them.
+    splits : tuple of str
+        For each axis of the mesh the loop that it splits, ``'whole'`` if none, ``', gathered'`` where weights are.
+    held : tuple of str
+        For each axis the dimension of what is made that it splits, by its loop; ``'whole'`` if none.
+    dimensions : Dimensions
+        The same by number.
+    gradient : Dimensions or None
+        The same of the gradient that several readers sum up; None if there is one reader, or no gradient.
+    weights : mapping of str to Dimensions
+        For each weight the dimensions that axes split; ``'gathered'`` where it is split, and gathered for each pass.
+    multiplies : bool
+    """
+
+    name: str
+    kind: str
+    splits: tuple[str, ...]
+    held: tuple[str, ...]
+    dimensions: Dimensions
+    gradient: Dimensions | None
+    weights: Mapping[str, Dimensions]
+    multiplies: bool
+
+    @property
+    def matters(self) -> bool:
+        """Whether it has weights or multiplies."""
+        return bool(self.weights) or self.multiplies
+
+
+class PlacedLayers(NamedTuple):
+    """Layers whose operators are split alike.
+
+    Attributes
+    ----------
+    names : tuple of str
+    operators : tuple of PlacedOperator
+    """
+
+    names: tuple[str, ...]
+    operators: tuple[PlacedOperator, ...]
+
+
+def placements(model: Model, problem: MeshProblem, choice: Sequence[int]) -> tuple[PlacedLayers, ...]:
+    """Return the operators of all layers in a choice; layers that are split alike are one entry."""
+    words, sums = problem.words(choice), problem.layouts(choice)
+    by_layer: list[list[PlacedOperator]] = [[] for _ in model.layers]
+    for name, signature in words.items():
+        own = problem.own(problem.graph.operators[problem.index[name]])
+        by_layer[own.layer].append(_placed(own.operator, signature, sums.get(name)))
+    alike: dict[str, list[str]] = {}
+    first: dict[str, tuple[PlacedOperator, ...]] = {}
+    for layer, found in zip(model.layers, by_layer, strict=True):
+        key = repr(found)
+        alike.setdefault(key, []).append(layer.name)
+        first.setdefault(key, tuple(found))
+    return tuple(PlacedLayers(tuple(names), first[key]) for key, names in alike.items())
+
+
+def _placed(operator: Operator, signature: Signature, summed: Layout | None) -> PlacedOperator:
+    word, held = signature
+    return PlacedOperator(
+        operator.name,
+        operator.kind,
+        tuple(map(_split, word)),
+        tuple("whole" if entry == WHOLE else operator.makes[entry] for entry in held),
+        _dimensions(held),
+        None if summed is None else _dimensions(summed),
+        {weight.name: tuple(map(_place, weight_placement(weight, word))) for weight in operator.weights},
+        bool(operator.forward_flops),
+    )
+
+
+def _split(letter: Letter) -> str:
+    return (letter.loop or "whole") + ", gathered" * letter.gathers
+
+
+def _dimensions(layout: Layout) -> Dimensions:
+    return tuple("parts of a sum" if entry == PARTIAL else None if entry == WHOLE else entry for entry in layout)
+
+
+def _place(entry: int) -> int | str | None:
+    return "gathered" if entry == GATHERED else None if entry == WHOLE else entry

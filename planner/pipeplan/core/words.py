@@ -1,0 +1,120 @@
+"""Words: how the operators of a layer are split along each axis of a mesh of devices (see docs/meshes.md).
+
+The layout of a tensor has an entry for each axis of the mesh: the dimension that is split along it, `WHOLE` or
+`PARTIAL`. Axes that split one dimension are nested in the order of the mesh, the first one outside.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+from pipeplan.core.cluster import Link
+
+WHOLE, PARTIAL = -1, -2
+"""A tensor that is whole along an axis of the mesh, and one of which each device has a part of a sum."""
+UNSPLIT = ""
+"""In place of a loop: an operator that is not split along an axis."""
+
+Layout = tuple[int, ...]
+
+
+class Letter(NamedTuple):
+    """The loop along which an axis splits an operator; ``gathers``: weights without that loop are gathered for it."""
+
+    loop: str = UNSPLIT
+    gathers: bool = False
+
+
+Word = tuple[Letter, ...]
+
+
+class Signature(NamedTuple):
+    """The word of an operator, and the layout in which what it makes is held."""
+
+    word: Word
+    held: Layout
+
+
+@dataclass(frozen=True)
+class LayerWords:
+    """How a layer runs on a mesh.
+
+    Attributes
+    ----------
+    operators : mapping of str to Signature
+        By name; others run whole on every device.
+    sums : mapping of str to Layout
+        Layouts in which the gradients of tensors that several operators read are summed up, by tensor; others are
+        whole.
+    input, output : Layout
+        Of what the layer reads and makes, and of its gradient; of several inputs or outputs that of the only one with a
+        gradient, others are whole. Empty is whole.
+    """
+
+    operators: Mapping[str, Signature] = field(default_factory=dict)
+    sums: Mapping[str, Layout] = field(default_factory=dict)
+    input: Layout = ()
+    output: Layout = ()
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.operators.items()), tuple(self.sums.items()), self.input, self.output))
+
+
+@dataclass(frozen=True)
+class MeshSplit:
+    """How teams of one size run all layers as meshes of several axes; layers with equal operators and ends alike.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Devices along each axis.
+    layout : Layout
+        Of what passes between layers, wherever it can have it; whole elsewhere.
+    passes : tuple of bool
+        For each layer whether its output has it.
+    words : tuple of ((str, Layout, Layout), LayerWords)
+        By the operators of a layer, and the layouts of what it reads and makes.
+    links : tuple of (str, tuple of Link)
+        For each kind of device those between neighbours along each axis.
+    number : int
+        Its place among the ways over teams of this size.
+    """
+
+    sizes: tuple[int, ...]
+    layout: Layout
+    passes: tuple[bool, ...]
+    words: tuple[tuple[tuple[str, Layout, Layout], LayerWords], ...]
+    links: tuple[tuple[str, tuple[Link, ...]], ...] = ()
+    number: int = 0
+
+    @property
+    def team(self) -> int:
+        """Devices of a team."""
+        return prod(self.sizes)
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        """The sizes of teams."""
+        return (self.team,)
+
+    @property
+    def mesh(self) -> tuple[int, ...]:
+        """Devices along each axis."""
+        return self.sizes
+
+    @property
+    def sequence(self) -> tuple[bool, ...]:
+        """For each layer whether its output is split; none is if there is no entry."""
+        return self.passes if any(self.passes) else ()
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts devices split what passes between layers."""
+        return prod(n for n, entry in zip(self.sizes, self.layout, strict=True) if entry != WHOLE)
+
+    def of(self, operators: str, layer: int) -> LayerWords:
+        """Return how a layer with these operators runs, by its number."""
+        whole = (WHOLE,) * len(self.sizes)
+        before = self.layout if layer and self.passes[layer - 1] else whole
+        return dict(self.words)[operators, before, self.layout if self.passes[layer] else whole]

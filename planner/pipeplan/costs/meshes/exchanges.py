@@ -1,0 +1,92 @@
+"""What the devices of a mesh send each other in a layer: the collectives that its times are priced with."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+from pipeplan.core.operators import Operator
+from pipeplan.core.words import LayerWords, Layout, Word
+from pipeplan.costs.meshes.prices import gather_order, key_exchanges, weight_parts
+from pipeplan.costs.meshes.problem import MeshProblem
+from pipeplan.costs.meshes.relayouts import PlannedLayer
+from pipeplan.costs.meshes.ways import way
+from pipeplan.costs.teams.exchanges import BACKWARD, FORWARD
+from pipeplan.costs.teams.signatures import Exchange, exchange
+
+
+class SentAlong(NamedTuple):
+    """A collective along an axis of a mesh.
+
+    Attributes
+    ----------
+    kind : Exchange
+    when : str
+        ``'forward'`` or ``'backward'``.
+    axis : int
+    tensor : str
+        The operator or input whose tensor, or its gradient, is moved.
+    size : int
+        Bytes of what the devices along the axis have together, each of them all for sums.
+    """
+
+    kind: Exchange
+    when: str
+    axis: int
+    tensor: str
+    size: int
+
+
+def mesh_exchanges(problem: MeshProblem, words: LayerWords) -> Iterator[SentAlong]:
+    """Yield what devices send for a micro-batch of one layer, in the words that are priced.
+
+    Sums of weights' gradients once per step are left out.
+    """
+    graph, layer = problem.graph, PlannedLayer(problem.graph, words, len(problem.mesh.sizes))
+    for name in graph.inputs:
+        yield from _moved(problem, name, BACKWARD, *layer.entering(name)[2:])
+    for each in graph.operators:
+        word = layer.signature(each).word
+        for source in each.reads:
+            how = layer.reading(each, source)
+            yield from _moved(problem, source, FORWARD, *how[:2])
+            yield from _moved(problem, source, BACKWARD, *how[2:])
+            if each.weights:
+                yield from _moved(problem, source, BACKWARD, *how[:2], again=True)
+        how = layer.making(each)
+        yield from _moved(problem, each.name, FORWARD, *how[:2])
+        yield from _moved(problem, each.name, BACKWARD, *how[2:])
+        for kind, back, axis, size in key_exchanges(problem.own(each).rooflines, each, word, problem.mesh.sizes):
+            yield SentAlong(kind, BACKWARD if back else FORWARD, axis, each.name, size)
+        yield from _weights(problem, each, word)
+
+
+def _weights(problem: MeshProblem, operator: Operator, word: Word) -> Iterator[SentAlong]:
+    """Yield what is sent to gather weights, again in the backward, and to scatter their gradients."""
+    sizes, order = problem.mesh.sizes, gather_order(operator, word, problem.mesh)
+    for weight in operator.weights:
+        own = [axis for axis in order if word[axis].loop not in weight.loops]
+        held = tuple(letter._replace(gathers=False) for letter in word)
+        for k, axis in enumerate(own):
+            size = weight.size // weight_parts(weight, held, sizes) // prod(sizes[later] for later in own[k + 1 :])
+            for kind, when in ((Exchange.GATHER, FORWARD), (Exchange.GATHER, BACKWARD), (Exchange.SCATTER, BACKWARD)):
+                yield SentAlong(kind, when, axis, weight.name, size)
+
+
+def _moved(
+    problem: MeshProblem, name: str, when: str, source: Layout, target: Layout, again: bool = False
+) -> Iterator[SentAlong]:
+    tensor = problem.tensors[name]
+    size = tensor.gradient if when == BACKWARD and not again else tensor.size
+    if source == target or not size:
+        return
+    mesh = problem.mesh
+    found = way(source, target, size, mesh.sizes, mesh.links, tensor.parts)
+    assert found is not None, f"{name} cannot be moved from {source} to {target}"
+    for before, after in pairwise((source, *found)):
+        (axis,) = (k for k, (one, other) in enumerate(zip(before, after, strict=True)) if one != other)
+        kind = exchange(before[axis], after[axis])
+        if kind is not None:
+            rows = enumerate(zip(mesh.sizes, before, strict=True))
+            others = prod(n for k, (n, entry) in rows if entry >= 0 and k != axis)
+            yield SentAlong(kind, when, axis, name, -(-size // others))

@@ -1,0 +1,122 @@
+"""What each product of a model receives in a choice, over the least that any algorithm receives.
+
+A product is an operator with one matrix as its weight that multiplies rows by it. Counted are the numbers that a device
+receives forward: its input, moved from the layout in which it is held; its weight, where that is gathered; and parts of
+sums of its output.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isqrt
+from typing import NamedTuple
+
+from pipeplan.core.operators import Operator, Weight
+from pipeplan.core.words import Layout, Signature
+from pipeplan.costs.meshes.lower_bound import least_received
+from pipeplan.costs.meshes.prices import weight_parts
+from pipeplan.costs.meshes.problem import MeshProblem
+from pipeplan.costs.meshes.redistributions import Redistributions, times
+from pipeplan.costs.meshes.volumes import Algorithm, received
+from pipeplan.costs.meshes.words import made, needed, share
+
+
+class Product(NamedTuple):
+    """A product of ``rows`` rows by a matrix of ``inputs`` × ``outputs``, in a choice.
+
+    Attributes
+    ----------
+    name : str
+    rows, inputs, outputs : int
+    received : float
+        Numbers that a device receives forward.
+    least : float
+        Lower bound on them for what devices hold before and after (`least_received`).
+    """
+
+    name: str
+    rows: int
+    inputs: int
+    outputs: int
+    received: float
+    least: float
+
+    @property
+    def over_least(self) -> float | None:
+        """``received`` over the lower bound; None if both are 0, infinite if that is."""
+        if not self.least:
+            return float("inf") if self.received else None
+        return self.received / self.least
+
+
+def products(problem: MeshProblem, choice: Sequence[int], item: int) -> tuple[Product, ...]:
+    """Return the products of a choice, in order; ``item``: bytes of a number of their tensors."""
+    return tuple(_products(problem, problem.words(choice), item))
+
+
+def _products(problem: MeshProblem, words: dict[str, Signature], item: int) -> Iterator[Product]:
+    sizes = problem.mesh.sizes
+    for each in problem.graph.operators:
+        found = _lengths(problem, each, item)
+        if found is None:
+            continue
+        (rows, inputs, outputs), [source], [weight] = found, each.reads, _matrices(each)
+        word, held = words[each.name]
+        arrives = words[source].held if source in words else needed(each, word, source)
+        matrix = Fraction(weight.size, item)
+        kept = matrix / weight_parts(weight, word, sizes)
+        plain = tuple(letter._replace(gathers=False) for letter in word)
+        numbers = matrix / weight_parts(weight, plain, sizes) - kept
+        numbers += _moved(problem, source, arrives, needed(each, word, source), item)
+        numbers += _moved(problem, each.name, made(each, word), held, item)
+        holds = kept + Fraction(rows * inputs, share(arrives, sizes)) + Fraction(rows * outputs, share(held, sizes))
+        least = least_received(rows, inputs, outputs, problem.mesh.team, float(holds))
+        yield Product(each.name, rows, inputs, outputs, float(numbers), least)
+
+
+def _matrices(operator: Operator) -> list[Weight]:
+    return [weight for weight in operator.weights if len(weight.loops) > 1]
+
+
+def _lengths(problem: MeshProblem, operator: Operator, item: int) -> tuple[int, int, int] | None:
+    """Rows, inputs and outputs of a product; None if the operator is none.
+
+    Of the three matrices' numbers n k, m k and m n each length follows, and the multiplications are m n k.
+    """
+    matrices = _matrices(operator)
+    if len(matrices) != 1 or len(operator.reads) != 1 or not operator.forward_flops:
+        return None
+    [source] = operator.reads
+    x, y, w = (n // item for n in (problem.tensors[source].size, operator.output, matrices[0].size))
+    cubed = isqrt(x * y * w)
+    if not cubed or cubed * cubed != x * y * w or operator.forward_flops != 2 * cubed:
+        return None
+    return cubed // w, cubed // y, cubed // x
+
+
+@dataclass(frozen=True, order=True)
+class _Way:
+    """Nanoseconds of a redistribution, and numbers that a device receives."""
+
+    time: int
+    numbers: Fraction
+
+    def __add__(self, other: "_Way") -> "_Way":
+        return _Way(self.time + other.time, self.numbers + other.numbers)
+
+
+def _moved(problem: MeshProblem, name: str, source: Layout, target: Layout, item: int) -> Fraction:
+    """Numbers that a device receives on the fastest way of a tensor from one layout to another."""
+    tensor, mesh = problem.tensors[name], problem.mesh
+    clock = times(tensor.size, mesh.sizes, mesh.links, tensor.parts, mesh.sharing)
+
+    def price(axis: int, entry: int, other: int, others: int) -> _Way:
+        numbers = received(tensor.size // item, mesh.sizes, Algorithm.RING, axis, entry, other, others)
+        return _Way(clock.price(axis, entry, other, others), numbers)
+
+    def ways() -> Redistributions[_Way]:
+        return Redistributions(mesh.sizes, tensor.parts, price, _Way(0, Fraction(0)))
+
+    found = problem.once(("ways", tensor.size, tensor.parts, item), ways).cost(source, target)
+    assert found is not None, "a choice of a plan is possible"
+    return found.numbers

@@ -1,0 +1,106 @@
+"""Changes of layout of a layer's tensors, and of their gradients, under the words of its operators."""
+
+from functools import cached_property
+from typing import NamedTuple
+
+from pipeplan.core.operators import Operator, OperatorGraph
+from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Letter, Signature
+from pipeplan.costs.meshes.words import gradient, made, needed, returned
+from pipeplan.costs.teams.signatures import stream
+
+
+class Relayout(NamedTuple):
+    """A tensor's change of layout, and that of its gradient on the way back.
+
+    Attributes
+    ----------
+    source, target : Layout
+    returned, wanted : Layout
+        Of the gradient: as it comes back, and as it is needed before.
+    """
+
+    source: Layout
+    target: Layout
+    returned: Layout
+    wanted: Layout
+
+
+class PlannedLayer:
+    """A layer's operators with their words.
+
+    Parameters
+    ----------
+    graph : OperatorGraph
+    words : LayerWords
+    axes : int
+        Number of the mesh's axes.
+    """
+
+    def __init__(self, graph: OperatorGraph, words: LayerWords, axes: int) -> None:
+        self.graph, self._words = graph, words
+        self._whole: Layout = (WHOLE,) * axes
+        self.operators = {each.name: each for each in graph.operators}
+        self._alone = Signature((Letter(UNSPLIT),) * axes, self._whole)
+
+    def signature(self, operator: Operator) -> Signature:
+        """Return the word of an operator, and the layout of what it makes."""
+        found = self._words.operators.get(operator.name, self._alone)
+        return Signature(found.word, self.end(operator.name)) if operator.name in self.graph.whole else found
+
+    def end(self, name: str) -> Layout:
+        """Return the layout of an input or output of the layer."""
+        is_input = name in self.graph.inputs
+        names = tuple(self.graph.inputs) if is_input else self.graph.outputs
+        layout = self._words.input if is_input else self._words.output
+        return layout if layout and name == stream(self.graph, names) else self._whole
+
+    def held(self, name: str) -> Layout:
+        """Return the layout in which a tensor is held."""
+        return self.end(name) if name in self.graph.inputs else self.signature(self.operators[name]).held
+
+    @cached_property
+    def _readers(self) -> dict[str, list[Operator]]:
+        found: dict[str, list[Operator]] = {}
+        for each in self.graph.operators:
+            for name in each.reads:
+                found.setdefault(name, []).append(each)
+        return found
+
+    def goal(self, name: str) -> Layout:
+        """Return the layout in which the gradient of a tensor comes back from the operators that read it."""
+        if name in self.graph.outputs or (name in self.graph.whole and name not in self.graph.inputs):
+            return self.held(name)
+        if len(self._readers.get(name, ())) > 1:
+            return self._words.sums.get(name, self._whole)
+        return self._wanted(name)
+
+    def _wanted(self, name: str) -> Layout:
+        """Return the layout in which the maker of a tensor, or the layer before, needs the gradient."""
+        if name in self.graph.inputs:
+            return self.end(name)
+        return gradient(self.operators[name], self.signature(self.operators[name]).word)
+
+    def reading(self, operator: Operator, source: str) -> Relayout:
+        """Return how an operator gets what it reads."""
+        word = self.signature(operator).word
+        return Relayout(
+            self.held(source),
+            needed(operator, word, source),
+            returned(operator, word, source),
+            self.goal(source),
+        )
+
+    def making(self, operator: Operator) -> Relayout:
+        """Return how what an operator makes gets the layout in which it is held."""
+        word, held = self.signature(operator)
+        return Relayout(made(operator, word), held, self.goal(operator.name), gradient(operator, word))
+
+    def entering(self, name: str) -> Relayout:
+        """Return how the gradient of an input leaves the layer."""
+        end = self.end(name)
+        return Relayout(end, end, self.goal(name), end)
+
+    def leaving(self, name: str) -> Relayout:
+        """Return how an output leaves the layer."""
+        end = self.held(name)
+        return Relayout(end, end, end, self.goal(name))

@@ -1,0 +1,220 @@
+"""The signatures of operators on a mesh, and the tensors that pass between them.
+
+A signature is a word, and the layout in which parts of sums that the operator makes are added up. The gradient of a
+tensor that several operators read is summed up in a layout that is chosen too.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import product
+from math import lcm
+from typing import NamedTuple, TypeVar
+
+from pipeplan.core.operators import Operator, OperatorGraph
+from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Layout, Signature, Word
+from pipeplan.costs.meshes.joined import JoinedLayers, Own, SharedWeight
+from pipeplan.costs.meshes.redistributions import Redistributions, times
+from pipeplan.costs.meshes.shapes import Mesh
+from pipeplan.costs.meshes.words import gradient, made, returned, words
+from pipeplan.costs.teams.rooflines import Rooflines
+from pipeplan.costs.teams.signatures import stream
+
+Value = TypeVar("Value")
+
+
+class Sum(NamedTuple):
+    """The gradient of a tensor that several operators return, and the layouts in which it may be summed up."""
+
+    tensor: str
+    layouts: tuple[Layout, ...]
+
+
+class Tensor(NamedTuple):
+    """A tensor for a micro-batch.
+
+    Attributes
+    ----------
+    size, gradient : int
+        Bytes of it and of its gradient, which some do not have.
+    parts : tuple of int
+        Those of each dimension, which the devices that split it must divide.
+    end : Layout or None
+        The layout of an input or output of a layer, or of what no operator reads; it is also that of its gradient.
+    """
+
+    size: int
+    gradient: int
+    parts: tuple[int, ...]
+    end: Layout | None
+
+
+@dataclass(frozen=True)
+class MeshSignatures:
+    """The operators of one layer, or of all layers of a model, on a mesh.
+
+    Attributes
+    ----------
+    rooflines : Rooflines or JoinedLayers
+        The layer on one device, and what its operators take; or all layers.
+    mesh : Mesh
+    input, output : Layout
+        Of what the layer reads and makes, and of its gradient; of several inputs or outputs that of the `stream`,
+        others are whole. Empty is whole. What joined layers read, the batch, is there in any layout.
+    tokens : bool
+        Whether operators may be split along tokens.
+    gathers : bool
+        Whether weights may be gathered.
+    scatters : bool
+        Whether parts of sums may be added up to parts of any dimension, or only to the whole.
+    split_loss : bool
+        Whether operators of the loss may be split.
+    """
+
+    rooflines: Rooflines | JoinedLayers
+    mesh: Mesh
+    input: Layout = ()
+    output: Layout = ()
+    tokens: bool = True
+    gathers: bool = True
+    scatters: bool = True
+    split_loss: bool = True
+    _known: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def graph(self) -> OperatorGraph:
+        """The operators."""
+        return self.rooflines.graph
+
+    @property
+    def joined(self) -> bool:
+        """Whether they are those of several layers."""
+        return isinstance(self.rooflines, JoinedLayers)
+
+    @property
+    def shared(self) -> tuple[SharedWeight, ...]:
+        """The weights that two of the layers share."""
+        return self.rooflines.shared if isinstance(self.rooflines, JoinedLayers) else ()
+
+    def own(self, operator: Operator) -> Own:
+        """Return an operator as its layer has it, with what it takes there."""
+        if isinstance(self.rooflines, JoinedLayers):
+            return self.rooflines.of[operator.name]
+        return Own(self.rooflines, operator, 0)
+
+    @cached_property
+    def signatures(self) -> tuple[tuple[Signature, ...], ...]:
+        """Those of each operator."""
+        return tuple(
+            self.once(("signatures", self.likeness[each.name]), partial(self._signatures, each))
+            for each in self.graph.operators
+        )
+
+    @cached_property
+    def sums(self) -> tuple[Sum, ...]:
+        """Tensors whose gradients are summed up in a layout that is chosen."""
+        found = []
+        for name in (*self.graph.inputs, *self.index):
+            readers = self.readers.get(name, ())
+            is_end = name in self.graph.outputs or (self.tensors[name].end is not None and name in self.index)
+            if len(readers) > 1 and not is_end and self._sends(name):
+                key = "sum", self.likeness.get(name, name), *((self.likeness[r.name], r.reads[name]) for r in readers)
+                found.append(Sum(name, self.once(key, partial(self._layouts, name))))
+        return tuple(found)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Number of each operator."""
+        return {each.name: v for v, each in enumerate(self.graph.operators)}
+
+    @cached_property
+    def readers(self) -> dict[str, tuple[Operator, ...]]:
+        """The operators that read each tensor."""
+        found: dict[str, list[Operator]] = {}
+        for each in self.graph.operators:
+            for name in each.reads:
+                found.setdefault(name, []).append(each)
+        return {name: tuple(own) for name, own in found.items()}
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor: inputs, and what operators make."""
+        ends = self.graph.whole
+        return {name: self._tensor(name, name in ends) for name in (*self.graph.inputs, *self.index)}
+
+    @cached_property
+    def likeness(self) -> dict[str, Hashable]:
+        """What determines the signatures and costs of each operator; equal for operators that are alike."""
+        found: dict[str, Hashable] = {}
+        for each in self.graph.operators:
+            own = self.own(each)
+            read = tuple((self.tensors[name], name in self.graph.inputs) for name in each.reads)
+            found[each.name] = id(own.rooflines), own.operator.name, self.tensors[each.name], read
+        return found
+
+    def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """Return what is known under a key, made the first time."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]  # type: ignore[return-value]
+
+    def _sends(self, name: str) -> bool:
+        """Whether a tensor has a gradient: inputs of joined layers have none."""
+        return not (self.joined and name in self.graph.without_gradient)
+
+    def _tensor(self, name: str, is_end: bool) -> Tensor:
+        is_input = name in self.graph.inputs
+        size = self.graph.inputs[name] if is_input else self.graph.operators[self.index[name]].output
+        size *= 1 if isinstance(self.rooflines, JoinedLayers) else self.rooflines.micro_batch
+        sends = name not in self.graph.without_gradient
+        return Tensor(size, size * sends, parts_of(self.graph, name), self._end(name) if is_end else None)
+
+    def _end(self, name: str) -> Layout:
+        """Layout of an input or output of the layer."""
+        graph = self.graph
+        names, layout = (tuple(graph.inputs), self.input) if name in graph.inputs else (graph.outputs, self.output)
+        return layout if layout and name == stream(graph, names) else (WHOLE,) * len(self.mesh.sizes)
+
+    def moves(self, name: str, gradient: bool) -> Redistributions[int]:
+        """Return the redistributions of a tensor, or of its gradient."""
+        tensor = self.tensors[name]
+        size = tensor.gradient if gradient else tensor.size
+        key = "moves", size, tensor.parts
+        return self.once(key, lambda: times(size, *self.mesh[:2], tensor.parts, self.mesh.sharing))
+
+    def _signatures(self, operator: Operator) -> tuple[Signature, ...]:
+        own = words(operator, self.mesh.sizes, self.gathers, self.tokens)
+        if not self.split_loss and operator.name in self.graph.loss_names:
+            own = tuple(word for word in own if all(letter.loop == UNSPLIT for letter in word))
+        return tuple(Signature(word, held) for word in own for held in self._held(operator, word))
+
+    def _held(self, operator: Operator, word: Word) -> tuple[Layout, ...]:
+        """The layouts in which what an operator makes may be held: parts of sums are added up."""
+        end = self.tensors[operator.name].end
+        if end is not None:
+            return (end,)
+        targets = (WHOLE, *range(len(operator.makes))) if self.scatters else (WHOLE,)
+        found = product(*(targets if entry == PARTIAL else (entry,) for entry in made(operator, word)))
+        fits = self.moves(operator.name, False).fits
+        return tuple(layout for layout in found if PARTIAL not in made(operator, word) or fits(layout))
+
+    def _layouts(self, name: str) -> tuple[Layout, ...]:
+        """The layouts in which the gradient of a tensor may be summed up: those in which it is made or needed."""
+        found = {(WHOLE,) * len(self.mesh.sizes)}
+        if name in self.graph.inputs:
+            found.add(self._end(name))
+        for each in self.readers[name]:
+            own = {signature.word for signature in self.signatures[self.index[each.name]]}
+            found |= {returned(each, word, name) for word in own}
+        if name in self.index:
+            maker = self.index[name]
+            found |= {gradient(self.graph.operators[maker], each.word) for each in self.signatures[maker]}
+        return tuple(sorted(found))
+
+
+def parts_of(graph: OperatorGraph, name: str) -> tuple[int, ...]:
+    """Return the parts of each dimension of a tensor, which the devices that split it must divide."""
+    rows = [(each, each.reads[name]) for each in graph.operators if name in each.reads]
+    rows += [(each, each.makes) for each in graph.operators if each.name == name]
+    count = len(rows[0][1]) if rows else 0
+    return tuple(lcm(*(each.loops.get(axes[i], 1) for each, axes in rows)) for i in range(count))

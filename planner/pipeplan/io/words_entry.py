@@ -1,0 +1,114 @@
+"""How layers run on meshes, in plan files: equal layers once.
+
+::
+
+    "words": [
+      {
+        "layers": ["block0", "block1"],
+        "input": [1, null], "output": [1, null],                                    tokens along the first axis
+        "operators": [{"operator": "widen", "loops": ["token", "out"], "held": [1, 2]}, …],
+        "sums": [{"tensor": "norm", "layout": [1, "sum"]}]
+      }
+    ]
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Letter, Signature
+from pipeplan.io.schema import Items, Strict
+
+Entry = Annotated[int, Field(ge=0)] | None
+"""The dimension that is split along an axis of the mesh; none is."""
+
+
+class OperatorEntry(Strict):
+    """An operator: the loop that each axis splits, whether weights without it are gathered, and what it makes."""
+
+    operator: str
+    loops: Items[str | None]
+    gathered: Items[bool] = ()
+    held: Items[Entry]
+
+    @model_validator(mode="after")
+    def _alike(self) -> Self:
+        if len({len(self.loops), len(self.held), len(self.gathered or self.loops)}) > 1:
+            raise ValueError("loops, gathered and held have an entry for each axis of the mesh")
+        return self
+
+    @property
+    def signature(self) -> Signature:
+        """The word, and the layout."""
+        gathered = self.gathered or (False,) * len(self.loops)
+        word = tuple(Letter(loop or UNSPLIT, own) for loop, own in zip(self.loops, gathered, strict=True))
+        return Signature(word, _layout(self.held))
+
+
+class SumEntry(Strict):
+    """A tensor whose gradient several operators return, and the layout in which it is summed up."""
+
+    tensor: str
+    layout: Items[Entry | Literal["sum"]]
+
+
+class LayerWordsEntry(Strict):
+    """Layers that run alike on their meshes; see `pipeplan.core.words.LayerWords`."""
+
+    layers: Items[str]
+    input: Items[Entry] = ()
+    output: Items[Entry] = ()
+    operators: Items[OperatorEntry] = ()
+    sums: Items[SumEntry] = ()
+
+    @property
+    def words(self) -> LayerWords:
+        """How each of them runs."""
+        return LayerWords(
+            {each.operator: each.signature for each in self.operators},
+            {each.tensor: _layout(each.layout) for each in self.sums},
+            _layout(self.input),
+            _layout(self.output),
+        )
+
+
+def words_of(entries: Iterable[LayerWordsEntry]) -> tuple[tuple[str, LayerWords], ...]:
+    """Return how each layer runs, by name."""
+    return tuple((layer, entry.words) for entry in entries for layer in entry.layers)
+
+
+def words_data(words: Iterable[tuple[str, LayerWords]]) -> list[dict[str, Any]]:
+    """Return the plain data of entries."""
+    groups: list[tuple[LayerWords, list[str]]] = []
+    for layer, own in words:
+        known = next((layers for other, layers in groups if other == own), None)
+        if known is None:
+            groups.append((own, [layer]))
+        else:
+            known.append(layer)
+    return [{"layers": layers} | dict(_entry(own)) for own, layers in groups]
+
+
+def _entry(own: LayerWords) -> Iterator[tuple[str, Any]]:
+    for name, layout in (("input", own.input), ("output", own.output)):
+        if layout:
+            yield name, _entries(layout)
+    yield "operators", [_operator(name, signature) for name, signature in own.operators.items()]
+    if own.sums:
+        yield "sums", [{"tensor": name, "layout": _entries(layout)} for name, layout in own.sums.items()]
+
+
+def _operator(name: str, signature: Signature) -> dict[str, Any]:
+    found: dict[str, Any] = {"operator": name, "loops": [letter.loop or None for letter in signature.word]}
+    if any(letter.gathers for letter in signature.word):
+        found["gathered"] = [letter.gathers for letter in signature.word]
+    return found | {"held": _entries(signature.held)}
+
+
+def _entries(layout: Layout) -> list[int | str | None]:
+    return [None if entry == WHOLE else "sum" if entry == PARTIAL else entry for entry in layout]
+
+
+def _layout(entries: Sequence[int | str | None]) -> Layout:
+    return tuple(entry if isinstance(entry, int) else WHOLE if entry is None else PARTIAL for entry in entries)

@@ -1,0 +1,83 @@
+"""Layers on meshes of several axes: gradients are the unsplit model's, and nothing is sent but what is priced."""
+
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from helpers.captured_models import tiny_bert, tiny_gpt2, tiny_llama, tiny_t5, tiny_vgg
+from helpers.distributed import mesh_workers, models
+from pipeplan.frontend.workload import Workload
+from pipeplan.io.plan_file import read_plan
+from pipeplan.schedules.alternate import one_forward_one_backward
+from pipeplan_executor import launch
+
+ROUNDED = 1e-5
+"""Of models that round to float32 inside, for inputs of any type."""
+STAGES = {stages: one_forward_one_backward((1,) * stages, 2, tuple(range(stages, 0, -1))) for stages in (1, 2)}
+
+
+def run(
+    build: Callable[[], Workload],
+    sizes: tuple[int, ...],
+    stages: int,
+    seeds: range,
+    limit: float = 1e-10,
+    gathered: tuple[bool, ...] = (False, True),
+) -> None:
+    """Run random plans, with and without gathered weights, and compare."""
+    cases = [
+        mesh_workers.on_mesh(build, sizes, STAGES[stages], seed, gathers) for seed in seeds for gathers in gathered
+    ]
+    world = prod(sizes) * stages
+    errors, sent = launch(mesh_workers.exact, world, tuple(case.plan for case in cases), build, timeout=300)
+    assert max(errors) < limit, errors
+    for case, (forward, backward) in zip(cases, sent, strict=False):
+        assert forward == case.sent[0]
+        assert backward <= case.sent[1]  # what has no gradient is moved for none
+        assert sum(backward.values()) > 0.8 * sum(case.sent[1].values())
+
+
+def test_a_decoder_runs_by_random_words() -> None:
+    """On two by two processes, all operators by words drawn for each, all tensors in the layouts that follow."""
+    run(models.tiny_decoder, (2, 2), 1, range(1), gathered=(True,))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
+def test_queries_keys_and_values_in_one_matrix_are_split_on_meshes() -> None:
+    """GPT-2: the groups of its projection are split one by one, along either axis."""
+    run(tiny_gpt2, (2, 2), 1, range(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("build", "sizes", "stages", "limit"),
+    [
+        (models.tiny_decoder, (2, 2), 1, 1e-10),
+        (models.tiny_decoder, (2, 2, 2), 1, 1e-10),
+        (models.tiny_decoder, (2, 2), 2, 1e-10),
+        (models.tiny_mlp, (2, 2), 2, 1e-10),
+        (tiny_vgg, (2, 2), 1, 1e-10),
+        (tiny_llama, (2, 2), 1, ROUNDED),
+        (tiny_bert, (2, 2), 1, 1e-10),
+        (tiny_t5, (2, 2), 1, ROUNDED),
+        (models.tiny_tied, (2, 2), 1, 1e-10),
+        (models.tiny_dropping, (2, 2), 1, 1e-10),
+    ],
+)
+def test_more_models_run_by_random_words(
+    build: Callable[[], Workload], sizes: tuple[int, ...], stages: int, limit: float
+) -> None:
+    """Three axes, two stages, convolutions, masks, shared tables, dropout."""
+    if build in (tiny_llama, tiny_bert, tiny_t5) and not models.HAS_TRANSFORMERS:
+        pytest.skip("transformers is not installed")
+    run(build, sizes, stages, range(2), limit)
+
+
+def test_words_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """Plan files have the words of every layer, equal ones once."""
+    plan = mesh_workers.on_mesh(models.tiny_decoder, (2, 2), STAGES[1], 0).plan
+    plan.save(tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json") == plan

@@ -1,0 +1,165 @@
+"""Models on meshes of several axes with random words, and the workers that run them."""
+
+import random
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers.distributed.exchange_workers import OPERATIONS, Sums, halves
+from helpers.distributed.models import random_cuts
+from helpers.plans import plan_for
+from pipeplan.core.cluster import DeviceKind, Link
+from pipeplan.core.model import LayerCost
+from pipeplan.core.plan import Plan
+from pipeplan.core.schedule import Schedule
+from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout
+from pipeplan.costs.meshes.exchanges import mesh_exchanges
+from pipeplan.costs.meshes.problem import MeshProblem
+from pipeplan.costs.meshes.shapes import Mesh
+from pipeplan.costs.meshes.signatures import parts_of
+from pipeplan.costs.teams.exchanges import BACKWARD, FORWARD
+from pipeplan.costs.teams.rooflines import Rooflines
+from pipeplan.costs.teams.signatures import Exchange, stream
+from pipeplan.frontend.batch import tensors
+from pipeplan.frontend.capture import capture_layers
+from pipeplan.frontend.operators.find import named_weights
+from pipeplan.frontend.operators.follow import program_of
+from pipeplan.frontend.operators.program import Program
+from pipeplan.frontend.operators.record import record
+from pipeplan.frontend.workload import Workload
+from pipeplan_executor.sharding.mesh.shapes import shapes_of
+from pipeplan_executor.stages import source
+from pipeplan_executor.stages.shapes import trace
+from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.train.verify import worst_error
+from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.sharding import Edge, Sharding, solve
+
+NOTHING = LayerCost(
+    **dict.fromkeys(
+        ("forward", "backward", "input_gradient", "weight_gradient", "saved", "output", "workspace", "update"), 0
+    )
+)
+SAMPLES = 4
+
+
+class Case(NamedTuple):
+    """A plan, and what is sent in the forward and in the backward of a micro-batch."""
+
+    plan: Plan
+    sent: tuple[Sums, Sums]
+
+
+def on_mesh(
+    build: Callable[[], Workload], sizes: tuple[int, ...], schedule: Schedule, seed: int, gathers: bool = True
+) -> Case:
+    """A plan of as many stages as the schedule has, on meshes of these sizes, with random words and layouts.
+
+    With it what is sent for a micro-batch, forward and backward, as it is priced.
+    """
+    draw = random.Random(seed)
+    workload = source.build(build)
+    sequence = capture_layers(workload.module, inputs := source.draw(workload, SAMPLES, 0)[0])
+    flow = trace(sequence, inputs)
+    weights = named_weights(workload.module, sequence)
+    programs = [
+        program_of(record(layer, flow.tensors[n], nullcontext, None, None), weights[n], SAMPLES)
+        for n, layer in enumerate(sequence.layers)
+    ]
+    words, before, sent = [], tuple[int, ...](), {FORWARD: Sums(), BACKWARD: Sums()}
+    for number, program in enumerate(programs):
+        after = () if number == len(programs) - 1 else _between(draw, program, programs[number + 1], sizes)
+        own, problem = _words(draw, program, sizes, before, after, gathers)
+        words.append(own)
+        for each in mesh_exchanges(problem, own):
+            sent[each.when] += halves(each.kind, each.size)
+        before = after
+    cuts = random_cuts(draw, len(programs), schedule.stages)
+    plan = plan_for(workload.module, sequence.names, cuts, schedule, SAMPLES, held=sequence.parameters)
+    links = (Link(10**9, 1000), *(Link(10**10, 100),) * (len(sizes) - 1))
+    stages = tuple(replace(stage, team=prod(sizes), mesh=sizes, links=links) for stage in plan.stages)
+    return Case(
+        replace(plan, stages=stages, words=tuple(zip(sequence.names, words, strict=True))), tuple(sent.values())
+    )
+
+
+def _between(draw: random.Random, one: Program, other: Program, sizes: tuple[int, ...]) -> Layout:
+    """A layout of what passes between two layers, whole if nothing can be split."""
+    made, read = stream(one.graph, one.graph.outputs), stream(other.graph, tuple(other.graph.inputs))
+    if not made or not read or made in one.graph.inputs or read in other.graph.outputs:
+        return ()
+    parts = [parts_of(program.graph, name) for program, name in ((one, made), (other, read))]
+    if [shapes_of(one)[made].lengths] != [shapes_of(other)[read].lengths]:
+        return ()
+    while True:
+        layout = tuple(draw.choice((WHOLE, *range(len(parts[0])))) for _ in sizes)
+        counts = [prod(n for n, e in zip(sizes, layout, strict=True) if e == axis) for axis in range(len(parts[0]))]
+        if not any(length % count for row in parts for length, count in zip(row, counts, strict=True)):
+            return layout
+
+
+def _words(
+    draw: random.Random, program: Program, sizes: tuple[int, ...], before: Layout, after: Layout, gathers: bool
+) -> tuple[LayerWords, MeshProblem]:
+    """Random words of a layer: those that cost least if everything costs something random."""
+    graph, numbers = program.graph, np.random.default_rng(draw.randrange(10**9))
+    mesh = Mesh(sizes, (Link(10**9, 1000), *(Link(10**10, 100),) * (len(sizes) - 1)))
+    own = Rooflines(graph, NOTHING, graph.parameters, DeviceKind("made up"), None, SAMPLES)
+    problem = MeshProblem(own, mesh, before, after, gathers=gathers)
+    costs = tuple(
+        np.where(each >= UNLIMITED, each, numbers.integers(0, 10**6, each.shape)) for each in problem.sharding.costs
+    )
+    edges = tuple(
+        Edge(a, b, np.where(each >= UNLIMITED, each, numbers.integers(0, 10**6, each.shape)))
+        for a, b, each in problem.sharding.edges
+    )
+    for operator, own, each in zip(graph.operators, problem.signatures, costs, strict=False):
+        tied = any(weight.shared for weight in operator.weights)
+        each[[tied and any(letter != UNSPLIT for letter, _ in word) for word, _ in own]] = UNLIMITED
+    found = solve(Sharding(costs, edges), (1,) + (0,) * (costs[0].shape[1] - 1), (), Limits(60)).solution
+    assert found is not None
+    chosen = found[len(graph.operators) :]
+    sums = {each.tensor: each.layouts[k] for each, k in zip(problem.sums, chosen, strict=True)}
+    return LayerWords(problem.words(found), sums, before, after), problem
+
+
+def exact(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> tuple[list[float], list[tuple[Sums, Sums]]]:
+    """For each plan the largest relative difference to the unsplit model; for those of one stage what is sent."""
+    found = [worst_error(plan, build, 3) for plan in plans]
+    return found, [_sent(plan, build) for plan in plans if len(plan.stages) == 1]
+
+
+def _sent(plan: Plan, build: Callable[[], Workload]) -> tuple[Sums, Sums]:
+    """What is sent for a micro-batch: of gathers and sums along axes."""
+    pipeline = Pipeline(plan, build, seed=3, evaluates=False)
+    inputs, targets = source.draw(pipeline.workload, SAMPLES, 3)
+    given = tuple(tensors(inputs))
+    with SeenAlong(plan.mesh) as forward:
+        made = pipeline.modules[0](*given, for_loss=True)
+    loss = pipeline.workload.loss(pipeline.fitted.restored(made), targets)
+    with SeenAlong(plan.mesh) as backward:
+        loss.backward()
+    return forward.sent, backward.sent
+
+
+class SeenAlong(TorchDispatchMode):
+    """Counts collectives of layers on a mesh, and the bytes of what the processes along an axis have together."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        super().__init__()
+        assert len(set(sizes)) == 1, "all axes are of one size, so it need not be known which one is used"
+        self._size, self.sent = sizes[0], Sums()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__.partition(".")[0]
+        if "c10d_functional" in func.namespace and name in OPERATIONS:
+            kind = OPERATIONS[name]
+            parts = self._size if kind in (Exchange.GATHER, Exchange.TURN) else 1
+            self.sent += halves(kind, args[0].nbytes * parts)
+        return func(*args, **(kwargs or {}))

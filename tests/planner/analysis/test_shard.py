@@ -1,0 +1,144 @@
+"""`shard` and its command: the choice that fits, placements, text, files, errors; a captured Llama from end to end."""
+
+import csv
+import json
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import pipeplan
+from helpers.captured_models import tiny_llama
+from helpers.operators import block, perceptrons
+from pipeplan.cli.main import main
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
+from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.io.cluster_file import write_cluster
+from pipeplan.io.model_file import write_model
+
+UNIT = DeviceKind("unit", memory=10**6, peak={"float32": 10**12}, bandwidth=10**11, runtime=100)
+CLUSTER = Cluster("two by two", {"unit": UNIT}, (Node(("unit",) * 2, Link(10**10, 5)),) * 2, Link(10**9, 20))
+
+
+def test_the_fastest_choice_that_fits() -> None:
+    """With less memory the choice is further along the frontier; with too little the least is named."""
+    model = perceptrons(3, (1, 2), block())
+    free = pipeplan.shard(model, CLUSTER, 2, optimizer="adam")
+    assert free.shapes == ((4,), (2, 2))
+    assert free.number == 0
+    times, needed = ([own[i] for own in free.points] for i in (0, 1))
+    assert times == sorted(set(times)) and needed == sorted(set(needed), reverse=True)
+    limit = free.points[1].memory
+    tight = pipeplan.shard(model, CLUSTER, 2, optimizer="adam", memory=limit + UNIT.runtime)
+    assert (tight.point, tight.limit) == (free.points[1], limit)
+    assert tight.points == free.points
+    with pytest.raises(InfeasibleError, match=r"on 4 or 2 x 2 fits .*the least is"):
+        pipeplan.shard(model, CLUSTER, 2, optimizer="adam", memory=free.points[-1].memory)
+    (one,) = {pipeplan.shard(model, CLUSTER, 2, [sizes], optimizer="adam").shapes for sizes in ((2, 2),)}
+    assert one == ((2, 2),)
+
+
+def test_operators_without_loops_are_named() -> None:
+    """In the text with the time that they lose, and with their weights where nothing fits."""
+    model = perceptrons(3)
+    layers = (model.layers[0], replace(model.layers[1], operators="", parameters=5000), model.layers[2])
+    unknown = replace(model, layers=layers)
+    text = str(pipeplan.shard(unknown, CLUSTER, 2))
+    assert "whole on every device: 1 unknown operator (l1/layer)" in text
+    assert "an even split would save" in " ".join(text.split())
+    with pytest.raises(InfeasibleError, match=r"4\.88 KiB of weights belong to .*whole on every device: unknown"):
+        pipeplan.shard(unknown, CLUSTER, 2, memory=600)
+    found = pipeplan.shard(unknown, CLUSTER, 2)
+    little = found.unsplit[0]._replace(time=1, lost=1, parameters=0)
+    assert "too, 1 ns more than an even split: 1 operator (unknown)" in str(replace(found, unsplit=(little,)))
+    odd = pipeplan.shard(perceptrons(3), CLUSTER, 2, [(4,)])
+    assert "axis 0 (4 devices) does not divide the 2 parts of the samples" in str(odd)
+
+
+def test_what_cannot_be_asked() -> None:
+    """Optimisers, batches, graphs of layers, models without operators, too little time."""
+    model = perceptrons(2)
+    for words, wrong in (
+        ("did you mean 'adam'", {"optimizer": "adma"}),
+        ("number of samples", {"batch": 0}),
+        ("has 3 devices, and", {"meshes": [(3,)]}),
+    ):
+        with pytest.raises(InputError, match=words):
+            pipeplan.shard(**{"model": model, "cluster": CLUSTER, "batch": 2, **wrong})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="--device meta"):
+        pipeplan.shard(replace(model, operators={}, layers=tuple(replace(own, operators="") for own in model.layers)),
+                       CLUSTER, 2)  # fmt: skip
+    first, second = model.layers
+    with pytest.raises(InputError, match=r"form a chain; 'l1'.* reads nothing, not 'l0'"):
+        pipeplan.shard(replace(model, layers=(first, replace(second, inputs=()))), CLUSTER, 2)
+    with pytest.raises(PipeplanError, match=r"was not found in 0 s; give it more time"):
+        pipeplan.shard(model, CLUSTER, 2, time_limit=0.0)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text, one JSON object, files of the answer and of the frontier; bad shapes are refused."""
+    model, cluster = tmp_path / "model.yaml", tmp_path / "cluster.yaml"
+    write_model(perceptrons(3, (1, 2), block()), model)
+    write_cluster(CLUSTER, cluster)
+    asked = ["shard", str(model), str(cluster), "--batch", "2", "--optimizer", "momentum", "--mesh", "2x2,4"]
+    saved, table = tmp_path / "answer.json", tmp_path / "points.csv"
+    assert main([*asked, "-o", str(saved), "--csv", str(table)]) == 0
+    text = capsys.readouterr().out
+    assert "proved, no choice that fits is faster" in text
+    assert "l0 and" in text or "\nl0\n" in text
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    kept = json.loads(saved.read_text())
+    assert {**found, "seconds": 0} == {**kept, "seconds": 0}
+    rows = list(csv.DictReader(table.open()))
+    assert [int(row["memory_bytes"]) for row in rows] == [own["memory_bytes"] for own in found["frontier"]]
+    assert found["frontier"][found["choice"]]["step_time_s"] == found["step_time_s"] == found["bound_s"]
+    names = [name for own in found["layers"] for name in own["names"]]
+    assert sorted(names) == ["l0", "l1", "l2"]
+    axes = len(found["mesh"])
+    for own in found["layers"]:
+        assert [each["name"] for each in own["operators"]] == ["norm", "wide", "act", "narrow", "add"]
+        for each in own["operators"]:
+            assert all(len(row) == axes for row in (each["splits"], each["makes"], *each["weights"].values()))
+    for shape in ("2x", "x", "2x2x", "two", "2,,2"):
+        assert main([*asked[:-1], shape]) == 2
+        assert "like 8x8" in capsys.readouterr().err
+    assert main([*asked[:-1], "8"]) == 2
+    assert "8 devices, and 'two by two' has 4" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
+def test_a_captured_llama_end_to_end() -> None:
+    """Sizes from the meta device are those of a profile; what is chosen from them names every layer and weight."""
+    import torch
+
+    workload = tiny_llama(1)
+    how = {"micro_batches": (4,), "loss": workload.loss, "group": ("LlamaDecoderLayer",)}
+
+    def draw(samples: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        return workload.draw(samples, torch.Generator().manual_seed(0))
+
+    described = pipeplan.profile(workload.module, draw, device="meta", **how)  # type: ignore[arg-type]
+    measured = pipeplan.profile(workload.module, draw, repeats=1, warmup=0, **how)  # type: ignore[arg-type]
+    assert not described.profiles
+    assert described.layers == measured.layers
+    assert described.operators == measured.operators
+    assert (described.ties, described.dtype) == (measured.ties, measured.dtype)
+    found = pipeplan.shard(described, CLUSTER, 4, [(4,)])
+    assert {name for own in found.layers for name in own.names} == {layer.name for layer in described.layers}
+    weights = {
+        (own.names[0], name): row
+        for own in found.layers
+        for each in own.operators
+        for name, row in each.weights.items()
+    }
+    known = [weight for graph in described.operators.values() for weight in graph.weights]
+    assert len(weights) >= len({weight.name for weight in known})
+    for each in found.products:
+        assert each.received >= each.least - 1e-6
+        assert each.rows == 4 * 12
+    assert sum(each.inputs * each.outputs for each in found.products) == sum(
+        parameter.numel() for name, parameter in workload.module.named_parameters()
+        if parameter.dim() > 1 and "embed" not in name
+    )  # fmt: skip

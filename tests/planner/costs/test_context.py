@@ -1,0 +1,86 @@
+"""Products and attention on parts of the tokens: what is sent, who works longest, where a team wants it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from helpers.instances import equal_devices
+from helpers.operators import COST, block, perceptrons
+from pipeplan.core.cluster import DeviceKind, Link
+from pipeplan.core.operators import BY_HEADS, INPUT, TOKEN, Attention, Operator, OperatorGraph
+from pipeplan.core.plan import Plan
+from pipeplan.costs.teams.rooflines import Rooflines
+from pipeplan.costs.teams.signatures import (
+    TURNED,
+    UNSPLIT,
+    Ends,
+    Exchange,
+    applicable,
+    by_tokens,
+    crossings,
+    signatures,
+)
+from pipeplan.io.operators_entry import operators_data
+from pipeplan.io.plan_file import plan_data
+from pipeplan.solve import solve
+
+AXES = (TOKEN, "head")
+ATTENTION = Operator(
+    "attention", "attention", {"head": 8, TOKEN: 8}, {INPUT: AXES}, AXES, 60, forward_flops=1600,
+    attention=Attention(queries=60, keys=128, heads=4, causal=True),
+)  # fmt: skip
+
+
+def test_attention_has_two_ways() -> None:
+    """By keys and by heads, where these can be divided; what each sends."""
+    assert signatures(ATTENTION, 4, tokens=True) == (UNSPLIT, "head", TOKEN, TURNED)
+    assert signatures(ATTENTION, 8, tokens=True) == (UNSPLIT, "head", TOKEN)
+    assert signatures(ATTENTION, 4, tokens=True, context=False) == (UNSPLIT, "head")
+    assert [by_tokens(ATTENTION, loop) for loop in ("head", TOKEN, TURNED)] == [
+        {}, {"attention": 0}, {"attention": BY_HEADS}
+    ]  # fmt: skip
+    gather, scatter, turn = Exchange.GATHER, Exchange.SCATTER, Exchange.TURN
+    assert crossings(ATTENTION, TOKEN) == ((gather, False, 128), (gather, True, 128), (scatter, True, 128))
+    assert [(kind, size) for kind, _, size in crossings(ATTENTION, TURNED)] == [
+        (turn, size) for size in (188, 60, 188, 120, 188)
+    ]
+    assert [back for _, back, _ in crossings(ATTENTION, TURNED, has_gradient=False)] == [False, False]
+    assert not crossings(ATTENTION, "head")
+
+
+def test_the_last_tokens_work_longest() -> None:
+    """Of causal attention by keys, 7 of 16 squares for a team of four; a quarter by heads, or without the mask."""
+    cost, kind = replace(COST, forward=1600), DeviceKind("unit")
+    whole = replace(ATTENTION, attention=replace(ATTENTION.attention, causal=False))
+    for operator, by_keys, expected in ((ATTENTION, 4, 700), (ATTENTION, 1, 400), (whole, 4, 400)):
+        own = Rooflines(OperatorGraph((operator,), {INPUT: 60}), cost, 0, kind, None, 1)
+        assert own.passes(operator, {TOKEN: 4}, by_keys)[0] == expected
+
+
+def test_layers_without_tokens_have_no_parts_of_them() -> None:
+    """Entries of shards for these have no effect there."""
+    graph = OperatorGraph((ATTENTION,), {INPUT: 60})
+    shards = (("attention", 0),)
+    assert applicable(graph, shards, Ends()) == ()
+    assert applicable(graph, shards, Ends(True)) == shards
+
+
+def test_long_sequences_are_multiplied_where_they_are(tmp_path: Path) -> None:
+    """Tokens of many bytes beside small weights: products on parts, unless it is left out; plans and answers say so."""
+    graph = block(2, 4)
+    by_plan = [
+        replace(each, loops={**each.loops, TOKEN: 10}, product=each.kind == "linear") for each in graph.operators
+    ]
+    graph = OperatorGraph(tuple(by_plan), graph.inputs)
+    assert operators_data(graph)["operators"][1]["product"] is True
+    model, cluster = perceptrons(3, (1,), graph), equal_devices(2, link=Link(10**7, 10))
+    found, without = (solve(model, cluster, 8, teams=(2,), workers=1, context_parallel=own) for own in (True, False))
+    assert found.plan.context.products == tuple(f"l{i}.{name}.weight" for i in range(3) for name in ("wide", "narrow"))
+    assert not found.plan.shards and not without.plan.context
+    assert found.value < without.value
+    assert "context-parallel teams of 2" in str(found)
+    said = [" ".join(each.searched.not_searched) for each in (found, without)]
+    assert ["(context parallelism)" in each for each in said] == [False, True]
+    assert ["(ring attention)" in each for each in said] == [True, False]
+    found.plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == found.plan
+    assert "context" not in plan_data(without.plan)

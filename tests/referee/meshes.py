@@ -1,0 +1,480 @@
+"""Teams over several nodes as meshes of nodes and their devices: what a device has of layers under given words."""
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from functools import cache
+from itertools import permutations, product
+
+from .costs import layer_costs
+from .documents import Document, Link
+from .members import PART, PASSES, TOKEN, WHOLE, Member, inputs, outputs, stream
+from .rings import Ring, occupancy
+from .teams import Teams
+
+Layout = tuple[int, ...]
+COUNTS = (1, 4, 16, 64)
+"""Numbers of micro-batches for which the fastest words are searched."""
+FEW = 3000
+"""Choices of a layer up to which all are tried."""
+
+
+def shared(link: Link, rings: int) -> Link:
+    """The share of a link that each of several rings has."""
+    if link.bandwidth is None:
+        return link
+    return Link(max(link.bandwidth // rings, 1), link.latency, link.efficiency)
+
+
+class OnMesh(Member):
+    """A layer on a mesh of two axes."""
+
+    def __init__(self, teams: Teams, layer: int, kind: str, size: int, ends: tuple[Layout, Layout]) -> None:
+        cost, parameters = layer_costs(teams.question, kind, size)[layer], teams.question.parameters[layer]
+        rest = {"team": 1, "size": size, "link": Link(None, 0), "sharing": 1, "ends": (False, False), "loss": False}
+        super().__init__(
+            teams.graphs[teams.graph(layer)],
+            teams.question,
+            kind,
+            cost,
+            parameters,
+            **rest,
+            context=teams.question.job["context_parallel"],
+        )
+        rows = teams.homes[kind]
+        inside = teams.slowest([teams.question.links[node] for node in teams.having(kind)])
+        self.sizes = (len(rows[0]), teams.team // len(rows[0]))
+        assert teams.question.network is not None
+        self.rings = (shared(teams.question.network, self.sizes[1]), inside)
+        self.ends = ends
+        self.readers = {name: [each for each in self.operators if name in each["reads"]] for name in self.bytes}
+        self.makers = {each["name"]: each for each in self.operators}
+        self.cheapest = cache(self._cheapest)
+
+    # layouts
+
+    def end(self, name: str) -> Layout:
+        """The layout of an input or output."""
+        is_input = name in self.inputs
+        names = inputs(self.entry) if is_input else outputs(self.entry)
+        return self.ends[not is_input] if stream(self.entry, names) == name else (WHOLE, WHOLE)
+
+    def laid(self, axes: Sequence[str], loops: Sequence[str], parts: bool = False) -> Layout:
+        """The layout of a tensor with these axes under the loops of an operator; ``parts``: of what it sums."""
+        found = []
+        for loop in loops:
+            axis = list(axes).index(loop) if loop and loop in axes else WHOLE
+            found.append(PART if parts and loop and axis == WHOLE else axis)
+        return tuple(found)
+
+    def parts(self, name: str) -> list[int]:
+        """Into how many parts each axis of a tensor may be divided."""
+        rows = [(each, each["reads"][name]) for each in self.readers[name]]
+        rows += [(self.makers[name], self.makers[name]["makes"])] if name in self.makers else []
+        if not rows:
+            return []
+        return [
+            math.lcm(*(each.get("loops", {}).get(axes[i], 1) for each, axes in rows)) for i in range(len(rows[0][1]))
+        ]
+
+    def fits(self, name: str, layout: Layout) -> bool:
+        """Whether the devices that split each axis divide its parts."""
+        own = self.parts(name)
+        counts = [
+            math.prod(n for n, e in zip(self.sizes, layout, strict=True) if e == axis) for axis in range(len(own))
+        ]
+        return max(layout) < len(own) and not any(p % n for p, n in zip(own, counts, strict=True))
+
+    def moved(self, name: str, source: Layout, target: Layout, gradient: bool = False) -> int | None:
+        """Nanoseconds from one layout of a tensor to another; None if there is no way."""
+        size = 0 if gradient and name in self.inert else self.bytes[name] * self.size
+        new = {axis for axis, (one, other) in enumerate(zip(source, target, strict=True)) if other == PART != one}
+        if any(source[axis] != WHOLE for axis in new):
+            return None
+        # parts of a sum that one device has all of cost nothing beyond the whole
+        return self.cheapest(name, source, size).get(tuple(WHOLE if k in new else e for k, e in enumerate(target)))
+
+    def _cheapest(self, name: str, source: Layout, size: int) -> dict[Layout, int]:
+        """Least nanoseconds to every layout: a collective changes what one axis splits, innermost ones first."""
+        lengths, done, queue = self.parts(name), dict[Layout, int](), [(0, source)]
+        while queue:
+            spent, at = heapq.heappop(queue)
+            if at in done:
+                continue
+            done[at] = spent
+            for axis, before in enumerate(at):
+                for after in (WHOLE, *range(len(lengths))):
+                    to = (*at[:axis], after, *at[axis + 1 :])
+                    hidden = {e for e in at[axis + 1 :] if e >= 0}
+                    if after == before or before in hidden or after in hidden or to in done or not self.fits(name, to):
+                        continue
+                    others = math.prod(
+                        n for k, (n, e) in enumerate(zip(self.sizes, at, strict=True)) if e >= 0 and k != axis
+                    )
+                    heapq.heappush(queue, (spent + self.collective(axis, before, after, -(-size // others)), to))
+        return done
+
+    def collective(self, axis: int, before: int, after: int, size: int) -> int:
+        """Nanoseconds of one along an axis."""
+        if before == WHOLE or not size:
+            return 0
+        if before == PART or after == WHOLE:
+            return self.ring(axis, size, 2 if (before, after) == (PART, WHOLE) else 1)
+        n, link = self.sizes[axis], self.rings[axis]
+        if link.bandwidth is not None and link.efficiency != 1:
+            link = Link(max(round(link.bandwidth * Fraction(str(link.efficiency))), 1), link.latency)
+        return (n - 1) * (link.latency + occupancy(link, -(-size // n**2)))
+
+    def ring(self, axis: int, size: int, halves: int) -> int:
+        """Nanoseconds of a ring along an axis."""
+        own = Ring(self.sizes[axis], self.rings[axis], halves)
+        return own.moves(size) + own.latency if size else 0
+
+    # costs of given words
+
+    def coordinates(self, words: Document) -> dict[str, int] | None:
+        """What a device has under these words; None if a tensor cannot be moved."""
+        loops = {each["name"]: self.letters(words, each["name"]) for each in self.operators}
+        spent = {"forward": 0, "back": 0, "again": 0}
+        for when, name, source, target, gradient in self.changes(words, loops):
+            found = self.moved(name, source, target, gradient)
+            if found is None:
+                return None
+            spent[when] += found
+        row = dict.fromkeys(("forward", "backward", *PASSES[1:], "update", "summed", "parameters"), 0)
+        for each in self.operators:
+            own = loops[each["name"]]
+            there, here = self._keys(each, own)
+            spent["forward"] += there
+            spent["back"] += here
+            mine = 0
+            for weight in each.get("weights", ()):
+                count = math.prod(
+                    n for n, loop in zip(self.sizes, own, strict=True) if loop and loop in weight["loops"]
+                )
+                mine += weight["size"] // count if weight in self.counted else 0
+            row["parameters"] += mine
+            row["update"] += -(-self.cost.update * mine // self.parameters) if self.parameters else 0
+            row["summed"] += self._sums(each, own)
+            for name in ("forward", "backward", *PASSES[1:]):
+                rest, total = self._rest(name), self.wholes[name]
+                row[name] += -(-rest * self.share(each, own, name) // total) if total else 0
+        row["forward"] += spent["forward"]
+        row["backward"] += spent["back"] + spent["again"]
+        row["input_gradient"] += spent["back"]
+        row["weight_gradient"] += spent["again"]
+        return row | {"saved": self._kept(words)}
+
+    def letters(self, words: Document, name: str) -> tuple[str, ...]:
+        """The loops that split an operator along each axis."""
+        return tuple(words["operators"][name]["loops"])
+
+    def held(self, words: Document, name: str) -> Layout:
+        """The layout in which a tensor is held."""
+        if name in self.inputs or name not in self.split:
+            return self.end(name)
+        return tuple(words["operators"][name]["held"])
+
+    def changes(
+        self, words: Document, loops: dict[str, tuple[str, ...]]
+    ) -> Iterator[tuple[str, str, Layout, Layout, bool]]:
+        """All changes of layout: when, tensor, from, to, and whether it is the gradient."""
+        for name in self.bytes:
+            readers, maker, held = self.readers[name], self.makers.get(name), self.held(words, name)
+            if not readers and name in self.inputs and name not in self.returned:
+                continue
+            wanted = self.laid(maker["makes"], loops[name]) if maker else held
+            goal = wanted
+            if name in self.returned or (maker and name not in self.split):
+                goal = held
+            elif len(readers) > 1:
+                goal = tuple(words["sums"][name])
+            if maker:
+                yield "forward", name, self.laid(maker["makes"], loops[name], True), held, False
+            yield "back", name, goal, wanted, True
+            for each in readers:
+                axes = each["reads"][name]
+                yield "forward", name, held, self.laid(axes, loops[each["name"]]), False
+                yield "back", name, self.laid(axes, loops[each["name"]], True), goal, True
+                if each.get("weights"):
+                    yield "again", name, held, self.laid(axes, loops[each["name"]]), False
+
+    def share(self, operator: Document, loops: Sequence[str], name: str) -> int:
+        """Picoseconds of a pass of an operator; without rates its operations."""
+        if name == "backward":
+            return sum(self.share(operator, loops, half) for half in PASSES[1:])
+        counts: dict[str, int] = {}
+        for n, loop in zip(self.sizes, loops, strict=True):
+            if loop:
+                counts[loop] = counts.get(loop, 1) * n
+        flops, devices = operator.get(f"{name}_flops", 0) * self.size, Fraction(math.prod(counts.values()))
+        own, moved, tokens = operator.get("attention") or {}, 0, counts.get(TOKEN, 1)
+        if own and tokens > 1:
+            moved = own["keys"] * self.size - own["keys"] * self.size // tokens
+            if own.get("causal"):
+                devices = devices * tokens / (2 * tokens - 1)
+        if self.rates is None:
+            return int(flops * 1000 // devices)
+        weights = operator.get("weights", ())
+        if name == "weight_gradient" and not weights:
+            return 0
+        for axes, size in (
+            *((weight["loops"], weight["size"]) for weight in weights),
+            *((axes, self.size * self.bytes[tensor]) for tensor, axes in operator["reads"].items()),
+            (operator["makes"], self.size * self.bytes[operator["name"]]),
+        ):
+            moved += size // math.prod(counts[loop] for loop in {*axes} & {*counts})
+        peak, bandwidth = self.rates
+        return round(10**12 * max(flops / (devices * peak), moved / bandwidth))
+
+    def _keys(self, operator: Document, loops: Sequence[str]) -> tuple[int, int]:
+        """Nanoseconds in which attention on parts of the tokens gathers keys, and what it does in the backward."""
+        own = operator.get("attention")
+        axes = [axis for axis, loop in enumerate(loops) if loop == TOKEN]
+        if not own or not axes:
+            return 0, 0
+        others = math.prod(n for n, loop in zip(self.sizes, loops, strict=True) if loop and loop != TOKEN)
+        once = 0
+        for k, axis in enumerate(axes):
+            outer = math.prod(self.sizes[each] for each in axes[:k])
+            once += self.ring(axis, -(-own["keys"] * self.size // (others * outer)), 1)
+        return once, 0 if operator["name"] in self.inert else 2 * once
+
+    def _sums(self, operator: Document, loops: Sequence[str]) -> int:
+        """Nanoseconds in which gradients of an operator's weights are summed once per step, in the best order."""
+        rows = []
+        for weight in operator.get("weights", ()):
+            size = weight["size"] // math.prod(
+                n for n, loop in zip(self.sizes, loops, strict=True) if loop and loop in weight["loops"]
+            )
+            rows.append(
+                (
+                    size,
+                    {
+                        a
+                        for a, loop in enumerate(loops)
+                        if loop and loop in operator["makes"] and loop not in weight["loops"]
+                    },
+                )
+            )
+        every = set().union(*(axes for _, axes in rows)) if rows else set()
+        best = []
+        for order in permutations(sorted(every)):
+            total = 0
+            for k, axis in enumerate(order):
+                before = set(order[:k])
+                size = sum(own // math.prod(self.sizes[a] for a in before & axes) for own, axes in rows if axis in axes)
+                total += self.ring(axis, size, 2) if k == len(order) - 1 else 2 * self.ring(axis, size, 1)
+            best.append(total)
+        return min(best)
+
+    def _kept(self, words: Document) -> int:
+        kept = [each for each in self.operators if each.get("kept")]
+        total = sum(each["output"] for each in kept)
+        if not total:
+            return self.cost.saved
+        found = 0
+        for each in kept:
+            count = math.prod(n for n, e in zip(self.sizes, self.held(words, each["name"]), strict=True) if e >= 0)
+            found += -(-self.cost.saved * (each["output"] // count) // total)
+        return found
+
+    def device(self, words: Document) -> Document:
+        """The costs of the layer on each device, and bytes of its parameters."""
+        own = self.coordinates(words)
+        assert own is not None
+        for name in ("forward", "backward", *PASSES[1:]):
+            own[name] += getattr(self.cost, name) - self._rest(name)
+        split = any(any(self.letters(words, each["name"])) for each in self.operators)
+        if split and self.longer:
+            later = dict.fromkeys(PASSES, 0)
+            for each in self.operators:
+                for name in PASSES[: 3 if each.get("weights") else 2]:
+                    later[name] += self.longer if getattr(self.cost, name) > 0 else 0
+            own = {name: value + later.get(name, 0) for name, value in own.items()}
+            own["backward"] += later["input_gradient"] + later["weight_gradient"]
+        own["update"] += own["summed"]
+        return own | {"output": self._output(), "workspace": self.cost.workspace}
+
+    def _output(self) -> int:
+        count = math.prod(n for n, entry in zip(self.sizes, self.ends[1], strict=True) if entry >= 0)
+        if count == 1:
+            return self.cost.output
+        made = outputs(self.entry)
+        beside = sum(self.bytes[name] for name in made if name != stream(self.entry, made)) * self.size
+        beside = min(beside, self.cost.output)
+        return beside + -(-(self.cost.output - beside) // count)
+
+    # all words
+
+    def choices(self) -> Iterator[Document]:  # type: ignore[override]
+        """All words, with all layouts of sums."""
+        rows = [list(self._signatures(each)) for each in self.operators]
+        sums = [name for name in self.bytes if len(self.readers[name]) > 1 and self._is_summed(name)]
+        layouts = [list(self._sum_layouts(name)) for name in sums]
+        if math.prod(map(len, (*rows, *layouts))) > FEW:
+            return
+        for row in product(*rows):
+            operators = {each["name"]: own for each, own in zip(self.operators, row, strict=True)}
+            for chosen in product(*layouts):
+                yield {"operators": operators, "sums": dict(zip(sums, chosen, strict=True))}
+
+    def _is_summed(self, name: str) -> bool:
+        return name not in self.returned and (name in self.inputs or name in self.split)
+
+    def _loops(self, operator: Document) -> Iterator[tuple[str, ...]]:
+        loops = {loop: n for loop, n in operator.get("loops", {}).items() if self.context or loop != TOKEN}
+        for row in product(("", *loops), repeat=2):
+            if operator["name"] in self.loss and any(row):
+                continue
+            if not any(
+                parts % math.prod(n for n, own in zip(self.sizes, row, strict=True) if own == loop)
+                for loop, parts in loops.items()
+            ):
+                yield row
+
+    def _signatures(self, operator: Document) -> Iterator[Document]:
+        name = operator["name"]
+        for loops in self._loops(operator):
+            made = self.laid(operator["makes"], loops, True)
+            targets = [(WHOLE, *range(len(operator["makes"]))) if entry == PART else (entry,) for entry in made]
+            for held in product(*targets) if name in self.split else [self.end(name)]:
+                if name not in self.split or PART not in made or self.fits(name, held):
+                    yield {"loops": loops, "held": held}
+
+    def _sum_layouts(self, name: str) -> set[Layout]:
+        found = {(WHOLE, WHOLE)} | ({self.end(name)} if name in self.inputs else set())
+        for each in self.readers[name]:
+            found |= {self.laid(each["reads"][name], loops, True) for loops in self._loops(each)}
+        if name in self.makers:
+            found |= {self.laid(self.makers[name]["makes"], loops) for loops in self._loops(self.makers[name])}
+        return found
+
+
+class Meshes:
+    """Teams of one size on meshes, for a question."""
+
+    def __init__(self, teams: Teams) -> None:
+        self.teams = teams
+        nodes = {len(row) for rows in teams.homes.values() for row in rows}
+        count = nodes.pop() if len(nodes) == 1 else 1
+        self.sizes = (count, teams.team // count) if 1 < count < teams.team else ()
+
+    def layer(self, i: int, kind: str, size: int, split: Document) -> tuple[OnMesh, Document]:
+        """A layer, and its words in a way."""
+        before = split["layout"] if i and split["passes"][i - 1] else (WHOLE, WHOLE)
+        ends = tuple(before), tuple(split["layout"] if split["passes"][i] else (WHOLE, WHOLE))
+        words = next(own for case, own in split["words"] if case == (self.teams.graph(i), *ends))
+        return OnMesh(self.teams, i, kind, size, ends), words
+
+    def document(self, split: Document) -> Document:
+        """The question in which meshes are devices."""
+        teams, question = self.teams, self.teams.question
+        kind, size = next(iter(teams.homes)), teams.sizes[0]
+        own = teams.document({graph: frozenset() for graph in teams.firsts})
+        layers, ties = [], []
+        for i, layer in enumerate(own["model"]["layers"]):
+            parameters = question.parameters[i]
+            if teams.graph(i):
+                member, words = self.layer(i, kind, size, split)
+                parameters = member.device(words)["parameters"]
+            layers.append(layer | {"parameters": parameters})
+        for tie in question.document["model"].get("ties", ()):
+            shared_bytes = self._shared(tie, split)
+            ties += [tie | {"parameters": shared_bytes}] if shared_bytes else []
+        profiles = []
+        for profile in own["model"]["profiles"]:
+            rows = dict(profile["costs"])
+            for i, name in enumerate(question.names):
+                if teams.graph(i):
+                    member, words = self.layer(i, profile["device"], profile["micro_batch"], split)
+                    costs = member.device(words)
+                    rows[name] = rows[name] | {key: costs[key] for key in rows[name]}
+                else:
+                    rows[name] = dict(vars(layer_costs(question, profile["device"], profile["micro_batch"])[i]))
+            profiles.append(profile | {"costs": rows})
+        return own | {"model": own["model"] | {"layers": layers, "profiles": profiles, "ties": ties}}
+
+    def _shared(self, tie: Document, split: Document) -> int:
+        first = self.teams.question.place[tie["layers"][0]]
+        whole = int(tie["parameters"])
+        if not self.teams.graph(first):
+            return whole
+        member, words = self.layer(first, next(iter(self.teams.homes)), self.teams.sizes[0], split)
+        every = own = 0
+        for each in member.operators:
+            loops = member.letters(words, each["name"])
+            for weight in each.get("weights", ()):
+                if weight.get("shared"):
+                    count = math.prod(n for n, loop in zip(member.sizes, loops, strict=True) if loop in weight["loops"])
+                    every, own = every + weight["size"], own + weight["size"] // count
+        return whole * own // every if every else whole
+
+    def words_of(self, split: Document) -> dict[str, Document]:
+        """The words of each layer, by its name."""
+        kind, size = next(iter(self.teams.homes)), self.teams.sizes[0]
+        return {
+            name: self.layer(i, kind, size, split)[1] if self.teams.graph(i) else {}
+            for i, name in enumerate(self.teams.question.names)
+        }
+
+    def unsearched(self, splits: Sequence[Document]) -> Iterator[str]:
+        """Wrong about the ways that are searched: impossible ones, none at all, or none of the fastest."""
+        teams, question = self.teams, self.teams.question
+        cells = [(kind, size) for kind in teams.homes for size in teams.sizes]
+        for split in splits:
+            if tuple(split["sizes"]) != self.sizes:
+                yield f"a mesh of {split['sizes']} is searched, not of {self.sizes}"
+                return
+        if question.ties or not splits:
+            return
+        layouts = {tuple(split["layout"]): split["passes"] for split in splits}
+        for kind, size in cells:
+            if size not in (min(teams.sizes), max(teams.sizes)):
+                continue
+            found = [self._figures(kind, size, split) for split in splits]
+            for layout, passes in layouts.items():
+                least = self._least(kind, size, layout, passes)
+                for count, best in least.items():
+                    have = min(count * time + once for time, once in found)
+                    if have > best + best // 16 + 8 * question.n * (count + 1):
+                        yield f"fastest words for {count} micro-batches on {kind} take {best} in {layout}, not {have}"
+
+    def _figures(self, kind: str, size: int, split: Document) -> tuple[int, int]:
+        time = once = 0
+        for i in range(self.teams.question.n):
+            if self.teams.graph(i):
+                member, words = self.layer(i, kind, size, split)
+                row = member.coordinates(words)
+                assert row is not None
+                time, once = time + row["forward"] + row["backward"], once + row["summed"] + row["update"]
+        return time, once
+
+    def _least(self, kind: str, size: int, layout: Layout, passes: Sequence[bool]) -> dict[int, int]:
+        """The least nanoseconds of all words for each number of micro-batches; nothing if there are too many words."""
+        found = dict.fromkeys(COUNTS, 0)
+        known: dict[object, dict[int, int]] = {}
+        for i in range(self.teams.question.n):
+            if not self.teams.graph(i):
+                continue
+            ends = (layout if i and passes[i - 1] else (WHOLE, WHOLE), layout if passes[i] else (WHOLE, WHOLE))
+            key = (
+                self.teams.graph(i),
+                ends,
+                self.teams.question.parameters[i],
+                layer_costs(self.teams.question, kind, size)[i],
+            )
+            if key not in known:
+                member = OnMesh(self.teams, i, kind, size, ends)
+                rows = [row for words in member.choices() if (row := member.coordinates(words)) is not None]
+                if not rows:
+                    return {}
+                known[key] = {
+                    count: min(
+                        count * (row["forward"] + row["backward"]) + row["summed"] + row["update"] for row in rows
+                    )
+                    for count in COUNTS
+                }
+            found = {count: found[count] + known[key][count] for count in COUNTS}
+        return found
