@@ -5,16 +5,21 @@ from math import prod
 from pathlib import Path
 
 import pytest
+import torch
 
 from helpers.captured_models import tiny_bert, tiny_gpt2, tiny_llama, tiny_t5, tiny_vgg
 from helpers.distributed import mesh_workers, models
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
+from pipeplan.frontend.profile import profile
 from pipeplan.frontend.workload import Workload
 from pipeplan.io.plan_file import read_plan
 from pipeplan.schedules.alternate import one_forward_one_backward
+from pipeplan.solve import solve
 from pipeplan_executor import launch
+from pipeplan_executor import run as execute
 
-ROUNDED = 1e-5
-"""Of models that round to float32 inside, for inputs of any type."""
+EXACT, ROUNDED = 1e-10, 1e-5
+"""The latter of models that round to float32 inside, for inputs of any type."""
 STAGES = {stages: one_forward_one_backward((1,) * stages, 2, tuple(range(stages, 0, -1))) for stages in (1, 2)}
 
 
@@ -23,7 +28,7 @@ def run(
     sizes: tuple[int, ...],
     stages: int,
     seeds: range,
-    limit: float = 1e-10,
+    limit: float = EXACT,
     gathered: tuple[bool, ...] = (False, True),
 ) -> None:
     """Run random plans, with and without gathered weights, and compare."""
@@ -74,6 +79,28 @@ def test_more_models_run_by_random_words(
     if build in (tiny_llama, tiny_bert, tiny_t5) and not models.HAS_TRANSFORMERS:
         pytest.skip("transformers is not installed")
     run(build, sizes, stages, range(2), limit)
+
+
+@pytest.mark.slow
+def test_a_chosen_mesh_of_a_profiled_model_is_exact() -> None:
+    """On two nodes with a slow network a team of four runs the decoder as a mesh, by the words that `solve` chose."""
+    workload, generator = models.tiny_decoder(), torch.Generator().manual_seed(0)
+    model = profile(
+        workload.module,
+        lambda size: workload.draw(size, generator),
+        micro_batches=(2,),
+        repeats=1,
+        warmup=0,
+        loss=workload.loss,
+    )
+    kind = DeviceKind("unit", timed_as=model.profiles[0].device)
+    node = Node(("unit", "unit"), Link(10**10, 1))
+    cluster = Cluster("pairs", {"unit": kind}, (node, node), network=Link(10**7, 1))
+    plan = solve(model, cluster, 4, teams=(4,), micro_batches=(2,), workers=1).plan
+    assert plan.mesh == (2, 2)
+    error = execute(plan, models.tiny_decoder, steps=1, warmup=0, verify=True).error
+    assert error is not None
+    assert error < EXACT
 
 
 def test_words_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Operator, OperatorGraph
 from pipeplan.core.plan import Context
-from pipeplan.core.words import PARTIAL, WHOLE, Layout
+from pipeplan.core.words import PARTIAL, WHOLE, Layout, Word
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.kept import Kept
+from pipeplan.costs.meshes import words
+from pipeplan.costs.meshes.splits import LEAN
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
 from pipeplan.costs.teams.problem import TeamProblem
@@ -505,6 +507,33 @@ def test_teams_over_nodes_that_share_one_card_are_noticed(monkeypatch: pytest.Mo
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(DeviceKind, "at_card", property(lambda own: own.team))
     assert "the step takes" in noticed(lambda document: len(document["model"]["layers"]) > 1, over_nodes)
+
+
+def on_meshes(document: dict[str, Any]) -> bool:
+    """Weights are split, and nothing is shared by layers, so that all words are compared."""
+    model = document["model"]
+    return len(model["layers"]) > 1 and not model.get("ties") and kept(document) > 8
+
+
+def no_scatter(operator: Operator, word: Word) -> Layout:
+    """As if no sums were needed where weights are split along inputs."""
+    return tuple(max(entry, -1) for entry in words.made(operator, word))
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "wrong"),
+    [
+        ("shapes", "_shared", lambda link, rings: link),
+        ("problem", "made", no_scatter),
+        ("problem", "share", lambda layout, sizes: 1),
+        pytest.param("splits", "FAST", LEAN * 2, marks=pytest.mark.slow),
+    ],
+)
+def test_wrong_meshes_are_noticed(monkeypatch: pytest.MonkeyPatch, module: str, name: str, wrong: Any) -> None:
+    """As if rings had a card each, sums were free, all were kept whole, and the fastest words were not searched."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(import_module(f"pipeplan.costs.meshes.{module}"), name, wrong)
+    assert noticed(on_meshes, over_nodes)
 
 
 def has_groups(document: dict[str, Any]) -> bool:

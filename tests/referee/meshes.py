@@ -15,7 +15,7 @@ from .teams import Teams
 
 Layout = tuple[int, ...]
 COUNTS = (1, 4, 16, 64)
-"""Numbers of micro-batches for which the fastest words are searched."""
+"""Numbers of micro-batches for which the fastest words are searched, if a step has so many."""
 FEW = 3000
 """Choices of a layer up to which all are tried."""
 
@@ -437,6 +437,8 @@ class Meshes:
             for layout, passes in layouts.items():
                 least = self._least(kind, size, layout, passes)
                 for count, best in least.items():
+                    if count * size > question.job["batch"]:
+                        continue
                     have = min(count * time + once for time, once in found)
                     if have > best + best // 16 + 8 * question.n * (count + 1):
                         yield f"fastest words for {count} micro-batches on {kind} take {best} in {layout}, not {have}"

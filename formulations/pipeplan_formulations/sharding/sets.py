@@ -40,6 +40,8 @@ RUN = 16
 """Largest number of points of a run."""
 PAIRS = 2**20
 """Approximate number of pairs of points that are formed at once."""
+UNGUARDED = 2000
+"""Pairs of points of a join up to which all are formed and compared."""
 FEW = 100
 """Mean number of points of a cell below which sets of two coordinates are filtered all at once."""
 
@@ -173,7 +175,10 @@ class Sets:
         ]
         one, two = (each.reshape(-1, shape[-1]) for each in cells)
         pairs = np.cumsum((first.counts[one] * second.counts[two]).sum(axis=1))
-        runs, guards = _Runs(first), _Guards(self._directions if bound is None else self._directions[:0], first, second)
+        runs = _Runs(first)
+        guards = (
+            None if bound is not None or pairs[-1:].sum() <= UNGUARDED else _Guards(self._directions, first, second)
+        )
         found: list[Array] = []
         counts: list[Array] = []
         begin = 0
@@ -196,7 +201,7 @@ class Sets:
         one: Array,
         two: Array,
         runs: "_Runs",
-        guards: "_Guards",
+        guards: "_Guards | None",
         within: Callable[[Array, Array], NDArray[np.intp]] | None,
     ) -> tuple[Array, Array]:
         """Pareto sets of some cells, and the cell of each point; ``one`` and ``two`` have the pairs that are united.
@@ -204,14 +209,18 @@ class Sets:
         ``within(points, cells)``: indices of those to keep.
         """
         count, width = one.shape
-        best = self._added(*guards.of(one, two)) if within is None else self.unit.points
+        best = None if guards is None else self._added(*guards.of(one, two))
         one, two = one.ravel(), two.ravel()
         # Rows: a run of the first table, moved by a point of the second.
         pair, number = _expanded(runs.counts[one] * second.counts[two])
         run = runs.first[one[pair]] + number % runs.counts[one[pair]]
         moved = second.points[second.starts[two[pair]] + number // runs.counts[one[pair]]]
         least = self._added(runs.least[run], moved)
-        kept = _unguarded(least, best, pair // width) if within is None else within(least, pair // width)
+        kept = np.arange(len(pair))
+        if within is not None:
+            kept = within(least, pair // width)
+        elif best is not None:
+            kept = _unguarded(least, best, pair // width)
         pair, run, moved = pair[kept], run[kept], moved[kept]
         # Points of the rows that are left.
         row, number = _expanded(runs.lengths[run])
@@ -223,7 +232,7 @@ class Sets:
         if within is not None:
             kept = within(points, cell)
             points, cell = points[kept], cell[kept]
-        elif points.shape[1] > 2:
+        elif best is not None and points.shape[1] > 2:
             kept = _unguarded(points, best, cell)
             points, cell = points[kept], cell[kept]
         if points.shape[1] == 2 and len(points) < FEW * count:

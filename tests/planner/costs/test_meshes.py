@@ -197,29 +197,21 @@ def test_meshes_of_a_team() -> None:
         mesh_on((2, 3), 4, inside, across)
 
 
-def test_gpt3_block_hardly_gains_inside_a_node() -> None:
-    """Eight equal links, no tokens: both ends of the frontier on 2 x 4 and 2 x 2 x 2 are within 4 % of one axis."""
-    ends = [_ends(sizes, tokens=False) for sizes in ((8,), (2, 4), (2, 2, 2))]
-    for (fastest, _), (leanest, least) in ends[1:]:
-        assert 0.96 * ends[0][0][0] < fastest <= ends[0][0][0]
-        assert 0.96 * ends[0][1][0] < leanest <= ends[0][1][0]
-        assert least == ends[0][1][1]
+@pytest.mark.parametrize(("tokens", "gain"), [(False, 0.04), (True, 0.15)])
+def test_gains_of_a_gpt3_block_inside_a_node(tokens: bool, gain: float) -> None:
+    """Eight equal links: several axes are at most 4 % faster than one, and 15 % with parts of the tokens on some.
 
-
-def test_products_on_tokens_beside_columns_gain_inside_a_node() -> None:
-    """On 2 x 4 a block is 10 % faster than on one axis, with more memory; the leanest choice gains less than 4 %."""
-    (one, lean), (two, leaner) = (_ends(sizes, tokens=True) for sizes in ((8,), (2, 4)))
-    assert two[0] < 0.9 * one[0] and two[1] > one[1]
-    assert 0.96 * lean[0] < leaner[0] <= lean[0] and leaner[1] == lean[1]
-
-
-def _ends(sizes: tuple[int, ...], tokens: bool) -> tuple[list[int], list[int]]:
-    """Time of a micro-batch and memory, of the fastest choice and of the leanest."""
-    mesh = mesh_on(sizes, 8, Link(450 * 10**9, 3000), Link())
-    rows = points(
-        MeshProblem(gpt3_block(), mesh, tokens=tokens), combined(("forward", "backward"), ("parameters", "saved"))
-    )
-    return rows[0], rows[-1]
+    The leanest choice gains at most 4 %.
+    """
+    ends = []
+    for sizes in ((8,), (2, 4), (2, 2, 2)):
+        problem = MeshProblem(gpt3_block(), mesh_on(sizes, 8, Link(450 * 10**9, 3000), Link()), tokens=tokens)
+        rows = points(problem, combined(("forward", "backward"), ("parameters", "saved")))
+        ends.append((rows[0][0], rows[-1][0], rows[-1][1]))
+    for fastest, leanest, least in ends[1:]:
+        assert (1 - gain) * ends[0][0] < fastest <= ends[0][0]
+        assert 0.96 * ends[0][1] < leanest <= ends[0][1]
+        assert least == ends[0][2]
 
 
 @pytest.mark.parametrize("within", [4, 8])

@@ -55,7 +55,8 @@ class Floor:
 
 def point(cost: float, answer: Answer, bound: int, plan: Plan, counts: tuple[tuple[str, int], ...]) -> Point:
     """The point of an answer, with the best bound known for its cost."""
-    return Point(cost, answer.value, min(bound, answer.value), plan, memory_of(plan), len(plan.ranks), counts)
+    used = {device: stage.team for stage in plan.stages for device in stage.devices}
+    return Point(cost, answer.value, min(bound, answer.value), plan, memory_of(plan), sum(used.values()), counts)
 
 
 def not_dominated(points: Iterable[Point]) -> tuple[Point, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
-from pipeplan.analysis.frontier.over_devices import ask, check_pins, may_leave_out, prices
+from pipeplan.analysis.frontier.over_devices import ask, check_pins, more_never_hurt, prices
 from pipeplan.analysis.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, PipeplanError
@@ -96,9 +96,10 @@ def fewest_devices(
 ) -> Fewest:
     """Find the fewest devices of the cluster on which the job has a plan, whatever its step time.
 
-    A part of the cluster has a number of devices of each kind, the first of them in the cluster's order. More devices
-    never hurt if a plan may leave some out, so the number is found by bisection. If the order of devices is given, it
-    is found by counting up. Every part with one device fewer is then proved not to fit.
+    A part of the cluster has a number of devices of each kind, the first of them in the cluster's order. Where more
+    devices never hurt the number is found by bisection, and every part with one device fewer is then proved not to
+    fit. If the order of devices is given, or teams extend over nodes, it is found by counting up, and every smaller
+    part is proved not to fit.
 
     Raises
     ------
@@ -130,20 +131,21 @@ def fewest_devices(
         return None
 
     # bisection: nothing fits on `low` devices, something fits on `high`
-    low, high = 0, len(cluster.devices)
+    low, high, monotonous = 0, len(cluster.devices), more_never_hurt(answers)
     if first_that_fits(high) is None:
         whole = ask(answers, on(high)[0])
         raise InfeasibleError(whole.why) if whole.verdict is Verdict.INFEASIBLE else PipeplanError(whole.why)
     while high - low > 1:
-        middle = (low + high) // 2 if may_leave_out(answers) else low + 1
+        middle = (low + high) // 2 if monotonous else low + 1
         if first_that_fits(middle) is None:
             low = middle
         else:
             high = middle
-    # the fastest plan over all parts of `high` devices that fit, and the proofs for those with one device fewer
+    # the fastest plan over all parts of `high` devices that fit, and the proofs for those with fewer
     solved = [(part, ask(answers, part)) for part in on(high) if ask(answers, part, any_plan=True).plan is not None]
     part, best = min(((p, a) for p, a in solved if a.plan is not None), key=lambda pair: pair[1].value)
-    below = [(part, ask(answers, part, any_plan=True)) for part in on(low)] if low else []
+    fewer = [part for count in range(low if monotonous else 1, high) if count for part in on(count)]
+    below = [(part, ask(answers, part, any_plan=True)) for part in fewer]
     assert best.plan is not None
     reach = searched_for(model, cluster, job).without(FIRST_DEVICES)
     return Fewest(

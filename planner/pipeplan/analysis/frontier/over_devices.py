@@ -11,6 +11,7 @@ of a cheaper plan is left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pipeplan.analysis.explain.changes import pinned_device
 from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
@@ -18,6 +19,8 @@ from pipeplan.analysis.frontier.curve import Floor, Point, point
 from pipeplan.analysis.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Order
+from pipeplan.core.wording import listed
+from pipeplan.costs.teams.places import places
 from pipeplan.search.space.spaces import Spaces
 
 Found = Mapping[Part, Answer]
@@ -99,13 +102,28 @@ def ask(answers: Answers, part: Part, *, any_plan: bool = False) -> Answer:
     pinned = {where for _, where in answers.job.pin}
     if pinned & absent:
         return Answer(Verdict.INFEASIBLE, why=f"layers are pinned to {', '.join(sorted(pinned & absent))}")
-    find = answers.any if any_plan else answers.best
-    return find(f"{part.counts}", sub_cluster(answers.cluster, part), answers.job)
+    find, cluster, job = answers.any if any_plan else answers.best, sub_cluster(answers.cluster, part), answers.job
+    if job.teams:
+        teams = tuple(team for team in job.teams if team == 1 or places(cluster, team))
+        if not teams:
+            return Answer(Verdict.INFEASIBLE, why=f"there is no room for teams of {listed(job.teams)}")
+        job = replace(job, teams=teams, unlike_teams=job.unlike_teams and len(teams) > 1)
+    return find(f"{part.counts}", cluster, job)
 
 
 def may_leave_out(answers: Answers) -> bool:
     """True if a plan may leave out any devices; in a given order it uses the first ones, whatever their kinds."""
     return answers.job.order is Order.SEARCH or len(kind_counts(answers.cluster)) == 1
+
+
+def more_never_hurt(answers: Answers) -> bool:
+    """True if what fits on some devices fits on more.
+
+    It does if a plan may leave out any devices, unless teams extend over nodes: there a node that is only partly there
+    may spoil them (see `places`).
+    """
+    inside = max(node.kinds.count(kind) for node in answers.cluster.nodes for kind in node.kinds)
+    return may_leave_out(answers) and max(answers.job.teams, default=1) <= inside
 
 
 def nested(answers: Answers) -> bool:

@@ -9,8 +9,9 @@ A collective along an axis changes its entry only. What is split along it change
 of its dimension, before and after: along axis 0 of the picture, rows are gathered once axis 1 has let go of them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import count
 from math import prod
@@ -95,29 +96,14 @@ class Redistributions(Generic[Cost]):
             cost, _, layout, previous = heappop(queue)
             if layout not in done:
                 done[layout], before[layout] = cost, previous
-                for other, step in self._steps(layout):
+                for other, *step in _steps(self.sizes, self.lengths, layout):
                     if other not in done:
-                        heappush(queue, (cost + step, next(number), other, layout))
+                        heappush(queue, (cost + self.price(*step), next(number), other, layout))
         return done
-
-    def _steps(self, layout: Layout) -> Iterator[tuple[Layout, Cost]]:
-        axis: int
-        for axis, entry in enumerate(layout):
-            if entry >= 0 and entry in layout[axis + 1 :]:
-                continue
-            others = prod(n for n, at in zip(self.sizes, layout, strict=True) if at >= 0)
-            others //= self.sizes[axis] if entry >= 0 else 1
-            for target in (WHOLE, *range(len(self.lengths))):
-                other = (*layout[:axis], target, *layout[axis + 1 :])
-                if target != entry and self.fits(other) and (target == WHOLE or target not in layout[axis + 1 :]):
-                    yield other, self.price(axis, entry, target, others)
 
     def fits(self, layout: Layout) -> bool:
         """Return whether the devices that split each dimension divide its parts."""
-        return not any(
-            parts % prod(n for n, at in zip(self.sizes, layout, strict=True) if at == dimension)
-            for dimension, parts in enumerate(self.lengths)
-        )
+        return _fits(self.sizes, self.lengths, layout)
 
 
 def _sent(source: Layout, target: Layout) -> Layout | None:
@@ -128,10 +114,37 @@ def _sent(source: Layout, target: Layout) -> Layout | None:
     return tuple(WHOLE if after == PARTIAL != before else after for before, after in pairs)
 
 
+def _fits(sizes: tuple[int, ...], lengths: tuple[int, ...], layout: Layout) -> bool:
+    return not any(
+        parts % prod(n for n, at in zip(sizes, layout, strict=True) if at == dimension)
+        for dimension, parts in enumerate(lengths)
+    )
+
+
+@lru_cache(maxsize=2**16)
+def _steps(
+    sizes: tuple[int, ...], lengths: tuple[int, ...], layout: Layout
+) -> tuple[tuple[Layout, int, int, int, int], ...]:
+    """The layouts that one collective makes of a layout, with what determines its price."""
+    found = []
+    for axis, entry in enumerate(layout):
+        if entry >= 0 and entry in layout[axis + 1 :]:
+            continue
+        others = prod(n for n, at in zip(sizes, layout, strict=True) if at >= 0)
+        others //= sizes[axis] if entry >= 0 else 1
+        for target in (WHOLE, *range(len(lengths))):
+            other = (*layout[:axis], target, *layout[axis + 1 :])
+            inner = target == WHOLE or target not in layout[axis + 1 :]
+            if target != entry and inner and _fits(sizes, lengths, other):
+                found.append((other, axis, entry, target, others))
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
 def times(
-    size: int, sizes: tuple[int, ...], links: Sequence[Link], lengths: tuple[int, ...], sharing: Sequence[int] = ()
+    size: int, sizes: tuple[int, ...], links: tuple[Link, ...], lengths: tuple[int, ...], sharing: tuple[int, ...] = ()
 ) -> Redistributions[int]:
-    """Return the nanoseconds in which a tensor of ``size`` bytes gets other layouts.
+    """Return the nanoseconds in which a tensor of ``size`` bytes gets other layouts; one object for equal tensors.
 
     ``links`` and ``sharing`` have an entry for each axis (see `pipeplan.costs.meshes.shapes.Mesh`).
     """

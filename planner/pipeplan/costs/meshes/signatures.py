@@ -12,7 +12,7 @@ from math import lcm
 from typing import NamedTuple, TypeVar
 
 from pipeplan.core.operators import Operator, OperatorGraph
-from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Layout, Signature, Word
+from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Signature, Word
 from pipeplan.costs.meshes.joined import JoinedLayers, Own, SharedWeight
 from pipeplan.costs.meshes.redistributions import Redistributions, times
 from pipeplan.costs.meshes.shapes import Mesh
@@ -69,6 +69,10 @@ class MeshSignatures:
         Whether parts of sums may be added up to parts of any dimension, or only to the whole.
     split_loss : bool
         Whether operators of the loss may be split.
+    only : LayerWords or None
+        The one signature of each operator, and the layout of each sum, if these are chosen already.
+    known : dict
+        What is known of operators that are alike, which several layers may share.
     """
 
     rooflines: Rooflines | JoinedLayers
@@ -79,7 +83,8 @@ class MeshSignatures:
     gathers: bool = True
     scatters: bool = True
     split_loss: bool = True
-    _known: dict[Hashable, object] = field(default_factory=dict, init=False, repr=False, compare=False)
+    only: LayerWords | None = None
+    known: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def graph(self) -> OperatorGraph:
@@ -119,7 +124,8 @@ class MeshSignatures:
             is_end = name in self.graph.outputs or (self.tensors[name].end is not None and name in self.index)
             if len(readers) > 1 and not is_end and self._sends(name):
                 key = "sum", self.likeness.get(name, name), *((self.likeness[r.name], r.reads[name]) for r in readers)
-                found.append(Sum(name, self.once(key, partial(self._layouts, name))))
+                layouts = (self.only.sums[name],) if self.only else self.once(key, partial(self._layouts, name))
+                found.append(Sum(name, layouts))
         return tuple(found)
 
     @cached_property
@@ -149,7 +155,8 @@ class MeshSignatures:
         for each in self.graph.operators:
             own = self.own(each)
             read = tuple((self.tensors[name], name in self.graph.inputs) for name in each.reads)
-            found[each.name] = id(own.rooflines), own.operator.name, self.tensors[each.name], read
+            chosen = self.only.operators[each.name] if self.only else None
+            found[each.name] = id(own.rooflines), own.operator.name, self.tensors[each.name], read, chosen
         return found
 
     def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
@@ -157,6 +164,12 @@ class MeshSignatures:
         if key not in self._known:
             self._known[key] = make()
         return self._known[key]  # type: ignore[return-value]
+
+    @cached_property
+    def _known(self) -> dict[Hashable, object]:
+        """What is known on this mesh for these words."""
+        words = self.tokens, self.gathers, self.scatters, self.split_loss
+        return self.known.setdefault((self.mesh, *words), {})
 
     def _sends(self, name: str) -> bool:
         """Whether a tensor has a gradient: inputs of joined layers have none."""
@@ -183,6 +196,8 @@ class MeshSignatures:
         return self.once(key, lambda: times(size, *self.mesh[:2], tensor.parts, self.mesh.sharing))
 
     def _signatures(self, operator: Operator) -> tuple[Signature, ...]:
+        if self.only:
+            return (self.only.operators[operator.name],)
         own = words(operator, self.mesh.sizes, self.gathers, self.tokens)
         if not self.split_loss and operator.name in self.graph.loss_names:
             own = tuple(word for word in own if all(letter.loop == UNSPLIT for letter in word))

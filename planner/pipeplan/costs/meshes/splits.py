@@ -1,7 +1,7 @@
 """Teams over several nodes as meshes of two axes: the nodes, and the devices in each; the words worth searching.
 
-Inside a node of equal links several axes hardly gain anything (docs/meshes.md), so no other meshes are searched. What
-passes between layers has one layout in all of the model, wherever it can have it::
+Inside a node of equal links several axes gain far less than across nodes (docs/meshes.md), and no other meshes are
+searched. What passes between layers has one layout in all of the model, wherever it can have it::
 
     layer 0 ──whole──▶ layer 1 ──tokens over nodes, whole in each──▶ layer 2 ──the same──▶ … ──▶ loss
 
@@ -10,7 +10,7 @@ parameters, or save the fewest bytes. A way is left out if another one is not la
 figure, on any kind of device, at any micro-batch size.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, product
@@ -45,7 +45,6 @@ FAST = tuple(
     np.concatenate([combined(("forward", "backward")) * count + combined(("summed", "update")), LEAN[1][[0, 2]]])
     for count in MICRO_BATCHES
 )
-PREFERRED = (*FAST, *LEAN)
 """What words have least of, in order: time, then saved bytes; or bytes of parameters, or saved bytes first."""
 
 ALIKE = 32
@@ -64,18 +63,22 @@ class MeshTeams:
     teams : Teams
     sizes : tuple of int
         Nodes of a team, and its devices in each.
+    batch : int
+        Samples of a step.
     """
 
     teams: Teams
     sizes: tuple[int, int]
+    batch: int
     _problems: dict[tuple[object, ...], MeshProblem] = field(default_factory=dict, init=False, repr=False)
+    _known: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, teams: Teams) -> "MeshTeams | None":
+    def of(cls, teams: Teams, batch: int) -> "MeshTeams | None":
         """Return the meshes of teams; None unless all lie in as many nodes with several of their devices each."""
         nodes = {place.nodes for place in teams.places.values()}
         count = nodes.pop() if len(nodes) == 1 else 1
-        return cls(teams, (count, teams.team // count)) if 1 < count < teams.team else None
+        return cls(teams, (count, teams.team // count), batch) if 1 < count < teams.team else None
 
     @cached_property
     def kinds(self) -> tuple[DeviceKind, ...]:
@@ -148,22 +151,33 @@ class MeshTeams:
         return self.teams.model.layers[i].operators, before, layout if passes[i] else whole
 
     def _ways(self, layout: Layout, passes: tuple[bool, ...]) -> Iterator[dict[Case, LayerWords]]:
-        """Yield the words of all layers that have least of one figure, at the smallest and largest micro-batch size."""
-        cases = self.cases(layout, passes)
+        """Yield the words of all layers that have least of one figure.
+
+        Least time is sought at the smallest and largest micro-batch size, for as many micro-batches as there may be.
+        """
+        cases, smallest = self.cases(layout, passes), min(self.teams.sizes)
         for kind in self.kinds:
-            for size in sorted({min(self.teams.sizes), max(self.teams.sizes)}):
-                for rows in PREFERRED:
+            for size in sorted({smallest, max(self.teams.sizes)}):
+                counts = sum(count * size <= self.batch for count in MICRO_BATCHES)
+                for rows in (*FAST[:counts], *(LEAN if size == smallest else ())):
                     yield {case: _least(self._problem(i, case, kind, size), case, rows) for case, i in cases.items()}
 
-    def _problem(self, i: int, case: Case, kind: DeviceKind, size: int) -> MeshProblem:
+    def _problem(self, i: int, case: Case, kind: DeviceKind, size: int, only: LayerWords | None = None) -> MeshProblem:
         """The words of a layer on a kind of device at a micro-batch size; one object for equal layers."""
         layer, cost = self.teams.model.layers[i], self.teams.costs(kind, size)[i]
-        key = case, layer.parameters, cost, kind.name, size
+        key = case, layer.parameters, cost, kind.name, size, only
         if key not in self._problems:
             own = self.teams.problem(i, kind, size, ()).rooflines
             tokens, ends = self.teams.context_parallel, case[1:]
             self._problems[key] = MeshProblem(
-                own, self._mesh(kind), *ends, gathers=False, split_loss=False, tokens=tokens
+                own,
+                self._mesh(kind),
+                *ends,
+                gathers=False,
+                split_loss=False,
+                tokens=tokens,
+                only=only,
+                known=self._known,
             )
         return self._problems[key]
 
@@ -201,12 +215,8 @@ class MeshTeams:
     def costs(self, split: MeshSplit, i: int, kind: DeviceKind, size: int) -> tuple[int, ...]:
         """Return the coordinates of a layer under a way."""
         case = self._case(i, split.layout, split.passes)
-        problem, words = self._problem(i, case, kind, size), dict(split.words)[case]
-        operators = problem.rooflines.graph.operators
-        rows = zip(operators, problem.signatures, strict=True)
-        choice = [own.index(words.operators[each.name]) for each, own in rows]
-        choice += [each.layouts.index(words.sums[each.tensor]) for each in problem.sums]
-        found = problem.sharding.evaluate(tuple(choice))
+        problem = self._problem(i, case, kind, size, dict(split.words)[case])
+        found = problem.sharding.evaluate((0,) * len(problem.sharding.costs))
         assert found is not None, "words that are possible at one size are possible at all"
         return tuple(found)
 

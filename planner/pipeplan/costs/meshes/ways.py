@@ -1,15 +1,8 @@
 """Ways from one layout of a tensor to another: the collectives, one after the other, that take least time."""
 
-from functools import lru_cache
-
 from pipeplan.core.cluster import Link
 from pipeplan.core.words import Layout
-from pipeplan.costs.meshes.redistributions import Redistributions, times
-
-
-@lru_cache(maxsize=4096)
-def _moves(size: int, sizes: tuple[int, ...], links: tuple[Link, ...], parts: tuple[int, ...]) -> Redistributions[int]:
-    return times(size, sizes, links, parts)
+from pipeplan.costs.meshes.redistributions import times
 
 
 def way(
@@ -29,4 +22,4 @@ def way(
     parts : tuple of int
         Parts of each of the tensor's dimensions.
     """
-    return _moves(size, sizes, links, parts).way(source, target)
+    return times(size, sizes, links, parts).way(source, target)

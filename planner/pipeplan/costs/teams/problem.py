@@ -120,6 +120,7 @@ class TeamProblem:
     context: bool = True
     sharing: int = 1
     _found: dict[Shards, dict[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _members: dict[Shards, LayerCost] = field(default_factory=dict, init=False, repr=False, compare=False)
     _times: dict[tuple[str, int, int, bool], int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -165,7 +166,11 @@ class TeamProblem:
 
         Of the rest it is the fastest choice.
         """
-        shards = applicable(self.graph, shards, self.ends)
+        if shards not in self._members:
+            self._members[shards] = self._member(applicable(self.graph, shards, self.ends))
+        return self._members[shards]
+
+    def _member(self, shards: Shards) -> LayerCost:
         of = self._fastest(shards)
         split = self.graph.loss_name in dict(shards)
         return LayerCost(

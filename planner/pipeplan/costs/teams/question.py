@@ -38,6 +38,7 @@ def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQue
     """
     every = {team: _teams(model, cluster, job, team) for team in job.teams if team > 1}
     splits: dict[int, list[Split]] = {team: [] for team in every}
+    levels = tuple(level for level in job.zero if level < SHARDED)
     for team, teams in every.items():
         own = replace(
             job,
@@ -48,16 +49,17 @@ def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQue
         for split in teams.splits(job.sequence_parallel):
             splits[team].append(split)
             yield TeamQuestion(split, team_model(teams, split), team_cluster(cluster, team), own)
-        on_meshes = 0
-        for way in _on_meshes(teams, job):
-            on_meshes += 1
-            levels = tuple(level for level in job.zero if level < SHARDED)
-            yield TeamQuestion(way, mesh_model(teams, way), team_cluster(cluster, team), replace(own, zero=levels))
-        if not splits[team] and not on_meshes:
+        on_mesh = MeshTeams.of(teams, job.batch) if job.meshes and (levels or not job.zero) else None
+        ways = 0
+        if on_mesh is not None:
+            for way in on_mesh.splits(job.sequence_parallel):
+                ways += 1
+                model_of = mesh_model(on_mesh, way)
+                yield TeamQuestion(way, model_of, team_cluster(cluster, team), replace(own, zero=levels))
+        if not splits[team] and not ways:
             raise InputError(f"teams of {team}: no operator of {model.name!r} can be split over them")
     together = tied_layers(model)
     pinned = {name for names in together for name in names} & {name for name, _ in job.pin}
-    levels = tuple(level for level in job.zero if level < SHARDED)
     mixed = job.unlike_teams and not pinned and job.order is Order.SEARCH
     if every and mixed and (levels or not job.zero):
         for mix in mixes(cluster, job.teams, splits, len(together)):
@@ -66,13 +68,6 @@ def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQue
             yield TeamQuestion(
                 mix, mixed_model(every, mix), mixed_cluster(cluster, mix), replace(own, zero=levels, pin=own.pin + pins)
             )
-
-
-def _on_meshes(teams: Teams, job: Job) -> Iterator[MeshSplit]:
-    """Yield the ways of teams over several nodes as meshes, at levels 0 and 1 of ZeRO."""
-    on_mesh = MeshTeams.of(teams) if job.meshes else None
-    if on_mesh is not None and (not job.zero or min(job.zero) < SHARDED):
-        yield from on_mesh.splits(job.sequence_parallel)
 
 
 def tied_layers(model: Model) -> tuple[tuple[str, ...], ...]:
@@ -141,10 +136,10 @@ def team_model(teams: Teams, split: Split) -> Model:
     return replace(model, layers=layers, profiles=tuple(profiles), ties=ties, operators={})
 
 
-def mesh_model(teams: Teams, split: MeshSplit) -> Model:
+def mesh_model(on_mesh: MeshTeams, split: MeshSplit) -> Model:
     """Return the model whose layers have the parameters and the costs of one device of a mesh, as profiles."""
-    model, on_mesh = teams.model, MeshTeams.of(teams)
-    assert on_mesh is not None
+    teams = on_mesh.teams
+    model = teams.model
     profiles = [
         Profile(
             kind.name,

@@ -1,0 +1,100 @@
+"""Teams over several nodes as meshes: the ways that are searched, and the plans that come of them."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from helpers.instances import equal_devices
+from helpers.operators import block, perceptrons
+from pipeplan.core.cluster import Cluster, Link, Node
+from pipeplan.core.plan import Plan
+from pipeplan.core.words import WHOLE
+from pipeplan.costs.meshes.problem import MeshProblem
+from pipeplan.costs.meshes.splits import MeshTeams
+from pipeplan.costs.teams.splits import Teams
+from pipeplan.io.job_file import job_data, job_from_data
+from pipeplan.solve import solve
+
+SLOW = Link(10**6, 1)
+
+
+def pairs(nodes: int = 2, network: Link = SLOW, inside: Link | None = None) -> Cluster:
+    """Nodes of two devices each, whose links are fast, on a network."""
+    one = equal_devices(2, link=inside or Link(10**9, 1))
+    node = Node(one.nodes[0].kinds, one.nodes[0].link)
+    return replace(one, name="pairs", nodes=(node,) * nodes, network=network)
+
+
+def on_meshes(cluster: Cluster, team: int = 4) -> MeshTeams | None:
+    """The meshes of teams of perceptrons."""
+    return MeshTeams.of(Teams(perceptrons(), cluster, team, (1, 2), "adam", False), 4)
+
+
+def test_teams_over_several_nodes_are_meshes() -> None:
+    """Of nodes, and of the devices in each; not teams in one node, nor of one device in each."""
+    found = on_meshes(pairs())
+    assert found is not None and found.sizes == (2, 2)
+    assert on_meshes(pairs(), 2) is None
+    assert on_meshes(replace(pairs(4), nodes=(Node(("unit",)),) * 4)) is None
+
+
+def test_costs_of_ways_are_those_of_their_words() -> None:
+    """A problem with one signature of each operator costs what these cost in the problem of all."""
+    teams = on_meshes(pairs())
+    assert teams is not None
+    (kind,) = teams.kinds
+    ways = list(teams.splits())
+    assert len(ways) > 1
+    for way in ways:
+        for i in range(4):
+            words = way.of("pair", i)
+            problem = MeshProblem(
+                teams.teams.problem(i, kind, 2, ()).rooflines,
+                teams._mesh(kind),
+                words.input,
+                words.output,
+                gathers=False,
+                split_loss=False,
+            )
+            choice = [
+                own.index(words.operators[each.name])
+                for each, own in zip(problem.graph.operators, problem.signatures, strict=True)
+            ]
+            choice += [each.layouts.index(words.sums[each.tensor]) for each in problem.sums]
+            assert problem.sharding.evaluate(choice) == teams.costs(way, i, kind, 2)
+
+
+def test_a_mesh_is_chosen_where_the_network_is_slow(tmp_path: Path) -> None:
+    """Its plan has the words of all layers; without meshes the best plan takes longer, and the answer says so."""
+    model = perceptrons(graph=block())
+    asked = {"teams": (4,), "depths": (1,), "workers": 1}
+    with_meshes, without = (solve(model, pairs(), 4, meshes=wanted, **asked) for wanted in (True, False))
+    assert with_meshes.value == with_meshes.bound < without.value
+    plan = with_meshes.plan
+    assert plan.mesh == (2, 2) and not without.plan.mesh
+    assert set(dict(plan.words)) == set(model.names)
+    assert plan.stages[0].links == (Link(SLOW.bandwidth // 2, 1), Link(10**9, 1))
+    assert "also as meshes of 2 x 2" in with_meshes.searched.in_words()
+    assert "meshes" in " ".join(without.searched.not_searched)
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+
+
+def test_layers_hand_over_what_the_next_one_reads() -> None:
+    """Ways whose layers do not begin and end whole agree at every boundary; the model's ends are whole."""
+    teams = on_meshes(pairs())
+    assert teams is not None
+    for way in teams.splits():
+        rows = [way.of("pair", i) for i in range(4)]
+        assert all(before.output == after.input for before, after in pairwise(rows))
+        assert {*rows[0].input, *rows[-1].output} == {WHOLE}
+
+
+@pytest.mark.parametrize("meshes", [True, False])
+def test_jobs_say_whether_meshes_are_searched(meshes: bool) -> None:
+    """A job file has what was asked."""
+    job = solve(perceptrons(1), equal_devices(2), 2, meshes=meshes, workers=1).job
+    assert job.meshes is meshes
+    assert job_from_data(job_data(job), "job") == job
