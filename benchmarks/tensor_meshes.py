@@ -65,7 +65,7 @@ def _blocks() -> None:
     for team in (NODE, 2 * NODE, 4 * NODE):
         for sizes in factorisations(team):
             if len(sizes) <= MOST_AXES:
-                mesh = mesh_on(sizes, NODE, cluster.nodes[0].link, cluster.network)
+                mesh = mesh_on(sizes, NODE, teams.places[kind.name].link, cluster.network)
                 _print_block(MeshProblem(own, mesh), sizes)
 
 

@@ -4,8 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
+from helpers.captured_models import tiny_bert, tiny_gpt2, tiny_llama, tiny_t5
 from helpers.distributed import exchange_workers, models
-from helpers.distributed.exchange_workers import BACKWARD, FORWARD, MEMBERS
+from helpers.distributed.exchange_workers import BACKWARD, FORWARD, MEMBERS, Case
+from pipeplan.core.grouped_axis import GroupedAxis
+from pipeplan.core.plan import Plan
+from pipeplan.costs.teams.signatures import Exchange
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor import launch
 from pipeplan_executor.zoo import decoder
@@ -13,12 +17,62 @@ from pipeplan_executor.zoo import decoder
 EXACT = (models.tiny_decoder, models.tiny_vgg, models.tiny_mlp)
 MOST = 6
 """Splits, with whole tensors, with split tokens and with products on these."""
+FEW = 3
+"""So many of captured models."""
 
 
 @pytest.mark.parametrize("build", EXACT, ids=lambda build: build.__name__)
 def test_members_send_what_was_predicted(build: Callable[[], Workload]) -> None:
     """Kinds, counts and bytes of all collectives: in a forward, in a backward, at the end of a step."""
-    cases = exchange_workers.cases(build, MOST)
+    _all_as_predicted(build, exchange_workers.cases(build, MOST))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
+def test_a_captured_gpt2_sends_what_megatron_would() -> None:
+    """Blocks sum twice each way, or with split tokens gather and scatter twice, and gather twice more in a backward.
+
+    So does a cut by hand, whose members have heads: queries, keys and values in one matrix are split group by group.
+    """
+    cases = exchange_workers.cases(tiny_gpt2, 1, ("GPT2Block",), context=False)
+    _all_as_predicted(tiny_gpt2, cases)
+    blocks = [sent for case in cases for sent in case.blocks if _is_megatron(case.plan, sent.layer)]
+    size = 2 * 12 * 16 * 4  # micro-batches of two samples of 12 tokens
+    sums, gathers, scatters = ({(kind, size): 2} for kind in (Exchange.SUM, Exchange.GATHER, Exchange.SCATTER))
+    whole = [sent for sent in blocks if sent.ends == (False, False)]
+    assert whole
+    assert all((sent.forward, sent.backward) == (sums, sums) for sent in whole)
+    split = [sent for sent in blocks if sent.ends == (True, True)]
+    assert split
+    twice = {(Exchange.GATHER, size): 4}
+    assert all((sent.forward, sent.backward) == (gathers | scatters, twice | scatters) for sent in split)
+
+
+def _is_megatron(plan: Plan, block: str) -> bool:
+    """Whether a block's pairs are split by columns, then by rows, and all that is made between them by heads."""
+    columns = {"weight": 1, "bias": 0}
+    thirds = {f"{block}.attn.c_attn.{name}": GroupedAxis(axis, (1, 1, 1)) for name, axis in columns.items()}
+    wide = {f"{block}.mlp.c_fc.{name}": axis for name, axis in columns.items()}
+    narrow = {f"{block}.{name}.c_proj.weight": 0 for name in ("attn", "mlp")}
+    return {name: axis for name, axis in plan.shards if name.startswith(f"{block}.")} == thirds | wide | narrow
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
+@pytest.mark.parametrize(
+    ("build", "block"),
+    [(tiny_gpt2, "GPT2Block"), (tiny_llama, "LlamaDecoderLayer"), (tiny_t5, "T5Block")],
+    ids=["gpt2", "llama", "t5"],
+)
+def test_captured_models_send_what_was_predicted(build: Callable[[], Workload], block: str) -> None:
+    """Norms and rotations written as elementwise operations, masks, biases of scores and tables beside what is split.
+
+    Not where the scale of a norm is split, beside which more is sent.
+    """
+    _all_as_predicted(build, exchange_workers.cases(build, FEW, (block,), whole="norm"))
+
+
+def _all_as_predicted(build: Callable[[], Workload], cases: tuple[Case, ...]) -> None:
     found = launch(exchange_workers.seen, MEMBERS, build, tuple(case.plan for case in cases))
     assert sum(sum(sums.values()) for case in cases for sums in case.sent)  # there is something to compare
     for case, sent in zip(cases, found, strict=True):
@@ -27,11 +81,21 @@ def test_members_send_what_was_predicted(build: Callable[[], Workload]) -> None:
 
 def test_tied_tables_send_at_most_what_was_predicted() -> None:
     """A table that is read as an embedding and as a head: the executor saves moves that the plan is priced with."""
-    cases = exchange_workers.cases(models.tiny_tied, MOST)
-    found = launch(exchange_workers.seen, MEMBERS, models.tiny_tied, tuple(case.plan for case in cases))
+    _at_most_as_predicted(models.tiny_tied, exchange_workers.cases(models.tiny_tied, MOST))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
+def test_gradients_that_pass_several_layers_are_gathered_once() -> None:
+    """Plans are priced layer by layer: that of the sum of BERT's three tables is needed in three of them."""
+    _at_most_as_predicted(tiny_bert, exchange_workers.cases(tiny_bert, FEW, ("BertLayer",)))
+
+
+def _at_most_as_predicted(build: Callable[[], Workload], cases: tuple[Case, ...]) -> None:
+    found = launch(exchange_workers.seen, MEMBERS, build, tuple(case.plan for case in cases))
     exact = 0
     for case, sent in zip(cases, found, strict=True):
-        wrong = exchange_workers.compared(models.tiny_tied, case, sent)
+        wrong = exchange_workers.compared(build, case, sent)
         exact += not wrong
         for when in (FORWARD, BACKWARD):
             more, less = wrong.get(when, {}).get("more", {}), wrong.get(when, {}).get("less", {})
@@ -45,9 +109,9 @@ def wide_decoder() -> Workload:
 
 
 ON_TOKENS = [
-    pytest.param(wide_decoder, 4),
-    pytest.param(wide_decoder, 2, marks=pytest.mark.slow),
-    *[pytest.param(models.tiny_llama, 2)] * models.HAS_TRANSFORMERS,
+    pytest.param(wide_decoder, 2),
+    pytest.param(wide_decoder, 4, marks=pytest.mark.slow),
+    *[pytest.param(models.tiny_llama, 2, marks=pytest.mark.slow)] * models.HAS_TRANSFORMERS,
     *[pytest.param(models.tiny_llama, 4, marks=pytest.mark.slow)] * models.HAS_TRANSFORMERS,
     *[pytest.param(models.tiny_gpt2, 2, marks=pytest.mark.slow)] * models.HAS_TRANSFORMERS,
 ]

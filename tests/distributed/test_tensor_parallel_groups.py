@@ -15,6 +15,7 @@ from helpers.distributed.training_workers import TEAMS, TEAMS_CONTEXT, TEAMS_LOW
 from helpers.instances import equal_devices
 from helpers.layer_operators import layers_operators
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.grouped_axis import GroupedAxis
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.profile import profile
 from pipeplan.frontend.workload import Workload
@@ -87,9 +88,10 @@ def test_models_are_exact_as_people_cut_them(found: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
 def test_transformers_are_exact() -> None:
-    """So do captured Llama, by columns and rows, and GPT-2, whose queries, keys and values are gathered."""
+    """So do captured Llama, by columns and rows, and GPT-2: in groups, or in equal shards that are gathered."""
     ways = ("joined", "split", "again")
-    _all_exact(launch(tensor_parallel_workers.named, 4, ("llama", ways), ("gpt2", ways), timeout=90))
+    cases = ("llama", ways), ("gpt2", ways), ("gpt2 gathered", ways[:1])
+    _all_exact(launch(tensor_parallel_workers.named, 4, *cases, timeout=90))
 
 
 @pytest.mark.slow
@@ -97,7 +99,9 @@ def test_transformers_are_exact() -> None:
 def test_chosen_teams_of_captured_models_are_exact() -> None:
     """A team of two runs GPT-2, cut inside its blocks, as the planner splits what a profile found."""
     plan = _chosen(tiny_gpt2, Link(10**12, 1))
-    assert {f"transformer.h.0.{name}.weight" for name in ("attn.c_proj", "mlp.c_fc")} <= dict(plan.shards).keys()
+    shards = dict(plan.shards)
+    assert {f"transformer.h.0.{name}.weight" for name in ("attn.c_proj", "mlp.c_fc")} <= shards.keys()
+    assert shards["transformer.h.0.attn.c_attn.weight"] == GroupedAxis(1, (1, 1, 1))
     _verified(plan, tiny_gpt2)
 
 

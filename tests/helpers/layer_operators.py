@@ -116,6 +116,34 @@ def eager() -> Workload:
     return chain(Attention(groups=4, eager=True))
 
 
+class PostNorm(nn.Module):
+    """Attention of three matrices that read the block's input, with a norm behind the sum, as in BERT.
+
+    Scores have a whole bias; the softmax is the one of torch's attention where that has a gradient, as in T5.
+    """
+
+    def __init__(self, width: int = 16, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.norm = nn.LayerNorm(width)
+        self.register_buffer("bias", torch.ones(1, heads, 6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, width) to the same shape."""
+        query, key, value = (
+            each(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (self.query, self.key, self.value)
+        )
+        bias = self.get_buffer("bias").repeat(len(x), 1, 1, 1)
+        mixed = torch._safe_softmax(query @ key.transpose(-1, -2) + bias, -1) @ value
+        return self.norm(x + self.out(mixed.transpose(1, 2).flatten(2)))
+
+
+def post_norm() -> Workload:
+    """One block of `PostNorm`."""
+    return chain(PostNorm())
+
+
 class Fused(nn.Module):
     """Attention whose matrix has all queries before all keys and all values, as in GPT-2."""
 

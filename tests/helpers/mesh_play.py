@@ -77,6 +77,8 @@ class Play:
             whole = np.sum(row, axis=0) if source == PARTIAL else row[place[axis]]
             whole = np.concatenate(row, axis=source) if source >= 0 else whole
             found[place] = np.split(whole, n, axis=target)[place[axis]] if target >= 0 else whole
+            if target == PARTIAL and place[axis] < n - 1:
+                found[place] = np.zeros_like(whole)
         size, way = next(iter(blocks.values())).size, source == PARTIAL and target == WHOLE
         if source == WHOLE:
             return found, Fraction(0)
@@ -100,9 +102,11 @@ class Play:
             if entries in done:
                 continue
             done[entries] = cost
-            for axis, target in product(range(len(self.sizes)), (WHOLE, *range(len(shape)))):
+            for axis, target in product(range(len(self.sizes)), (PARTIAL, WHOLE, *range(len(shape)))):
                 split = prod(n for n, entry in zip(self.sizes, entries, strict=True) if entry == target >= 0)
-                if target == entries[axis] or (target >= 0 and shape[target] % (split * self.sizes[axis])):
+                if target == entries[axis] or (target == PARTIAL and not source[axis] == entries[axis] == WHOLE):
+                    continue
+                if target >= 0 and shape[target] % (split * self.sizes[axis]):
                     continue
                 after = (*entries[:axis], target, *entries[axis + 1 :])
                 found, more = self.step(blocks, axis, entries[axis], target)

@@ -14,7 +14,7 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Operator, OperatorGraph
 from pipeplan.core.plan import Context
-from pipeplan.core.words import Layout, Word
+from pipeplan.core.words import PARTIAL, WHOLE, Layout, Word
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.meshes import words
@@ -364,6 +364,77 @@ def test_tokens_that_gather_themselves_are_noticed(monkeypatch: pytest.MonkeyPat
         TeamProblem, "_tensor", lambda own, name, rows: TENSOR(own, name, [row._replace(gathered=0) for row in rows])
     )
     assert noticed(lambda document: has_tokens(document["model"]["operators"].values()), on_teams)
+
+
+def test_elementwise_operators_that_gather_what_they_read_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if an operator without weights could be whole where what it reads is split."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(import_module("pipeplan.costs.teams.problem"), "follows", lambda operator: False)
+    act = drawn("act", ("t", "f"), {"wide": ["t", "f"]}, {"f": 12})
+    norm = drawn("norm", ("t", "f"), {"act": ["t", "f"]}, {}, ["f"])
+    assert noticed(lambda document: True, partial(of_operators, [WIDE, act, norm]))
+
+
+def test_whole_gradients_that_are_no_part_of_a_sum_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if parts of a gradient were added up before anything whole is added to them."""
+    problem = import_module("pipeplan.costs.teams.problem")
+    moves, never = problem.redistribution, (WHOLE, PARTIAL)
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(problem, "redistribution", lambda *pair: None if pair[:2] == never else moves(*pair))
+    assert noticed(lambda document: True, partial(of_operators, beside_a_residual()))
+
+
+def test_whole_gradients_that_are_no_part_of_a_sum_on_meshes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same along each axis of a mesh; nothing is noticed before."""
+    redistributions = import_module("pipeplan.costs.meshes.redistributions")
+    way = redistributions._sent
+
+    def wrong(source: Layout, target: Layout) -> Layout | None:
+        new = any(after == PARTIAL != before for before, after in zip(source, target, strict=True))
+        return None if new else way(source, target)
+
+    def on_a_mesh(document: dict[str, Any]) -> None:
+        of_operators(beside_a_residual(3), document)
+        over_nodes(document)
+        for profile in document["model"]["profiles"]:
+            passes = dict.fromkeys(("forward", "input_gradient", "weight_gradient"), 10**8 * profile["micro_batch"])
+            for costs in profile["costs"].values():
+                costs |= passes | {"backward": 2 * passes["forward"], "update": 0}
+
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    on_a_mesh(document := question(0))
+    assert not judge(document, ask(document), exact=False).faults
+    monkeypatch.setattr(redistributions, "_sent", wrong)
+    assert "fastest words" in noticed(lambda document: True, on_a_mesh)
+
+
+def beside_a_residual(maps: int = 2) -> list[dict[str, Any]]:
+    """Linear maps whose members may have columns, one with rows behind all of them, and a sum with what they read."""
+    weight = WIDE["weights"][0]
+    wide = [WIDE | {"name": f"wide {n}", "weights": [weight | {"name": f"wide {n}"}]} for n in range(maps)]
+    narrow = drawn("narrow", ("t", "h"), {each["name"]: ["t", "f"] for each in wide}, {"f": 12}, ["h", "f"])
+    return [*wide, narrow, drawn("add", ("t", "h"), {"input": ["t", "h"], "narrow": ["t", "h"]}, {})]
+
+
+def drawn(name: str, makes: Any, reads: Any, loops: Any, weight: Any = ()) -> dict[str, Any]:
+    """An operator, with or without a weight of these axes."""
+    weights = [{"name": name, "loops": weight, "size": 48}] if weight else []
+    sizes = {"output": 8 * 10**6, "kept": True, "forward_flops": 40 if len(weight) > 1 else 0}
+    return {"name": name, "kind": "drawn", "loops": loops, "reads": reads, "makes": makes, "weights": weights} | sizes
+
+
+WIDE = drawn("wide", ("t", "f"), {"input": ["t", "h"]}, {"f": 12}, ["f", "h"])
+"""A linear map of which members may have columns."""
+
+
+def of_operators(operators: list[Any], document: dict[str, Any]) -> None:
+    """All layers have these operators, on teams of two."""
+    on_teams(document)
+    model = document["model"]
+    model["operators"] = {"drawn": {"input": 8 * 10**6, "operators": operators}}
+    model.pop("ties", None)
+    for layer in model["layers"]:
+        layer |= {"operators": "drawn", "parameters": sum(w["size"] for each in operators for w in each["weights"])}
 
 
 def test_losses_that_exchange_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

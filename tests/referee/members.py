@@ -108,7 +108,9 @@ class Member:
         """Whether an operator that has parts of the tokens reads a tensor that has, or several; and the reverse.
 
         One that may have parts of the tokens, whatever the plan, has them if a tensor that it reads has, and it splits
-        no weight. One of the loss has parts of the classes only if what it reads has, and all have them then.
+        no weight. One that reads a single tensor and has no weights is split like this, if it may be; along tokens it
+        may be only if no plan decides it. One of the loss has parts of the classes only if what it reads has, and all
+        have them then.
         """
         if operator.get("attention") and not all(
             self._reads_alike(source, axes, loops, operator["name"]) for source, axes in operator["reads"].items()
@@ -118,12 +120,18 @@ class Member:
             [(source, axes)] = operator["reads"].items()
             alike = self._held(source, loops) == _axis(axes, loops[operator["name"]])
             return alike or (operator["name"] == self.loss[0] and not loops[operator["name"]])
-        if loops[operator["name"]] != TOKEN and self.tokens and self._follows(operator, loops[operator["name"]]):
+        own = loops[operator["name"]]
+        if own != TOKEN and self.tokens and self._follows(operator, own):
             axes = {source: token_axis(self.operators, source) for source in operator["reads"]}
-            return not any(self._held(source, loops) == axis != WHOLE for source, axis in axes.items())
-        if loops[operator["name"]] != TOKEN or len(operator["reads"]) != 1 or waits(operator):
+            if any(self._held(source, loops) == axis != WHOLE for source, axis in axes.items()):
+                return False
+        if len(operator["reads"]) != 1 or (own == TOKEN and waits(operator)):
             return True
         [(source, axes)] = operator["reads"].items()
+        if own != TOKEN:
+            held = self._held(source, loops)
+            wanted = axes[held] if held != WHOLE and not operator.get("weights") else own
+            return own == wanted or wanted not in self.loops(operator) or (wanted == TOKEN and waits(operator))
         return TOKEN not in axes or self._held(source, loops) != WHOLE
 
     def _follows(self, operator: Document, loop: str) -> bool:
@@ -294,7 +302,7 @@ class Member:
     def _gradients(self, name: str, readers: Sequence[Document], maker: Document | None, held: int) -> set[int]:
         """The layouts in which the gradient of a tensor may be summed up."""
         if name in self.returned or (maker and name not in self.split):
-            return {held}
+            return {held, PART} if held == WHOLE else {held}
         needed = {_axis(maker["makes"], loop) for loop in self.loops(maker)} if maker else set()
         return (
             {WHOLE, PART} | needed | {_axis(each["reads"][name], loop) for each in readers for loop in self.loops(each)}
@@ -302,9 +310,11 @@ class Member:
 
     def _move(self, source: int, target: int, size: int) -> int | None:
         """Nanoseconds from one layout to another; None if there is no way."""
-        if source != target and target == PART:
+        if source in (target, WHOLE):
+            return 0  # also to parts: one member has the whole
+        if target == PART:
             return None
-        if source in (target, WHOLE) or not size:
+        if not size:
             return 0
         if source == PART or target == WHOLE:
             return self._ring(size, 2 if (source, target) == (PART, WHOLE) else 1)

@@ -89,7 +89,11 @@ class OnMesh(Member):
     def moved(self, name: str, source: Layout, target: Layout, gradient: bool = False) -> int | None:
         """Nanoseconds from one layout of a tensor to another; None if there is no way."""
         size = 0 if gradient and name in self.inert else self.bytes[name] * self.size
-        return self.cheapest(name, source, size).get(target)
+        new = {axis for axis, (one, other) in enumerate(zip(source, target, strict=True)) if other == PART != one}
+        if any(source[axis] != WHOLE for axis in new):
+            return None
+        # parts of a sum that one device has all of cost nothing beyond the whole
+        return self.cheapest(name, source, size).get(tuple(WHOLE if k in new else e for k, e in enumerate(target)))
 
     def _cheapest(self, name: str, source: Layout, size: int) -> dict[Layout, int]:
         """Least nanoseconds to every layout: a collective changes what one axis splits, innermost ones first."""
@@ -450,9 +454,12 @@ class Meshes:
         return time, once
 
     def _least(self, kind: str, size: int, layout: Layout, passes: Sequence[bool]) -> dict[int, int]:
-        """The least nanoseconds of all words for each number of micro-batches; nothing if there are too many words."""
-        found = dict.fromkeys(COUNTS, 0)
-        known: dict[object, dict[int, int]] = {}
+        """The least nanoseconds of all words for each number of micro-batches; nothing if there are too many words.
+
+        Nor where words that split nothing are as fast: they are no way to run a team.
+        """
+        found, alone = dict.fromkeys(COUNTS, 0), dict.fromkeys(COUNTS, 0)
+        known: dict[object, tuple[dict[int, int], dict[int, int]]] = {}
         for i in range(self.teams.question.n):
             if not self.teams.graph(i):
                 continue
@@ -465,14 +472,21 @@ class Meshes:
             )
             if key not in known:
                 member = OnMesh(self.teams, i, kind, size, ends)
-                rows = [row for words in member.choices() if (row := member.coordinates(words)) is not None]
+                rows = [(words, row) for words in member.choices() if (row := member.coordinates(words)) is not None]
                 if not rows:
                     return {}
-                known[key] = {
-                    count: min(
-                        count * (row["forward"] + row["backward"]) + row["summed"] + row["update"] for row in rows
-                    )
-                    for count in COUNTS
-                }
-            found = {count: found[count] + known[key][count] for count in COUNTS}
-        return found
+                split = [any(any(own["loops"]) for own in words["operators"].values()) for words, _ in rows]
+                whole = [row for (_, row), is_split in zip(rows, split, strict=True) if not is_split]
+                known[key] = _fastest([row for _, row in rows]), _fastest(whole)
+            best, unsplit = known[key]
+            found = {count: found[count] + best[count] for count in COUNTS}
+            alone = {count: alone[count] + unsplit[count] for count in COUNTS}
+        return {count: best for count, best in found.items() if best < alone[count]}
+
+
+def _fastest(rows: Sequence[dict[str, int]]) -> dict[int, int]:
+    """The least nanoseconds of so many micro-batches."""
+    return {
+        count: min(count * (row["forward"] + row["backward"]) + row["summed"] + row["update"] for row in rows)
+        for count in COUNTS
+    }

@@ -7,7 +7,8 @@
                                     entropy)
     no such rule, random numbers    gathered, computed alike on every rank; random numbers are those of one process
     partial sums                    forward: summed at once; backward: summed when an operation other than addition
-                                    needs them, so that three products of one tensor cost one sum
+                                    needs them, so that three products of one tensor cost one sum, also beside what is
+                                    whole: the first rank adds it
 
 In layers whose inputs or outputs are split along tokens (`pipeplan_executor.sharding.tokens`)::
 
@@ -66,7 +67,7 @@ from pipeplan_executor.sharding.operations import (
 )
 from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped, placed, spec, tensors
 from pipeplan_executor.sharding.private import TorchDispatchMode
-from pipeplan_executor.sharding.products import aligned, features_wanted, on_tokens, pass_marks
+from pipeplan_executor.sharding.products import aligned, features_wanted, is_weight, on_tokens, pass_marks
 from pipeplan_executor.sharding.rules import Rules
 from pipeplan_executor.sharding.sequence import Stream
 from pipeplan_executor.sharding.tokens import TOKENS, is_flat, is_split, reduced, reshaped
@@ -153,6 +154,12 @@ class ShardDispatch(TorchDispatchMode):
         found, given = tensors(args, kwargs), args
         # partial sums stay as they are only in operations that keep values, or add two of them
         sums = any(map(_is_partial, found))
+        if sums and func not in SUMS:
+            args, kwargs = mapped(self._complete, args), mapped(self._complete, kwargs)
+            found = tensors(args, kwargs)
+            sums = any(map(_is_partial, found))
+        elif sums and self.stream is None and not self._forward and _are_addends(*args[:2]):
+            return self._added(func, args, kwargs)
         if sums and not (operation.keeps_values or (func in SUMS and all(map(_is_sum, args[:2])))):
             alone = operation.multiplies and independent_axes(func) < len(INDEPENDENT_AXES)
             summed = self._summed if alone else partial(self._settled, beside=found)
@@ -161,14 +168,14 @@ class ShardDispatch(TorchDispatchMode):
         views = self._streams and not sums and func in VIEWS
         if views and (made := reshaped(args[0], args[1], self._streams)) is not None:
             return made
-        if not sums and ((operation.multiplies and self._streams) or self._needs_rows(func, args)):
-            args = self._with_features(func, args)
-            on_heads = func in ATTENTION and any(spec(each).placements == (Shard(HEADS),) for each in found)
-            gathered = partial(self._gathered, func, gathers_all=not operation.multiplies, on_heads=on_heads)
-            args, kwargs = mapped(gathered, args), mapped(gathered, kwargs)
+        if not sums and func in (TABLE_LOOKUP, TABLE_GRADIENT):
+            args = self._rows(func, args)
             found = tensors(args, kwargs)
-        if func is TABLE_GRADIENT and not sums:
-            args = self._with_columns(args)
+        if not sums and operation.multiplies and self._streams:
+            args = self._with_features(func, args)
+            on_heads = func in ATTENTION and any(spec(each).placements == ON_HEADS for each in found)
+            gathered = partial(self._gathered, func, on_heads)
+            args, kwargs = mapped(gathered, args), mapped(gathered, kwargs)
             found = tensors(args, kwargs)
         if operation.combines and not sums and (self._forward or self._streams):
             args = mapped(partial(self._alike, found), args)
@@ -233,6 +240,29 @@ class ShardDispatch(TorchDispatchMode):
     def _as_dtensor(self, tensor: Tensor) -> DTensor:
         return tensor if isinstance(tensor, DTensor) else placed(tensor, self._mesh, WHOLE)
 
+    def _added(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return a sum of partial sums, or of one and what is whole: that is marked, for `_complete`."""
+        args = [getattr(each, _SUM, each) if hasattr(each, _MIXED) else each for each in args]
+        if all(map(is_whole, args[:2])):
+            return self._run_whole(func, traits(func), args, kwargs)
+        mixed = any(is_whole(each) or hasattr(each, _MIXED) for each in args[:2])
+        made = self._rules.run(func, mapped(self._added_once, args), kwargs)
+        if mixed:
+            setattr(made, _MIXED, True)
+        return made
+
+    def _added_once(self, tensor: Tensor) -> Tensor:
+        """Return what is whole as a partial sum: the first rank has it, the others zeros."""
+        if not isinstance(tensor, DTensor) or not is_whole(tensor):
+            return tensor
+        part = local(tensor, WHOLE)
+        part = part if self._mesh.get_local_rank() == 0 else torch.zeros_like(part)
+        return placed(part, self._mesh, (Partial(),))
+
+    def _complete(self, tensor: Tensor) -> Tensor:
+        """Return the whole of partial sums that something whole was added to: who reads these otherwise needs it."""
+        return self._summed(tensor) if hasattr(tensor, _MIXED) else tensor
+
     def _summed(self, tensor: Tensor) -> Tensor:
         """Return the tensor with its partial sums added up, once for all readers."""
         if not (isinstance(tensor, DTensor) and _is_partial(tensor)):
@@ -260,15 +290,15 @@ class ShardDispatch(TorchDispatchMode):
                 setattr(tensor, _SUM, made)
         return self._summed(tensor)
 
-    def _gathered(self, func: Any, tensor: Tensor, gathers_all: bool = False, on_heads: bool = False) -> Tensor:
+    def _gathered(self, func: Any, on_heads: bool, tensor: Tensor) -> Tensor:
         """Return an operand of a product, whole if it is split along tokens; of attention ``on_heads`` by these."""
         if not isinstance(tensor, DTensor) or is_whole(tensor):
             return tensor
         axes = independent_axes(func)
         split = is_flat(tensor, self._streams) or (axes and is_split(tensor, self._streams, axes))
         if on_heads and split and tensor.dim() == 4 and tensor.shape[HEADS] % self._mesh.size() == 0:
-            return placed(local(tensor, (Shard(HEADS),)), self._mesh, (Shard(HEADS),))
-        return self._last.gather(tensor) if split or gathers_all else tensor
+            return placed(local(tensor, ON_HEADS), self._mesh, ON_HEADS)
+        return self._last.gather(tensor) if split else tensor
 
     def _ungrouped(self, tensor: Tensor) -> Tensor:
         """Return the whole of a tensor of which ranks have parts of groups, gathered once for all readers."""
@@ -283,43 +313,47 @@ class ShardDispatch(TorchDispatchMode):
     def _alike(self, operands: Sequence[DTensor], tensor: Tensor) -> Tensor:
         """Return an operand of an elementwise operation under placements that all of its shape have.
 
-        Where they differ it is whole, or has the tokens of each rank if another one has. In a backward it is as what
-        the forward made, which is where that ran.
+        Where they differ it is whole, or has the tokens or heads of each rank if another one has. A smaller one is
+        gathered if the larger ones are whole, unless it is a weight. In a backward it is as what the forward made,
+        which is where that ran.
         """
         if not isinstance(tensor, DTensor):
             return tensor
+        larger = [each for each in operands if self._forward and each.numel() > tensor.numel()]
+        if larger and is_cut(spec(tensor).placements[0]) and not is_weight(tensor) and all(map(is_whole, larger)):
+            return placed(local(tensor, WHOLE), self._mesh, WHOLE)
         alike = {spec(each).placements for each in operands if each.shape == tensor.shape}
         if len(alike) == 1:
             return tensor
         if not self._forward:
             own = [each for each in operands if each.shape == tensor.shape and hasattr(each, _MADE)]
             wanted = spec(own[0]).placements if own else spec(tensor).placements
-            return placed(local(tensor, wanted), self._mesh, wanted)
-        wanted = TOKENS if self.stream is not None and tensor.shape[:2] == self.stream and TOKENS in alike else WHOLE
+        elif self.stream is not None and tensor.shape[:2] == self.stream and TOKENS in alike:
+            wanted = TOKENS
+        else:
+            wanted = ON_HEADS if alike == {WHOLE, ON_HEADS} and tensor.dim() > HEADS + 2 else WHOLE
         return placed(local(tensor, wanted), self._mesh, wanted)
 
-    def _needs_rows(self, func: Any, args: Sequence[Any]) -> bool:
-        """Return whether the gradient of a table needs whole rows, noting how tables are split.
+    def _rows(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
+        """Return the arguments of a table's gradient with rows as the table needs them, noting how tables are split.
 
-        That of a table which is whole, or split by its rows, needs those of all tokens, and all of their features.
+        A table which is whole, or split by its rows, needs those of all tokens, and all of their features. One that is
+        split by features needs its features of all tokens.
         """
-        if func not in (TABLE_LOOKUP, TABLE_GRADIENT) or not isinstance(args[0], DTensor):
-            return False
-        how = spec(args[0]).placements[0]
+        rows = args[0]
+        if not isinstance(rows, DTensor):
+            return args
+        how = spec(rows).placements[0]
         if func is TABLE_LOOKUP:
-            self._tables[len(args[0])] = how
-            return False
+            self._tables[len(rows)] = how
+            return args
         table = self._tables.get(args[2])
-        return bool(table == Shard(0) or (table == WHOLE[0] and is_cut(how)))
-
-    def _with_columns(self, args: Sequence[Any]) -> Sequence[Any]:
-        """Return the arguments of the gradient of a table that is split by columns: those of all rows of tokens."""
-        rows, columns = args[0], (Shard(args[0].dim() - 1),)
-        if not isinstance(rows, DTensor) or self._tables.get(args[2]) != Shard(1):
-            return args
-        if spec(rows).placements == columns or type(spec(rows).placements[0]) is not Shard:
-            return args
-        return [placed(local(rows, columns), self._mesh, columns), *args[1:]]
+        features = (Shard(rows.dim() - 1),)
+        if table in (Shard(0), WHOLE[0]) and not (is_whole(rows) or is_grouped(rows)):
+            rows = self._last.gather(rows)
+        elif table == Shard(1) and type(how) is Shard and (how,) != features:
+            rows = placed(local(rows, features), self._mesh, features)
+        return [rows, *args[1:]]
 
     def _run_gathered(self, func: Any, operation: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.gathered[str(func)] += 1
@@ -346,7 +380,10 @@ class ShardDispatch(TorchDispatchMode):
         return mapped(lambda tensor: back[id(tensor)] if id(tensor) in back else self._as_dtensor(tensor), made)
 
 
-_SUM, _MADE, _SUMMED, _GATHERED = "pipeplan_sum", "pipeplan_made", "pipeplan_summed", "pipeplan_gathered"
+_SUM, _MIXED, _GATHERED = "pipeplan_sum", "pipeplan_mixed", "pipeplan_gathered"
+_MADE, _SUMMED = "pipeplan_made", "pipeplan_summed"
+ON_HEADS = (Shard(HEADS),)
+"""Placement of what attention reads, or of its scores, that is split by heads."""
 SUMS = (torch.ops.aten.add.Tensor,)
 """Sums of partial sums are partial sums."""
 
@@ -358,6 +395,14 @@ def was_summed(tensor: Tensor) -> bool:
 
 def _is_partial(tensor: DTensor) -> bool:
     return bool(spec(tensor).placements[0].is_partial())
+
+
+def _are_addends(one: Any, other: Any) -> bool:
+    """Return whether two tensors of a shape are partial sums or whole."""
+    both = one, other
+    return all(isinstance(each, DTensor) and (_is_sum(each) or is_whole(each)) for each in both) and (
+        one.shape == other.shape
+    )
 
 
 def _is_sum(value: Any) -> bool:

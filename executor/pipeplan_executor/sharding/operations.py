@@ -39,7 +39,8 @@ COPIES = {
 """Operations that make or write a tensor like another one."""
 _SUMS = {_ATEN.sum, _ATEN.mean}
 _LAYERS = {
-    *(_ATEN._softmax, _ATEN._softmax_backward_data, _ATEN._log_softmax, _ATEN._log_softmax_backward_data),
+    *(_ATEN._softmax, _ATEN._safe_softmax, _ATEN._softmax_backward_data),
+    *(_ATEN._log_softmax, _ATEN._log_softmax_backward_data),
     *(_ATEN.native_layer_norm, _ATEN.native_layer_norm_backward),
     *(_ATEN.embedding, _ATEN.embedding_dense_backward),
 }

@@ -47,6 +47,11 @@ def mark_weight(tensor: DTensor, on_tokens: bool = False) -> DTensor:
     return tensor
 
 
+def is_weight(tensor: DTensor) -> bool:
+    """Return whether a tensor is a parameter, or its transpose or copy."""
+    return hasattr(tensor, _WEIGHT)
+
+
 def pass_marks(func: Any, args: Sequence[Any], made: Any) -> None:
     """Mark the result of an operation that returns the same matrix as its argument is marked."""
     if func in _PASSING:
@@ -133,7 +138,7 @@ def aligned(func: Any, args: Sequence[Any], given: Sequence[Any]) -> Sequence[An
     for place in (0, 1):
         weight, other = marked[place], pair[1 - place]
         how = spec(weight).placements[0]
-        if hasattr(weight, _WEIGHT) and is_cut(how):
+        if is_weight(weight) and is_cut(how):
             summed_over = how.dim == 1 - place
             setattr(marked[1 - place], _OPERAND, (not summed_over, how))
             pair[1 - place] = _as(other, along(how, place) if summed_over else WHOLE)

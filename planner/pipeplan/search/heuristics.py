@@ -168,9 +168,12 @@ class _Judge:
         """Open all micro-batch sizes, each with a bound on every plan that the heuristic may propose."""
         if turn.families and not set(turn.families) & set(self.space.schedules):
             turn.why.add(f"it runs {' or '.join(turn.families)} only")
-        groups = () if turn.name in PLANNERS else self.space.single_device_groups
+        groups, own = () if turn.name in PLANNERS else self.space.single_device_groups, self._own(turn)
+        if not own:
+            turn.why.add("no team that splits layers along one axis is searched")
+            return
         for number, size in enumerate(self.space.sizes):
-            least = min(space.lower_bounds(size).of_any(space.cluster) for space in self._own(turn))
+            least = min(space.lower_bounds(size).of_any(space.cluster) for space in own)
             if groups:
                 least = max(least, self.space.lower_bounds(size).of_stages((g[0].kind.name, 1) for g in groups))
             heappush(turn.waiting, _Open(False, least, UNLIMITED, number, size))

@@ -40,11 +40,21 @@ Sums = Counter[tuple[str, int]]
 """How often tensors of so many bytes are gathered, and reduce-scattered; an all-reduce is one of each."""
 
 
+class Block(NamedTuple):
+    """What is predicted of one layer: how often each kind of collective sends tensors of so many bytes."""
+
+    layer: str
+    ends: tuple[bool, bool]
+    forward: dict[tuple[Exchange, int], int]
+    backward: dict[tuple[Exchange, int], int]
+
+
 class Case(NamedTuple):
-    """A plan, and what is sent in the forward and in the backward of a micro-batch, and once per step."""
+    """A plan, and what is sent in the forward and in the backward of a micro-batch, and once per step; and by layer."""
 
     plan: Plan
     sent: tuple[Sums, Sums, Sums]
+    blocks: tuple[Block, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,16 +68,25 @@ class Profiled:
     def case(self, split: Split) -> Case:
         """The plan of a split, and what it is predicted to send."""
         sent: dict[str, Sums] = {when: Counter() for when in (FORWARD, BACKWARD, STEP)}
+        blocks = []
         for i, layer in enumerate(self.teams.model.layers):
             if layer.operators:
                 problem = self.teams.problem(i, self.kind, SAMPLES, split.sequence)
-                for each in exchanges(problem, tuple(split.of(layer.operators).items())):
+                own = exchanges(problem, tuple(split.of(layer.operators).items()))
+                for each in own:
                     sent[each.when] += halves(each.kind, each.size)
-        return Case(shared_out(self.plan, self.teams.model, split), tuple(sent.values()))
+                both = (Counter((e.kind, e.size) for e in own if e.when == when) for when in (FORWARD, BACKWARD))
+                blocks.append(Block(layer.name, tuple(problem.ends), *map(dict, both)))
+        return Case(shared_out(self.plan, self.teams.model, split), tuple(sent.values()), tuple(blocks))
 
 
-def profiled(build: Callable[[], Workload], members: int = MEMBERS, group: tuple[str, ...] = ()) -> Profiled:
-    """Profile a model for teams of so many members; ``group``: modules that are captured whole."""
+def profiled(
+    build: Callable[[], Workload], members: int = MEMBERS, group: tuple[str, ...] = (), context: bool = True
+) -> Profiled:
+    """Profile a model for teams of so many members; ``group``: modules that are captured whole.
+
+    ``context``: also ways with products and attention on parts of the tokens.
+    """
     workload, generator = build(), torch.Generator().manual_seed(0)
     model = profile(
         workload.module,
@@ -81,24 +100,32 @@ def profiled(build: Callable[[], Workload], members: int = MEMBERS, group: tuple
     cluster = equal_devices(members, link=Link(10**9, 1))
     kind = replace(next(iter(cluster.kinds.values())), timed_as=model.profiles[0].device)
     cluster = replace(cluster, kinds=dict.fromkeys(cluster.kinds, kind))
-    teams = Teams(model, cluster, members, (SAMPLES,), "sgd", False)
+    teams = Teams(model, cluster, members, (SAMPLES,), "sgd", False, context_parallel=context)
     module, layers, held = blank_model(build, group)
     schedule = FAMILIES["gpipe"].write((1,), MICRO_BATCHES)
-    whole = with_teams(plan_for(module, layers, (0, len(layers)), schedule, SAMPLES, held=held), members)
-    return Profiled(teams, kind, replace(whole, fingerprint=model.fingerprint))
+    base = with_teams(plan_for(module, layers, (0, len(layers)), schedule, SAMPLES, held=held), members)
+    return Profiled(teams, kind, replace(base, fingerprint=model.fingerprint))
 
 
-def cases(build: Callable[[], Workload], most: int = 1000, group: tuple[str, ...] = ()) -> tuple[Case, ...]:
+def cases(
+    build: Callable[[], Workload],
+    most: int = 1000,
+    group: tuple[str, ...] = (),
+    whole: str = "",
+    context: bool = True,
+) -> tuple[Case, ...]:
     """The ways to split a profiled model that are worth searching.
 
-    At most so many with whole tensors, with split tokens, and with products on these. ``group``: modules that are
-    captured whole.
+    At most so many with whole tensors, with split tokens, and with products on these; of these none without
+    ``context``. ``group``: modules that are captured whole. ``whole``: ways that split parameters of such a name are
+    left out.
     """
-    own = profiled(build, group=group)
+    own = profiled(build, group=group, context=context)
     found: dict[tuple[bool, bool], list[Case]] = {}
     for split in own.teams.splits():
         case = own.case(split)
-        found.setdefault((bool(split.sequence), bool(case.plan.context)), []).append(case)
+        if not (whole and any(whole in name for name, _ in case.plan.shards)):
+            found.setdefault((bool(split.sequence), bool(case.plan.context)), []).append(case)
     return tuple(case for each in found.values() for case in each[:most])
 
 

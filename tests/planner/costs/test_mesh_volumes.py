@@ -154,7 +154,12 @@ def test_redistributions_leave_each_device_its_part() -> None:
     assert own.cost((0, 0), (WHOLE, 0)) == 3  # gather the inner axis and the outer one, take the part
     assert own.cost((PARTIAL, 0), (0, 0)) == 3
     assert own.cost((0, PARTIAL), (0, 0)) == 1
-    assert own.cost((WHOLE, WHOLE), (PARTIAL, WHOLE)) is None
+    assert own.cost((WHOLE, WHOLE), (PARTIAL, WHOLE)) == 0
+    assert own.cost((0, WHOLE), (WHOLE, PARTIAL)) == 1
+    assert own.cost((0, WHOLE), (PARTIAL, WHOLE)) is None
+    assert own.way((0, WHOLE), (WHOLE, PARTIAL)) == ((WHOLE, WHOLE), (WHOLE, PARTIAL))
+    assert own.way((WHOLE, WHOLE), (PARTIAL, PARTIAL)) == ((PARTIAL, WHOLE), (PARTIAL, PARTIAL))
+    assert own.way((0, WHOLE), (PARTIAL, WHOLE)) is None
 
 
 def test_steps_move_what_devices_have() -> None:

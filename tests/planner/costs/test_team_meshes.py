@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.instances import equal_devices
-from helpers.operators import block, perceptrons
+from helpers.operators import block, pair, perceptrons
 from pipeplan.core.cluster import Cluster, Link, Node
 from pipeplan.core.plan import Plan
 from pipeplan.core.words import WHOLE
@@ -80,6 +80,13 @@ def test_a_mesh_is_chosen_where_the_network_is_slow(tmp_path: Path) -> None:
     assert "meshes" in " ".join(without.searched.not_searched)
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
+
+
+def test_teams_may_be_meshes_only() -> None:
+    """Matrices of two by two: four devices split them along two axes, and planners of one axis have no such team."""
+    found = solve(perceptrons(graph=pair(2, 2)), pairs(), 4, teams=(4,), depths=(1,), workers=1)
+    assert found.plan.mesh == (2, 2)
+    assert "no team that splits layers along one axis" in str(found.baselines["alpa"])
 
 
 def test_layers_hand_over_what_the_next_one_reads() -> None:

@@ -51,8 +51,8 @@ def test_redistributions_send_what_rings_send() -> None:
     assert times[PARTIAL, WHOLE] == 1200
     assert times[PARTIAL, 0] == times[0, WHOLE] == 600
     assert times[0, 1] == 150
-    assert times[WHOLE, 1] == times[0, 0] == 0
-    assert times[WHOLE, PARTIAL] is None
+    assert times[WHOLE, 1] == times[WHOLE, PARTIAL] == times[0, 0] == 0
+    assert times[0, PARTIAL] is None
 
 
 def test_a_pair_is_split_by_columns_then_rows() -> None:

@@ -85,10 +85,15 @@ def moved(part: Tensor, axes: MeshAxes, source: Layout, target: Layout, shape: S
 
 
 def along(part: Tensor, axes: MeshAxes, axis: int, before: int, after: int, groups: Sequence[Groups]) -> Tensor:
-    """Return the part after one collective along an axis, or after none where parts of a whole are dropped."""
+    """Return the part after one collective along an axis, or after none where parts of a whole are dropped.
+
+    As a part of a sum the first process has the whole, the others zeros.
+    """
     count, name = axes.sizes[axis], axes.groups[axis].group_name
     if count == 1:
         return part
+    if before == WHOLE and after == PARTIAL:
+        return torch.zeros_like(part) if axes.places[axis] else part
     if before == WHOLE:
         return divided(part, after, count, groups[after])[axes.places[axis]].contiguous()
     if before == PARTIAL and after == WHOLE:

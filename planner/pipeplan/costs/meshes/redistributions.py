@@ -18,7 +18,7 @@ from math import prod
 from typing import Generic, Protocol, Self, TypeVar
 
 from pipeplan.core.cluster import Link
-from pipeplan.core.words import WHOLE, Layout
+from pipeplan.core.words import PARTIAL, WHOLE, Layout
 from pipeplan.costs.teams.signatures import Exchange, exchange, redistribution
 
 
@@ -58,17 +58,28 @@ class Redistributions(Generic[Cost]):
     _before: dict[Layout, dict[Layout, Layout]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def cost(self, source: Layout, target: Layout) -> Cost | None:
-        """Return the least cost from one layout to another; None if there is no way."""
-        return self.nothing if source == target else self.costs(source).get(target)
+        """Return the least cost from one layout to another; None if there is no way.
+
+        What is whole along an axis is a part of a sum for nothing: one device has it.
+        """
+        sent = _sent(source, target)
+        if sent is None:
+            return None
+        return self.nothing if source == sent else self.costs(source).get(sent)
 
     def way(self, source: Layout, target: Layout) -> tuple[Layout, ...] | None:
         """Return the layouts on the cheapest way, the target included; None if there is none."""
-        if self.cost(source, target) is None:
+        sent = _sent(source, target)
+        if sent is None or self.cost(source, target) is None:
             return None
-        found = [target]
+        found = [sent]
         while found[-1] != source:
             found.append(self._before[source][found[-1]])
-        return tuple(found[-2::-1])
+        steps = found[-2::-1]
+        for axis, entry in enumerate(target):
+            if entry != sent[axis]:
+                steps.append((*target[: axis + 1], *sent[axis + 1 :]))
+        return tuple(steps)
 
     def costs(self, source: Layout) -> dict[Layout, Cost]:
         """Return the least cost of every layout that can be reached (Dijkstra's algorithm)."""
@@ -93,6 +104,14 @@ class Redistributions(Generic[Cost]):
     def fits(self, layout: Layout) -> bool:
         """Return whether the devices that split each dimension divide its parts."""
         return _fits(self.sizes, self.lengths, layout)
+
+
+def _sent(source: Layout, target: Layout) -> Layout | None:
+    """Return the target with the whole in place of parts of sums that are made of it; None if something else is."""
+    pairs = tuple(zip(source, target, strict=True))
+    if any(after == PARTIAL and before >= 0 for before, after in pairs):
+        return None
+    return tuple(WHOLE if after == PARTIAL != before else after for before, after in pairs)
 
 
 def _fits(sizes: tuple[int, ...], lengths: tuple[int, ...], layout: Layout) -> bool:

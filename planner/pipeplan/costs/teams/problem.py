@@ -35,6 +35,7 @@ from pipeplan.costs.teams.signatures import (
     by_tokens,
     collective,
     crossings,
+    follows,
     gradient_layout,
     held_layout,
     layouts,
@@ -318,16 +319,20 @@ class TeamProblem:
         What is kept is the tensor as it is held: weight gradients move it again. All of its tokens are gathered once
         for all readers (see `tensor_moves`), and again in the backward for products and attention. Operators that may
         have parts of the tokens, and split no weight, have them where a tensor that they read has; those that read a
-        single one only there.
-        Products and attention have them only if the plan says so, and then wherever they are. Operators of the loss
-        have parts of the classes only where the logits have, and then all of them. Attention needs tensors as they are
-        held, or whole, or of whole ones a part.
+        single one only there. What `follows` the tensor is split like it where it can be.
+        Products and attention have parts of the tokens only if the plan says so, and then wherever they are. Operators
+        of the loss have parts of the classes only where the logits have, and then all of them. Attention needs tensors
+        as they are held, or whole, or of whole ones a part.
         """
         needed, returned = read_layout(operator, loop, source), returned_layout(operator, loop, source)
         held, axis = row.held, self._token_axes[source]
         if operator.name in self.graph.loss_names:
             first = operator.name == self.graph.loss_name
             if held != needed and (loop or not first):
+                return None
+        elif held != WHOLE and follows(operator):
+            alike = operator.reads[source][held]
+            if alike != loop and alike in signatures(operator, self.team, any(self.ends), context=False):
                 return None
         if held == axis != WHOLE and loop != TOKEN and self._follows(operator, loop):
             return None

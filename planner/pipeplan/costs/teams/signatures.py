@@ -107,6 +107,15 @@ def applicable(graph: OperatorGraph, shards: Shards, ends: Ends) -> Shards:
     return tuple((name, axis) for name, axis in shards if name not in named)
 
 
+def follows(operator: Operator) -> bool:
+    """Return whether an operator runs on parts wherever what it reads is split so that it can.
+
+    Elementwise operations and attention do: those that read one tensor, and have no weights. On parts of the tokens
+    attention runs only by a plan.
+    """
+    return len(operator.reads) == 1 and not operator.weights
+
+
 def read_layout(operator: Operator, loop: str, source: str) -> int:
     """Return the layout in which an operator needs what it reads of ``source``."""
     return _layout(operator.reads[source], loop)
@@ -192,9 +201,9 @@ def exchange(source: int, target: int) -> Exchange | None:
     """Return the collective by which a tensor gets another layout; None if members send nothing.
 
     A sum is an all-reduce, or a reduce-scatter where the target is split; what is split is gathered; from one axis to
-    another each member sends every other one its part. Members drop parts of what is whole.
+    another each member sends every other one its part. Members drop parts of what is whole, or all but one drop it.
     """
-    if source == target or (source == WHOLE and target >= 0):
+    if source in (target, WHOLE):
         return None
     if source == PARTIAL:
         return Exchange.SUM if target == WHOLE else Exchange.SCATTER
@@ -204,9 +213,10 @@ def exchange(source: int, target: int) -> Exchange | None:
 def redistribution(source: int, target: int, size: int, team: int, link: Link, sharing: int = 1) -> int | None:
     """Return the nanoseconds in which a tensor of ``size`` bytes in all gets another layout; None if it cannot.
 
+    What is whole becomes a part of a sum without sending: that of one member is the whole, of the others nothing.
     ``sharing``: as in `collective`.
     """
-    if target == PARTIAL != source:
+    if target == PARTIAL and source not in (PARTIAL, WHOLE):
         return None
     kind = exchange(source, target)
     return 0 if kind is None else collective(kind, size, team, link, sharing)
@@ -262,7 +272,8 @@ def layouts(
     """Return the layouts in which a tensor may be held, each with those in which its gradient may be summed up.
 
     ``name`` is that of the operator that makes it, or of an input. Inputs and outputs of a layer are whole
-    (`OperatorGraph.whole`), or their `stream` is split along tokens; the gradient of an output has the same layout.
+    (`OperatorGraph.whole`), or their `stream` is split along tokens; the gradient of an output has the same layout, or
+    that of a whole one is added to parts of a sum.
     """
     tokens, axis = any(ends), token_axis(graph, name)
     readers = [each for each in graph.operators if name in each.reads]
@@ -275,13 +286,13 @@ def layouts(
         held = {axis if is_split else WHOLE}
     else:
         held = {held_layout(maker, loop, tokens) for loop in makes if maker}
+    gradients = {
+        returned_layout(each, loop, name) for each in readers for loop in signatures(each, team, tokens, context)
+    }
     if name in graph.whole and (maker or name in graph.outputs):
-        gradients = held
+        gradients = held | (gradients & {PARTIAL} if held == {WHOLE} else set())
     else:
-        gradients = {WHOLE, *(gradient_layout(maker, loop) for loop in makes if maker)}
-        gradients |= {
-            returned_layout(each, loop, name) for each in readers for loop in signatures(each, team, tokens, context)
-        }
+        gradients |= {WHOLE, *(gradient_layout(maker, loop) for loop in makes if maker)}
     return tuple(
         Layout(own, gradient, times)
         for own in sorted(held)

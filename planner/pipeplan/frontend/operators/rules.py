@@ -192,7 +192,7 @@ _RULES: Mapping[Any, Callable[[Call], Rule]] = {
     _ATEN.addmm: _addmm,
     _ATEN.bmm: _bmm,
     _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
-    **dict.fromkeys((_ATEN._softmax, _ATEN._log_softmax), _softmax),
+    **dict.fromkeys((_ATEN._softmax, _ATEN._safe_softmax, _ATEN._log_softmax), _softmax),
     **dict.fromkeys((_ATEN.native_layer_norm, _ATEN._fused_rms_norm), _norm),
     _ATEN.embedding: _embedding,
     **dict.fromkeys((_ATEN.sum, _ATEN.mean), _reduction),

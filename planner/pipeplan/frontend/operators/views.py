@@ -64,8 +64,8 @@ def _squeezed(call: Call, axes: Axes, _number: int) -> Axes:
 def _sliced(call: Call, axes: Axes, number: int) -> Axes:
     place = _argument(call, 1)
     length, own = call.given[0].shape[place], call.made[number].shape[place]
-    given = [*call.args, *(0, 0, None, None, 1)[len(call.args) :]]
-    start, step = given[2], given[4]
+    start = call.args[2] if len(call.args) > 2 else None
+    step = call.args[4] if len(call.args) > 4 else 1
     if step != 1:
         return (*axes[:place], opaque(own), *axes[place + 1 :])
     first = min(max(start + length if (start or 0) < 0 else start or 0, 0), length)

@@ -18,7 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from helpers.distributed.models import tiny_decoder, tiny_mlp, tiny_tied
 from helpers.fused_models import tiny_fused
-from helpers.layer_operators import LayersOperators, eager, fused, layers_operators, llama_like
+from helpers.layer_operators import LayersOperators, eager, fused, layers_operators, llama_like, post_norm
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.core.weight_names import shard_name
 from pipeplan.frontend.batch import tensors
@@ -149,7 +149,16 @@ def test_megatrons_pairs_sum_once_each_way(
     assert not gathered
 
 
-@pytest.mark.parametrize("build", [tiny_decoder, tiny_tied, tiny_mlp, llama_like, eager, fused, tiny_fused])
+def test_what_is_whole_is_added_to_parts_of_a_sum(mesh: DeviceMesh) -> None:
+    """The gradients of three products, and that of the sum beside them, cost one sum; attention is split by heads."""
+    model, pairs = layers_operators(post_norm, loss=False), dict.fromkeys(("query", "key", "value"), "out")
+    split, sums, sliced = followed(model.graph("1"), lambda name, _: pairs.get(name))
+    assert (sums, sliced) == (1, False)
+    assert split["safe softmax"]
+    assert run(model, "1", split, mesh) == ({"all_reduce": 1}, {"all_reduce": 1}, set())
+
+
+@pytest.mark.parametrize("build", [tiny_decoder, tiny_tied, tiny_mlp, llama_like, eager, post_norm, fused, tiny_fused])
 def test_random_splits_send_what_graphs_say(build: Callable[[], Workload], mesh: DeviceMesh) -> None:
     """Forward sums are those of the graph, and nothing is gathered; backward too, if whole tensors are not sliced."""
     model = layers_operators(build, loss=False)
