@@ -99,6 +99,7 @@ def as_document(result: Result) -> Document:
         "bound": result.bound,
         "status": result.status.value,
         "stop": result.stop.value,
+        "late": result.late,
         "wall": result.wall,
         "partitions": result.searched.partitions,
         "not_searched": list(result.searched.not_searched),

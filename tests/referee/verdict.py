@@ -93,8 +93,11 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     if answer["outcome"] == "crashed":
         verdict.faults.append(f"it crashed: {answer['text']}")
         return verdict
+    late = _is_late(document, answer)
+    if late and (answer.get("bound", 0) or answer.get("status") == "optimal"):
+        verdict.faults.append(f"bound {answer['bound']}, {answer['status']}, although not all splits were known")
     try:
-        reason = _refusal(document, answer)
+        reason = _refusal(document, answer, late)
     except ImpossibleError as error:
         verdict.faults.append(f"what was searched is outside what was asked: {error}")
         return verdict
@@ -102,13 +105,15 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         if (reason is None) != (answer["outcome"] != "refused"):
             verdict.faults.append(f"contradiction: {reason}; the answer: {answer.get('text', answer['outcome'])}")
         return verdict
-    for team in _teams(document):
+    for team in _teams(document) if not late else ():
         verdict.faults += [f"teams of {team.team}: {fault}" for fault in unsearched(team, _splits(answer, team))]
-    verdict.faults += _mesh_faults(document, answer)
+    verdict.faults += _mesh_faults(document, answer) if not late else ()
     for size, rows in answer["splits"].items():
         known = [list(own.sequence) for own in _teams(document) if own.team == size]
         verdict.faults += [f"teams of {size} split {row}, not {known}" for row in rows if row["sequence"] not in known]
     if verdict.faults:
+        return verdict
+    if late and answer["outcome"] == "stopped":
         return verdict
     questions = _questions(document, answer)
     fitting = [each for each in questions if "stages" not in answer or each.fits(answer)]
@@ -152,6 +157,12 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     else:
         _recount(verdict, question, prices, answer)
     return verdict
+
+
+def _is_late(document: Document, answer: Document) -> bool:
+    """Whether time was over before all splits were known, which only a short limit excuses."""
+    late = answer["outcome"] == "stopped" or answer.get("late", False)
+    return late and max(document["job"].get("teams", (1,))) > 1 and document["solve"]["time_limit"] <= 1
 
 
 def _questions(document: Document, answer: Document) -> list[Asked]:
@@ -267,7 +278,7 @@ def _cuts(shards: Document) -> Split:
     return {graph: frozenset(map(tuple, own)) for graph, own in shards.items()}
 
 
-def _refusal(document: Document, answer: Document) -> str | None:
+def _refusal(document: Document, answer: Document, late: bool) -> str | None:
     """Why a question has no answer: on devices, on teams, or because nothing can be split over these."""
     asked = Question(document, 0).job
     if asked["unlike_teams"] and len(set(asked["teams"])) < 2:
@@ -279,7 +290,7 @@ def _refusal(document: Document, answer: Document) -> str | None:
     found = next((reason for reason in reasons if reason is not None), None)
     if found is not None:
         return found
-    for size in {own.team for own in teams}:
+    for size in {own.team for own in teams} if not late else ():
         on_mesh = any(each["team"] == size for each in answer["meshes"])
         alike = [own for own in teams if own.team == size]
         if not on_mesh and not any(_splits(answer, own) or list(unsearched(own, ())) for own in alike):
