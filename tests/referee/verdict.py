@@ -197,7 +197,8 @@ def _every_split(document: Document, answer: Document) -> dict[int, list[tuple[T
 
 def _every_mix(document: Document, answer: Document) -> list[Mix]:
     question = Question(document, 0)
-    return mixes(question, _every_split(document, answer)) if mixable(question) else []
+    asked = mixable(question) and not _is_late(document, answer)
+    return mixes(question, _every_split(document, answer)) if asked else []
 
 
 def _mixed(document: Document, answer: Document) -> Iterator[tuple[bool, dict[int, tuple[Teams, Split]], Document]]:
