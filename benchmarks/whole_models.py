@@ -93,7 +93,7 @@ def _deepseek() -> None:
     problem = _problem(model, DEEP_BATCH)
     least = _optimum(_stated(problem, lap), lap)
     joined = joined_layers(model, only_kind(load_cluster(CLUSTER)), DEEP_BATCH, OPTIMIZER)
-    for each in unsplit(joined, problem.mesh.team)[:8]:
+    for each in unsplit(joined.of, problem.mesh.team)[:8]:
         print(
             f"deepseek     whole: {len(each.names):3} of {each.kind:22} {each.time / 1e6:8.2f} ms, of which an even "
             f"split would save {each.lost / 1e6:8.2f} ms; {each.parameters / 2**30:6.2f} GiB of weights"

@@ -1,8 +1,9 @@
 """`solve()`: find the best plan for a model, a cluster and a job, with a proven bound."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from pipeplan.core.cluster import Cluster
@@ -13,7 +14,9 @@ from pipeplan.core.options import asked_limits, require_question
 from pipeplan.core.validate import validate_plan
 from pipeplan.core.wording import hint
 from pipeplan.costs.sources import sources
-from pipeplan.search import root_nodes, searches_locally
+from pipeplan.costs.teams.left_whole import LeftWhole, left_whole
+from pipeplan.costs.teams.splits import Teams
+from pipeplan.search import mixed_nodes, root_nodes, searches_locally
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
@@ -27,6 +30,7 @@ from pipeplan.search.result import Result
 from pipeplan.search.robust import Robust, as_robust
 from pipeplan.search.robust.choice import choose
 from pipeplan.search.scope import searched
+from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Status, Stop
@@ -39,6 +43,10 @@ FOR_CHOICE = 0.3
 FOR_FAMILIES = 0.35
 """Share of the time limit in which only schedule families are searched, where any order is allowed: the best of them is
 the start of the search for other orders."""
+FOR_MIXES = 0.5
+"""Share of the time limit that is left for stages with teams of unlike sizes, beside those of one size."""
+FOR_TEAMS, FOR_A_PLAN = 0.5, 1.0
+"""Share of the time limit in which teams are opened, and the seconds in which a first plan is sought before each."""
 FOR_REASONS = 0.05
 """Share of the time limit that may be spent in addition on the reasons why no plan fits."""
 
@@ -138,28 +146,39 @@ def solve(
         )
         return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, on_progress)
     questions = None if proposals is None else proposals.questions_at(job.schedules)
-    spaces = Spaces(model, cluster, job, questions=questions)
-    hopeful = promising(spaces)
-    if not hopeful:
-        raise InfeasibleError(why_infeasible(spaces, limits.time))
-
+    spaces = Spaces(model, cluster, job, questions=questions, opening=Clock(Limits(time=FOR_TEAMS * limits.time)))
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
     searching = replace(limits, time=clock.left - compared)
-    improver = Improver(spaces, seed, beside=workers > 1) if any(map(searches_locally, hopeful)) else None
-    search = PlanSearch(
-        searching, on_progress, cluster_of=spaces.cluster_of, backend=backend, outside=spaces.outside, improver=improver
-    )
+    search = PlanSearch(searching, on_progress, cluster_of=spaces.cluster_of, backend=backend, outside=spaces.outside)
+    search.unbounded = spaces.late
     rows: Mapping[str, Baseline] = {}
+    hopeful: list[Space] = []
     try:
         with interruptible():
-            for space in hopeful:
-                for node in root_nodes(space):
-                    search.push(node)
-                for late in any_orders(space):
-                    search.defer(late)
+            openings: Iterator[Iterable[Space]] = chain((tuple(spaces),), spaces.open_teams())
+            for opened in map(promising, openings):
+                hopeful += opened
+                for space in opened:
+                    for node in root_nodes(space):
+                        search.push(node)
+                    for late in any_orders(space):
+                        search.defer(late)
+                if max(job.teams, default=1) > 1:  # to find their splits takes time
+                    search.find_plan(FOR_A_PLAN)
+            for mixed in spaces.mixed:
+                for node in mixed_nodes(mixed):
+                    search.defer(node)
+        search.unbounded = spaces.late
+        if spaces.late and not any(True for _ in spaces):
+            raise UndecidedError(Stop.TIME, 0)
+        if not spaces.late and not hopeful and not spaces.mixed:
+            raise InfeasibleError(why_infeasible(spaces, limits.time))
+        if any(map(searches_locally, hopeful)):
+            search.improver = Improver(spaces, seed, beside=workers > 1)
         large = any(space.large for space in hopeful)
+        mixed_time = search.limits.time * FOR_MIXES * bool(spaces.mixed)
         if large:  # there, plans of heuristics come late and improve little
-            search.run(reserve=search.limits.time * FOR_HEURISTICS)
+            search.run(reserve=max(search.limits.time * FOR_HEURISTICS, mixed_time))
         after = large and search.incumbent is not None
         with interruptible():
             rows = baselines(
@@ -172,10 +191,12 @@ def solve(
                 pace=search.pace,
                 proposals=proposals,
             )
-        search.run(reserve=search.limits.time * (1 - FOR_FAMILIES) if spaces.lowest.any_order else 0)
+        search.run(reserve=search.limits.time * (1 - FOR_FAMILIES) if spaces.lowest.any_order else mixed_time)
         if search.stop is not Stop.INTERRUPT:
             search.resume()
             search.run()
+        if spaces.late and search.stop is Stop.EXHAUSTED:
+            search.stop = Stop.TIME
     except KeyboardInterrupt:  # Ctrl-C returns the best plan so far
         search.stop = Stop.INTERRUPT
     except BeyondIntegersError as error:
@@ -183,8 +204,8 @@ def solve(
             f"a step of {job.batch} samples takes too long to be counted in nanoseconds ({error}); ask about fewer"
         ) from error
     finally:
-        if improver is not None:
-            improver.close()
+        if search.improver is not None:
+            search.improver.close()
 
     if search.incumbent is None:
         if search.stop in (Stop.TIME, Stop.INTERRUPT):
@@ -213,6 +234,7 @@ def solve(
         plan = build_plan(own.model, own.cluster, job, chosen, search.bound)
         validate_plan(plan, own.model, own.cluster)
         plan = shared_out(plan, model, own.split)
+        teams = Teams(model, cluster, plan.team, (plan.micro_batch,), job.optimizer, job.extrapolate)
         return Result(
             plan=plan,
             timeline=chosen.timeline,
@@ -229,6 +251,8 @@ def solve(
             runners_up=search.ranking(),
             robust=choice,
             layouts=search.bounds_by_part(),
+            late=spaces.late,
+            whole=left_whole(plan, teams) if plan.team > 1 else LeftWhole(),
         )
 
 

@@ -15,15 +15,35 @@ from pipeplan_formulations.allocation import Allocation, ChainAllocation, Place
 
 def every_allocation(problem: ChainAllocation) -> Iterator[Allocation]:
     """All cuts, kinds and widths, feasible or not."""
-    n, modes = problem.forward.shape[1], list(itertools.product(range(problem.forward.shape[0]), problem.widths))
+    n = problem.forward.shape[1]
     for depth in range(1, n + 1):
+        rows = list(_modes(problem, depth, tuple(problem.units.tolist())))
         for inner in itertools.combinations(range(1, n), depth - 1):
             edges = (0, *inner, n)
-            for chosen in itertools.product(modes, repeat=depth):
-                used = [sum(w for c, w in chosen if c == kind) for kind in range(len(problem.units))]
-                if all(u <= most for u, most in zip(used, problem.units, strict=True)):
-                    stages = tuple(Place(edges[s], edges[s + 1], *chosen[s]) for s in range(depth))
-                    yield from with_flights(problem, stages)
+            for chosen in rows:
+                stages = tuple(Place(edges[s], edges[s + 1], *chosen[s]) for s in range(depth))
+                yield from with_flights(problem, stages)
+
+
+def _modes(problem: ChainAllocation, depth: int, left: tuple[int, ...]) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Kind and width of each stage, within the units that are left of each pool."""
+    if depth == 0:
+        yield ()
+        return
+    for kind, w in itertools.product(range(problem.forward.shape[0]), range(len(problem.widths))):
+        pool, width = int(problem.pool[kind]), problem.widths[w]
+        rest = left[pool] - width * int(problem.takes[kind])
+        if problem.able[kind, w] and rest >= 0:
+            for row in _modes(problem, depth - 1, (*left[:pool], rest, *left[pool + 1 :])):
+                yield ((kind, width), *row)
+
+
+def units_used(problem: ChainAllocation, stages: Allocation) -> tuple[int, ...]:
+    """Units of each pool that some stages take."""
+    used = [0] * len(problem.units)
+    for place in stages:
+        used[int(problem.pool[place.kind])] += place.width * int(problem.takes[place.kind])
+    return tuple(used)
 
 
 def with_flights(problem: ChainAllocation, stages: Allocation) -> Iterator[Allocation]:
@@ -63,9 +83,12 @@ def memory(problem: ChainAllocation, stages: Allocation, s: int, again: tuple[in
     p, place, k = problem, stages[s], flight(problem, stages, s)
     w = p.widths.index(place.width)
     layers = range(place.start, place.end)
-    held = int(p.received[place.start - 1]) if s else 0
-    held += sum(int(p.output[i] if i in again else p.saved[i]) for i in layers)
-    peak = max([int(p.workspace[i]) for i in layers] + [int(p.saved[i] + p.workspace[i]) for i in again])
+    saved, output, workspace, received = (
+        own if own.ndim == 1 else own[place.kind] for own in (p.saved, p.output, p.workspace, p.received)
+    )
+    held = int(received[place.start - 1]) if s else 0
+    held += sum(int(output[i] if i in again else saved[i]) for i in layers)
+    peak = max([int(workspace[i]) for i in layers] + [int(saved[i] + workspace[i]) for i in again])
     return sum(int(p.resident[place.kind, w, i]) for i in layers) + k * held + peak
 
 
@@ -90,6 +113,7 @@ def meets_constraints(problem: ChainAllocation, stages: Allocation) -> bool:
         len(modes) >= len(first) + len(last)
         and modes[: len(first)] == first
         and modes[len(modes) - len(last) :] == last
+        and all(problem.able[place.kind, problem.widths.index(place.width)] for place in stages)
         and all(problem.cuts[place.start - 1] for place in stages[1:])
     )
 
@@ -131,14 +155,15 @@ def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int
 def hop(problem: ChainAllocation, table: np.ndarray, stages: Allocation, before: int, s: int) -> np.ndarray:
     """Entries of a table for a hop from kind ``before`` to stage s."""
     behind = stages[s].kind
-    used = sum(q.width for q in stages[s:] if q.kind == behind)
-    node = 1 if before != behind or used % int(problem.node[behind]) == 0 else 0
+    pool = int(problem.pool[behind])
+    used = units_used(problem, stages[s:])[pool]
+    node = 1 if before != behind or used % int(problem.node[pool]) == 0 else 0
     return table[before, behind, node]
 
 
 def least_send_back(problem: ChainAllocation, stages: Allocation, s: int) -> int:
     """The least time to send gradients from stage s to any kind of stage before; 0 for the first stage."""
-    kinds = range(len(problem.units)) if s else ()
+    kinds = range(len(problem.forward)) if s else ()
     cut = stages[s].start - 1
     return min((int(hop(problem, problem.send_back, stages, before, s)[cut]) for before in kinds), default=0)
 
@@ -248,10 +273,13 @@ def brute_force(problem: ChainAllocation) -> int | None:
 
 @st.composite
 def chain_allocations(draw, layers=6, devices=4, objectives=("step", "step", "step", "bottleneck")) -> ChainAllocation:
-    """Small instances of all kinds: one or two kinds of device, widths, tight or hopeless memory, constraints, ties."""
+    """Small instances of all kinds: one or two pools of devices, teams of some sizes in them, widths, tight or hopeless
+    memory, constraints, ties."""
     n = draw(st.integers(1, layers))
-    kinds = draw(st.integers(1, 2))
-    units = draw(st.lists(st.integers(0 if kinds > 1 else 1, devices), min_size=kinds, max_size=kinds))
+    pools = draw(st.integers(1, 2))
+    teams = draw(st.sampled_from([(1,), (1,), (1, 2), (2, 3), (1, 4)]))
+    kinds = pools * len(teams)
+    units = draw(st.lists(st.integers(0 if pools > 1 else max(teams), devices), min_size=pools, max_size=pools))
     while sum(units) > devices:
         units[int(np.argmax(units))] -= 1
     widths = draw(st.sampled_from([(1,), (1,), (1, 2), (2,), (1, 2, 3), (1, 3)]))
@@ -260,7 +288,8 @@ def chain_allocations(draw, layers=6, devices=4, objectives=("step", "step", "st
     linked = draw(st.sampled_from([0, 1, 4]))
     modes = st.tuples(st.integers(0, kinds - 1), st.sampled_from(widths))
     forced = draw(st.sampled_from([(0, 0), (0, 0), (0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (2, 0)]))
-    slow = np.array([1, draw(st.sampled_from([1, 2, 3]))])[:kinds, None]
+    slow = np.array([1, *(draw(st.sampled_from([1, 2, 3])) for _ in range(3))])[:kinds, None]
+    by_kind = (kinds,) if draw(st.booleans()) else ()
     busy = rng.random(n) < draw(st.sampled_from([1.0, 1.0, 1.0, 0.5]))  # the others compute nothing
 
     def times(high: int) -> np.ndarray:
@@ -268,6 +297,7 @@ def chain_allocations(draw, layers=6, devices=4, objectives=("step", "step", "st
             return busy * rng.integers(0, high + 1, (1, n)) * slow
         return busy * rng.integers(0, high + 1, (kinds, n))
 
+    able = rng.random((kinds, len(widths))) < draw(st.sampled_from([1.0, 1.0, 0.7]))
     problem = ChainAllocation(
         forward=times(top),
         backward=times(2 * top),
@@ -275,17 +305,20 @@ def chain_allocations(draw, layers=6, devices=4, objectives=("step", "step", "st
         reduce=rng.integers(0, top + 1, (kinds, len(widths), n)) * draw(st.integers(0, 1)),
         resident=rng.integers(0, 8, (kinds, len(widths), n)),
         reduce_base=rng.integers(0, top + 1, (kinds, len(widths))),
-        saved=rng.integers(0, 10, n),
-        output=rng.integers(0, 6, n),
-        workspace=rng.integers(0, 6, n),
+        saved=rng.integers(0, 10, (*by_kind, n)),
+        output=rng.integers(0, 6, (*by_kind, n)),
+        workspace=rng.integers(0, 6, (*by_kind, n)),
         recomputable=rng.random(n) < draw(st.sampled_from([0.0, 0.7, 1.0])),
-        received=rng.integers(0, 5, n - 1),
+        received=rng.integers(0, 5, (*by_kind, n - 1)),
         limit=np.full(kinds, 2**40),
+        pool=np.repeat(np.arange(pools), len(teams)),
+        takes=np.tile(teams, pools),
         units=np.array(units),
-        node=rng.integers(1, 4, kinds),
+        node=rng.integers(1, 4, pools),
         send=rng.integers(0, linked * top + 1, (kinds, kinds, 2, n - 1)),
         send_back=rng.integers(0, linked * top + 1, (kinds, kinds, 2, n - 1)),
         latency=rng.integers(0, linked * top + 1, (kinds, kinds, 2)),
+        able=able,
         cuts=rng.random(n - 1) < draw(st.sampled_from([1.0, 1.0, 0.7])),
         micro_batches=draw(st.integers(1, 6)),
         widths=widths,

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from helpers.allocations import brute_force, chain_allocations, every_allocation, meets_constraints, memory, objective
+from helpers.allocations import (
+    brute_force,
+    chain_allocations,
+    every_allocation,
+    meets_constraints,
+    memory,
+    objective,
+    units_used,
+)
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation
 from pipeplan_formulations.common.mip import SOLVERS
@@ -54,10 +62,8 @@ def test_the_frontier_bounds_every_number_of_units(problem: ChainAllocation) -> 
         value = objective(problem, stages)
         if value is None or not meets_constraints(problem, stages):
             continue
-        used = [0] * problem.kinds
-        for place in stages:
-            used[place.kind] += place.width
-        best[tuple(used)] = min(best.get(tuple(used), IMPOSSIBLE), value)
+        used = units_used(problem, stages)
+        best[used] = min(best.get(used, IMPOSSIBLE), value)
     for used in np.ndindex(*bounds.shape):
         assert bounds[used] <= best.get(used, IMPOSSIBLE)
         assert (bounds[used] == IMPOSSIBLE) == (used not in best)

@@ -8,14 +8,17 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from helpers.allocations import chain_allocations, every_allocation, gathers, sums
+from helpers.allocations import brute_force, chain_allocations, every_allocation, gathers, sums
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
 from pipeplan.simulate import period, simulate
+from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, Place
 from pipeplan_formulations.allocation.endings import with_second_ending
+from pipeplan_formulations.allocation.joined import joined
+from pipeplan_formulations.common.report import Limits
 
 FLIGHTS = {"sno": "1f1b-sno", "so": "1f1b-so", "fbp": "fbp-as", "full": "gpipe"}
 """The family that holds as many micro-batches as each rule for k allows."""
@@ -34,22 +37,23 @@ def with_real_links(problem: ChainAllocation) -> ChainAllocation:
 
 
 def laid_out(problem: ChainAllocation, stages: Allocation, shared: bool) -> Pipeline:
-    """The units of a kind in a row from the last stage back, nodes filled one after the other.
+    """The units of a pool in a row from the last stage back, nodes filled one after the other.
+
+    Replicas of several units are where the first of these is; hops between kinds leave a node.
 
     ::
 
-        units of a kind, from the end   0   1 │ 2   3 │ 4        nodes of two units
+        units of a pool, from the end   0   1 │ 2   3 │ 4        nodes of two units
                                        last   │ middle│ first    stages of one, two and two units: the middle one
                                                                  has a unit in either node
     """
     nodes: list[list[tuple[int, int]]] = []  # for each stage, the node of each replica
-    used = [0] * problem.kinds
+    used = [0] * len(problem.units)
     for place in reversed(stages):
-        units = range(used[place.kind], used[place.kind] + place.width)
-        used[place.kind] += place.width
-        nodes.append(
-            [(place.kind, u // int(problem.node[place.kind])) for u in reversed(units) for _ in range(problem.unit)]
-        )
+        pool, takes = int(problem.pool[place.kind]), int(problem.takes[place.kind])
+        units = range(used[pool], used[pool] + place.width * takes, takes)
+        used[pool] = units.stop
+        nodes.append([(pool, u // int(problem.node[pool])) for u in reversed(units) for _ in range(problem.unit)])
     nodes.reverse()
     first = np.cumsum([0, *map(len, nodes)])
 
@@ -60,7 +64,7 @@ def laid_out(problem: ChainAllocation, stages: Allocation, shared: bool) -> Pipe
             hops = []
             for m in range(lcm(len(a), len(b))):
                 x, y = m % len(a), m % len(b)
-                leaves = int(a[x] != b[y])
+                leaves = int(kinds[0] != kinds[1] or a[x] != b[y])
                 resources: tuple[str, ...] = (f"{s} {x} {y} {back}",)
                 if shared and leaves:
                     source, target = (b[y], a[x]) if back else (a[x], b[y])
@@ -222,3 +226,17 @@ def test_a_bottleneck_is_reached_by_no_long_step(problem: ChainAllocation, seed:
     pipeline = laid_out(problem, stages, shared=False)
     schedule = FAMILIES["1f1b-so"].write(pipeline.replicas, many)
     assert (problem.evaluate(stages) - 1) * many < simulate(schedule, pipeline).makespan  # it is rounded up
+
+
+@given(chain_allocations(layers=4))
+@settings(max_examples=50, deadline=None)
+def test_joined_kinds_bound_each_of_them(problem: ChainAllocation) -> None:
+    """Nothing takes longer or fits less where all kinds of a pool are one that has the least of all."""
+    problem = replace(with_real_links(problem), takes=np.ones_like(problem.takes), first=(), last=())
+    pools = range(len(problem.units))
+    groups = [tuple(np.flatnonzero(problem.pool == pool).tolist()) for pool in pools]
+    best = brute_force(problem)
+    assume(best is not None and len(groups) < problem.kinds)
+    report = allocation.solve(with_second_ending(joined(problem, groups)), Limits(time=30))
+    assert report.objective is not None
+    assert report.objective <= best

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from helpers.allocations import chain_allocations, every_allocation, meets_constraints, objective
-from pipeplan_formulations.allocation import ChainAllocation
+from pipeplan_formulations.allocation import Allocation, ChainAllocation
 from pipeplan_formulations.allocation.best_first.prefix_tables import prefix_tables
 from pipeplan_formulations.allocation.suffix_bounds.reachable import Reachable
 from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
@@ -17,8 +16,8 @@ from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 
 
-def ways(problem: ChainAllocation, target: int) -> list[tuple[int, list[tuple[int, tuple[int, ...], int, int]]]]:
-    """Allocations within the target: value, and kind, usage, boundary and E_0 + H before each stage."""
+def ways(problem: ChainAllocation, target: int) -> list[tuple[int, list[tuple[int, Allocation, int, int]]]]:
+    """Allocations within the target: value, and kind, stages from it on, boundary and E_0 + H before each stage."""
     found = []
     for stages in every_allocation(problem):
         value = objective(problem, stages)
@@ -27,8 +26,8 @@ def ways(problem: ChainAllocation, target: int) -> list[tuple[int, list[tuple[in
         head, states = problem.finish(stages[0]), []
         hops = [*problem.hops(stages), (0, 0, 0)]
         again = problem.recompute(stages)
-        for s, (place, usage) in enumerate(zip(stages, problem.usages(stages), strict=True)):
-            states.append((place.kind, usage, place.start, head if s else 0))
+        for s, place in enumerate(stages):
+            states.append((place.kind, stages[s:], place.start, head if s else 0))
             layers = slice(place.start, place.end)
             work = int(problem.forward[place.kind, layers].sum() + problem.backward[place.kind, layers].sum())
             work += sum(int(problem.forward[place.kind, i]) for i in again[s] or ())
@@ -61,8 +60,8 @@ def test_no_allocation_within_the_target_is_excluded(problem: ChainAllocation, s
     for value, states in every:
         if value > target:
             continue
-        for kind, usage, start, head in states:
-            place = int(np.dot(usage, grid.stride))
+        for kind, rest, start, head in states:
+            place = int(sum(grid.step(each.kind, each.width) for each in rest))
             assert reachable.first[place] <= start <= reachable.last[place]
             assert heads[kind, place, start] <= head
             assert tables.levels[-1][0].time[kind, place, start] + (head if start else 0) <= target

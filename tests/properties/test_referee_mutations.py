@@ -1,7 +1,7 @@
 """Mutations of the planner that the referee must notice."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -36,8 +36,10 @@ from pipeplan.search.nodes.shapes import ShapeTables
 from pipeplan.search.space import candidates
 from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.space import Space
-from pipeplan_formulations.allocation import FurthestEnd
+from pipeplan_formulations.allocation import ChainAllocation, FurthestEnd
+from pipeplan_formulations.allocation.joined import joined
 from pipeplan_formulations.allocation.suffix_bounds.passes import Pass
+from pipeplan_formulations.allocation.tables import AllocationTables
 from pipeplan_formulations.common.exposed import Collectives, Exposed
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.partition import listing
@@ -614,11 +616,89 @@ def test_teams_of_unlike_sizes_with_whole_parameters_are_noticed(monkeypatch: py
     assert "bytes" in noticed(lambda document: len(document["model"]["layers"]) > 1, of_unlike_sizes)
 
 
+def several(document: dict[str, Any]) -> bool:
+    """Several layers that share no weights."""
+    return len(document["model"]["layers"]) > 1 and "ties" not in document["model"]
+
+
+def just_large_enough(document: dict[str, Any]) -> None:
+    """As much memory as the best plan takes on teams of unlike sizes."""
+    of_unlike_sizes(document)
+    for kind in document["cluster"]["devices"].values():
+        kind.pop("memory", None)
+    document["job"]["memory"] = max(ask(document).get("peaks", [2**30]))
+
+
 def test_mixes_that_are_left_out_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if all stages had teams of one size."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(import_module("pipeplan.costs.teams.question"), "mixes", lambda *question: ())
-    assert "mixes searched" in noticed(lambda document: len(document["model"]["layers"]) > 1, of_unlike_sizes)
+    monkeypatch.setattr(import_module("pipeplan.solve"), "mixed_nodes", lambda space: iter(()))
+    assert "above the optimum" in noticed(several, of_unlike_sizes)
+
+
+def test_rows_on_fewer_devices_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a team of two took four devices for each replica, so that rows of modes are missing."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    nodes = import_module("pipeplan.search.nodes.mixed")
+    before = nodes.modes_before
+    monkeypatch.setattr(nodes, "modes_before", lambda space, layout, last: () if last else before(space, layout, last))
+    assert "above the optimum" in noticed(several, of_unlike_sizes)
+
+
+def bounded_together(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    """All mixes as one allocation problem, with something changed."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    nodes = import_module("pipeplan.search.nodes.mixed")
+    problem = nodes.mixed_problem
+    monkeypatch.setattr(nodes, "ROWS", -1)
+    monkeypatch.setattr(nodes, "mixed_problem", lambda *question: change(problem(*question)))
+
+
+def test_bounds_of_mixes_that_count_devices_as_replicas_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a team of two were two replicas, before which twice as many micro-batches are in flight."""
+    counts = AllocationTables._counts
+    monkeypatch.setattr(
+        AllocationTables, "_counts", lambda own, rule, behind, width: counts(own, rule, 2 * behind + width, width)
+    )
+    bounded_together(monkeypatch, lambda problem: problem)
+    found = noticed(several, just_large_enough)
+    assert "above the optimum" in found or "no plan fits" in found
+
+
+def test_bounds_of_mixes_whose_sends_take_longest_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every transfer of a mix took twenty times as long."""
+    bounded_together(
+        monkeypatch, lambda problem: replace(problem, send=20 * problem.send, send_back=20 * problem.send_back)
+    )
+    assert "above the optimum" in noticed(several, of_unlike_sizes)
+
+
+def test_bounds_of_mixes_with_the_times_of_whole_layers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if members of teams took as long as a device by itself."""
+    bounded_together(
+        monkeypatch,
+        lambda problem: replace(
+            problem,
+            forward=np.broadcast_to(problem.forward.max(axis=0), problem.forward.shape),
+            backward=np.broadcast_to(problem.backward.max(axis=0), problem.backward.shape),
+        ),
+    )
+    assert "above the optimum" in noticed(several, of_unlike_sizes)
+
+
+def test_ways_that_are_joined_to_the_slowest_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if teams of one size took as long as in their slowest way, where none is chosen yet."""
+
+    def slowest(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAllocation:
+        rows = {
+            name: np.stack([getattr(problem, name)[list(own)].max(axis=0) for own in groups])
+            for name in ("forward", "backward")
+        }
+        return replace(joined(problem, groups), **rows)
+
+    monkeypatch.setattr(import_module("pipeplan.search.nodes.joined_kinds"), "joined", slowest)
+    bounded_together(monkeypatch, lambda problem: problem)
+    assert "above the optimum" in noticed(several, of_unlike_sizes)
 
 
 def on_tokens(document: dict[str, Any], name: str) -> bool:

@@ -13,10 +13,9 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Mix, Split, Splitting
+from pipeplan.core.operators import Split
 from pipeplan.core.words import LayerWords, MeshSplit
-from pipeplan.costs.teams import team_questions
-from pipeplan.costs.teams.question import TeamQuestion
+from pipeplan.costs.teams import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.io.cluster_file import cluster_from_data
 from pipeplan.io.model_file import model_from_data
 from pipeplan.search.result import Result
@@ -41,7 +40,7 @@ def _tuples(value: Any) -> Any:
 
 def ask(document: Document) -> Document:
     """The planner's answer as plain data; ``outcome`` says of which sort it is."""
-    recorded: list[Splitting] = []
+    recorded: list[Split | MeshSplit] = []
     with patch.object(spaces, "team_questions", partial(_recorded, recorded)):
         answer = _asked(document)
     splits: dict[int, list[Document]] = {}
@@ -49,13 +48,8 @@ def ask(document: Document) -> Document:
         if isinstance(each, Split):
             own = {"shards": {graph: list(cuts) for graph, cuts in each.shards}, "sequence": list(each.sequence)}
             splits.setdefault(each.team, []).append(own)
-    mixes = [
-        {"nodes": each.nodes, "splits": [(own.team, own.number) for own in each.splits], "tied": each.tied}
-        for each in recorded
-        if isinstance(each, Mix)
-    ]
     meshes = [_mesh(each) for each in recorded if isinstance(each, MeshSplit)]
-    return answer | {"splits": splits, "mixes": mixes, "meshes": meshes}
+    return answer | {"splits": splits, "meshes": meshes}
 
 
 def _mesh(split: MeshSplit) -> Document:
@@ -72,11 +66,12 @@ def _words(own: LayerWords) -> Document:
     return {"operators": operators, "sums": dict(own.sums)}
 
 
-def _recorded(recorded: list[Splitting], *question: Any) -> Iterator[TeamQuestion]:
+def _recorded(recorded: list[Split | MeshSplit], *question: Any) -> Iterator[TeamQuestion | MixedQuestion]:
     """The questions of teams; what they split is written down as they are searched for the first time."""
     first = not recorded
     for each in team_questions(*question):
-        if first:
+        if first and isinstance(each, TeamQuestion):
+            assert isinstance(each.split, Split | MeshSplit)
             recorded.append(each.split)
         yield each
 

@@ -9,7 +9,9 @@ from .documents import Document, Question
 from .teams import Split, Teams
 
 MOST = 128
-"""Mixes of which all are searched; of more, none is."""
+"""Under any order of schedules, mixes of which all are searched; of more, none is."""
+JUDGED = 128
+"""Mixes whose best plans are compared with an answer; of more, as many of them."""
 Row = tuple[str, int]
 """A team: the kind and the number of its devices."""
 Nodes = tuple[tuple[Row, ...], ...]
@@ -116,27 +118,54 @@ def mixable(question: Question) -> bool:
 
 @dataclass(frozen=True)
 class Mix:
-    """The teams of each node, and the split of each size but 1, by its place among those that were searched."""
+    """The teams of each node, the split of each size but 1, by its place among those that were searched, and the sizes
+    of teams that sets of layers lie on which share weights."""
 
     nodes: Nodes
     splits: tuple[tuple[int, int], ...]
     tied: tuple[int, ...]
 
-    def alike(self, question: Question) -> object:
-        """What mixes have in common that differ by an exchange of equal nodes."""
-        nodes = question.document["cluster"]["nodes"]
-        places = sorted((str(nodes[n]), row) for n, row in enumerate(self.nodes))
-        return tuple(places), self.splits, self.tied
+
+Splits = Mapping[int, Sequence[tuple[Teams, Split]]]
+"""Those that were searched, by size."""
 
 
-def mixes(question: Question, splits: Mapping[int, Sequence[tuple[Teams, Split]]]) -> list[Mix]:
-    """All mixes of a question; none if they are too many. ``splits``: those that were searched, by size."""
-    found = []
-    for nodes in fillings(question, sorted(set(question.job["teams"]))):
-        teams = sorted({team for node in nodes for _, team in node if team > 1})
-        for row in product(*(range(len(splits[team])) for team in teams)):
-            if len({tuple(splits[team][k][0].sequence) for team, k in zip(teams, row, strict=True)}) == 1:
-                every = {team for node in nodes for _, team in node}
-                chosen = tuple(zip(teams, row, strict=True))
-                found += [Mix(nodes, chosen, homes) for homes in product(every, repeat=len(tied_sets(question)))]
-    return found if len(found) <= MOST else []
+def mixes(question: Question, splits: Splits) -> list[Mix]:
+    """All mixes that are searched; of equal nodes in two orders, one."""
+    found = [mix for nodes in fillings(question, sizes_of(question)) for mix in on(question, nodes, splits)]
+    return found if "any" not in question.job["schedules"] or len(found) <= MOST else []
+
+
+def sizes_of(question: Question) -> list[int]:
+    """The sizes of teams that were asked for."""
+    return sorted(set(question.job["teams"]))
+
+
+def with_kinds(question: Question, kinds: Sequence[str]) -> list[Nodes]:
+    """The ways to fill the nodes, equal ones in any order, with these kinds of device one behind the other."""
+    entries = question.document["cluster"]["nodes"]
+    rows = [[device.kind for device in question.devices if device.node == node] for node in range(len(entries))]
+    found: list[Nodes] = [()]
+    for own in rows:
+        found = [
+            (*nodes, row)
+            for nodes in found
+            for row in _filled(own, sizes_of(question))
+            if _names((*nodes, row)) == list(kinds)[: len(_names((*nodes, row)))]
+        ]
+    return [nodes for nodes in found if _names(nodes) == list(kinds)]
+
+
+def _names(nodes: Nodes) -> list[str]:
+    return [named(row) for node in nodes for row in node]
+
+
+def on(question: Question, nodes: Nodes, splits: Splits) -> Iterator[Mix]:
+    """The mixes that fill the nodes in one way."""
+    every = {team for node in nodes for _, team in node}
+    teams = sorted(every - {1})
+    for row in product(*(range(len(splits[team])) for team in teams)):
+        if len({tuple(splits[team][k][0].sequence) for team, k in zip(teams, row, strict=True)}) == 1:
+            chosen = tuple(zip(teams, row, strict=True))
+            for homes in product(every, repeat=len(tied_sets(question))):
+                yield Mix(nodes, chosen, homes)

@@ -26,9 +26,12 @@ def classes(question: Question) -> list[Group]:
 
 
 def shapes(question: Question, micro_batches: int) -> Iterator[Groups]:
-    """Devices of every stage, each way once."""
+    """Devices of every stage, each way once. Where teams differ in size, those of some stages do."""
     ways = _given(question, micro_batches) if question.job["order"] == "given" else _searched(question, micro_batches)
-    yield from dict.fromkeys(ways)
+    unlike = len({question.team(device.kind) for device in question.devices}) > 1
+    for groups in dict.fromkeys(ways):
+        if not unlike or len({question.team(own[0].kind) for own in groups}) > 1:
+            yield groups
 
 
 def _widths(question: Question, micro_batches: int, room: int) -> list[int]:

@@ -8,7 +8,7 @@ from .best import Plan
 from .costs import ContradictionError, Groups
 from .documents import Document, Question
 from .meshes import Meshes
-from .mixes import Mix, mixable, mixed, mixes
+from .mixes import JUDGED, Mix, mixable, mixed, mixes, on, with_kinds
 from .prices import Prices, Stage
 from .schedules import SUITED, families, write
 from .space import Layers
@@ -20,11 +20,15 @@ DOWNSETS = "any layers that read from no later stage"
 
 @dataclass(frozen=True)
 class Asked:
-    """A question at one level of ZeRO, and what teams of each size in it split."""
+    """A question at one level of ZeRO, and what teams of each size in it split.
+
+    ``beside``: a mix that need not be searched, since it is another one with equal nodes exchanged.
+    """
 
     question: Question
     level: int
     splits: dict[int, tuple[Teams, Split]] = field(default_factory=dict)
+    beside: bool = False
     mesh: tuple[Meshes, Document] | None = None
 
     def fits(self, answer: Document) -> bool:
@@ -100,7 +104,6 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         return verdict
     for team in _teams(document):
         verdict.faults += [f"teams of {team.team}: {fault}" for fault in unsearched(team, _splits(answer, team))]
-    verdict.faults += _mixes_left_out(document, answer)
     verdict.faults += _mesh_faults(document, answer)
     for size, rows in answer["splits"].items():
         known = [list(own.sequence) for own in _teams(document) if own.team == size]
@@ -126,7 +129,7 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         return verdict
     prices = Prices(question)
     downsets = DOWNSETS in answer.get("partitions", "")
-    every = [each.question for each in questions]
+    every = [each.question for each in questions if not each.beside]
     found = [best.optimum(each, Prices(each), downsets) for each in every]
     found = [each for each in found if each is not None]
     if found:
@@ -134,7 +137,8 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     if answer["outcome"] == "infeasible":
         _refute(verdict, every, answer)
         return verdict
-    _bracket(verdict, question, answer, exact)
+    some = fitting[0].beside or len(_every_mix(document, answer)) > JUDGED
+    _bracket(verdict, question, answer, exact, some)
     for each in every if "any" in question.job["schedules"] and "teams" in answer else ():
         if each.level != question.level or not orders.tiny(each):
             continue
@@ -163,9 +167,9 @@ def _questions(document: Document, answer: Document) -> list[Asked]:
     for meshes, split in _on_meshes(document, answer):
         rows_of = _levels(meshes.document(split)).items()
         found += [Asked(each, level, mesh=(meshes, split)) for level, each in rows_of if level < 2]
-    for splits, each in _mixed(document, answer):
+    for beside, splits, each in _mixed(document, answer):
         levels = [(level, own) for level, own in _levels(each).items() if level < 2]
-        found += [Asked(own, level, splits) for level, own in levels if not _homeless(own)]
+        found += [Asked(own, level, splits, beside) for level, own in levels if not _homeless(own)]
     return found
 
 
@@ -180,12 +184,25 @@ def _every_split(document: Document, answer: Document) -> dict[int, list[tuple[T
     return found
 
 
-def _mixed(document: Document, answer: Document) -> Iterator[tuple[dict[int, tuple[Teams, Split]], Document]]:
-    """The mixes that were searched, each with what its teams split."""
-    every = _every_split(document, answer)
-    for mix in answer["mixes"]:
-        splits = {team: every[team][number] for team, number in mix["splits"]}
-        yield splits, mixed(document, mix["nodes"], mix["tied"], splits, next(iter(every.values()))[0][0])
+def _every_mix(document: Document, answer: Document) -> list[Mix]:
+    question = Question(document, 0)
+    return mixes(question, _every_split(document, answer)) if mixable(question) else []
+
+
+def _mixed(document: Document, answer: Document) -> Iterator[tuple[bool, dict[int, tuple[Teams, Split]], Document]]:
+    """Mixes, each with what its teams split: all if they are few, otherwise some. First, those of an answer's teams;
+    of these, True says that they are none of the others."""
+    question, every = Question(document, 0), _every_split(document, answer)
+    known = _every_mix(document, answer)
+    if not known:
+        return
+    own = [mix for nodes in with_kinds(question, answer.get("kinds", ())) for mix in on(question, nodes, every)]
+    own = [mix for mix in own if len({team for node in mix.nodes for _, team in node}) > 1]
+    judged = known[:: -(-len(known) // JUDGED) or 1]
+    for mix in (*own, *(mix for mix in judged if mix not in own)):
+        splits = {team: every[team][number] for team, number in mix.splits}
+        some = next(iter(every.values()))[0][0]
+        yield mix not in judged, splits, mixed(document, mix.nodes, mix.tied, splits, some)
 
 
 def _on_meshes(document: Document, answer: Document) -> Iterator[tuple[Meshes, Document]]:
@@ -214,17 +231,6 @@ def _homeless(question: Question) -> bool:
     pins = question.job["pin"]
     lost = any(not any(question.lies(device, where) for device in question.devices) for _, where in pins)
     return lost or space.pins_clash(question)
-
-
-def _mixes_left_out(document: Document, answer: Document) -> Iterator[str]:
-    """What is wrong with the mixes that were searched: they are not all, or more."""
-    question = Question(document, 0)
-    searched = [
-        Mix(each["nodes"], tuple(sorted(map(tuple, each["splits"]))), tuple(each["tied"])) for each in answer["mixes"]
-    ]
-    known = mixes(question, _every_split(document, answer)) if mixable(question) else []
-    if len(searched) != len(known) or {each.alike(question) for each in searched} != {e.alike(question) for e in known}:
-        yield f"mixes searched are {searched}, not {known}"
 
 
 def _levels(document: Document) -> dict[int, Question]:
@@ -349,11 +355,11 @@ def _refute(verdict: Verdict, questions: Iterable[Question], answer: Document) -
         verdict.faults.append(f"no plan fits, it says, but some order does: {answer['text']}")
 
 
-def _bracket(verdict: Verdict, question: Question, answer: Document, exact: bool) -> None:
-    """Bound, value and the best plan of the space."""
+def _bracket(verdict: Verdict, question: Question, answer: Document, exact: bool, some: bool) -> None:
+    """Bound, value and the best plan of the space, or of a part of it that need not have the answer's (``some``)."""
     value, bound, stop = answer["value"], answer["bound"], answer["stop"]
     gap, job = question.document["solve"]["gap"], question.job
-    wider = job["intra_layer"] or "any" in job["schedules"] or not _searched(question, answer)
+    wider = some or job["intra_layer"] or "any" in job["schedules"] or not _searched(question, answer)
     say = verdict.faults.append
     if bound > value:
         say(f"bound {bound} above value {value}")

@@ -20,8 +20,10 @@ def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
     # Speed of one unit of each kind, relative to the fastest kind of the layer that suits it best: shape (C,).
     speed = (work.min(axis=0) / np.maximum(work, 1)).max(axis=1) * problem.unit
     bottleneck, many = problem.objective == "bottleneck", problem.micro_batches
+    # Of the kinds that take units of a pool, the fastest one counts: shape (P,).
+    by_pool = np.array([(speed / problem.takes)[problem.pool == pool].max() for pool in range(len(problem.units))])
     # Speed of all units of each usage vector; its lower end keeps the quotient below within 64 bits.
-    power = np.maximum(speed @ grid.coordinates, before * many / max(problem.largest, 1))
+    power = np.maximum(by_pool @ grid.coordinates, before * many / max(problem.largest, 1))
     # Time of all micro-batches at that speed, rounded down by more than a double can be wrong.
     step = before * many / np.maximum(power, 1e-9) * (1 - 1e-9)
     share = np.maximum((step / problem.divisor if bottleneck else step) - 1, 0).astype(np.int64)
@@ -42,18 +44,18 @@ def memory_excludes_all(problem: ChainAllocation) -> bool:
     """
     n, narrow, widest = problem.layers, problem.widths[0], problem.modes[0][-1]
     # Prefix sums of the fewest bytes per micro-batch in flight, and of the least resident bytes by kind.
-    sums = sums_before(problem.least_held)
+    held = sums_before(problem.least_held)
     stays = [sums_before(own.min(axis=0)) for own in problem.resident]
     received = problem.received_at
     end = n
-    for behind in range(0, int(problem.units.sum()), narrow):
+    for behind in range(0, problem.most_flow, narrow):
         k = max(1, widest.flying(behind))
-        # workspace[a]: the largest workspace of the layers a … end − 1.
-        workspace = np.maximum.accumulate(problem.workspace[end - 1 :: -1])[::-1]
+        # workspace[c, a]: the largest workspace of the layers a … end − 1 on kind c.
+        workspace = np.maximum.accumulate(problem.workspace[:, end - 1 :: -1], axis=1)[:, ::-1]
         # For each kind, the first layer of the longest stage that ends at ``end`` and may fit.
         starts = [
-            _first(own[end] - own[:end] + k * (sums[end] - sums[:end] + received[:end]) + workspace <= limit, end)
-            for own, limit in zip(stays, problem.limit, strict=True)
+            _first(own[end] - own[:end] + k * (sums[end] - sums[:end] + into[:end]) + peak <= limit, end)
+            for own, sums, into, peak, limit in zip(stays, held, received, workspace, problem.limit, strict=True)
         ]
         if min(starts) == end:
             return True

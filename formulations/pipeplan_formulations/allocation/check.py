@@ -16,6 +16,11 @@ def check(problem: AllocationTables) -> None:
         raise ValueError("a layer's backward hides sums for longer than it takes: hides exceeds backward")
     if (problem.gather_hides > problem.forward).any():
         raise ValueError("a layer's forward hides gathers for longer than it takes: gather_hides exceeds forward")
+    if int(problem.takes.min()) < 1 or set(problem.pool.tolist()) != set(range(len(problem.units))):
+        raise ValueError(
+            f"kinds take {problem.takes.tolist()} units of pools {problem.pool.tolist()}: at least 1, of each of "
+            f"{len(problem.units)} pools"
+        )
     if int(problem.node.min()) < 1:
         raise ValueError(f"a node has at least one unit, not {int(problem.node.min())}")
     for name, choices in {

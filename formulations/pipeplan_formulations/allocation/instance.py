@@ -4,6 +4,10 @@ Given are n layers in a row and C kinds of devices. Kind c has units_c *units* o
 run of layers a … b − 1 on w units of one kind, its *width*. It has r = w · unit replicas, which take micro-batches in
 turn, at most M_w = ⌈M / r⌉ each. Units may stay unused.
 
+Kinds may share a *pool* of units, of which a stage of kind c takes w · takes_c. So one device may be a replica by
+itself, or a member of a team, whose size is another kind. Not all kinds need be able to have all widths. The *flow* R
+from a stage on is the sum of the widths.
+
 ::
 
     layers   0   1   2 │ 3   4   5   6 │ 7   8        three stages: (0, 3, kind 0, width 1)
@@ -11,7 +15,8 @@ turn, at most M_w = ⌈M / r⌉ each. Units may stay unused.
     units    0:1         1:2             0:1                        (7, 9, kind 0, width 1)
     usage    (2, 2)      (1, 2)          (1, 0)       units of each kind from a stage on, counted from the end
 
-The usage u from a stage on determines how many micro-batches a replica holds. With R the sum of u over the kinds,
+The usage u from a stage on, with the flow R, determines how many micro-batches a replica holds. (Without teams R is the
+sum of u over the kinds.)
 
 (1)  k = min(M_w, ⌈R / w⌉)   ``sno``,   ⌈(2 R − w) / w⌉   ``so``,   ⌈2 R / w⌉   ``fbp``,   M_w   ``full``,
      or the best count from that of ``sno`` to ⌈(3 R − 2 w) / w⌉, with counts that are ``non_increasing`` from stage
@@ -85,7 +90,7 @@ from dataclasses import dataclass
 
 from pipeplan_formulations.allocation.check import check
 from pipeplan_formulations.allocation.non_increasing import is_non_increasing
-from pipeplan_formulations.allocation.place import Allocation
+from pipeplan_formulations.allocation.place import Allocation, Place
 from pipeplan_formulations.allocation.tables import AllocationTables
 from pipeplan_formulations.allocation.terms import (
     ahead_step,
@@ -131,18 +136,21 @@ class ChainAllocation(AllocationTables):
             and edges[-1] == self.layers
             and all(place.start == edge < place.end for place, edge in zip(stages, edges, strict=False))
             and all(self.cuts[edge - 1] for edge in edges[1:-1])
-            and all(place.width in self.widths for place in stages)
+            and all(place.width in self.widths and self._able(place) for place in stages)
             and tuple(modes[: len(self.first)]) == self.first
             and tuple(modes[len(modes) - len(self.last) :]) == self.last
             and all(used <= units for used, units in zip(self.usages(stages)[0], self.units, strict=True))
         )
         return well_formed and self._counts_allowed(stages) and None not in self.recompute(stages)
 
+    def _able(self, place: Place) -> bool:
+        return bool(self.able[place.kind, self.widths.index(place.width)])
+
     def _counts_allowed(self, stages: Allocation) -> bool:
         widths, held = [place.width for place in stages], self.in_flight_counts(stages)
-        modes = [(self.mode(place), sum(usage)) for place, usage in zip(stages, self.usages(stages), strict=True)]
-        least = [mode.flying(total - mode.flow) for mode, total in modes]
-        most = [mode.most_flying(total - mode.flow) for mode, total in modes]
+        modes = [(self.mode(place), flow) for place, flow in zip(stages, self.flows(stages), strict=True)]
+        least = [mode.flying(flow - mode.flow) for mode, flow in modes]
+        most = [mode.most_flying(flow - mode.flow) for mode, flow in modes]
         inside = all(a <= k <= b for a, k, b in zip(least, held, most, strict=True))
         return inside and is_non_increasing(widths, [self.share(width) for width in widths], least, held)
 

@@ -6,7 +6,7 @@ The equations are in `pipeplan_formulations.allocation.instance`, which gives ea
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import lcm
 from typing import ClassVar, Literal
 
@@ -19,6 +19,7 @@ from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, La
 from pipeplan_formulations.common.mode import Mode
 from pipeplan_formulations.common.objective import Objective
 from pipeplan_formulations.common.recomputation import shared_recomputation
+from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.span_options import SpanOptions
 
 InFlightRule = Literal["sno", "so", "fbp", "full", "non_increasing"]
@@ -34,11 +35,19 @@ class AllocationTables(LayerTables):
         As in `LayerTables`, by kind and width: they differ by width if state is sharded over replicas.
     second_ending : array of int
         What the second stage's ending adds to that of a first stage of layer 0 alone, by kind and width (`endings`).
+    saved, output, workspace : array of int
+        As in `LayerTables`, by kind; or one row for all kinds.
     received : array of int
-        Bytes of each cut that the stage behind it holds per micro-batch.
-    limit, units, node : array of int
-        For each kind: bytes of a device; number of units; units per node. If ``node`` exceeds ``units``, hops never
-        leave a node.
+        Bytes of each cut that the stage behind it holds per micro-batch, by its kind; or one row for all kinds.
+    limit : array of int
+        Bytes of a device of each kind.
+    pool, takes : array of int
+        For each kind the pool of which its stages take units, and the units for each of a stage's width. By default
+        each kind has a pool of its own, and takes 1.
+    units, node : array of int
+        For each pool: number of units, and units per node. If ``node`` exceeds ``units``, hops never leave a node.
+    able : array of bool
+        Widths that stages of each kind may have; by default all.
     send, send_back, latency : array of int
         f, g and l by kind before the hop, kind behind it, 1 if the hop leaves a node and else 0, and cut. Between
         different kinds only entry 1 is used. (3) to (5) are bounds only if entry 0 does not exceed entry 1, or if 1
@@ -63,24 +72,31 @@ class AllocationTables(LayerTables):
         number of stages.
     """
 
-    # Axes: C kinds, W widths, n layers, c = n − 1 cuts, 2 for inside and outside a node.
+    # Axes: C kinds, P pools, W widths, n layers, c = n − 1 cuts, 2 for inside and outside a node.
     SHAPES: ClassVar = {
         **dict.fromkeys(("forward", "backward", "hides", "gather_hides"), ("Cn",)),
         **dict.fromkeys(("update", "reduce", "gather", "resident"), ("CWn",)),
-        **dict.fromkeys(("saved", "output", "workspace", "recomputable"), ("n",)),
-        **dict.fromkeys(("limit", "units", "node"), ("C",)),
+        **dict.fromkeys(("saved", "output", "workspace"), ("Cn", "n")),
+        "recomputable": ("n",),
+        **dict.fromkeys(("limit", "pool", "takes"), ("C",)),
+        **dict.fromkeys(("units", "node"), ("P",)),
         **dict.fromkeys(("send", "send_back"), ("CC2c",)),
-        **dict.fromkeys(("received", "cuts"), ("c",)),
+        "received": ("Cc", "c"),
+        "cuts": ("c",),
+        "able": ("CW",),
         **dict.fromkeys(("reduce_base", "gather_base", "second_ending"), ("CW",)),
         "latency": ("CC2",),
     }
 
     second_ending: Array = LEFT_OUT
     received: Array = LEFT_OUT
+    pool: Array = LEFT_OUT
+    takes: Array = LEFT_OUT
     units: Array
     node: Array
     send_back: Array = LEFT_OUT
     cuts: Flags = LEFT_OUT
+    able: Flags = LEFT_OUT
     micro_batches: int
     widths: tuple[int, ...] = (1,)
     unit: int = 1
@@ -99,9 +115,20 @@ class AllocationTables(LayerTables):
         if self.cuts is LEFT_OUT:
             object.__setattr__(self, "cuts", np.ones(self.forward.shape[1] - 1, np.bool_))
         kinds, layers = self.forward.shape
-        axes = {"C": kinds, "W": len(self.widths), "n": layers, "c": layers - 1, "2": 2}
+        defaults = {
+            "pool": np.arange(kinds),
+            "takes": np.ones(kinds, np.int64),
+            "able": np.ones((kinds, len(self.widths)), np.bool_),
+        }
+        for name, default in defaults.items():
+            if getattr(self, name) is LEFT_OUT:
+                object.__setattr__(self, name, default)
+        axes = {"C": kinds, "P": len(self.units), "W": len(self.widths), "n": layers, "c": layers - 1, "2": 2}
         self.check_shapes(axes)
         self.fill(axes)
+        for name in ("saved", "output", "workspace", "received"):
+            by_kind = np.broadcast_to(getattr(self, name), (kinds, getattr(self, name).shape[-1]))
+            object.__setattr__(self, name, by_kind)
 
     @property
     def kinds(self) -> int:
@@ -123,9 +150,20 @@ class AllocationTables(LayerTables):
         """True if k is a choice."""
         return self.in_flight_rule == "non_increasing"
 
+    @cached_property
+    def every_mode(self) -> list[tuple[int, int]]:
+        """Kind and index of the width of every mode that a stage may have."""
+        return [(c, w) for c, row in enumerate(self.able.tolist()) for w, able in enumerate(row) if able]
+
     def share(self, width: int) -> int:
         """M_w: the most micro-batches that a replica of a stage of this width takes."""
         return -(-self.micro_batches // (width * self.unit))
+
+    @cached_property
+    def most_flow(self) -> int:
+        """The most units that stages can have in width, all together."""
+        takes = (int(self.takes[self.pool == pool].min(initial=UNLIMITED)) for pool in range(len(self.units)))
+        return sum(int(units) // each for units, each in zip(self.units, takes, strict=True))
 
     @property
     def last_batch(self) -> int:
@@ -135,14 +173,14 @@ class AllocationTables(LayerTables):
     @cached_property
     def modes(self) -> tuple[tuple[Mode, ...], ...]:
         """A mode of each width, for each kind. Pools and flow are in units, in-flight counts are those of (1)."""
-        behind = np.arange(int(self.units.sum()) + 1)
+        behind = np.arange(self.most_flow + 1)
         least, most = ("sno", "most") if self.chooses else (self.in_flight_rule, self.in_flight_rule)
         counts = [[self._counts(rule, behind, width) for rule in (least, most)] for width in self.widths]
         return tuple(
             tuple(
                 Mode(
                     f"{width} units of kind {c}",
-                    tuple(width * (pool == c) for pool in range(self.kinds)),
+                    tuple(width * int(self.takes[c]) * (pool == self.pool[c]) for pool in range(len(self.units))),
                     flow=width,
                     limit=int(self.limit[c]),
                     in_flight=fewest,
@@ -194,8 +232,8 @@ class AllocationTables(LayerTables):
     def options(self) -> tuple[SpanOptions, ...]:
         """Recomputation options of a stage of each kind."""
         return tuple(
-            shared_recomputation(forward, self.savings, self.workspace, self.again, self.recomputable)
-            for forward in self.forward
+            shared_recomputation(*rows, self.recomputable)
+            for rows in zip(self.forward, self.savings, self.workspace, self.again, strict=True)
         )
 
     @cached_property
@@ -207,37 +245,46 @@ class AllocationTables(LayerTables):
 
     @cached_property
     def received_at(self) -> Array:
-        """Bytes that a stage which begins at each boundary receives, shape (n + 1,); none at either end."""
-        return np.concatenate([[0], self.received, [0]])
+        """Bytes that a stage of each kind which begins at each boundary receives, (C, n + 1); none at either end."""
+        return np.pad(self.received, ((0, 0), (1, 1)))
 
     def spare(
-        self, kind: int, w: Indices, starts: Indices, ends: Indices, in_flight: Indices, received: Array | None = None
+        self,
+        kind: Indices,
+        w: Indices,
+        starts: Indices,
+        ends: Indices,
+        in_flight: Indices,
+        received: Array | None = None,
     ) -> Array:
         """Bytes that (2) leaves for workspace with nothing recomputed; see `reductions`.
 
         ``received`` replaces `received_at`.
         """
-        resident, saved = self.prefix["resident"][kind], self.prefix["saved"]
-        held = saved[ends] - saved[starts] + (self.received_at if received is None else received)[starts]
-        left: Array = self.limit[kind] - (resident[w, ends] - resident[w, starts]) - in_flight * held
+        resident, saved = self.prefix["resident"], self.prefix["saved"]
+        held = saved[kind, ends] - saved[kind, starts]
+        held = held + (self.received_at if received is None else received)[kind, starts]
+        left: Array = self.limit[kind] - (resident[kind, w, ends] - resident[kind, w, starts]) - in_flight * held
         return left
 
     def usages(self, stages: Allocation) -> list[tuple[int, ...]]:
-        """Units of each kind from each stage on."""
-        usage, found = [0] * self.kinds, []
-        for place in reversed(stages):
-            usage[place.kind] += place.width
-            found.append(tuple(usage))
-        return found[::-1]
+        """Units of each pool from each stage on."""
+        taken = np.array([self.mode(place).takes for place in reversed(stages)]).cumsum(axis=0)
+        return [tuple(usage) for usage in taken[::-1].tolist()]
+
+    def flows(self, stages: Allocation) -> list[int]:
+        """R of each stage: the sum of the widths from it on."""
+        return list(accumulate(place.width for place in reversed(stages)))[::-1]
 
     def in_flight_counts(self, stages: Allocation) -> list[int]:
         """k of each stage."""
-        behind = [sum(usage) - place.width for usage, place in zip(self.usages(stages), stages, strict=True)]
-        return [place.held or self.mode(place).flying(b) for place, b in zip(stages, behind, strict=True)]
+        pairs = zip(stages, self.flows(stages), strict=True)
+        return [place.held or self.mode(place).flying(flow - place.width) for place, flow in pairs]
 
     def leaves_node(self, before: int, behind: int, usage: tuple[int, ...]) -> int:
         """1 if a hop from kind ``before`` to kind ``behind``, with this usage behind it, leaves a node, otherwise 0."""
-        return 1 if before != behind else int(usage[behind] % int(self.node[behind]) == 0)
+        pool = self.pool[behind]
+        return 1 if before != behind else int(usage[pool] % int(self.node[pool]) == 0)
 
     def hops(self, stages: Allocation) -> Iterator[tuple[int, int, int]]:
         """f, g and l of the hop behind each stage except the last."""
@@ -246,14 +293,14 @@ class AllocationTables(LayerTables):
             cut = place.end - 1
             yield int(self.send[hop][cut]), int(self.send_back[hop][cut]), int(self.latency[hop])
 
-    def reductions(self, kind: int, w: Indices, starts: Indices, ends: Indices) -> Array:
+    def reductions(self, kind: Indices, w: Indices, starts: Indices, ends: Indices) -> Array:
         """R of stages on layers start … end − 1; ``w`` is the index of the width. Shapes broadcast."""
         return self.collectives((kind, w), starts, ends)
 
-    def endings(self, kind: int, w: Indices, starts: Indices, ends: Indices) -> Array:
+    def endings(self, kind: Indices, w: Indices, starts: Indices, ends: Indices) -> Array:
         """E of stages, their gradient reduction and update; see `reductions`."""
-        update = self.prefix["update"][kind]
-        found: Array = self.reductions(kind, w, starts, ends) + update[w, ends] - update[w, starts]
+        update = self.prefix["update"]
+        found: Array = self.reductions(kind, w, starts, ends) + update[kind, w, ends] - update[kind, w, starts]
         if self.second_ending.any():
             found = found + np.where((starts == 0) & (ends == 1), self.second_ending[kind, w], 0)
         return found

@@ -54,9 +54,12 @@ TEAMS = (
     "parts of several nodes, meshes of other axes than nodes and the devices in each"
 )
 UNLIKE_TEAMS = (
-    "stages whose teams differ in size (--unlike-teams searches up to 128 mixes at levels 0 and 1 of ZeRO; not in a "
-    "given order, nor with pinned layers that share weights)"
+    "stages whose teams differ in size (--unlike-teams searches them at levels 0 and 1 of ZeRO; not in a given order, "
+    "with pinned layers that share weights, with teams over several nodes, nor in more than 128 mixes under any order "
+    "of schedules)"
 )
+UNLIKE_TIES = "layers that share weights on teams of unlike sizes"
+UNLIKE_MESHES = "teams of unlike sizes of which some extend over several nodes or are meshes of several axes"
 WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
 WHOLE_PRODUCTS = "teams that run matrix products and attention on parts of the tokens (context parallelism)"
 KEYS_AT_ONCE = "keys and values sent round while attention runs (ring attention)"
@@ -202,19 +205,20 @@ class Searched:
         self,
         ways: Mapping[int, int],
         tokens: bool,
-        mixes: int,
+        mixes: str = "",
         loss: str = "",
         over: str = "",
         context: bool = False,
         meshes: Mapping[tuple[int, ...], int] = MappingProxyType({}),
+        ties: bool = False,
     ) -> "Searched":
         """Return the description with teams: for each number of devices the ways to split layers that are searched.
 
         A team of one device has none. ``tokens``: whether some split what passes between layers along tokens.
-        ``mixes``: the number of ways to fill the nodes with teams of unlike sizes, and to split layers over these.
+        ``mixes``: how the nodes are filled with teams of unlike sizes; empty if they are not.
         ``loss``: why none splits the loss; empty if some do. ``over``: which teams extend over nodes, by which links.
         ``context``: whether some run products of matrices and attention on parts of the tokens. ``meshes``: for each
-        mesh of several axes the ways to split layers that are searched.
+        mesh of several axes the ways to split layers that are searched. ``ties``: whether layers share weights.
         """
         if not ways or set(ways) == {1}:
             return self
@@ -228,9 +232,10 @@ class Searched:
         teams += ", tensors between layers whole or split along tokens" * tokens
         teams += ", matrix products and attention also on parts of the tokens" * context
         teams += ", losses also on logits split along their classes" * (not loss)
-        teams += f", stages also with teams of unlike sizes ({mixes} mixes{levels})" * bool(mixes)
+        teams += f", stages also with teams of unlike sizes{levels} ({mixes})" * bool(mixes)
         rest = tuple(sentence for sentence in self.not_searched if sentence != TENSOR)
-        without = [UNLIKE_TEAMS] * (not mixes and len(ways) > 1) + [WHOLE_SEQUENCES] * (not tokens)
+        without = [UNLIKE_TEAMS] * (not mixes and len(ways) > 1) + [UNLIKE_TIES] * bool(mixes and ties)
+        without += [UNLIKE_MESHES] * bool(mixes and (over or meshes)) + [WHOLE_SEQUENCES] * (not tokens)
         without += [WHOLE_PRODUCTS] * (not context) + [KEYS_AT_ONCE] * context
         without += [loss] * bool(loss)
         return replace(self, teams=teams, not_searched=(TEAMS, *without, *rest))

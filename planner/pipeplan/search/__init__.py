@@ -15,9 +15,10 @@ from pipeplan.schedules.family import alternates
 from pipeplan.search.branch_and_bound import Node
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode, RemainingGroupsNode
 from pipeplan.search.nodes.shapes import ShapesNode
+from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
 
-__all__ = ["enumerates_groups", "root_nodes", "searches_locally"]
+__all__ = ["enumerates_groups", "mixed_nodes", "root_nodes", "searches_locally"]
 
 
 def enumerates_groups(space: Space) -> bool:
@@ -75,6 +76,26 @@ def root_nodes(space: Space) -> Iterator[Node]:
                 if least is not None and (each or not covered or layout.small(layers)):
                     targets = None if small else TargetSchedule()
                     yield AggregateNode(least, space, layout, size, each, targets=targets)
+
+
+def mixed_nodes(space: MixedSpace) -> Iterator[Node]:
+    """Yield the root nodes of all mixes: one for each micro-batch size, or for each row of modes if these are few."""
+    from pipeplan.search.nodes.mixed import MixedNode, MixedRowNode, few_rows
+    from pipeplan.search.nodes.mixed_problem import mixed_layouts
+
+    own = space.space
+    if space.ways == ():
+        return
+    kinds = sorted({alternates(name) for name in own.schedules}, reverse=True)
+    covered = True in kinds and own.phased  # 1F1B's problem bounds the others too
+    for size in own.sizes:
+        for layout in mixed_layouts(space, own.job.batch // size):
+            rows = few_rows(space, layout)
+            if rows is not None:
+                yield from (MixedRowNode.of(space, modes, size) for modes in rows)
+                continue
+            for each in kinds[:1] if covered else kinds:
+                yield MixedNode(space.lower_bound(size), space, layout, size, each)
 
 
 def _first_plans(space: Space) -> Iterator[Node]:

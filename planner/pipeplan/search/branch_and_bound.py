@@ -108,6 +108,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         The local search around the plans found.
     unaffordable : float or None
         Least seconds of a plan that was skipped for lack of time to simulate and check it.
+    unbounded : bool
+        Whether some plans are in none of the nodes: nothing is known about them.
     parts : dict of str to int
         The bound of each `Node.part` so far.
     """
@@ -118,6 +120,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     pace: Pace = field(default_factory=Pace)
     improver: Improver | None = None
     unaffordable: float | None = None
+    unbounded: bool = False
     parts: dict[str, int] = field(default_factory=dict, init=False)
     _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list, init=False)
     _deferred: list[Node] = field(default_factory=list, init=False)
@@ -220,6 +223,15 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         finally:
             self._reserve = 0.0
 
+    def find_plan(self, seconds: float) -> None:
+        """Advance nodes until there is a plan, for at most so many seconds."""
+        self._reserve = max(self.rest - seconds, 0.0)
+        try:
+            while self.open and self.incumbent is None and self.left > 0:
+                self.step()
+        finally:
+            self._reserve = 0.0
+
     def advance(self, node: Node) -> Step[Node]:
         """One step of a node."""
         step = node.advance(self)
@@ -246,6 +258,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
 
     def _bounds(self) -> Iterator[int]:
         yield from super()._bounds()
+        yield from [0] * self.unbounded
         yield from (bound for _, bound, _, _ in self._early)
         yield from (node.bound for node in self._deferred)
 

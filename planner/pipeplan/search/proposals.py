@@ -20,7 +20,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.operators import Mix, Splitting
 from pipeplan.core.words import MeshSplit
 from pipeplan.costs.chain import Boundaries, Chain
-from pipeplan.costs.teams import TeamQuestion
+from pipeplan.costs.teams import MixedQuestion, TeamQuestion
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
@@ -53,21 +53,21 @@ class Proposals:
 
     Attributes
     ----------
-    questions : tuple of TeamQuestion or None
+    questions : tuple of TeamQuestion and MixedQuestion, or None
         The questions with teams of this model, cluster and job, if they are known: they do not depend on schedules.
     """
 
-    questions: tuple[TeamQuestion, ...] | None = None
+    questions: tuple[TeamQuestion | MixedQuestion, ...] | None = None
     _asked: tuple[Model, Cluster, Job] | None = None
     _made: dict[tuple[str, int], tuple[Proposal | str, ...]] = field(default_factory=dict)
     _chains: dict[tuple[Rows, int, int, Splitting | None], Chain] = field(default_factory=dict)
     _beyond: dict[int, Space | None] = field(default_factory=dict)
 
-    def questions_at(self, schedules: tuple[str, ...]) -> tuple[TeamQuestion, ...] | None:
+    def questions_at(self, schedules: tuple[str, ...]) -> tuple[TeamQuestion | MixedQuestion, ...] | None:
         """The questions with teams under these schedules; None if they are not known."""
         if self.questions is None:
             return None
-        return tuple(each._replace(job=replace(each.job, schedules=schedules)) for each in self.questions)
+        return tuple(each.under(schedules) for each in self.questions)
 
     def begin(self, spaces: Spaces) -> None:
         """Forget what was made for another model, cluster or job."""

@@ -1,7 +1,7 @@
 """`Result`: the plan, its bound, the searched space and the baselines, as text and as JSON."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from pipeplan.core.job import Job, Objective
@@ -10,8 +10,9 @@ from pipeplan.core.schedule import Kind
 from pipeplan.core.searched import Searched
 from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes, format_time
-from pipeplan.core.wording import counted, team_suffix, zero_suffix
+from pipeplan.core.wording import counted, team_suffix, wrapped, zero_suffix
 from pipeplan.costs.sources import Costs
+from pipeplan.costs.teams.left_whole import LeftWhole
 from pipeplan.search.heuristics import LATE, Baseline, ranked
 from pipeplan.search.robust import summary as words
 from pipeplan.search.robust.choice import Choice
@@ -43,7 +44,9 @@ class Result:
 
     ``costs`` is the source of the times: measured, imported, or estimates. ``robust`` holds the comparison of plans
     where times vary. The chosen plan may then have a longer nominal step than another. On large clusters ``layouts``
-    has the bound of each layout, the least first; those that reach the value are excluded.
+    has the bound of each layout, the least first; those that reach the value are excluded. ``late`` says that time was
+    over before all ways to split layers over teams were known, so that nothing bounds the answer. ``whole`` is what
+    devices of the largest teams run whole.
 
     Raises
     ------
@@ -66,6 +69,8 @@ class Result:
     runners_up: tuple[tuple[str, int], ...] = ()
     robust: Choice | None = None
     layouts: tuple[tuple[str, int], ...] = ()
+    late: bool = False
+    whole: LeftWhole = field(default_factory=LeftWhole)
 
     def __post_init__(self) -> None:
         if self.bound > self.value:
@@ -104,6 +109,7 @@ def in_words(result: Result) -> str:
         f"costs: {result.costs.in_words()}",
         *_stages(plan),
         *_shared_weights(plan),
+        *(line for note in result.whole.in_words() for line in wrapped(note)),
     ]
     others = [entry for entry in result.runners_up if entry[1] > result.value]
     if result.robust is not None:
@@ -153,6 +159,8 @@ def _beside(result: Result) -> dict[str, object]:
     tied, found = result.plan.pipeline.tied, dict[str, object]()
     if tied:
         found["tied_stages"] = [list(group) for group in tied]
+    if result.whole.operators or result.whole.lengths:
+        found["whole_in_teams"] = result.whole.as_json()
     if result.layouts:
         found["layouts"] = [{"layout": name, "bound_s": bound / 1e9} for name, bound in result.layouts]
     if result.robust is not None:
@@ -163,7 +171,8 @@ def _beside(result: Result) -> dict[str, object]:
 def _reason(result: Result) -> str:
     if result.robust is not None and result.value > result.robust.nominal.value:
         return f"chosen by its {result.robust.question.words} where times vary"
-    return REASONS[result.stop].format(costs=result.costs.name)
+    more = ", not all ways to split layers over teams are known" if result.late else ""
+    return REASONS[result.stop].format(costs=result.costs.name) + more
 
 
 def _splits(plan: Plan) -> str:

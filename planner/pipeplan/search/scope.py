@@ -55,7 +55,6 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
     )
     orders = space.any_order or any(family.two_lanes for family in space.families)
     ways = Counter(split.team for split in spaces.teams if isinstance(split, Split))
-    mixes = sum(isinstance(split, Mix) for split in spaces.teams)
     tokens = any(split.sequence for split in spaces.teams)
     losses = [graph.loss_name for graph in spaces.model.operators.values() if graph.loss_name]
     meshes = Counter(split.sizes for split in spaces.teams if isinstance(split, MeshSplit))
@@ -68,7 +67,25 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
     at_levels = found.at_levels(spaces.levels, bool(spaces.model.ties), orders)
     over = ", ".join(_over_nodes(spaces.cluster, [team for team in job.teams if team > 1]))
     counts = {team: ways[team] for team in job.teams}
-    return at_levels.with_teams(counts, tokens, mixes, loss, over, context, meshes)
+    return at_levels.with_teams(counts, tokens, _mixes(spaces), loss, over, context, meshes, bool(spaces.model.ties))
+
+
+def _mixes(spaces: Spaces) -> str:
+    """Return in words how the nodes are filled with teams of unlike sizes; empty if they are not."""
+    alone = sum(isinstance(split, Mix) for split in spaces.teams)
+    if alone:
+        return f"{alone} mixes" if alone > 1 else "1 mix"
+    for own in spaces.mixed:
+        if own.ways is None:
+            from pipeplan.search.nodes.mixed_problem import mixed_layouts  # only larger clusters need it
+
+            each = [mixed_layouts(own, own.space.job.batch // size) for size in own.space.sizes]
+            taken = max((layout.devices for row in each for layout in row), default=1)
+            of = f"a multiple of {taken} devices each, " * (taken > 1)
+            return f"{of}bounded for all ways to fill the nodes, sought in some of them"
+        if own.ways:
+            return f"all {len(own.ways)} ways to fill the nodes" if len(own.ways) > 1 else "one way to fill the nodes"
+    return ""
 
 
 def _over_nodes(cluster: Cluster, teams: Sequence[int]) -> Iterator[str]:

@@ -53,7 +53,7 @@ def test_operators_without_loops_are_named() -> None:
     little = found.unsplit[0]._replace(time=1, lost=1, parameters=0)
     assert "too, 1 ns more than an even split: 1 operator (unknown)" in str(replace(found, unsplit=(little,)))
     odd = pipeplan.shard(perceptrons(3), CLUSTER, 2, [(4,)])
-    assert "axis 0 (4 devices) does not divide the 2 parts of the samples" in str(odd)
+    assert "a team of 4 leaves whole what it does not divide: 2 samples (2 does)" in str(odd)
 
 
 def test_what_cannot_be_asked() -> None:

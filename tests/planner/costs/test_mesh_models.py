@@ -21,7 +21,7 @@ from pipeplan.costs.meshes.joined import joined_layers
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.products import products
 from pipeplan.costs.meshes.shapes import Mesh, mesh_on
-from pipeplan.costs.meshes.unsplit import undivided, unsplit
+from pipeplan.costs.meshes.unsplit import require_divided, undivided, unsplit
 from pipeplan.costs.meshes.volumes import IN, OUT, ROW, LinearMap, volume
 from pipeplan.costs.teams.rooflines import Rooflines
 from pipeplan_formulations.common.clock import Clock
@@ -218,7 +218,7 @@ def test_layers_without_operators_are_whole_and_named() -> None:
     model = perceptrons(3)
     layers = (model.layers[0], replace(model.layers[1], operators=""), model.layers[2])
     joined = joined_layers(replace(model, layers=layers), KIND, 2)
-    (found,) = unsplit(joined, 4)
+    (found,) = unsplit(joined.of, 4)
     assert found.names == ("l1/layer",)
     assert found.time == 2 * COST.forward + COST.backward
     assert found.lost == found.time - found.time // 4
@@ -228,17 +228,17 @@ def test_layers_without_operators_are_whole_and_named() -> None:
     known = MeshProblem(joined_layers(model, KIND, 2), problem.mesh)
     other = frontier(known.sharding.project(step_matrix("float32", "sgd")), Clock(Limits()))
     assert best.points[0, 0] > other.points[0, 0]
-    assert not unsplit(joined_layers(model, KIND, 2), 4)
+    assert not unsplit(joined_layers(model, KIND, 2).of, 4)
 
 
 def test_lengths_that_an_axis_does_not_divide() -> None:
     """They are named with the nearest size; an axis that divides none of them is refused."""
     joined = joined_layers(perceptrons(2), KIND, 2)
-    found = undivided(joined, Mesh((4,), (Link(),)))
+    found = undivided(joined.of, (4,))
     assert [(own.loop, own.parts, own.nearest) for own in found] == [(SAMPLE, 2, 2)]
-    assert not undivided(joined, Mesh((2, 2), (Link(),) * 2))
+    assert not undivided(joined.of, (2, 2))
     with pytest.raises(InputError, match=r"axis 1 .* 3 devices.* 2 samples.* 8 along 'in'.* are 2 and 4"):
-        undivided(joined, Mesh((2, 3), (Link(),) * 2))
+        require_divided(joined.of, (2, 3))
 
 
 def test_meshes_of_a_cluster() -> None:

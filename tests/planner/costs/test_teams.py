@@ -12,15 +12,17 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, Model, Profile, Provenance, Tie
-from pipeplan.core.operators import INPUT, Mix, Operator, OperatorGraph, Split, Weight
+from pipeplan.core.operators import INPUT, Mix, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
+from pipeplan.core.searched import UNLIKE_MESHES, UNLIKE_TEAMS, UNLIKE_TIES
 from pipeplan.core.words import PARTIAL, WHOLE
-from pipeplan.costs.teams import splits, team_questions
+from pipeplan.costs.teams import MixedQuestion, TeamQuestion, splits, team_questions
 from pipeplan.costs.teams.problem import TeamProblem
 from pipeplan.costs.teams.signatures import made_layout, redistribution, returned_layout, signatures
 from pipeplan.costs.teams.splits import Teams
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.io.model_file import model_data, model_from_data
+from pipeplan.search.scope import searched
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
 
@@ -148,8 +150,8 @@ def test_the_answer_is_the_best_of_all_teams(tmp_path: Path) -> None:
     assert Plan.load(path) == alone[1].plan
 
 
-def test_shared_weights_are_cut_alike() -> None:
-    """A weight that two layers share has one axis, or none, in every split."""
+def tied_layers() -> Model:
+    """An embedding and a head that share a table."""
     table = Weight("table", ("word", "feature"), 64, shared=True)
     lookup = Operator(
         "lookup", "embedding", {"word": 8, "feature": 8}, {INPUT: ("token",)}, ("token", "feature"), 80, True, (table,)
@@ -159,12 +161,16 @@ def test_shared_weights_are_cut_alike() -> None:
         (table,), 10, 10, 10,
     )  # fmt: skip
     layers = (Layer("first", 64, operators="lookup"), Layer("last", 0, ("first",), operators="head"))
-    model = Model(
+    return Model(
         "tied", layers, (Profile("unit", 1, (COST, COST), Provenance("imported", "test")),),
         ties=(Tie(("first", "last"), 64),),
         operators={"lookup": OperatorGraph((lookup,)), "head": OperatorGraph((head,), {INPUT: 80})},
     )  # fmt: skip
-    questions = list(team_questions(model, equal_devices(2, link=Link(10**9, 1)), Job(1, teams=(2,))))
+
+
+def test_shared_weights_are_cut_alike() -> None:
+    """A weight that two layers share has one axis, or none, in every split."""
+    questions = list(team_questions(tied_layers(), equal_devices(2, link=Link(10**9, 1)), Job(1, teams=(2,))))
     axes = {(each.split.of("lookup").get("table"), each.split.of("head").get("table")) for each in questions}
     assert axes
     assert all(first == last for first, last in axes)
@@ -207,10 +213,12 @@ def test_mixes_share_out_no_gradients() -> None:
     cluster = replace(equal_devices(3), nodes=(Node(("unit",) * 3, Link(10**7, 1)),))
     for asked, alike, mixed in (((0, 3), {(0, 3)}, {(0,)}), ((2, 3), {(2, 3)}, set()), ((), {()}, {()})):
         found = list(team_questions(perceptrons(), cluster, Job(4, zero=asked, teams=(1, 2), unlike_teams=True)))
-        assert {each.job.zero for each in found if isinstance(each.split, Split)} == alike
-        assert {each.job.zero for each in found if isinstance(each.split, Mix)} == mixed
+        assert {each.job.zero for each in found if isinstance(each, TeamQuestion)} == alike
+        assert {each.job.zero for each in found if isinstance(each, MixedQuestion)} == mixed
     spaces = Spaces(perceptrons(), cluster, Job(4, teams=(1, 2), unlike_teams=True))
-    assert {own.levels for split, own in spaces.teams.items() if isinstance(split, Mix)} == {(0, 1)}
+    assert [tuple(space.job.level for space in own.spaces) for own in spaces.mixed] == [(0, 1)]
+    orders = Spaces(perceptrons(), cluster, Job(4, teams=(1, 2), unlike_teams=True, schedules=("any",)))
+    assert {own.levels for split, own in orders.teams.items() if isinstance(split, Mix)} == {(0, 1)}
 
 
 @pytest.mark.parametrize(
@@ -234,6 +242,24 @@ def test_models_without_operators_have_no_teams() -> None:
     """The message says to profile the model again."""
     with pytest.raises(InputError, match="profile it again"):
         solve(load_model("vgg-16"), load_cluster("4-v100-nvlink"), 64, teams=(1, 2))
+
+
+def test_what_teams_leave_whole_is_named() -> None:
+    """Layers whose operators are not known, with what that costs; lengths that a team does not divide."""
+    model = perceptrons(graph=pair(8, 33))
+    model = replace(model, layers=(*model.layers[:3], replace(model.layers[3], operators="")))
+    found = solve(model, equal_devices(2), 4, teams=(2,), workers=1)
+    (unknown,) = found.whole.operators
+    assert (unknown.names, unknown.parameters) == (("l3",), model.layers[3].parameters)
+    assert unknown.time - unknown.lost == unknown.time // 2
+    assert "whole on every device: 1 unknown layer operator (l3)" in str(found)
+    assert "a team of 2 leaves whole what it does not divide: 33 along 'out' of wide (3 does)" in " ".join(
+        str(found).split()
+    )
+    assert found.as_json()["whole_in_teams"]["lengths"][0]["nearest"] == 3
+    assert not solve(model, equal_devices(2), 4, teams=(1,), workers=1).whole.operators
+    with pytest.raises(InputError, match=r"teams of 3: .*divide no length .* 8 along 'in' .* are 2 and 4"):
+        solve(perceptrons(), equal_devices(3), 4, teams=(3,))
 
 
 def test_several_ends_are_whole() -> None:
@@ -297,6 +323,20 @@ def test_stages_have_teams_of_unlike_sizes() -> None:
     assert unlike.value == unlike.bound < alike.value
     assert "teams of unlike sizes" in unlike.searched.in_words()
     assert any("--unlike-teams" in each for each in alike.searched.not_searched)
+    assert not {UNLIKE_TIES, UNLIKE_MESHES, UNLIKE_TEAMS} & set(unlike.searched.not_searched)
+
+
+def test_answers_say_which_unlike_teams_are_not_searched() -> None:
+    """Those that extend over nodes, those of layers that share weights; and all, where the order is given."""
+    nodes = tuple(Node(("unit",) * 2, Link(10**9, 1)) for _ in range(2))
+    cluster = replace(equal_devices(4), nodes=nodes, network=Link(10**9, 1))
+    tied = tied_layers()
+    options = {"teams": (1, 2, 4), "unlike_teams": True, "zero": (0,)}
+    found = searched(Spaces(tied, cluster, Job(1, **options)))
+    assert "stages also with teams of unlike sizes (one way to fill the nodes)" in found.teams
+    assert {UNLIKE_TIES, UNLIKE_MESHES} < set(found.not_searched) and UNLIKE_TEAMS not in found.not_searched
+    found = searched(Spaces(tied, cluster, Job(1, order="given", **options)))
+    assert UNLIKE_TEAMS in found.not_searched and "unlike sizes" not in found.teams
 
 
 def test_teams_of_one_size_have_none_of_unlike_sizes() -> None:

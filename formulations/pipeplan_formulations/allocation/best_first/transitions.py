@@ -117,7 +117,7 @@ def transitions(
         if not _mode_allowed(problem, grid, kind, width, usage, position):
             continue
         # Ends within reach, at allowed cuts. Only a stage with no units behind it ends at the last boundary.
-        behind = usage - width * grid.stride[kind]
+        behind = usage - int(grid.step(kind, width))
         last = int(spans.reach[kind][w][start])
         ends = np.arange(start + 1, last + 1)
         ends = ends[ends == problem.layers] if behind == 0 else ends[ends < problem.layers]
@@ -146,9 +146,9 @@ def transitions(
 
 def _mode_allowed(problem: ChainAllocation, grid: Grid, kind: int, width: int, usage: int, position: int) -> bool:
     """True if a stage of this mode may stand at the position, given the units left and the forced stages."""
-    if int(grid.coordinates[kind][usage]) < width:
+    if int(grid.widest[kind][usage]) < width or not problem.able[kind, problem.widths.index(width)]:
         return False
-    behind = usage - width * grid.stride[kind]
+    behind = usage - int(grid.step(kind, width))
     if position < len(problem.first):
         if behind == 0 and position < len(problem.first) - 1:
             return False

@@ -32,7 +32,7 @@ class ByDepth:
         if hint is not None and problem.feasible(hint):
             bracket.offer(hint)
         fewest = max(1, len(problem.first) + len(problem.last))
-        for depth in range(fewest, min(problem.layers, int(problem.units.sum()) // problem.widths[0]) + 1):
+        for depth in range(fewest, min(problem.layers, problem.most_flow // problem.widths[0]) + 1):
             # T need not exceed the incumbent.
             most = bracket.high if bracket.high is not None else problem.largest
             model = depth_model(problem, depth, scale, -(-most // scale.unit))

@@ -7,7 +7,7 @@ r"""Constraints of the allocation problem with a fixed number of stages, as rows
     mode[s, m]       stage s has mode m, a kind and a width
     on[s, i, m]      x[s, i] and mode[s, m]
     again[s, i, m]   layer i is recomputed in stage s
-    use[s, c, u]     u units of kind c are used from stage s on
+    use[s, p, u]     u units of pool p are used from stage s on
     hold[s, m, k]    mode[s, m], and k of (1)
     hop[s, h]        kinds before and behind, and if the hop leaves a node, between stages s and s + 1
 
@@ -24,6 +24,7 @@ import numpy as np
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.place import ModeKey
 from pipeplan_formulations.common.mip.model import Expression, LinearModel, sum_of
+from pipeplan_formulations.common.mode import Mode
 from pipeplan_formulations.common.scaling import Scale
 
 Switches = dict[int, Expression]
@@ -38,7 +39,7 @@ class Frame:
         self.rows = LinearModel()
         self.time = self.rows.time(0, high)
         self.rows.minimize(self.time)
-        self.every_mode = [(c, w) for c in range(problem.kinds) for w in problem.widths]
+        self.every_mode = [(c, problem.widths[w]) for c, w in problem.every_mode]
         self.ends: list[Switches] = []
         self.modes: list[dict[ModeKey, int]] = []
         self._place()
@@ -94,7 +95,7 @@ class Frame:
             chosen = {mode: Expression({v: 1}) for mode, v in self.modes[s].items()}
             self._one_of(chosen.values())
             if s in forced:
-                self.at_least(chosen[forced[s]], 1)
+                self.at_least(chosen.get(forced[s], Expression({})), 1)
             self.on.append({mode: [self.switch() for _ in range(n)] for mode in self.every_mode})
             self.again.append({mode: {} for mode in self.every_mode})
             for i in range(n):
@@ -114,29 +115,30 @@ class Frame:
         self.holds: list[dict[tuple[ModeKey, int], int]] = []
         totals: list[Expression] = []
         for s in range(self.depth):
-            total = Expression({})
-            for c, use in enumerate(self.use[s]):
+            for p, use in enumerate(self.use[s]):
                 self._one_of(use.values())
-                units = sum_of(u * switch for u, switch in use.items())
-                behind = self.use[s + 1][c] if s + 1 < self.depth else {}
+                behind = self.use[s + 1][p] if s + 1 < self.depth else {}
                 self._equal(
-                    units
+                    sum_of(u * switch for u, switch in use.items())
                     - sum_of(u * switch for u, switch in behind.items())
-                    - sum_of(w * Expression({v: 1}) for (kind, w), v in self.modes[s].items() if kind == c)
+                    - Expression({v: self._mode(mode).takes[p] for mode, v in self.modes[s].items()})
                 )
-                total = total + units
+        for s in range(self.depth):
+            flow = sum_of(Expression({v: w for (_, w), v in modes.items()}) for modes in self.modes[s:])
             self.holds.append({})
             for mode, chosen in self.modes[s].items():
-                self._in_flight(s, mode, chosen, total)
-            totals.append(total)
+                self._in_flight(s, mode, chosen, flow)
+            totals.append(flow)
         if problem.chooses:
             self._non_increasing(totals)
 
+    def _mode(self, mode: ModeKey) -> Mode:
+        return self.problem.modes[mode[0]][self.problem.widths.index(mode[1])]
+
     def _in_flight(self, s: int, mode: ModeKey, chosen: int, total: Expression) -> None:
-        """Add a switch for each k that stage s may have in a mode, tied to the units from the stage on."""
-        (kind, width), problem = mode, self.problem
-        most, share = int(problem.units.sum()), problem.share(width)
-        counts = problem.modes[kind][problem.widths.index(width)]
+        """Add a switch for each k that stage s may have in a mode, tied to the flow from the stage on."""
+        width, problem, counts = mode[1], self.problem, self._mode(mode)
+        most, share = problem.most_flow, problem.share(width)
         possible = np.arange(width, most + 1)
         found = {}
         least, largest = (each.take(possible - width) for each in (counts.in_flight, counts.most_in_flight))
@@ -157,7 +159,7 @@ class Frame:
         A rich stage has no more excess than any stage before it that holds fewer than all its micro-batches.
         """
         share = self.problem.share
-        most = int(self.problem.units.sum()) + share(1) * self.problem.widths[-1]  # more than any excess
+        most = self.problem.most_flow + share(1) * self.problem.widths[-1]  # more than any excess
         excess, supply = [], []
         for total, holds in zip(totals, self.holds, strict=True):
             units = {switch: k * width for ((_, width), k), switch in holds.items()}
@@ -176,19 +178,23 @@ class Frame:
         """Add (2) for each stage, mode and k, once for each layer that may have the largest workspace."""
         problem = self.problem
         for s in range(self.depth):
-            received = sum_of(int(problem.received[c]) * end for c, end in (self.ends[s - 1] if s else {}).items())
             for (mode, k), switch in self.holds[s].items():
                 on, again = self.on[s][mode], self.again[s][mode]
                 resident = problem.resident[mode[0], problem.widths.index(mode[1])]
+                saved, output, workspace, received = (
+                    table[mode[0]].tolist()
+                    for table in (problem.saved, problem.output, problem.workspace, problem.received)
+                )
                 stays = sum_of(int(resident[i]) * on[i] for i in range(problem.layers))
-                held = received + sum_of(int(problem.saved[i]) * on[i] for i in range(problem.layers))
+                held = sum_of(received[c] * end for c, end in (self.ends[s - 1] if s else {}).items())
+                held = held + sum_of(saved[i] * on[i] for i in range(problem.layers))
                 for i, layer in again.items():
-                    held = held - int(problem.saved[i] - problem.output[i]) * layer
+                    held = held - (saved[i] - output[i]) * layer
                 room = Expression({}, int(problem.limit[mode[0]])) - stays - k * held
                 for i in range(problem.layers):
-                    self.at_least(room - int(problem.workspace[i]) * on[i], 0, (switch,))
+                    self.at_least(room - workspace[i] * on[i], 0, (switch,))
                 for i, layer in again.items():
-                    self.at_least(room - int(problem.saved[i] + problem.workspace[i]) * layer, 0, (switch,))
+                    self.at_least(room - (saved[i] + workspace[i]) * layer, 0, (switch,))
 
     def _link(self) -> None:
         """Express f, g and l of each hop, and ĝ before each stage, by switches for kinds, node crossings and cuts."""
@@ -232,8 +238,9 @@ class Frame:
         """
         if before != behind:
             return []
-        node = int(self.problem.node[behind])
-        return [sum_of(switch for u, switch in self.use[s][behind].items() if (u % node == 0) == bool(leaves))]
+        pool = int(self.problem.pool[behind])
+        node = int(self.problem.node[pool])
+        return [sum_of(switch for u, switch in self.use[s][pool].items() if (u % node == 0) == bool(leaves))]
 
     def _product(
         self, options: Mapping[Option, list[Expression]], ends: Switches

@@ -103,7 +103,7 @@ class Pass:
     @property
     def modes(self) -> list[tuple[int, int]]:
         """Every kind and index of a width."""
-        return [(c, w) for c in range(self.problem.kinds) for w in range(len(self.problem.widths))]
+        return self.problem.every_mode
 
     def ranges(self, coarse: bool) -> list[range] | list[None]:
         """Ranges of excess to process in turn; None if excess does not matter."""
@@ -154,8 +154,8 @@ class Pass:
         """
         # States with enough units of the kind, and time left within the target.
         problem, grid, width = self.problem, self.grid, self.problem.widths[w]
-        rows = rows.only((grid.coordinates[c][rows.usage] >= width) & (self.room(c, rows) >= 0))
-        behind = rows.usage - width * grid.stride[c]
+        rows = rows.only((grid.widest[c][rows.usage] >= width) & (self.room(c, rows) >= 0))
+        behind = rows.usage - grid.step(c, width)
         if problem.last:
             kept = grid.total[behind] >= grid.forced if forced else grid.may_precede(behind, c, width)
             rows, behind = rows.only(kept), behind[kept]

@@ -51,11 +51,10 @@ class Reachable:
         self.first[0] = n
         # For each number of units, kind and width: usages of that stage, usages behind it, its furthest ends.
         steps = [
-            (able, able - width * grid.stride[c], self._furthest(c, w, level))
+            (able, able - grid.step(c, width), self._furthest(c, w, level))
             for level, usages in enumerate(grid.levels)
-            for c in range(problem.kinds)
-            for w, width in enumerate(problem.widths)
-            if len(able := usages[grid.coordinates[c][usages] >= width])
+            for c, w in problem.every_mode
+            if len(able := usages[grid.widest[c][usages] >= (width := problem.widths[w])])
         ]
         # From few units to many: ``start`` is the least start of a stage that ends at ``first`` of the usage behind.
         for able, behind, ends in steps:

@@ -67,7 +67,7 @@ class Spans:
         if not short.any():
             return found
         found[short] = IMPOSSIBLE
-        tight = short & (spare + in_flight * (self._savings[ends] - self._savings[starts]) >= workspace)
+        tight = short & (spare + in_flight * (self._savings[kind, ends] - self._savings[kind, starts]) >= workspace)
         # Tight spans with too many options get a lower bound, the others the cached least time.
         crowded = tight & options.crowded(starts, ends)
         if crowded.any():
@@ -147,7 +147,7 @@ def least_forward_before(problem: ChainAllocation) -> Array:
 def last_that_may_fit(problem: ChainAllocation, kind: int, w: int, in_flight: int) -> Array:
     """The last end of a span from each start that may fit with everything recomputed, shape (n,)."""
     n = problem.layers
-    stays = sums_before(problem.resident[kind, w] + in_flight * problem.least_held)
-    room = problem.limit[kind] - in_flight * problem.received_at[:-1]
+    stays = sums_before(problem.resident[kind, w] + in_flight * problem.least_held[kind])
+    room = problem.limit[kind] - in_flight * problem.received_at[kind, :-1]
     ends: NDArray[np.int64] = np.searchsorted(stays, stays[:n] + room, side="right") - 1
     return ends

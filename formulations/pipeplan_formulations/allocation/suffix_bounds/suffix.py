@@ -279,7 +279,7 @@ class _Suffixes:
 
 
 def frontier(problem: ChainAllocation, limits: Limits, up_to: int | None = None) -> Array:
-    """Lower bounds on the objective by units used, for every number of units of every kind.
+    """Lower bounds on the objective by units used, for every number of units of every pool.
 
     Parameters
     ----------
@@ -291,21 +291,20 @@ def frontier(problem: ChainAllocation, limits: Limits, up_to: int | None = None)
 
     Returns
     -------
-    array of int, shape (u_1 + 1, …, u_C + 1)
-        Entry u is a lower bound for allocations that use exactly u units of each kind. It is `IMPOSSIBLE` if none
+    array of int, shape (u_1 + 1, …, u_P + 1)
+        Entry u is a lower bound for allocations that use exactly u units of each pool. It is `IMPOSSIBLE` if none
         fits, and ``up_to + 1`` if the best exceeds ``up_to``. For 'step' it is the least (3), for 'bottleneck' the
         optimum.
     """
     grid = Grid(problem)
-    shape = [units + 1 for units in grid.units]
     limit = problem.largest if up_to is None else min(up_to, problem.largest)
     clock = Clock(limits)
     try:
         spans = Spans(problem, grid, limit, clock)
         tables = run(problem, grid, spans, clock, limit)
     except OutOfTimeError:
-        return free_bounds(problem, grid).reshape(shape)
+        return grid.by_units(free_bounds(problem, grid))
     values: Array = tables.whole.min(axis=0) if tables is not None else np.full(grid.size, IMPOSSIBLE)
     if limit < problem.largest:
         values = np.where((values == IMPOSSIBLE) & (grid.total > 0), limit + 1, values)
-    return values.reshape(shape)
+    return grid.by_units(values)

@@ -8,20 +8,17 @@ from typing import NamedTuple
 
 from pipeplan.analysis.sharding.placements import PlacedLayers, PlacedOperator
 from pipeplan.core.cluster import Link
-from pipeplan.core.operators import SAMPLE
 from pipeplan.core.units import format_bytes, format_time
-from pipeplan.core.wording import counted, some, wrapped
+from pipeplan.core.wording import counted, wrapped
 from pipeplan.costs.meshes.clusters import shape_name
 from pipeplan.costs.meshes.products import Product
 from pipeplan.costs.meshes.shapes import Mesh
-from pipeplan.costs.meshes.unsplit import Undivided, Unsplit
+from pipeplan.costs.meshes.unsplit import Undivided, Unsplit, notes
 from pipeplan.costs.sources import Costs
 
 FORMAT = "pipeplan-sharding/1"
 SHOWN = 9
 """Largest number of points of a frontier in the text."""
-SMALL = 1000
-"""Operators that lose less than the step's time over this are named together."""
 SEARCHED = (
     "the split of every operator along every axis, weights that are gathered for each pass, and the layout of every "
     "tensor between operators, in one micro-batch a step"
@@ -156,26 +153,8 @@ class Sharded:
             )
 
     def _notes(self) -> Iterator[str]:
-        shown = [each for each in self.unsplit if each.parameters or SMALL * each.lost >= self.point.time]
-        for each in shown:
-            yield from wrapped(
-                f"whole on every device: {counted(len(each.names), each.kind + ' operator')} ({some(each.names)}), "
-                f"{format_time(each.time)} of the step and {format_bytes(each.parameters)} of weights; an even split "
-                f"would save {format_time(each.lost)}"
-            )
-        left = [each for each in self.unsplit if each not in shown]
-        if left:
-            kinds = some([each.kind for each in left], 8)
-            yield from wrapped(
-                f"whole on every device too, {format_time(sum(each.lost for each in left))} more than an even split: "
-                f"{counted(sum(len(each.names) for each in left), 'operator')} ({kinds})"
-            )
-        for own in self.undivided:
-            what = "the samples" if own.loop == SAMPLE else f"{own.loop!r} of {some(own.names)}"
-            yield from wrapped(
-                f"axis {own.axis} ({counted(self.mesh.sizes[own.axis], 'device')}) does not divide the {own.parts} "
-                f"parts of {what}, which it leaves whole; the nearest size that does is {own.nearest}"
-            )
+        for note in notes(self.unsplit, self.undivided, self.mesh.sizes, self.point.time):
+            yield from wrapped(note)
         yield f"costs: {self.costs.in_words()}"
         yield from wrapped(f"searched: {SEARCHED}")
         yield from wrapped(f"not searched: {NOT_SEARCHED}")

@@ -22,7 +22,7 @@ from pipeplan.costs.meshes.frontiers import Point, over_meshes
 from pipeplan.costs.meshes.joined import joined_layers
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.products import products
-from pipeplan.costs.meshes.unsplit import undivided, unsplit
+from pipeplan.costs.meshes.unsplit import require_divided, undivided, unsplit
 from pipeplan.costs.sources import sources
 from pipeplan.costs.teams.problem import COORDINATES
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
@@ -85,12 +85,13 @@ def shard(
     kind = only_kind(cluster)
     shapes = [mesh_of(cluster, tuple(sizes)) for sizes in meshes] or list(meshes_of(cluster))
     joined = joined_layers(model, kind, batch, optimizer, extrapolate)
-    notes = [undivided(joined, mesh) for mesh in shapes] if meshes else []
+    for mesh in shapes if meshes else ():
+        require_divided(joined.of, mesh.sizes)
     problems = [MeshProblem(joined, mesh) for mesh in shapes]
     points = _points(problems, step_matrix(model.dtype, optimizer), time_limit)
     limit = _limit(kind, memory)
     found = [point.costs[1] for point in points]
-    unknown = unsplit(joined, shapes[0].team)
+    unknown = unsplit(joined.of, shapes[0].team)
     if min(found) > limit:
         rigid = sum(own.parameters for own in unknown)
         why = f" ({format_bytes(rigid)} of weights belong to operators that are whole on every device: " * bool(rigid)
@@ -116,7 +117,7 @@ def shard(
         layers=placements(model, best.problem, choice),
         products=products(best.problem, choice, item_size(model.dtype)),
         unsplit=unknown,
-        undivided=tuple(own for each in notes for own in each) if len(shapes) == 1 else (),
+        undivided=undivided(joined.of, shapes[0].sizes) if meshes and len(shapes) == 1 else (),
         costs=sources(model, cluster, (batch,)),
         seconds=time.perf_counter() - began,
     )

@@ -160,6 +160,7 @@ class MeshTeams:
             for size in sorted({smallest, max(self.teams.sizes)}):
                 counts = sum(count * size <= self.batch for count in MICRO_BATCHES)
                 for rows in (*FAST[:counts], *(LEAN if size == smallest else ())):
+                    self.teams.check()
                     yield {case: _least(self._problem(i, case, kind, size), case, rows) for case, i in cases.items()}
 
     def _problem(self, i: int, case: Case, kind: DeviceKind, size: int, only: LayerWords | None = None) -> MeshProblem:
@@ -203,6 +204,7 @@ class MeshTeams:
         """What ways are compared by, on each kind at each micro-batch size: sums over all layers, and bytes sent."""
         found: list[int] = []
         for kind in self.kinds:
+            self.teams.check()
             for size in self.teams.sizes:
                 rows = [
                     COMPARED @ np.array(self.costs(split, i, kind, size), np.int64)

@@ -1,13 +1,16 @@
-"""Operators and lengths that a mesh cannot split, and what that costs."""
+"""Operators and lengths that a team or a mesh cannot split, and what that costs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.operators import SAMPLE, Operator
+from pipeplan.core.operators import SAMPLE
+from pipeplan.core.units import format_bytes, format_time
 from pipeplan.core.wording import counted, some
-from pipeplan.costs.meshes.joined import JoinedLayers
-from pipeplan.costs.meshes.shapes import Mesh
+from pipeplan.costs.meshes.joined import Own
+
+SMALL = 1000
+"""Operators with a smaller part of the time than one in so many are named by kind only."""
 
 
 class Unsplit(NamedTuple):
@@ -32,24 +35,22 @@ class Unsplit(NamedTuple):
     parameters: int
 
 
-def unsplit(model: JoinedLayers, devices: int) -> tuple[Unsplit, ...]:
-    """Return the operators without a loop, by kind, those that cost the most first."""
-    by_kind: dict[str, list[Operator]] = {}
-    for each in model.graph.operators:
-        if not each.loops:
-            by_kind.setdefault(each.kind, []).append(each)
+def unsplit(of: Mapping[str, Own], devices: int) -> tuple[Unsplit, ...]:
+    """Return the operators without a loop, by kind, those that cost the most first; ``of``: all operators by name."""
+    by_kind: dict[str, list[str]] = {}
+    for name, own in of.items():
+        if not own.operator.loops:
+            by_kind.setdefault(own.operator.kind, []).append(name)
     found = []
-    for kind, own in by_kind.items():
-        time = sum(_passes(model, each) for each in own)
-        parameters = sum(weight.size for each in own for weight in each.weights)
+    for kind, names in by_kind.items():
+        time = sum(_passes(of[name]) for name in names)
+        parameters = sum(weight.size for name in names for weight in of[name].operator.weights)
         if time or parameters:
-            names = tuple(each.name for each in own)
-            found.append(Unsplit(kind, names, time, time - time // devices, parameters))
+            found.append(Unsplit(kind, tuple(names), time, time - time // devices, parameters))
     return tuple(sorted(found, key=lambda each: (-each.lost, -each.parameters, each.kind)))
 
 
-def _passes(model: JoinedLayers, operator: Operator) -> int:
-    own = model.of[operator.name]
+def _passes(own: Own) -> int:
     forward, backward, *_ = own.rooflines.passes(own.operator, {})
     return forward + backward
 
@@ -75,35 +76,82 @@ class Undivided(NamedTuple):
     nearest: int
 
 
-def undivided(model: JoinedLayers, mesh: Mesh) -> tuple[Undivided, ...]:
-    """Return the lengths that axes do not divide: of operators with weights, and of operators that multiply.
+def undivided(of: Mapping[str, Own], sizes: Sequence[int]) -> tuple[Undivided, ...]:
+    """Return the lengths that axes do not divide: of operators with weights, and of operators that multiply."""
+    return tuple(
+        Undivided(axis, loop, parts, names, nearest(parts, size))
+        for axis, size in enumerate(sizes)
+        for (loop, parts), names in _lengths(of).items()
+        if parts % size
+    )
+
+
+def require_divided(of: Mapping[str, Own], sizes: Sequence[int]) -> None:
+    """Refuse axes that divide no length.
 
     Raises
     ------
     InputError
-        If an axis divides no length of any of them.
     """
-    lengths = _lengths(model)
-    found = []
-    for axis, size in enumerate(mesh.sizes):
-        wrong = [(loop, parts, names) for (loop, parts), names in lengths.items() if parts % size]
-        if lengths and len(wrong) == len(lengths):
-            raise InputError(
-                f"axis {axis} of the mesh has {counted(size, 'device')}, which divide no length of the model: "
-                f"{some([_length(loop, parts, names) for loop, parts, names in wrong], 5)}; the sizes nearest to it "
-                f"that divide most of them are {' and '.join(map(str, _best(lengths, size)))}"
-            )
-        found += [Undivided(axis, loop, parts, names, nearest(parts, size)) for loop, parts, names in wrong]
-    return tuple(found)
+    for axis, size in enumerate(sizes):
+        why = divides_nothing(of, size)
+        if why:
+            raise InputError(f"axis {axis} of the mesh has {counted(size, 'device')}, {why}")
 
 
-def _lengths(model: JoinedLayers) -> Mapping[tuple[str, int], tuple[str, ...]]:
+def divides_nothing(of: Mapping[str, Own], size: int) -> str:
+    """Return in words that a number of devices divides no length, and which do; empty if it divides one."""
+    lengths = _lengths(of)
+    if not lengths or any(parts % size == 0 for _, parts in lengths):
+        return ""
+    every = [_length(loop, parts, names) for (loop, parts), names in lengths.items()]
+    return (
+        f"which divide no length of the model: {some(every, 5)}; the sizes nearest to it that divide most of them are "
+        f"{' and '.join(map(str, _best(lengths, size)))}"
+    )
+
+
+def notes(operators: Sequence[Unsplit], lengths: Sequence[Undivided], sizes: Sequence[int], time: int) -> Iterator[str]:
+    """Yield in words what is whole on every device.
+
+    Parameters
+    ----------
+    operators : sequence of Unsplit
+    lengths : sequence of Undivided
+    sizes : sequence of int
+        Devices along each axis.
+    time : int
+        Nanoseconds of which the operators take a part.
+    """
+    shown = [each for each in operators if each.parameters or SMALL * each.lost >= time]
+    for each in shown:
+        yield (
+            f"whole on every device: {counted(len(each.names), each.kind + ' operator')} ({some(each.names)}), "
+            f"{format_time(each.time)} of the {format_time(time)} and {format_bytes(each.parameters)} of weights; an "
+            f"even split would save {format_time(each.lost)}"
+        )
+    left = [each for each in operators if each not in shown]
+    if left:
+        kinds = some([each.kind for each in left], 8)
+        yield (
+            f"whole on every device too, {format_time(sum(each.lost for each in left))} more than an even split: "
+            f"{counted(sum(len(each.names) for each in left), 'operator')} ({kinds})"
+        )
+    for axis, size in enumerate(sizes):
+        every = [each for each in lengths if each.axis == axis]
+        if every:
+            who = f"axis {axis} ({counted(size, 'device')})" if len(sizes) > 1 else f"a team of {size}"
+            rows = [f"{_length(each.loop, each.parts, each.names)} ({each.nearest} does)" for each in every]
+            yield f"{who} leaves whole what it does not divide: {some(rows, 5)}"
+
+
+def _lengths(of: Mapping[str, Own]) -> Mapping[tuple[str, int], tuple[str, ...]]:
     """The operators by loop and number of its parts, each once for all layers."""
     found: dict[tuple[str, int], dict[str, None]] = {}
-    for each in model.graph.operators:
-        if each.weights or each.forward_flops:
-            for loop, parts in each.loops.items():
-                found.setdefault((loop, parts), {})[model.of[each.name].operator.name] = None
+    for own in of.values():
+        if own.operator.weights or own.operator.forward_flops:
+            for loop, parts in own.operator.loops.items():
+                found.setdefault((loop, parts), {})[own.operator.name] = None
     return {key: tuple(names) for key, names in found.items()}
 
 

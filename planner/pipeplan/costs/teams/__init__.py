@@ -4,6 +4,6 @@
 searching, and `question` the model and the cluster as teams see them.
 """
 
-from pipeplan.costs.teams.question import TeamQuestion, team_questions
+from pipeplan.costs.teams.question import MixedQuestion, TeamQuestion, team_questions
 
-__all__ = ["TeamQuestion", "team_questions"]
+__all__ = ["MixedQuestion", "TeamQuestion", "team_questions"]

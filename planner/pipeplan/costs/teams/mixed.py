@@ -19,16 +19,16 @@ from pipeplan.core.cluster import Cluster, Node
 from pipeplan.core.operators import Mix, Split
 
 MOST = 128
-"""Most mixes that are searched; of more, none is."""
+"""Most mixes that are searched one by one, as for any order of schedules; of more, none is."""
 
 NodeTeams = tuple[tuple[str, int], ...]
 """The teams in a node: kind and number of their devices."""
 
 
 def mixes(
-    cluster: Cluster, sizes: Sequence[int], splits: Mapping[int, Sequence[Split]], tied: int = 0
-) -> tuple[Mix, ...]:
-    """Return the mixes of teams of these sizes; none if they are more than `MOST`.
+    cluster: Cluster, sizes: Sequence[int], splits: Mapping[int, Sequence[Split]], tied: int, most: int
+) -> tuple[Mix, ...] | None:
+    """Return the mixes of teams of these sizes; None if they are more than ``most``.
 
     Parameters
     ----------
@@ -40,15 +40,18 @@ def mixes(
         Number of sets of layers that share weights; each lies on teams of one size.
     """
     found: list[Mix] = []
-    for nodes in _fillings(cluster, sizes):
+    ways = fillings(cluster, sizes, most)
+    if ways is None:
+        return None
+    for nodes in ways:
         teams = sorted({team for node in nodes for _, team in node}, reverse=True)
         for row in product(*(splits[team] for team in teams if team > 1)):
             if len({split.sequence for split in row}) > 1:
                 continue
             for homes in product(teams, repeat=tied):
                 found.append(Mix(row, nodes, homes, len(found)))
-                if len(found) > MOST:
-                    return ()
+                if len(found) > most:
+                    return None
     return tuple(found)
 
 
@@ -76,21 +79,25 @@ def kind_name(kind: str, team: int) -> str:
     return kind if team == 1 else f"{team} x {kind}"
 
 
-def _fillings(cluster: Cluster, sizes: Sequence[int]) -> Iterator[tuple[NodeTeams, ...]]:
-    """Yield the ways to fill all nodes with teams of several sizes; nodes of equal devices and links are alike."""
+def fillings(cluster: Cluster, sizes: Sequence[int], most: int) -> tuple[tuple[NodeTeams, ...], ...] | None:
+    """Return the ways to fill all nodes with teams of several sizes; None if they are more than ``most``.
+
+    Nodes of equal devices and links are alike.
+    """
     alike: dict[Node, list[int]] = {}
     for number, node in enumerate(cluster.nodes):
         alike.setdefault(node, []).append(number)
     ways = {node: list(_node_fillings(node, sizes)) for node in alike}
-    if prod(comb(len(ways[node]) + len(own) - 1, len(own)) for node, own in alike.items()) > MOST**2:
-        return
+    if prod(comb(len(ways[node]) + len(own) - 1, len(own)) for node, own in alike.items()) > most**2:
+        return None
     rows = (combinations_with_replacement(ways[node], len(own)) for node, own in alike.items())
-    order = list(chain.from_iterable(alike.values()))
+    order, found = list(chain.from_iterable(alike.values())), []
     for row in product(*rows):
         placed = dict(zip(order, chain.from_iterable(row), strict=True))
         nodes = tuple(placed[number] for number in sorted(order))
         if len({team for node in nodes for _, team in node}) > 1:
-            yield nodes
+            found.append(nodes)
+    return tuple(found) if len(found) <= most else None
 
 
 def _node_fillings(node: Node, sizes: Sequence[int]) -> Iterator[NodeTeams]:

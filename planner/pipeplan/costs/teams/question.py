@@ -1,22 +1,26 @@
 """A model and a cluster as teams see them: a team is a device, and a layer has the costs of one member."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job, Order
-from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie
+from pipeplan.core.model import Model, Profile, Provenance
 from pipeplan.core.operators import Mix, Split, Splitting
 from pipeplan.core.shared_weights import merge_overlapping
-from pipeplan.core.wording import listed, teams_of
+from pipeplan.core.wording import counted, listed, teams_of
 from pipeplan.core.words import MeshSplit
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.meshes.splits import MeshTeams
-from pipeplan.costs.teams.mixed import kinds_of, mixed_cluster, mixes
+from pipeplan.costs.teams.left_whole import why_nothing
+from pipeplan.costs.teams.members import parameters, profiles, ties
+from pipeplan.costs.teams.mixed import MOST, kind_name, kinds_of, mixed_cluster, mixes
 from pipeplan.costs.teams.places import places, team_cluster
 from pipeplan.costs.teams.splits import Teams
+from pipeplan_formulations.common.clock import Clock
 
 
 class TeamQuestion(NamedTuple):
@@ -27,17 +31,98 @@ class TeamQuestion(NamedTuple):
     cluster: Cluster
     job: Job
 
+    def under(self, schedules: tuple[str, ...]) -> "TeamQuestion":
+        """Return the same question under other schedules."""
+        return self._replace(job=replace(self.job, schedules=schedules))
 
-def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQuestion]:
+
+@dataclass(frozen=True)
+class MixedQuestion:
+    """All mixes of teams of unlike sizes that hold the same tensors between layers in parts.
+
+    Attributes
+    ----------
+    model : Model
+        Costs and parameters of one member of teams of each size, for each split, on each kind of device (`name`).
+    cluster : Cluster
+        Of single devices.
+    job : Job
+        Of each mix, without the pins of layers that share weights.
+    whole : Model
+        The model that was asked about.
+    splits : tuple of Split
+        Those worth searching, of all sizes but 1.
+    sizes : tuple of int
+        Of teams, ascending; 1 is a device by itself.
+    """
+
+    model: Model
+    cluster: Cluster
+    job: Job
+    whole: Model
+    splits: tuple[Split, ...]
+    sizes: tuple[int, ...]
+
+    def under(self, schedules: tuple[str, ...]) -> "MixedQuestion":
+        """Return the same question under other schedules."""
+        return replace(self, job=replace(self.job, schedules=schedules))
+
+    @staticmethod
+    def name(kind: str, team: int, split: Split | None) -> str:
+        """Return the name of teams of a kind of device with a split: ``'2 x v100 (way 1)'``."""
+        return kind if split is None else f"{kind_name(kind, team)} (way {split.number + 1})"
+
+    @property
+    def kinds(self) -> Iterator[tuple[DeviceKind, int, Split | None]]:
+        """The kinds of device, each with the sizes of its teams and the splits of these."""
+        for kind in self.cluster.kinds.values():
+            most = max(node.kinds.count(kind.name) for node in self.cluster.nodes)
+            if 1 in self.sizes and most:
+                yield kind, 1, None
+            yield from ((kind, split.team, split) for split in self.splits if split.team <= most)
+
+    @cached_property
+    def together(self) -> tuple[tuple[str, ...], ...]:
+        """The sets of layers that share weights, each on teams of one size."""
+        return tied_layers(self.whole)
+
+    def mix(self, mix: Mix) -> TeamQuestion:
+        """Return the question of one mix."""
+        names = {self.name(kind, team, mix.at(team)): name for name, (kind, team) in kinds_of(mix).items()}
+        own = (replace(each, device=names[each.device]) for each in self.model.profiles if each.device in names)
+        parts = {name: self.model.parts[known] for known, name in names.items()}
+        homes = list(zip(self.together, mix.tied, strict=True))
+        shared = ties(self.whole, {name: mix.at(team) for layers, team in homes for name in layers})
+        model = replace(self.model, profiles=tuple(own), parts=parts, ties=shared)
+        pins = tuple((name, teams_of(team)) for layers, team in homes for name in layers)
+        return TeamQuestion(mix, model, mixed_cluster(self.cluster, mix), replace(self.job, pin=self.job.pin + pins))
+
+    def every(self, most: int = MOST) -> tuple[Mix, ...] | None:
+        """Return all mixes; None if they are more than ``most``."""
+        by_size = {size: [split for split in self.splits if split.team == size] for size in self.sizes if size > 1}
+        return mixes(self.cluster, self.sizes, by_size, len(self.together), most)
+
+
+def team_questions(
+    model: Model, cluster: Cluster, job: Job, clock: Clock | None = None
+) -> Iterator[TeamQuestion | MixedQuestion]:
     """Yield the questions of a job's teams of several devices: size by size each split, then mixes of sizes.
 
     Raises
     ------
     InputError
         If there are no teams of a size, nothing can be split over them, or the job excludes them.
+    OutOfTimeError
+        Once the clock is over, if there is one.
     """
-    every = {team: _teams(model, cluster, job, team) for team in job.teams if team > 1}
-    splits: dict[int, list[Split]] = {team: [] for team in every}
+    every = {team: replace(_teams(model, cluster, job, team), clock=clock) for team in job.teams if team > 1}
+    return _questions(every, model, cluster, job)
+
+
+def _questions(
+    every: Mapping[int, Teams], model: Model, cluster: Cluster, job: Job
+) -> Iterator[TeamQuestion | MixedQuestion]:
+    splits: list[Split] = []
     levels = tuple(level for level in job.zero if level < SHARDED)
     for team, teams in every.items():
         own = replace(
@@ -46,8 +131,9 @@ def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQue
             unlike_teams=False,
             micro_batches=tuple(job.batch // size for size in teams.sizes),
         )
+        found = []
         for split in teams.splits(job.sequence_parallel):
-            splits[team].append(split)
+            found.append(split)
             yield TeamQuestion(split, team_model(teams, split), team_cluster(cluster, team), own)
         on_mesh = MeshTeams.of(teams, job.batch) if job.meshes and (levels or not job.zero) else None
         ways = 0
@@ -56,18 +142,35 @@ def team_questions(model: Model, cluster: Cluster, job: Job) -> Iterator[TeamQue
                 ways += 1
                 model_of = mesh_model(on_mesh, way)
                 yield TeamQuestion(way, model_of, team_cluster(cluster, team), replace(own, zero=levels))
-        if not splits[team] and not ways:
-            raise InputError(f"teams of {team}: no operator of {model.name!r} can be split over them")
-    together = tied_layers(model)
-    pinned = {name for names in together for name in names} & {name for name, _ in job.pin}
-    mixed = job.unlike_teams and not pinned and job.order is Order.SEARCH
-    if every and mixed and (levels or not job.zero):
-        for mix in mixes(cluster, job.teams, splits, len(together)):
-            homes = zip(together, map(teams_of, mix.tied), strict=True)
-            pins = tuple((name, home) for names, home in homes for name in names)
-            yield TeamQuestion(
-                mix, mixed_model(every, mix), mixed_cluster(cluster, mix), replace(own, zero=levels, pin=own.pin + pins)
+        if not found and not ways:
+            why = why_nothing(teams)
+            raise InputError(
+                f"teams of {team}: no operator of {model.name!r} can be split over them"
+                + (f": they have {counted(team, 'device')}, {why}" if why else "")
             )
+        splits += found
+    pinned = {name for names in tied_layers(model) for name in names} & {name for name, _ in job.pin}
+    if every and job.unlike_teams and not pinned and job.order is Order.SEARCH and (levels or not job.zero):
+        largest = max(node.kinds.count(kind) for node in cluster.nodes for kind in node.kinds)
+        for sequence in dict.fromkeys(split.sequence for split in splits):
+            alike = tuple(split for split in splits if split.sequence == sequence and split.team <= largest)
+            sizes = tuple(sorted({split.team for split in alike} | ({1} & set(job.teams))))
+            if len(sizes) > 1:
+                yield _mixed(every, alike, sizes, replace(own, zero=levels))
+
+
+def _mixed(every: Mapping[int, Teams], splits: tuple[Split, ...], sizes: tuple[int, ...], job: Job) -> MixedQuestion:
+    some = next(iter(every.values()))
+    whole, found = some.model, list[Profile]()
+    layers = tuple(replace(layer, work=None, operators="") for layer in whole.layers)
+    bare = MixedQuestion(whole, some.cluster, job, whole, splits, sizes)
+    parts: dict[str, tuple[int, ...]] = {}
+    for kind, team, split in bare.kinds:
+        name = bare.name(kind.name, team, split)
+        found += profiles(every.get(team, some), split, kind, name)
+        parts[name] = parameters(whole, split)
+    model = replace(whole, layers=layers, profiles=tuple(found), ties=(), operators={}, parts=parts)
+    return replace(bare, model=model)
 
 
 def tied_layers(model: Model) -> tuple[tuple[str, ...], ...]:
@@ -121,26 +224,25 @@ def team_model(teams: Teams, split: Split) -> Model:
     A layer without known operators is run whole by every member.
     """
     model = teams.model
-    profiles = [
+    every = [
         profile
         for kind in teams.cluster.kinds.values()
         if kind.name in teams.places
-        for profile in _profiles(teams, split, kind, kind.name)
+        for profile in profiles(teams, split, kind, kind.name)
     ]
-    own = _own(model, split)
+    own = parameters(model, split)
     layers = tuple(
-        replace(layer, parameters=parameters, work=None, operators="")
-        for layer, parameters in zip(model.layers, own, strict=True)
+        replace(layer, parameters=size, work=None, operators="") for layer, size in zip(model.layers, own, strict=True)
     )
-    ties = _ties(model, dict.fromkeys(model.names, split))
-    return replace(model, layers=layers, profiles=tuple(profiles), ties=ties, operators={})
+    shared = ties(model, dict.fromkeys(model.names, split))
+    return replace(model, layers=layers, profiles=tuple(every), ties=shared, operators={})
 
 
 def mesh_model(on_mesh: MeshTeams, split: MeshSplit) -> Model:
     """Return the model whose layers have the parameters and the costs of one device of a mesh, as profiles."""
     teams = on_mesh.teams
     model = teams.model
-    profiles = [
+    every = [
         Profile(
             kind.name,
             size,
@@ -157,76 +259,10 @@ def mesh_model(on_mesh: MeshTeams, split: MeshSplit) -> Model:
     layers = tuple(
         replace(layer, parameters=own, work=None, operators="") for layer, own in zip(model.layers, kept, strict=True)
     )
-    ties = []
+    found = []
     for tie in model.ties:
         first = model.names.index(tie.layers[0])
         whole, own = on_mesh.shared(split, first) if model.layers[first].operators else (0, 0)
-        ties.append(replace(tie, parameters=tie.parameters * own // whole if whole else tie.parameters))
-    ties = [tie for tie in ties if tie.parameters]
-    return replace(model, layers=layers, profiles=tuple(profiles), ties=tuple(ties), operators={})
-
-
-def mixed_model(every: Mapping[int, Teams], mix: Mix) -> Model:
-    """Return the model of a mix: costs and parameters of one member, for teams of each size on each kind of device."""
-    some = next(iter(every.values()))
-    model, parts = some.model, {}
-    profiles: list[Profile] = []
-    for name, (kind, team) in kinds_of(mix).items():
-        split = mix.at(team)
-        profiles += _profiles(every.get(team, some), split, some.cluster.kinds[kind], name)
-        parts[name] = _own(model, split)
-    layers = tuple(replace(layer, work=None, operators="") for layer in model.layers)
-    homes = zip(tied_layers(model), mix.tied, strict=True)
-    ties = _ties(model, {name: mix.at(team) for names, team in homes for name in names})
-    return replace(model, layers=layers, profiles=tuple(profiles), ties=ties, operators={}, parts=parts)
-
-
-def _profiles(teams: Teams, split: Split | None, kind: DeviceKind, name: str) -> Iterator[Profile]:
-    """Yield the costs of one member's layers at each micro-batch size, as a profile of the device ``name``."""
-    team = 1 if split is None else split.team
-    for size in teams.sizes:
-        costs = teams.costs(kind, size) if split is None else _costs(teams, split, kind, size)
-        yield Profile(name, size, costs, Provenance("analytic", f"teams of {team}"))
-
-
-def _costs(teams: Teams, split: Split, kind: DeviceKind, size: int) -> tuple[LayerCost, ...]:
-    pairs = enumerate(zip(teams.model.layers, teams.costs(kind, size), strict=True))
-    return tuple(
-        teams.problem(i, kind, size, split.sequence).member(tuple(split.of(layer.operators).items()))
-        if layer.operators
-        else cost
-        for i, (layer, cost) in pairs
-    )
-
-
-def _own(model: Model, split: Split | None) -> tuple[int, ...]:
-    """Return the bytes of each layer's parameters on one member; without a split, on a device by itself."""
-    return tuple(
-        layer.parameters if split is None or not layer.operators else _kept(model, layer, split)
-        for layer in model.layers
-    )
-
-
-def _kept(model: Model, layer: Layer, split: Split) -> int:
-    graph, shards = model.operators[layer.operators], split.of(layer.operators)
-    return sum(
-        weight.size // (split.team if weight.name in shards else 1) for weight in graph.counted(layer.parameters)
-    )
-
-
-def _ties(model: Model, splits: Mapping[str, Split | None]) -> tuple[Tie, ...]:
-    """Return the ties of one member; ``splits``: by layer."""
-    found = (Tie(tie.layers, _shared(model, tie, splits[tie.layers[0]])) for tie in model.ties)
-    return tuple(tie for tie in found if tie.parameters)
-
-
-def _shared(model: Model, tie: Tie, split: Split | None) -> int:
-    """Return the bytes on one member of the weights that layers share, in proportion to what it has of the first's."""
-    name = next(layer.operators for layer in model.layers if layer.name == tie.layers[0])
-    if not name or split is None:
-        return tie.parameters
-    shards = split.of(name)
-    shared = [weight for weight in model.operators[name].weights if weight.shared]
-    whole = sum(weight.size for weight in shared)
-    own = sum(weight.size // (split.team if weight.name in shards else 1) for weight in shared)
-    return tie.parameters * own // whole if whole else tie.parameters
+        found.append(replace(tie, parameters=tie.parameters * own // whole if whole else tie.parameters))
+    found = [tie for tie in found if tie.parameters]
+    return replace(model, layers=layers, profiles=tuple(every), ties=tuple(found), operators={})

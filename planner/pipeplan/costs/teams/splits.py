@@ -29,6 +29,7 @@ from pipeplan.costs.teams.places import Place, places
 from pipeplan.costs.teams.problem import COMPARED, TeamProblem
 from pipeplan.costs.teams.rooflines import rates_of
 from pipeplan.costs.teams.signatures import Ends, ends_of, has_token_parts, stream, token_axis
+from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.pareto import minimal
 
 MOST = 128
@@ -54,6 +55,8 @@ class Teams:
     optimizer : str
     extrapolate, vocabulary_parallel, context_parallel : bool
         As in a job.
+    clock : Clock or None
+        The time in which splits are found.
     """
 
     model: Model
@@ -64,8 +67,14 @@ class Teams:
     extrapolate: bool
     vocabulary_parallel: bool = True
     context_parallel: bool = True
+    clock: Clock | None = field(default=None, repr=False, compare=False)
     _costs: dict[tuple[str, int], tuple[LayerCost, ...]] = field(default_factory=dict, init=False, repr=False)
     _problems: dict[tuple[object, ...], TeamProblem] = field(default_factory=dict, init=False, repr=False)
+
+    def check(self) -> None:
+        """Raise `OutOfTimeError` once the time is over."""
+        if self.clock is not None:
+            self.clock.check()
 
     @cached_property
     def places(self) -> Mapping[str, Place]:
@@ -165,8 +174,14 @@ class Teams:
         ]
         kept: dict[Shards, Figures] = {}
         for fixed in problems[0].shared_axes:
-            found = dict.fromkeys(shards for problem in problems for shards in problem.undominated(fixed))
-            rows = [tuple(chain.from_iterable(problem.figures(shards) for problem in problems)) for shards in found]
+            found: dict[Shards, None] = {}
+            for problem in problems:
+                self.check()
+                found |= dict.fromkeys(problem.undominated(fixed))
+            rows = []
+            for shards in found:
+                self.check()
+                rows.append(tuple(chain.from_iterable(problem.figures(shards) for problem in problems)))
             undominated = minimal(np.array(rows)) if rows else ()
             kept |= {shards: rows[i] for i, shards in enumerate(found) if i in undominated}
         return kept

@@ -66,9 +66,9 @@ class LocalSearch:
     """Local search over spaces, from all plans that it was given; a climb keeps its level of ZeRO."""
 
     def __init__(self, spaces: Spaces, seed: int = 0) -> None:
-        random = Random(seed)
+        self._random = Random(seed)
         self._spaces = spaces
-        self._moves = {(space.split, space.job.level): Moves(space, random) for space in spaces}
+        self._moves: dict[tuple[Splitting | None, int], Moves] = {}
         self._climbs: dict[Key, _Climb] = {}
         self._regrouped: set[tuple[Placement, int, Splitting | None, int]] = set()
         self._seen: dict[tuple[object, ...], EvaluatedPlan | None] = {}
@@ -81,6 +81,8 @@ class LocalSearch:
     def add(self, plan: EvaluatedPlan) -> None:
         """Climb from this plan too, unless one on the same groups, with the same micro-batches, is as good."""
         chain, space = plan.candidate.chain, self._spaces.of(plan.candidate)
+        if (space.split, space.job.level) not in self._moves:  # a mix may be new
+            self._moves[space.split, space.job.level] = Moves(space, self._random)
         moves = self._moves[space.split, space.job.level]
         placement = Placement.of(moves.space, chain.groups)
         groups = tuple(tuple(device.index for device in group) for group in chain.groups)

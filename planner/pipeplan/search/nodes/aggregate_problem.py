@@ -195,7 +195,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         overlap=space.cluster.overlap.value,
         last=tuple((mode.device_class, mode.replicas // layout.unit) for mode in last),
         objective=job.objective.value,
-        in_flight_rule=_in_flight_rule(space) if alternating else "full" if phases else "fbp",
+        in_flight_rule=in_flight_rule(space) if alternating else "full" if phases else "fbp",
         alternating=alternating,
         phases=phases,
     )
@@ -211,7 +211,7 @@ def _least_passes(space: Space, each: DeviceClass, size: int, rings: list[Collec
     return forward, backward
 
 
-def _in_flight_rule(space: Space) -> InFlightRule:
+def in_flight_rule(space: Space) -> InFlightRule:
     if space.job.objective is Objective.BOTTLENECK:  # a longer warm-up helps no endless pipeline
         return "sno"
     chooses = space.free or any(each.name == "1f1b-so" for each in space.families)

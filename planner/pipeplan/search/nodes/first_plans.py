@@ -73,12 +73,12 @@ def submit(
     if all(space.unasked(candidate, boundaries) is not None for candidate in candidates):
         return None
     if search.value is None or bound < search.value:
-        chosen = _with_counts(candidates, problem.in_flight_counts(stages))
+        chosen = with_counts(candidates, problem.in_flight_counts(stages))
         search.submit_all([*candidates, *chosen], boundaries)
     return groups
 
 
-def _with_counts(candidates: list[Candidate], in_flight: list[int]) -> list[Candidate]:
+def with_counts(candidates: list[Candidate], in_flight: list[int]) -> list[Candidate]:
     """The candidate with these in-flight counts in a list; empty if it is among ``candidates``."""
     if not candidates or not candidates[0].free or not candidates[0].family.alternates:
         return []

@@ -64,6 +64,12 @@ class LowerBounds:
         speed = sum(1 / self._slower[device.kind.name] for device in cluster.devices)
         return _rounded(self._total * self._count / speed / (self._samples if self._bottleneck else 1))
 
+    def of_teams(self, pools: Iterable[tuple[int, Mapping[str, int]]]) -> int:
+        """Lower bound in nanoseconds on plans of teams: each pool has devices, and the sizes of teams of its kinds."""
+        best = ((many, max(1 / (team * self._slower[name]) for name, team in kinds.items())) for many, kinds in pools)
+        speed = sum(many * each for many, each in best)
+        return max(_rounded(self._total * self._count / speed), self._total)
+
     def of_any(self, cluster: Cluster) -> int:
         """Lower bound in nanoseconds on all plans: work shared evenly, and in a step one micro-batch's way through."""
         return max(self.evenly_shared(cluster), 0 if self._bottleneck else self._total)

@@ -1,9 +1,9 @@
 """`Spaces`: one `Space` for each level of ZeRO of a job, and for each split over teams, searched together."""
 
-from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 
 from pipeplan.core.cluster import Cluster
@@ -13,10 +13,13 @@ from pipeplan.core.model import Model
 from pipeplan.core.operators import Mix, Splitting
 from pipeplan.core.words import MeshSplit
 from pipeplan.costs.chain import Boundaries
-from pipeplan.costs.teams import TeamQuestion, team_questions
+from pipeplan.costs.teams import MixedQuestion, TeamQuestion, team_questions
+from pipeplan.costs.teams.mixed import MOST
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import ANY, Space
+from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 
 
 class Spaces:
@@ -35,16 +38,24 @@ class Spaces:
 
     Without replicas all levels are alike, so only level 0 is left.
 
-    Teams of several devices have spaces of their own for each split that is worth searching, and for each mix of sizes
-    at levels 0 and 1: there a device is a team (`pipeplan.costs.teams`).
+    Teams of several devices have spaces of their own for each split that is worth searching: there a device is a team
+    (`pipeplan.costs.teams`). Mixes of teams of unlike sizes, at levels 0 and 1, are searched together (`MixedSpace`),
+    and a mix gets spaces of its own once a plan lies on it. Under any order of schedules, mixes that are few have them
+    all from the beginning.
 
     Attributes
     ----------
     job : Job
-    questions : tuple of TeamQuestion
-        The questions with teams, if they are known already: to find the splits worth searching takes time.
+    questions : tuple of TeamQuestion and MixedQuestion
+        The questions with teams that are open, or are known already: to find the splits worth searching takes time.
+    opening : Clock or None
+        The time for `open_teams`, which opens the questions with teams then; without it they are open at once.
+    late : bool
+        Whether some are not open, as with the clock over.
     teams : dict of Splitting to Spaces
-        The spaces of each split and mix; they come after the others.
+        The spaces of each split, and of the mixes that are searched by themselves; they come after the others.
+    mixed : tuple of MixedSpace
+        The mixes that are searched together.
 
     Raises
     ------
@@ -58,20 +69,76 @@ class Spaces:
         cluster: Cluster,
         job: Job,
         split: Splitting | None = None,
-        questions: tuple[TeamQuestion, ...] | None = None,
+        questions: tuple[TeamQuestion | MixedQuestion, ...] | None = None,
+        opening: Clock | None = None,
     ) -> None:
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._spaces: dict[int, Space] = {}
         self.teams: dict[Splitting, Spaces] = {}
+        self.late = opening is not None
         if not job.teams or 1 in job.teams:
             self._open_levels()
-        if questions is None:
-            questions = tuple(team_questions(model, cluster, job))
-        self.questions = questions
-        for own in questions:
-            # A mix may have no device where a layer is pinned to, or shared weights lie.
-            with suppress(InputError) if isinstance(own.split, Mix) else nullcontext():
-                self.teams[own.split] = Spaces(own.model, own.cluster, own.job, own.split)
+        self.questions: tuple[TeamQuestion | MixedQuestion, ...] = ()
+        self._mixes: dict[Mix, Spaces | None] = {}
+        self.mixed: tuple[MixedSpace, ...] = ()
+        self._opening = opening
+        self._to_open = team_questions(model, cluster, job, opening) if questions is None else iter(questions)
+        for _ in self.open_teams() if opening is None else ():
+            pass
+
+    def open_teams(self) -> Iterator["Spaces"]:
+        """Open the spaces of teams one by one, then those of mixes, and yield each."""
+        try:
+            for own in self._to_open:
+                self.questions += (own,)
+                if isinstance(own, TeamQuestion):
+                    self.teams[own.split] = Spaces(own.model, own.cluster, own.job, own.split)
+                    yield self.teams[own.split]
+                if self._opening is not None:
+                    self._opening.check()
+        except OutOfTimeError:
+            return
+        every = [own for own in self.questions if isinstance(own, MixedQuestion)]
+        if ANY in self.job.schedules:
+            yield from self._search_each(every)
+        else:
+            self.mixed = tuple(MixedSpace(own, partial(self._of_all, own), partial(self._of, own)) for own in every)
+        self.late = False
+
+    def _search_each(self, questions: Sequence[MixedQuestion]) -> Iterator["Spaces"]:
+        """Search mixes by themselves, if they are few; yield the spaces of each."""
+        rows = [(own, own.every()) for own in questions]
+        if sum(MOST + 1 if row is None else len(row) for _, row in rows) <= MOST:
+            for own, row in rows:
+                for mix in row or ():
+                    if (spaces := self._spaces_of(own, mix)) is not None:
+                        self.teams[mix] = spaces
+                        yield spaces
+
+    def _spaces_of(self, question: MixedQuestion, mix: Mix) -> "Spaces | None":
+        """The spaces of a mix; None if it has no device where a layer is pinned to, or shared weights lie."""
+        if mix not in self._mixes:
+            own, self._mixes[mix] = question.mix(mix), None
+            with suppress(InputError):
+                self._mixes[mix] = Spaces(own.model, own.cluster, own.job, mix)
+        return self._mixes[mix]
+
+    def _of(self, question: MixedQuestion, mix: Mix) -> tuple[Space, ...]:
+        spaces = self._spaces_of(question, mix)
+        return () if spaces is None else tuple(spaces)
+
+    def _of_all(self, question: MixedQuestion, cluster: Cluster) -> tuple[Space, ...]:
+        """Spaces with the costs of all mixes, one for each level."""
+        levels = question.job.zero or (0, 1)
+        return tuple(Space(question.model, cluster, replace(question.job, zero=(level,))) for level in levels)
+
+    def _home(self, split: Splitting) -> "Spaces | None":
+        """The spaces of a split, or of a mix that may be new; None if it is not searched."""
+        if isinstance(split, Mix) and split not in self.teams:
+            for own in self.mixed:
+                if set(split.splits) <= set(own.question.splits):
+                    return self._spaces_of(own.question, split)
+        return self.teams.get(split)
 
     def _open_levels(self) -> None:
         job, named = self.job, self.job.zero or (0,)
@@ -135,15 +202,17 @@ class Spaces:
 
     def _teamless(self, candidate: Candidate) -> str | None:
         """Message if a plan has single devices, such as one of a level that is not searched, and all have teams."""
-        if self._spaces or candidate.chain.split in self.teams:
+        split = candidate.chain.split
+        if self._spaces or (split is not None and self._home(split) is not None):
             return None
         return f"it has no teams, asked for are teams of {', '.join(map(str, self.job.teams))}"
 
     def of(self, candidate: Candidate) -> Space:
         """The space of a candidate's split and level; without such a level, or without replicas, the lowest."""
         split = candidate.chain.split
-        if split in self.teams:
-            return self.teams[split].of(candidate)
+        home = None if split is None else self._home(split)
+        if home is not None:
+            return home.of(candidate)
         return self._spaces.get(candidate.chain.zero if max(candidate.replicas) > 1 else -1, self.lowest)
 
     def cluster_of(self, candidate: Candidate) -> Cluster:
@@ -152,7 +221,7 @@ class Spaces:
 
     def find(self, split: Splitting | None, level: int) -> Space | None:
         """The space of a split and a level; None if it is not searched."""
-        own = self.teams.get(split) if split is not None else self
+        own = self._home(split) if split is not None else self
         return None if own is None else own._spaces.get(level)
 
 

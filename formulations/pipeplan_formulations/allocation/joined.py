@@ -1,0 +1,55 @@
+r"""One kind in place of several: at least as good as each of them, so that bounds of the joined problem hold for all.
+
+It has the least of their times and bytes. None of (1) to (7) falls when one of these rises, so an allocation of the
+problem is one of the joined problem, and no worse there. Two tables need a word:
+
+- ``hides`` is at most the backward, whose least may be below the largest ``hides``. Cut off there, what is exposed of
+  gradient sums may rise, by no more than the backward falls; and wherever E_s counts, so does B_s.
+- ``gather_hides`` is at most the forward in the same way, but (4) has a term without F_0. So a joined kind gathers
+  nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pipeplan_formulations.allocation.instance import ChainAllocation
+
+LEAST = (
+    "forward",
+    "backward",
+    "update",
+    "reduce",
+    "reduce_base",
+    "resident",
+    "saved",
+    "output",
+    "workspace",
+    "received",
+)
+MOST = ("hides", "limit", "able")
+GATHERS = ("gather", "gather_base", "gather_hides")
+
+
+def joined(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAllocation:
+    """Return the problem with one kind for each group of kinds, which take equally many units of one pool.
+
+    ``problem`` has neither forced modes nor a ``second_ending``.
+    """
+    firsts = [group[0] for group in groups]
+    alone = np.array([len(group) == 1 for group in groups])
+    tables: dict[str, Any] = {
+        name: np.stack([getattr(problem, name)[list(own)].min(axis=0) for own in groups]) for name in LEAST
+    }
+    tables |= {name: np.stack([getattr(problem, name)[list(own)].max(axis=0) for own in groups]) for name in MOST}
+    tables["hides"] = np.minimum(tables["hides"], tables["backward"])
+    for name in GATHERS:
+        rows = getattr(problem, name)[firsts]
+        tables[name] = np.where(alone.reshape(-1, *(1,) * (rows.ndim - 1)), rows, 0)
+    for name in ("send", "send_back", "latency"):
+        behind = np.stack([getattr(problem, name)[:, list(own)].min(axis=1) for own in groups], axis=1)
+        tables[name] = np.stack([behind[list(own)].min(axis=0) for own in groups])
+    tables |= {name: getattr(problem, name)[firsts] for name in ("pool", "takes", "second_ending")}
+    return replace(problem, **tables)
