@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from pipeplan_executor.sharding.classes import by_classes
 from pipeplan_executor.sharding.context import (
@@ -173,8 +174,7 @@ class ShardDispatch(TorchDispatchMode):
             found = tensors(args, kwargs)
         if not sums and operation.multiplies and self._streams:
             args = self._with_features(func, args)
-            on_heads = func in ATTENTION and any(spec(each).placements == ON_HEADS for each in found)
-            gathered = partial(self._gathered, func, on_heads)
+            gathered = partial(self._gathered, func, _heads(func, found))
             args, kwargs = mapped(gathered, args), mapped(gathered, kwargs)
             found = tensors(args, kwargs)
         if operation.combines and not sums and (self._forward or self._streams):
@@ -290,14 +290,14 @@ class ShardDispatch(TorchDispatchMode):
                 setattr(tensor, _SUM, made)
         return self._summed(tensor)
 
-    def _gathered(self, func: Any, on_heads: bool, tensor: Tensor) -> Tensor:
-        """Return an operand of a product, whole if it is split along tokens; of attention ``on_heads`` by these."""
+    def _gathered(self, func: Any, heads: DTensor | None, tensor: Tensor) -> Tensor:
+        """Return an operand of a product, whole if it is split along tokens; beside one that has ``heads`` by these."""
         if not isinstance(tensor, DTensor) or is_whole(tensor):
             return tensor
         axes = independent_axes(func)
         split = is_flat(tensor, self._streams) or (axes and is_split(tensor, self._streams, axes))
-        if on_heads and split and tensor.dim() == 4 and tensor.shape[HEADS] % self._mesh.size() == 0:
-            return placed(local(tensor, ON_HEADS), self._mesh, ON_HEADS)
+        if split and heads is not None and (moved := self._last.to_heads(tensor, heads)) is not None:
+            return moved
         return self._last.gather(tensor) if split else tensor
 
     def _ungrouped(self, tensor: Tensor) -> Tensor:
@@ -395,6 +395,13 @@ def was_summed(tensor: Tensor) -> bool:
 
 def _is_partial(tensor: DTensor) -> bool:
     return bool(spec(tensor).placements[0].is_partial())
+
+
+def _heads(func: Any, found: Sequence[DTensor]) -> DTensor | None:
+    """Return an operand of attention, or of a product of stacks of matrices, that is split by heads, if any is."""
+    axis = HEADS if func in ATTENTION else 0 if independent_axes(func) == 1 else None
+    rows = ((each, spec(each).placements[0]) for each in found)
+    return next((each for each, how in rows if isinstance(how, Shard | _StridedShard) and how.dim == axis), None)
 
 
 def _are_addends(one: Any, other: Any) -> bool:

@@ -5,19 +5,20 @@
     rows are samples x tokens     [1/T of the tokens of every sample, features]    what passes between layers
                                   [all rows, 1/T of the features]                  beside a matrix that is split by rows
                                   [all rows, features]                             beside one that is split by columns
+    queries, keys, values         [all tokens, 1/T of the heads]                   beside others that are split by heads
 
 Of each sort the operand that was moved last is kept for others that read it next: the queries, keys and values of one
 tensor are gathered once, and a gradient serves those of the operand and of the weight.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from pipeplan_executor.sharding.grouped import along, divides, is_cut
-from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, placed, spec
+from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, of_spec, placed, spec
 from pipeplan_executor.sharding.sequence import Stream
 from pipeplan_executor.sharding.tokens import TOKENS, flat
 
@@ -40,10 +41,11 @@ class LastMoved:
     _gathered: _Last = field(default_factory=_Last)
     _parts: _Last = field(default_factory=_Last)
     _features: _Last = field(default_factory=_Last)
+    _heads: _Last = field(default_factory=_Last)
 
     def clear(self) -> None:
         """Release them."""
-        for last in (self._gathered, self._parts, self._features):
+        for last in (self._gathered, self._parts, self._features, self._heads):
             last.clear()
 
     def gather(self, tensor: DTensor) -> DTensor:
@@ -85,6 +87,28 @@ class LastMoved:
             last.key, last.kept = key, (part, made.flatten(0, 1))
         made = last.kept[1]
         return placed(made.t() if axis == 1 else made, mesh, wanted)
+
+    def to_heads(self, tensor: DTensor, like: DTensor) -> DTensor | None:
+        """Return a tensor of each rank's tokens as all tokens of its heads; None if these cannot be divided.
+
+        ``like``: one that is split by heads, along an axis of their own, or of stacks of matrices along the first one,
+        behind the samples.
+        """
+        how, mesh, heads = spec(tensor).placements[0], tensor.device_mesh, spec(like).placements[0]
+        samples = heads.split_factor if isinstance(heads, _StridedShard) else 1
+        stacked = heads.dim == 0
+        if (tensor.shape[heads.dim] // samples) % mesh.size():
+            return None
+        part, axis = tensor.to_local(), how.dim + stacked
+        key, last = (*_key(part), axis, heads), self._heads
+        if last.kept is None or key != last.key:
+            last.kept = None
+            made = part.unflatten(0, (samples, -1)) if stacked else part
+            made = local(placed(made, mesh, (Shard(axis),)), (Shard(1),))
+            last.key, last.kept = key, (part, made.flatten(0, 1) if stacked else made)
+        made = last.kept[1]
+        meta = spec(placed(made, mesh, (heads,))).tensor_meta
+        return of_spec(made, replace(spec(like), tensor_meta=meta))  # as torch made that of the stacks
 
     def to_features(self, tensor: DTensor, how: Placement) -> DTensor:
         """Return a flattened matrix of each rank's tokens, or its transpose, as all tokens of its part of the features.
