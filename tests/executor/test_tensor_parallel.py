@@ -257,7 +257,7 @@ def test_optimisers_of_whole_matrices_are_refused() -> None:
         StageOptimizer(
             nn.Linear(2, 2),
             lambda named: torch.optim.Adafactor([parameter for _, parameter in named]),
-            sharded_names=ShardedNames({"weight"}),
+            sharded_names=ShardedNames({"weight": {0}}),
         )
 
 
