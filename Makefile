@@ -18,8 +18,9 @@ test-first: .venv/installed-test
 test-second: .venv/installed-test
 	$(BIN)/pytest -m "not slow" $(FIRST:%=--ignore=%)
 
+# All tests, with all of their examples: hours.
 test-all: .venv/installed-test
-	$(BIN)/pytest
+	HYPOTHESIS_PROFILE=whole $(BIN)/pytest
 
 check: .venv/installed-test lint types test
 

@@ -23,7 +23,7 @@ def test_buckets_hide_at_least_what_buckets_of_25_mb_do(question: tuple[str, str
     model, cluster, batch = question
     behind, beside = ROWS[question]
     job = Job(batch=batch, depths=(1,), replicas=(8,), optimizer="sgd", zero=(0,))
-    result = solve(load_model(model), load_cluster(cluster), job=job, time_limit=5)
+    result = solve(load_model(model), load_cluster(cluster), job=job, time_limit=60)
     rows = result.baselines
     assert rows["data-parallel"].value is not None
     assert rows["data-parallel-overlapped"].value is not None
