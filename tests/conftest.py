@@ -16,7 +16,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 QUICK = "ci"
 """The profile in which tests that are not slow draw a part of their examples only."""
-SHARE, LEAST = 0.4, 20
+SHARE, LEAST = 0.4, 50
 """That part, and examples that are drawn in any case."""
 
 

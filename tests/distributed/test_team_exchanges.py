@@ -15,13 +15,18 @@ from pipeplan_executor import launch
 from pipeplan_executor.zoo import decoder
 
 EXACT = (models.tiny_decoder, models.tiny_vgg, models.tiny_mlp)
+QUICK = EXACT[:1]
 MOST = 6
 """Splits, with whole tensors, with split tokens and with products on these."""
 FEW = 3
 """So many of captured models."""
 
 
-@pytest.mark.parametrize("build", EXACT, ids=lambda build: build.__name__)
+@pytest.mark.parametrize(
+    "build",
+    [pytest.param(build, marks=() if build in QUICK else pytest.mark.slow) for build in EXACT],
+    ids=lambda build: build.__name__,
+)
 def test_members_send_what_was_predicted(build: Callable[[], Workload]) -> None:
     """Kinds, counts and bytes of all collectives: in a forward, in a backward, at the end of a step."""
     _all_as_predicted(build, exchange_workers.cases(build, MOST))
@@ -79,6 +84,7 @@ def _all_as_predicted(build: Callable[[], Workload], cases: tuple[Case, ...]) ->
         assert not exchange_workers.compared(build, case, sent), case.plan.shards
 
 
+@pytest.mark.slow
 def test_tied_tables_send_at_most_what_was_predicted() -> None:
     """A table that is read as an embedding and as a head: the executor saves moves that the plan is priced with."""
     _at_most_as_predicted(models.tiny_tied, exchange_workers.cases(models.tiny_tied, MOST))

@@ -171,7 +171,9 @@ def test_a_gate_that_stands_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
     assert "outside what was asked" in noticed(lambda document: "order" in document["job"])
 
 
-@pytest.mark.parametrize("kind", [DeviceGroupsNode, PartitionsNode, FamilyNode, AggregateNode])
+@pytest.mark.parametrize(
+    "kind", [DeviceGroupsNode, PartitionsNode, pytest.param(FamilyNode, marks=pytest.mark.slow), AggregateNode]
+)
 def test_a_node_that_forgets_what_it_leaves_is_noticed(monkeypatch: pytest.MonkeyPatch, kind: type[Node]) -> None:
     """Without the bound of what is left unexamined the answer is called optimal where it is not."""
     advance = kind.advance
