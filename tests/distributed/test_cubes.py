@@ -11,6 +11,8 @@ from helpers.distributed import cube_workers
 from helpers.distributed.cube_workers import BATCH, CUBES, INPUTS, OUTPUTS, TOKENS, Sent
 from helpers.distributed.together import Job
 
+pytestmark = pytest.mark.slow  # eight processes
+
 EXACT = 1e-10
 ITEM = 8
 X, W, Y = BATCH * TOKENS * INPUTS, INPUTS * OUTPUTS, BATCH * TOKENS * OUTPUTS

@@ -19,7 +19,6 @@ limits = script("benchmarks/limits.py")
 QUICK = (
     "llama3-70b on 64-h100, devices in the order given",
     "llama3-70b on 64-h100, 1,000,000 micro-batches of 1",
-    "1,000 layers on 256 devices",
     "gnmt-8 on 2x4-v100-10gbit",
     "graph of 300 nodes on 8 devices",
 )

@@ -42,7 +42,7 @@ FOUND = 1e-2
 """and of the targets for which it looks for allocations."""
 GROUPS = 2
 """Most kinds of teams of one size and class in the problem of a large node; of a small one there is one."""
-ROWS = 64
+ROWS = 256
 """Most rows of modes, at a micro-batch size, that are nodes of their own."""
 
 
