@@ -14,8 +14,7 @@ from pipeplan.core.options import asked_limits, require_question
 from pipeplan.core.validate import validate_plan
 from pipeplan.core.wording import hint
 from pipeplan.costs.sources import sources
-from pipeplan.costs.teams.left_whole import LeftWhole, left_whole
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.teams.left_whole import left_whole
 from pipeplan.search import mixed_nodes, root_nodes, searches_locally
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
@@ -234,7 +233,6 @@ def solve(
         plan = build_plan(own.model, own.cluster, job, chosen, search.bound)
         validate_plan(plan, own.model, own.cluster)
         plan = shared_out(plan, model, own.split)
-        teams = Teams(model, cluster, plan.team, (plan.micro_batch,), job.optimizer, job.extrapolate)
         return Result(
             plan=plan,
             timeline=chosen.timeline,
@@ -252,7 +250,7 @@ def solve(
             robust=choice,
             layouts=search.bounds_by_part(),
             late=spaces.late,
-            whole=left_whole(plan, teams) if plan.team > 1 else LeftWhole(),
+            whole=left_whole(plan, model, cluster, job),
         )
 
 

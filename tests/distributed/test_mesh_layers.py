@@ -5,12 +5,11 @@ from math import prod
 from pathlib import Path
 
 import pytest
-import torch
 
 from helpers.captured_models import tiny_bert, tiny_gpt2, tiny_llama, tiny_t5, tiny_vgg
 from helpers.distributed import mesh_workers, models
+from helpers.profile_of import profile_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
-from pipeplan.frontend.profile import profile
 from pipeplan.frontend.workload import Workload
 from pipeplan.io.plan_file import read_plan
 from pipeplan.schedules.alternate import one_forward_one_backward
@@ -84,15 +83,7 @@ def test_more_models_run_by_random_words(
 @pytest.mark.slow
 def test_a_chosen_mesh_of_a_profiled_model_is_exact() -> None:
     """On two nodes with a slow network a team of four runs the decoder as a mesh, by the words that `solve` chose."""
-    workload, generator = models.tiny_decoder(), torch.Generator().manual_seed(0)
-    model = profile(
-        workload.module,
-        lambda size: workload.draw(size, generator),
-        micro_batches=(2,),
-        repeats=1,
-        warmup=0,
-        loss=workload.loss,
-    )
+    model = profile_of(models.tiny_decoder())
     kind = DeviceKind("unit", timed_as=model.profiles[0].device)
     node = Node(("unit", "unit"), Link(10**10, 1))
     cluster = Cluster("pairs", {"unit": kind}, (node, node), network=Link(10**7, 1))

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from helpers.captured_models import tiny_gpt2, tiny_llama
 from helpers.distributed import checkpointing, models, tensor_parallel_workers, training_workers, vocabulary_workers
@@ -14,10 +13,10 @@ from helpers.distributed.together import Job
 from helpers.distributed.training_workers import TEAMS, TEAMS_CONTEXT, TEAMS_LOW, TEAMS_SHARDED, Seen
 from helpers.instances import equal_devices
 from helpers.layer_operators import layers_operators
+from helpers.profile_of import profile_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.grouped_axis import GroupedAxis
 from pipeplan.core.plan import Plan
-from pipeplan.frontend.profile import profile
 from pipeplan.frontend.workload import Workload
 from pipeplan.solve import solve
 from pipeplan_executor import launch, run
@@ -116,15 +115,7 @@ def test_a_chosen_loss_of_a_profiled_model_is_exact() -> None:
 
 def _chosen(build: Callable[[], Workload], link: Link) -> Plan:
     """The plan of a profiled model for a team of two."""
-    workload, generator = build(), torch.Generator().manual_seed(0)
-    model = profile(
-        workload.module,
-        lambda size: workload.draw(size, generator),
-        micro_batches=(2,),
-        repeats=1,
-        warmup=0,
-        loss=workload.loss,
-    )
+    model = profile_of(build())
     cluster = equal_devices(2, link=link)
     kinds = {name: replace(kind, timed_as=model.profiles[0].device) for name, kind in cluster.kinds.items()}
     return solve(model, replace(cluster, kinds=kinds), 4, teams=(2,), micro_batches=(2,), workers=1).plan
@@ -147,16 +138,7 @@ def _verified(plan: Plan, build: Callable[[], Workload]) -> None:
 )
 def test_captured_models_split_tokens_exactly(build: Callable[[], Any], block: str, split: tuple[str, ...]) -> None:
     """Two teams of two run blocks of GPT-2, and of Llama beside its mask, in chosen parts of the tokens."""
-    workload, generator = build(), torch.Generator().manual_seed(0)
-    model = profile(
-        workload.module,
-        lambda size: workload.draw(size, generator),
-        micro_batches=(2,),
-        repeats=1,
-        warmup=0,
-        loss=workload.loss,
-        group=(block,),
-    )
+    model = profile_of(build(), group=(block,))
     nodes = (Node(("unit", "unit"), Link(10**12, 1)),) * 2
     kind = DeviceKind("unit", timed_as=model.profiles[0].device)
     slow = Cluster("slow", {"unit": kind}, nodes, Link(10**4, 1), Overlap.COPY)

@@ -1,4 +1,4 @@
-"""How layers run on meshes, in plan files: equal layers once.
+"""Words of layers on meshes, in plan files: equal layers once.
 
 ::
 

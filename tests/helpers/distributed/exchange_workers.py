@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -13,13 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from helpers.distributed.models import blank_model
 from helpers.instances import equal_devices
 from helpers.plans import plan_for, with_teams
+from helpers.profile_of import profile_of
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.operators import BY_HEADS, TOKEN, Shards, Split
 from pipeplan.core.plan import Plan
 from pipeplan.costs.teams.exchanges import BACKWARD, FORWARD, STEP, exchanges
 from pipeplan.costs.teams.signatures import Exchange
 from pipeplan.costs.teams.splits import Teams
-from pipeplan.frontend.profile import profile
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.build_plan import shared_out
@@ -87,16 +86,7 @@ def profiled(
 
     ``context``: also ways with products and attention on parts of the tokens.
     """
-    workload, generator = build(), torch.Generator().manual_seed(0)
-    model = profile(
-        workload.module,
-        lambda size: workload.draw(size, generator),
-        micro_batches=(SAMPLES,),
-        repeats=1,
-        warmup=0,
-        loss=workload.loss,
-        group=group,
-    )
+    model = profile_of(build(), SAMPLES, group=group)
     cluster = equal_devices(members, link=Link(10**9, 1))
     kind = replace(next(iter(cluster.kinds.values())), timed_as=model.profiles[0].device)
     cluster = replace(cluster, kinds=dict.fromkeys(cluster.kinds, kind))

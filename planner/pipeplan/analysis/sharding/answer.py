@@ -200,26 +200,8 @@ class Sharded:
                 }
                 for own in self.products
             ],
-            "whole": [
-                {
-                    "kind": own.kind,
-                    "operators": list(own.names),
-                    "time_s": own.time / 1e9,
-                    "lost_s": own.lost / 1e9,
-                    "parameter_bytes": own.parameters,
-                }
-                for own in self.unsplit
-            ],
-            "undivided": [
-                {
-                    "axis": own.axis,
-                    "loop": own.loop,
-                    "parts": own.parts,
-                    "operators": list(own.names),
-                    "nearest": own.nearest,
-                }
-                for own in self.undivided
-            ],
+            "whole": [own.as_json() for own in self.unsplit],
+            "undivided": [own.as_json() for own in self.undivided],
             "costs": self.costs.as_json(),
             "searched": SEARCHED,
             "not_searched": NOT_SEARCHED,

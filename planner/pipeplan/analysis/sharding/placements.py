@@ -1,4 +1,4 @@
-"""Where every parameter and every tensor of a choice lies, layer by layer."""
+"""Placements of every parameter and every tensor of a choice, layer by layer."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

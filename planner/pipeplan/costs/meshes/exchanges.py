@@ -1,4 +1,4 @@
-"""What the devices of a mesh send each other in a layer: the collectives that its times are priced with."""
+"""Exchanges of the devices of a mesh in a layer: the collectives that its times are priced with."""
 
 from collections.abc import Iterator
 from itertools import pairwise

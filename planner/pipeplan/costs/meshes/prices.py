@@ -1,4 +1,4 @@
-"""What an operator costs under a word by itself: its passes, its weights, and what these send.
+"""Prices of an operator under a word by itself: its passes, its weights, and what these send.
 
 Redistributions of what it reads and makes are in `problem`.
 """

@@ -1,4 +1,4 @@
-"""What each product of a model receives in a choice, over the least that any algorithm receives.
+"""Numbers that each product of a model receives in a choice, over the least that any algorithm receives.
 
 A product is an operator with one matrix as its weight that multiplies rows by it. Counted are the numbers that a device
 receives forward: its input, moved from the layout in which it is held; its weight, where that is gathered; and parts of

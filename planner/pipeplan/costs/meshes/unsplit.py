@@ -34,6 +34,16 @@ class Unsplit(NamedTuple):
     lost: int
     parameters: int
 
+    def as_json(self) -> dict[str, object]:
+        """Return plain data; times in seconds."""
+        return {
+            "kind": self.kind,
+            "operators": list(self.names),
+            "time_s": self.time / 1e9,
+            "lost_s": self.lost / 1e9,
+            "parameter_bytes": self.parameters,
+        }
+
 
 def unsplit(of: Mapping[str, Own], devices: int) -> tuple[Unsplit, ...]:
     """Return the operators without a loop, by kind, those that cost the most first; ``of``: all operators by name."""
@@ -74,6 +84,16 @@ class Undivided(NamedTuple):
     parts: int
     names: tuple[str, ...]
     nearest: int
+
+    def as_json(self) -> dict[str, object]:
+        """Return plain data."""
+        return {
+            "axis": self.axis,
+            "loop": self.loop,
+            "parts": self.parts,
+            "operators": list(self.names),
+            "nearest": self.nearest,
+        }
 
 
 def undivided(of: Mapping[str, Own], sizes: Sequence[int]) -> tuple[Undivided, ...]:

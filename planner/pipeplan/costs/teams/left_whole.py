@@ -1,8 +1,11 @@
-"""What the devices of a team run whole, because nothing is known about it or its lengths cannot be divided."""
+"""Operators and lengths that the teams of a plan leave whole, as part of its answer."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pipeplan.core.cluster import Cluster, DeviceKind
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
 from pipeplan.costs.meshes.joined import LAYER, UNKNOWN, Own
 from pipeplan.costs.meshes.unsplit import Undivided, Unsplit, divides_nothing, notes, undivided, unsplit
@@ -35,29 +38,19 @@ class LeftWhole(NamedTuple):
     def as_json(self) -> dict[str, object]:
         """Return plain data; times in seconds."""
         return {
-            "operators": [
-                {
-                    "kind": each.kind,
-                    "names": list(each.names),
-                    "time_s": each.time / 1e9,
-                    "even_split_saves_s": each.lost / 1e9,
-                    "weights_bytes": each.parameters,
-                }
-                for each in self.operators
-            ],
-            "lengths": [
-                {"loop": each.loop, "parts": each.parts, "devices": self.sizes[each.axis], "nearest": each.nearest}
-                for each in self.lengths
-            ],
+            "operators": [each.as_json() for each in self.operators],
+            "lengths": [{"devices": self.sizes[each.axis]} | each.as_json() for each in self.lengths],
         }
 
 
-def left_whole(plan: Plan, teams: Teams) -> LeftWhole:
+def left_whole(plan: Plan, model: Model, cluster: Cluster, job: Job) -> LeftWhole:
     """Return what a plan's largest teams leave whole."""
+    if plan.team == 1:
+        return LeftWhole()
+    teams = Teams(model, cluster, plan.team, (plan.micro_batch,), job.optimizer, job.extrapolate)
     sizes = plan.mesh or (plan.team,)
-    of = _operators(teams, plan.micro_batch)
-    kind = next(kind for kind in teams.cluster.kinds.values() if kind.name in teams.places)
-    costs = teams.costs(kind, plan.micro_batch)
+    of = _operators(teams)
+    costs = teams.costs(_kind(teams), plan.micro_batch)
     time = sum(cost.forward + cost.backward for cost in costs)
     unknown = [i for i, layer in enumerate(teams.model.layers) if not layer.operators]
     operators = list(unsplit(of, plan.team))
@@ -72,12 +65,17 @@ def left_whole(plan: Plan, teams: Teams) -> LeftWhole:
 
 def why_nothing(teams: Teams) -> str:
     """Return in words that a team divides no length of the model, and which sizes do; empty if it divides one."""
-    return divides_nothing(_operators(teams, teams.sizes[0]), teams.team)
+    return divides_nothing(_operators(teams), teams.team)
 
 
-def _operators(teams: Teams, size: int) -> dict[str, Own]:
-    """All operators of the model, by layer and name."""
-    kind = next(kind for kind in teams.cluster.kinds.values() if kind.name in teams.places)
+def _kind(teams: Teams) -> DeviceKind:
+    """The first kind of device that has teams."""
+    return next(kind for kind in teams.cluster.kinds.values() if kind.name in teams.places)
+
+
+def _operators(teams: Teams) -> dict[str, Own]:
+    """All operators of the model at the first micro-batch size, by layer and name."""
+    kind, size = _kind(teams), teams.sizes[0]
     return {
         f"{layer.name}/{each.name}": Own(own, each, i)
         for i, layer in enumerate(teams.model.layers)

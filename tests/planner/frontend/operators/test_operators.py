@@ -13,10 +13,10 @@ from helpers.distributed import vocabulary_workers
 from helpers.distributed.models import HAS_TRANSFORMERS, tiny_decoder, tiny_mlp, tiny_resnet, tiny_tied
 from helpers.fused_models import tiny_fused
 from helpers.layer_operators import LayersOperators, chain, eager, fused, layers_operators, llama_like
+from helpers.profile_of import profile_of
 from pipeplan.core.operators import Attention, CrossEntropy
 from pipeplan.core.weight_names import shard_name, weight_name
 from pipeplan.frontend.capture import Stages
-from pipeplan.frontend.profile import profile
 from pipeplan.frontend.workload import Workload
 from pipeplan.io.model_file import read_model, write_model
 
@@ -264,15 +264,7 @@ def test_profiles_hold_operators(tmp_path: Path) -> None:
 
 
 def _check_profile(workload: Workload, folder: Path) -> None:
-    generator = torch.Generator().manual_seed(0)
-    model = profile(
-        workload.module,
-        lambda size: workload.draw(size, generator),
-        micro_batches=(2,),
-        repeats=1,
-        warmup=0,
-        loss=workload.loss,
-    )
+    model = profile_of(workload)
     assert all(layer.operators for layer in model.layers)
     known = dict(workload.module.named_parameters(remove_duplicate=False))
     for layer in model.layers:
