@@ -1,13 +1,17 @@
 """Layers on meshes of several axes: gradients are the unsplit model's, and nothing is sent but what is priced."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from helpers.captured_models import tiny_bert, tiny_gpt2, tiny_llama, tiny_t5, tiny_vgg
 from helpers.distributed import mesh_workers, models
+from helpers.distributed.exchange_workers import Sums
+from helpers.distributed.together import Job
 from helpers.profile_of import profile_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.frontend.workload import Workload
@@ -35,7 +39,12 @@ def run(
         mesh_workers.on_mesh(build, sizes, STAGES[stages], seed, gathers) for seed in seeds for gathers in gathered
     ]
     world = prod(sizes) * stages
-    errors, sent = launch(mesh_workers.exact, world, tuple(case.plan for case in cases), build, timeout=300)
+    _compare(cases, *launch(mesh_workers.exact, world, tuple(case.plan for case in cases), build, timeout=300), limit)
+
+
+def _compare(
+    cases: Sequence[mesh_workers.Case], errors: list[float], sent: Sequence[tuple[Sums, Sums]], limit: float = EXACT
+) -> None:
     assert max(errors) < limit, errors
     for case, (forward, backward) in zip(cases, sent, strict=False):
         assert forward == case.sent[0]
@@ -43,9 +52,21 @@ def run(
         assert sum(backward.values()) > 0.8 * sum(case.sent[1].values())
 
 
-def test_a_decoder_runs_by_random_words() -> None:
-    """On two by two processes, all operators by words drawn for each, all tensors in the layouts that follow."""
-    run(models.tiny_decoder, (2, 2), 1, range(1), gathered=(True,))
+def jobs(world: int, folder: Path) -> dict[str, Job]:
+    """Jobs of quick runs."""
+    plans = tuple(case.plan for case in of_a_decoder()) if world == 4 else ()
+    return {"meshes": (mesh_workers.exact, (plans, models.tiny_decoder))} if plans else {}
+
+
+@cache
+def of_a_decoder() -> tuple[mesh_workers.Case, ...]:
+    """A decoder on two by two processes, all operators by words drawn for each, tensors in the layouts that follow."""
+    return (mesh_workers.on_mesh(models.tiny_decoder, (2, 2), STAGES[1], 0),)
+
+
+def test_a_decoder_runs_by_random_words(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """Its gradients are the unsplit model's, and nothing is sent but what is priced."""
+    _compare(of_a_decoder(), *ranks(4)["meshes"])
 
 
 @pytest.mark.slow

@@ -18,9 +18,9 @@ from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan_executor import launch, run
 
 EXACT = 1e-10
-CASES = {2: 15, 3: 10, 4: 5}
+CASES = {2: 8, 3: 6, 4: 3}
 """Number of random plans, by number of ranks; the slow run has a hundred each."""
-TIED = {2: 8, 3: 8, 4: 4}
+TIED = {2: 4, 3: 4, 4: 2}
 """Number of random plans of models whose layers share weights, by number of ranks."""
 CAPTURED = {2: 2, 3: 1, 4: 0}
 """Number of random plans of models captured as graphs, by number of ranks."""

@@ -1,34 +1,65 @@
 """What the members of a team send each other, beside what plans are priced with, for splits worth searching."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from helpers.captured_models import tiny_bert, tiny_gpt2, tiny_llama, tiny_t5
 from helpers.distributed import exchange_workers, models
-from helpers.distributed.exchange_workers import BACKWARD, FORWARD, MEMBERS, Case
+from helpers.distributed.exchange_workers import BACKWARD, FORWARD, MEMBERS, Case, Sums
+from helpers.distributed.together import Job
 from pipeplan.core.grouped_axis import GroupedAxis
 from pipeplan.core.plan import Plan
 from pipeplan.costs.teams.signatures import Exchange
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor import launch
-from pipeplan_executor.zoo import decoder
 
-EXACT = (models.tiny_decoder, models.tiny_vgg, models.tiny_mlp)
-QUICK = EXACT[:1]
 MOST = 6
 """Splits, with whole tensors, with split tokens and with products on these."""
 FEW = 3
-"""So many of captured models."""
+"""So many of captured models, and in quick runs."""
 
 
-@pytest.mark.parametrize(
-    "build",
-    [pytest.param(build, marks=() if build in QUICK else pytest.mark.slow) for build in EXACT],
-    ids=lambda build: build.__name__,
-)
-def test_members_send_what_was_predicted(build: Callable[[], Workload]) -> None:
+def jobs(world: int, folder: Path) -> dict[str, Job]:
+    """Jobs of the decoders of quick runs."""
+    if world != MEMBERS:
+        return {}
+    return {
+        "exchanges": (exchange_workers.seen, (models.tiny_decoder, _plans(of_a_decoder()))),
+        "exchanges on tokens": (exchange_workers.exact, (models.wide_decoder, _plans(on_tokens()))),
+    }
+
+
+@cache
+def of_a_decoder() -> tuple[Case, ...]:
+    """Ways to split a decoder."""
+    return exchange_workers.cases(models.tiny_decoder, FEW)
+
+
+@cache
+def on_tokens() -> tuple[Case, ...]:
+    """Ways to run a decoder on parts of the tokens."""
+    return exchange_workers.on_tokens(models.wide_decoder, MEMBERS)
+
+
+def _plans(cases: tuple[Case, ...]) -> tuple[Plan, ...]:
+    return tuple(case.plan for case in cases)
+
+
+def test_members_send_what_was_predicted(ranks: Callable[[int], dict[str, Any]]) -> None:
     """Kinds, counts and bytes of all collectives: in a forward, in a backward, at the end of a step."""
+    _compare(models.tiny_decoder, of_a_decoder(), ranks(MEMBERS)["exchanges"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "build", [models.tiny_decoder, models.tiny_vgg, models.tiny_mlp], ids=lambda build: build.__name__
+)
+def test_more_members_send_what_was_predicted(build: Callable[[], Workload]) -> None:
+    """So do those of more models, split in more ways."""
     _all_as_predicted(build, exchange_workers.cases(build, MOST))
 
 
@@ -78,7 +109,10 @@ def test_captured_models_send_what_was_predicted(build: Callable[[], Workload], 
 
 
 def _all_as_predicted(build: Callable[[], Workload], cases: tuple[Case, ...]) -> None:
-    found = launch(exchange_workers.seen, MEMBERS, build, tuple(case.plan for case in cases))
+    _compare(build, cases, launch(exchange_workers.seen, MEMBERS, build, _plans(cases)))
+
+
+def _compare(build: Callable[[], Workload], cases: tuple[Case, ...], found: Sequence[Iterable[Sums]]) -> None:
     assert sum(sum(sums.values()) for case in cases for sums in case.sent)  # there is something to compare
     for case, sent in zip(cases, found, strict=True):
         assert not exchange_workers.compared(build, case, sent), case.plan.shards
@@ -98,7 +132,7 @@ def test_gradients_that_pass_several_layers_are_gathered_once() -> None:
 
 
 def _at_most_as_predicted(build: Callable[[], Workload], cases: tuple[Case, ...]) -> None:
-    found = launch(exchange_workers.seen, MEMBERS, build, tuple(case.plan for case in cases))
+    found = launch(exchange_workers.seen, MEMBERS, build, _plans(cases))
     exact = 0
     for case, sent in zip(cases, found, strict=True):
         wrong = exchange_workers.compared(build, case, sent)
@@ -109,26 +143,29 @@ def _at_most_as_predicted(build: Callable[[], Workload], cases: tuple[Case, ...]
     assert exact >= len(cases) // 2
 
 
-def wide_decoder() -> Workload:
-    """Decoder of a block whose heads and tokens four members can share out."""
-    return decoder(blocks=1, width=16, heads=4, vocabulary=50, length=8, hidden=32)
+def test_products_and_attention_on_tokens_are_exact(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """By keys and by heads; all collectives as predicted."""
+    _compare_exact(models.wide_decoder, on_tokens(), *ranks(MEMBERS)["exchanges on tokens"])
 
 
-ON_TOKENS = [
-    pytest.param(wide_decoder, 2),
-    pytest.param(wide_decoder, 4, marks=pytest.mark.slow),
-    *[pytest.param(models.tiny_llama, 2, marks=pytest.mark.slow)] * models.HAS_TRANSFORMERS,
-    *[pytest.param(models.tiny_llama, 4, marks=pytest.mark.slow)] * models.HAS_TRANSFORMERS,
-    *[pytest.param(models.tiny_gpt2, 2, marks=pytest.mark.slow)] * models.HAS_TRANSFORMERS,
+MORE = [
+    (models.wide_decoder, 4),
+    *[(models.tiny_llama, 2), (models.tiny_llama, 4), (models.tiny_gpt2, 2)] * models.HAS_TRANSFORMERS,
 ]
 
 
-@pytest.mark.parametrize(("build", "members"), ON_TOKENS)
-def test_products_and_attention_on_tokens_are_exact(build: Callable[[], Workload], members: int) -> None:
-    """By keys and by heads: causal, masked, with grouped keys, of a fused matrix; all collectives as predicted."""
+@pytest.mark.slow
+@pytest.mark.parametrize(("build", "members"), MORE)
+def test_more_products_and_attention_on_tokens_are_exact(build: Callable[[], Workload], members: int) -> None:
+    """So are those of four members, masked, with grouped keys, of a fused matrix."""
     cases = exchange_workers.on_tokens(build, members)
+    _compare_exact(build, cases, *launch(exchange_workers.exact, members, build, _plans(cases)))
+
+
+def _compare_exact(
+    build: Callable[[], Workload], cases: tuple[Case, ...], errors: list[float], found: Sequence[Iterable[Sums]]
+) -> None:
     assert {by for case in cases for _, _, by in case.plan.context.attention} == {"keys", "heads"}
-    errors, found = launch(exchange_workers.exact, members, build, tuple(case.plan for case in cases))
     assert max(errors) < 1e-10, errors
     for case, sent in zip(cases, found, strict=True):
         assert not exchange_workers.compared(build, case, sent), case.plan.context

@@ -30,19 +30,10 @@ ROUNDED = 1e-5
 EVERY = {**TEAMS, **TEAMS_SHARDED, **TEAMS_CONTEXT, **TEAMS_LOW}
 OFTEN = (
     "tensor-parallel, ZeRO-1, recomputed",
-    "tensor-parallel, dropout",
     "teams, split loss, tied, ZeRO-1",
-    "unlike teams, one alone",
-    "unlike teams, tokens, ZeRO-1",
-    "unlike teams, tokens, dropout",
-    "teams, tokens, gated, partial first",
-    "teams, captured",
-    "teams, ZeRO-2",
-    "teams, ZeRO-3, split loss",
     "unlike teams, tokens, ZeRO-3",
-    "teams, split loss, bf16",
+    "teams, captured",
     "teams, tokens, bf16, ZeRO-3",
-    "teams, context, split backward",
     "teams, context, by heads, tied, ZeRO-1",
 )
 """Cases of training that are always run; all others are slow tests."""

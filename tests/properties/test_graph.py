@@ -113,6 +113,18 @@ def test_targets_and_shapes_find_and_prove_the_optimum(close: Close, problem: Gr
     check(bracket.report(close(problem, bracket, CPSAT), "cpsat"), problem, exhaustive(problem))
 
 
+@given(graph_partitions(groups=4), st.integers(0, 3))
+@settings(max_examples=30, deadline=None)
+def test_shapes_refute_groups_that_can_be_nowhere(problem: GraphPartition, group: int) -> None:
+    """Then there is no linear relaxation to learn multipliers from."""
+    group %= problem.groups
+    without = np.arange(problem.groups) != group
+    nowhere = tuple(replace(mode, possible=mode.possible & without) for mode in problem.modes)
+    problem = replace(problem, modes=nowhere)
+    bracket = open_bracket(problem, LIMITS)
+    assert bracket.report(search_shapes(problem, bracket, CPSAT), "cpsat").status is Status.INFEASIBLE
+
+
 def with_leaner_variants(problem: GraphPartition, seed: int) -> GraphPartition:
     """The problem with one line in each mode and two variants, of which the slower one mostly holds fewer bytes."""
     draw, modes = np.random.default_rng(seed), []

@@ -178,8 +178,14 @@ class Relaxation:
             return 0
         return self.top if total >= share else min(self.top, int(np.ceil(total / share * (1 - MARGIN) * self.ceiling)))
 
+    @property
+    def unpriced(self) -> Multipliers:
+        """Multipliers of zero: their bound says only whether there is a group that can be nowhere."""
+        nothing = np.zeros(self.places)
+        return Multipliers(nothing, nothing, np.zeros((len(self.problem.edges), self.places - 1)))
+
     def solve(self, seconds: float) -> Multipliers | None:
-        """Multipliers of the relaxation's optimum, None if the solver does not end in time."""
+        """Multipliers of the relaxation's optimum, None if it has none, or the solver does not end in time."""
         cp_model()
         solver: Any = import_module("ortools.linear_solver.pywraplp").Solver.CreateSolver("GLOP")
         solver.SetTimeLimit(max(1, int(1000 * seconds)))

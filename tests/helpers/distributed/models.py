@@ -22,6 +22,11 @@ def tiny_decoder() -> Workload:
     return decoder(blocks=3, width=16, heads=2, vocabulary=50, length=6, hidden=32)
 
 
+def wide_decoder() -> Workload:
+    """Decoder of a block whose heads and tokens four members can share out."""
+    return decoder(blocks=1, width=16, heads=4, vocabulary=50, length=8, hidden=32)
+
+
 def tiny_tied() -> Workload:
     """Decoder of three blocks with embedding and head tied."""
     return decoder(blocks=3, width=16, heads=2, vocabulary=50, length=6, hidden=32, tied=True)

@@ -27,6 +27,7 @@ from helpers.distributed.training_models import (
     uneven,
 )
 from helpers.plans import in_teams, on_tokens, plan_for, with_buckets
+from helpers.quick import thinned
 from helpers.runnable_schedules import halved
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.plan import Plan
@@ -161,21 +162,25 @@ def cases(world: int) -> dict[str, Case]:
         "ZeRO-3, several in flight": Case(uneven, alike, {"optimizer": sgd}, zero=3, schedule="gpipe"),
         "ZeRO-3, padding": Case(padded, alike, {"optimizer": sgd, "clip": 0.1}, zero=3),
     }
-    return every if world == 2 else {name: every[name] for name in ON_THREE}
+    return thinned(every if world == 2 else {name: every[name] for name in ON_THREE})
 
 
-LOW = {
-    "bf16": Case(tiny_decoder, (1, 1), {"optimizer": sgd, "clip": 0.5, "precision": "bf16"}),
-    "bf16 dropout": Case(dropped, (1, 1), {"optimizer": decayed, "precision": "bf16"}, recompute=True),
-    "bf16, split": Case(tiny_decoder, (1, 1), {"optimizer": sgd, "precision": "bf16"}, split=True),
-    "bf16, graph": Case(forking, (1, 1), {"optimizer": sgd, "precision": "bf16"}),
-    "bf16, replicas": Case(tiny_tied, (2,), {"optimizer": sgd, "precision": "bf16"}, zero=1),
-    "fp16": Case(steep, (1, 1), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}, accumulated=(2,)),
-    "fp16, clipped": Case(steep, (1, 1), {"optimizer": sgd, "scheduler": falling, "clip": 1.0, "precision": "fp16"}),
-    "fp16, ZeRO-1": Case(steep, (2,), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero=1),
-    "bf16, ZeRO-2": Case(dropped, (2,), {"optimizer": decayed, "precision": "bf16"}, zero=2, recompute=True),
-    "fp16, ZeRO-3": Case(steep, (2,), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero=3),
-}
+LOW = thinned(
+    {
+        "bf16": Case(tiny_decoder, (1, 1), {"optimizer": sgd, "clip": 0.5, "precision": "bf16"}),
+        "bf16 dropout": Case(dropped, (1, 1), {"optimizer": decayed, "precision": "bf16"}, recompute=True),
+        "bf16, split": Case(tiny_decoder, (1, 1), {"optimizer": sgd, "precision": "bf16"}, split=True),
+        "bf16, graph": Case(forking, (1, 1), {"optimizer": sgd, "precision": "bf16"}),
+        "bf16, replicas": Case(tiny_tied, (2,), {"optimizer": sgd, "precision": "bf16"}, zero=1),
+        "fp16": Case(steep, (1, 1), {"optimizer": sgd, "scheduler": falling, "precision": "fp16"}, accumulated=(2,)),
+        "fp16, clipped": Case(
+            steep, (1, 1), {"optimizer": sgd, "scheduler": falling, "clip": 1.0, "precision": "fp16"}
+        ),
+        "fp16, ZeRO-1": Case(steep, (2,), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero=1),
+        "bf16, ZeRO-2": Case(dropped, (2,), {"optimizer": decayed, "precision": "bf16"}, zero=2, recompute=True),
+        "fp16, ZeRO-3": Case(steep, (2,), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, zero=3),
+    }
+)
 """Cases in mixed precision, on two ranks."""
 
 
@@ -373,30 +378,36 @@ TEAMS_LOW = {
 
 
 BUCKETED = {
-    2: {
-        "joined, clipped": Case(tiny_decoder, (2,), USERS, accumulated=(1,), bucket=2),
-        "split": Case(tiny_decoder, (2,), USERS, split=True, bucket=1),
-        "ZeRO-1, recomputed": Case(
-            tiny_decoder, (2,), USERS, zero=1, recompute=True, accumulated=(0, 2), bucket=1, gathered=2
-        ),
-        "ZeRO-1, split": Case(dropped, (2,), {"optimizer": sgd}, zero=1, split=True, recompute=True, bucket=2),
-        "unequal turns": Case(dropped, (2,), {"optimizer": sgd}, micro_batches=3, bucket=1),
-        "one micro-batch": Case(tiny_decoder, (2,), {"optimizer": sgd}, zero=1, micro_batches=2, bucket=1),
-        "one idle replica": Case(tiny_decoder, (2,), USERS, zero=1, micro_batches=1, bucket=2, gathered=1),
-        "unused": Case(idling, (2,), {"optimizer": sgd}, bucket=1),
-        "tied on one stage": Case(tiny_tied, (2,), USERS, bucket=1),
-        "tied on one stage, split": Case(tiny_tied, (2,), {"optimizer": sgd}, split=True, bucket=1),
-        "captured": Case(forking, (2,), {"optimizer": sgd}, bucket=1),
-    },
-    4: {
-        "two stages": Case(tiny_decoder, (2, 2), USERS, bucket=1),
-        "two stages, split, ZeRO-1": Case(tiny_decoder, (2, 2), USERS, zero=1, split=True, bucket=2),
-        "two stages, unequal turns": Case(tiny_decoder, (2, 2), USERS, recompute=True, micro_batches=3, bucket=1),
-        "tied over stages": Case(tiny_tied, (2, 2), USERS, bucket=1),
-        "tied over stages, ZeRO-1, split": Case(tiny_tied, (1, 3), USERS, zero=1, split=True, bucket=2, gathered=1),
-        "tensor-parallel": Case(tiny_shared, (2,), USERS, recompute=True, bucket=1),
-        "tensor-parallel, split, ZeRO-1": Case(dropped_apart, (2,), USERS, zero=1, split=True, bucket=1, gathered=2),
-    },
+    2: thinned(
+        {
+            "joined, clipped": Case(tiny_decoder, (2,), USERS, accumulated=(1,), bucket=2),
+            "split": Case(tiny_decoder, (2,), USERS, split=True, bucket=1),
+            "ZeRO-1, recomputed": Case(
+                tiny_decoder, (2,), USERS, zero=1, recompute=True, accumulated=(0, 2), bucket=1, gathered=2
+            ),
+            "ZeRO-1, split": Case(dropped, (2,), {"optimizer": sgd}, zero=1, split=True, recompute=True, bucket=2),
+            "unequal turns": Case(dropped, (2,), {"optimizer": sgd}, micro_batches=3, bucket=1),
+            "one micro-batch": Case(tiny_decoder, (2,), {"optimizer": sgd}, zero=1, micro_batches=2, bucket=1),
+            "one idle replica": Case(tiny_decoder, (2,), USERS, zero=1, micro_batches=1, bucket=2, gathered=1),
+            "unused": Case(idling, (2,), {"optimizer": sgd}, bucket=1),
+            "tied on one stage": Case(tiny_tied, (2,), USERS, bucket=1),
+            "tied on one stage, split": Case(tiny_tied, (2,), {"optimizer": sgd}, split=True, bucket=1),
+            "captured": Case(forking, (2,), {"optimizer": sgd}, bucket=1),
+        }
+    ),
+    4: thinned(
+        {
+            "two stages": Case(tiny_decoder, (2, 2), USERS, bucket=1),
+            "two stages, split, ZeRO-1": Case(tiny_decoder, (2, 2), USERS, zero=1, split=True, bucket=2),
+            "two stages, unequal turns": Case(tiny_decoder, (2, 2), USERS, recompute=True, micro_batches=3, bucket=1),
+            "tied over stages": Case(tiny_tied, (2, 2), USERS, bucket=1),
+            "tied over stages, ZeRO-1, split": Case(tiny_tied, (1, 3), USERS, zero=1, split=True, bucket=2, gathered=1),
+            "tensor-parallel": Case(tiny_shared, (2,), USERS, recompute=True, bucket=1),
+            "tensor-parallel, split, ZeRO-1": Case(
+                dropped_apart, (2,), USERS, zero=1, split=True, bucket=1, gathered=2
+            ),
+        }
+    ),
 }
 """Cases with buckets, by number of processes; the last ones of four have two processes per rank."""
 BUCKETED_LOW = {

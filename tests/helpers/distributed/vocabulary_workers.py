@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.distributed.models import blank_model, decoder, tiny_decoder, tiny_tied
 from helpers.plans import in_teams, plan_for
+from helpers.quick import thinned
 from helpers.runnable_schedules import halved
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
@@ -106,7 +107,7 @@ class Case:
     replicas: int = 1
 
 
-CASES = {
+EVERY = {
     "head by columns": Case(tiny_decoder, HEAD),
     "recomputed": Case(tiny_decoder, HEAD, again=True),
     "split backwards": Case(tiny_decoder, HEAD, split=True),
@@ -122,6 +123,7 @@ CASES = {
     "smoothed": Case(smoothed, HEAD),
     "reused": Case(reused, HEAD),
 }
+CASES = thinned(EVERY, 3)
 
 
 def errors() -> dict[str, float]:

@@ -1,0 +1,20 @@
+"""Quick runs have a part of the examples and of the cases; `make test-all` has all (HYPOTHESIS_PROFILE=whole)."""
+
+import os
+from collections.abc import Mapping
+from typing import TypeVar
+
+QUICK = os.environ.get("HYPOTHESIS_PROFILE", "ci") == "ci"
+SHARE, LEAST = 0.2, 20
+"""Part of a property's examples that a quick run draws, and the number that it draws in any case."""
+Name, Value = TypeVar("Name"), TypeVar("Value")
+
+
+def few(examples: int) -> int:
+    """Return how many of so many examples a quick run draws."""
+    return max(round(SHARE * examples), min(LEAST, examples))
+
+
+def thinned(cases: Mapping[Name, Value], every: int = 2) -> dict[Name, Value]:
+    """Return the cases, of which a quick run has the first and each ``every``-th behind it."""
+    return dict(list(cases.items())[:: every if QUICK else 1])
