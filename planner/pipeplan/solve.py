@@ -18,12 +18,13 @@ from pipeplan.costs.teams.left_whole import left_whole
 from pipeplan.search import mixed_nodes, root_nodes, searches_locally
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
-from pipeplan.search.branch_and_bound import OnProgress, PlanSearch
+from pipeplan.search.branch_and_bound import Node, OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.heuristics import Baseline, baselines
 from pipeplan.search.infeasible import promising
 from pipeplan.search.intra_layer import divide
 from pipeplan.search.local_search import Improver
+from pipeplan.search.nodes.joined_spaces import joined, joins
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
 from pipeplan.search.robust import Robust, as_robust
@@ -155,15 +156,21 @@ def solve(
     try:
         with interruptible():
             openings: Iterator[Iterable[Space]] = chain((tuple(spaces),), spaces.open_teams())
+            alike: list[Node] = []
             for opened in map(promising, openings):
                 hopeful += opened
                 for space in opened:
                     for node in root_nodes(space):
-                        search.push(node)
+                        if joins(node):
+                            alike.append(node)
+                        else:
+                            search.push(node)
                     for late in any_orders(space):
                         search.defer(late)
                 if max(job.teams, default=1) > 1:  # to find their splits takes time
                     search.find_plan(FOR_A_PLAN)
+            for node in joined(alike):
+                search.push(node)
             for mixed in spaces.mixed:
                 for node in mixed_nodes(mixed):
                     search.defer(node)

@@ -17,7 +17,7 @@ from pipeplan.simulate import period, simulate
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, Place
 from pipeplan_formulations.allocation.endings import with_second_ending
-from pipeplan_formulations.allocation.joined import joined
+from pipeplan_formulations.allocation.joined import joined, together
 from pipeplan_formulations.common.report import Limits
 
 FLIGHTS = {"sno": "1f1b-sno", "so": "1f1b-so", "fbp": "fbp-as", "full": "gpipe"}
@@ -240,3 +240,20 @@ def test_joined_kinds_bound_each_of_them(problem: ChainAllocation) -> None:
     report = allocation.solve(with_second_ending(joined(problem, groups)), Limits(time=30))
     assert report.objective is not None
     assert report.objective <= best
+
+
+@given(chain_allocations(layers=4), st.integers(0, 2**32 - 1))
+@settings(max_examples=100, deadline=None)
+def test_problems_together_bound_each_of_them(problem: ChainAllocation, seed: int) -> None:
+    """Nothing takes longer or fits less in one problem that has the least of the costs of two."""
+    problem, draw = replace(with_real_links(problem), first=(), last=()), np.random.default_rng(seed)
+    rows = ("forward", "backward", "update", "reduce", "reduce_base", "resident", "saved", "workspace", "send")
+    drawn = {name: getattr(problem, name) * draw.integers(0, 3, getattr(problem, name).shape) for name in rows}
+    drawn |= {"backward": np.maximum(drawn["backward"], problem.hides), "send": 2 * problem.send}
+    drawn |= {"forward": np.maximum(drawn["forward"], problem.gather_hides)}
+    other = replace(problem, **drawn)
+    values = [best for best in map(brute_force, (problem, other)) if best is not None]
+    assume(values)
+    report = allocation.solve(with_second_ending(together((problem, other))), Limits(time=30))
+    assert report.objective is not None
+    assert report.objective <= min(values)

@@ -37,7 +37,7 @@ from pipeplan.search.space import candidates
 from pipeplan.search.space.device_groups import DeviceClass
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import ChainAllocation, FurthestEnd
-from pipeplan_formulations.allocation.joined import joined
+from pipeplan_formulations.allocation.joined import joined, together
 from pipeplan_formulations.allocation.suffix_bounds.passes import Pass
 from pipeplan_formulations.allocation.tables import AllocationTables
 from pipeplan_formulations.common.exposed import Collectives, Exposed
@@ -46,6 +46,7 @@ from pipeplan_formulations.partition import listing
 from pipeplan_formulations.partition.spans import NEVER
 from referee import questions
 from referee.bridge import ask
+from referee.operators import in_equal_teams
 from referee.questions import question
 from referee.verdict import judge
 
@@ -701,6 +702,21 @@ def test_ways_that_are_joined_to_the_slowest_are_noticed(monkeypatch: pytest.Mon
     monkeypatch.setattr(import_module("pipeplan.search.nodes.joined_kinds"), "joined", slowest)
     bounded_together(monkeypatch, lambda problem: problem)
     assert "above the optimum" in noticed(several, of_unlike_sizes)
+
+
+@pytest.mark.slow
+def test_spaces_that_are_bounded_by_the_slowest_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if all ways to split took as long as the slowest of them."""
+
+    def slowest(problems: Sequence[ChainAllocation]) -> ChainAllocation:
+        rows = {name: np.maximum.reduce([getattr(own, name) for own in problems]) for name in ("forward", "backward")}
+        return replace(together(problems), **rows)
+
+    monkeypatch.setattr(import_module("pipeplan.search.nodes.joined_spaces"), "together", slowest)
+    monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})
+    for name in ("FEW", "PAIRS"):
+        monkeypatch.setattr(space, name, 0)
+    assert "above the optimum" in noticed(aggregated, in_equal_teams)
 
 
 def on_tokens(document: dict[str, Any], name: str) -> bool:

@@ -14,6 +14,7 @@ from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes import tied_copies as copies
 from pipeplan.search.nodes.aggregate import AggregateNode, TargetSchedule
 from pipeplan.search.nodes.device_groups import RemainingGroupsNode
+from pipeplan.search.nodes.joined_spaces import JoinedSpacesNode
 from pipeplan.search.nodes.partitions import PartitionsNode
 from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.space import in_flight as flights
@@ -21,6 +22,7 @@ from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.partition import listing
 from referee.bridge import ask
+from referee.operators import in_equal_teams
 from referee.questions import question
 from referee.verdict import judge
 
@@ -70,6 +72,11 @@ def step(document: dict[str, Any]) -> bool:
     return "objective" not in document["job"]
 
 
+def families(document: dict[str, Any]) -> bool:
+    """Asks for the time of a step of families, with devices in any order."""
+    return step(document) and free(document) and "any" not in document["job"].get("schedules", ())
+
+
 def tied(document: dict[str, Any]) -> bool:
     """Some layers share weights, and there are several devices."""
     return "ties" in document["model"] and free(document)
@@ -100,6 +107,16 @@ REGIMES = {
         AggregateNode, "advance", LARGE, exact=False, when=lambda own, _: not own[0].small, suits=free
     ),
     "targets": Regime(TargetSchedule, "passed", LARGE, exact=False, suits=free),
+    "joined spaces": Regime(JoinedSpacesNode, "_problem", AGGREGATES, suits=families, change=in_equal_teams),
+    "large joined spaces": Regime(
+        JoinedSpacesNode,
+        "advance",
+        LARGE,
+        exact=False,
+        when=lambda _, step: not step.nodes,
+        suits=families,
+        change=in_equal_teams,
+    ),
     "certain copies": Regime(copies, "_with_copy", AGGREGATES, suits=lambda own: free(own) and step(own), change=apart),
     "certain copies of large aggregates": Regime(
         copies, "_with_copy", LARGE, exact=False, suits=lambda own: free(own) and step(own), change=apart

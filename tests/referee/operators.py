@@ -54,6 +54,13 @@ def in_teams(random: Random, document: Document) -> None:
         job["context_parallel"] = False
 
 
+def in_equal_teams(document: Document) -> None:
+    """Make a question one about teams, whose sizes are not mixed."""
+    if "teams" not in document["job"]:
+        in_teams(Random(f"equal teams {document}"), document)
+    document["job"].pop("unlike_teams", None)
+
+
 def _with_products(random: Random, graph: Document) -> None:
     """Products and attention, which run on parts of the tokens only if the plan says so."""
     loss = (graph.get("loss") or {"operators": ()})["operators"]

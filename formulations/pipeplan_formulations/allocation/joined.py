@@ -31,6 +31,7 @@ LEAST = (
 )
 MOST = ("hides", "limit", "able")
 GATHERS = ("gather", "gather_base", "gather_hides")
+HOPS = ("send", "send_back", "latency")
 
 
 def joined(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAllocation:
@@ -48,8 +49,21 @@ def joined(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAl
     for name in GATHERS:
         rows = getattr(problem, name)[firsts]
         tables[name] = np.where(alone.reshape(-1, *(1,) * (rows.ndim - 1)), rows, 0)
-    for name in ("send", "send_back", "latency"):
+    for name in HOPS:
         behind = np.stack([getattr(problem, name)[:, list(own)].min(axis=1) for own in groups], axis=1)
         tables[name] = np.stack([behind[list(own)].min(axis=0) for own in groups])
     tables |= {name: getattr(problem, name)[firsts] for name in ("pool", "takes", "second_ending")}
     return replace(problem, **tables)
+
+
+def together(problems: Sequence[ChainAllocation]) -> ChainAllocation:
+    """Return one problem in place of several of the same units, widths and rules: at least as good as each of them.
+
+    They have neither forced modes nor a ``second_ending``.
+    """
+    every = {name: [getattr(problem, name) for problem in problems] for name in (*LEAST, *HOPS, *MOST)}
+    tables: dict[str, Any] = {name: np.minimum.reduce(every[name]) for name in (*LEAST, *HOPS)}
+    tables |= {name: np.maximum.reduce(every[name]) for name in MOST}
+    tables["hides"] = np.minimum(tables["hides"], tables["backward"])
+    tables |= {name: np.zeros_like(getattr(problems[0], name)) for name in GATHERS}
+    return replace(problems[0], **tables)

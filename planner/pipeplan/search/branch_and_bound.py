@@ -67,9 +67,9 @@ class Node(ABC):
         return Turn.BY_BOUND
 
     @property
-    def part(self) -> str | None:
-        """Name of the part of the space that the node alone bounds, if answers report its bound by itself."""
-        return None
+    def parts(self) -> tuple[str, ...]:
+        """Names of the parts of the space that the node alone bounds, if answers report their bounds by themselves."""
+        return ()
 
     @abstractmethod
     def advance(self, search: "PlanSearch") -> Step["Node"]:
@@ -111,7 +111,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     unbounded : bool
         Whether some plans are in none of the nodes: nothing is known about them.
     parts : dict of str to int
-        The bound of each `Node.part` so far.
+        The bound of each of `Node.parts` so far.
     """
 
     cluster_of: Callable[[Candidate], Cluster]
@@ -253,8 +253,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         self._note(node, node.bound)
 
     def _note(self, node: Node, bound: int) -> None:
-        if node.part is not None:
-            self.parts[node.part] = max(bound, self.parts.get(node.part, 0))
+        for name in node.parts:
+            self.parts[name] = max(bound, self.parts.get(name, 0))
 
     def _bounds(self) -> Iterator[int]:
         yield from super()._bounds()

@@ -160,12 +160,12 @@ class AggregateNode(Node):
         return Turn.UNTIL_A_PLAN
 
     @property
-    def part(self) -> str | None:
-        """The layout at its micro-batch size; None below the root of a tree."""
+    def parts(self) -> tuple[str, ...]:
+        """The layout at its micro-batch size; nothing below the root of a tree."""
         if self.last:
-            return None
+            return ()
         others = "" if self.alternating else ", not 1F1B"
-        return f"micro-batch {self.size}, {self.layout.in_words()}{others}{self.space.suffix}"
+        return (f"micro-batch {self.size}, {self.layout.in_words()}{others}{self.space.suffix}",)
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Solve for a better plan, simulate it, and open the nodes below.

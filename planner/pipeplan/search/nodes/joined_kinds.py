@@ -49,7 +49,8 @@ class JoinedKinds:
         for number, kind in enumerate(space.kinds):
             if known.get(kind.team, kind.split) == kind.split:
                 rows.setdefault((kind.pool, kind.team), []).append(number)
-        groups = tuple(group for row in rows.values() for group in _alike(every, row, most))
+        sizes = np.array(measures(every)).T
+        groups = tuple(tuple(row[i] for i in group) for row in rows.values() for group in alike(sizes[row], most))
         place = {number: i for i, group in enumerate(groups) for number in group}
         forced = tuple((place[mode.device_class], mode.replicas // layout.unit) for mode in last)
         return cls(space, every, groups, with_second_ending(replace(joined(every, groups), last=forced)))
@@ -90,7 +91,7 @@ class JoinedKinds:
         for place in stages:
             layers[place.kind] = layers.get(place.kind, 0) + place.end - place.start
         group = {self._team(kind): self.groups[kind] for kind, _ in sorted(layers.items(), key=lambda item: item[1])}
-        for measure in _measures(self.every):
+        for measure in measures(self.every):
             yield {
                 team: self.space.kinds[min(own, key=lambda number: float(measure[number]))].split
                 for team, own in group.items()
@@ -100,18 +101,18 @@ class JoinedKinds:
         return self.space.kinds[self.groups[group][0]].team
 
 
-def _measures(every: ChainAllocation) -> tuple[np.ndarray, np.ndarray]:
+def measures(every: ChainAllocation) -> tuple[np.ndarray, np.ndarray]:
     """Time and bytes of each kind, summed over the layers."""
     times = (every.forward + every.backward).sum(axis=1)
     return times, every.resident.min(axis=1).sum(axis=1) + every.saved.sum(axis=1)
 
 
-def _alike(every: ChainAllocation, kinds: list[int], most: int) -> list[tuple[int, ...]]:
-    """Return at most ``most`` groups of kinds, by times and bytes: each around the one farthest from those before."""
-    place = np.log1p(np.array(_measures(every), float)).T[kinds]
+def alike(sizes: np.ndarray, most: int) -> list[tuple[int, ...]]:
+    """Return at most ``most`` groups of rows, by their logarithms: each around the one farthest from those before."""
+    place = np.log1p(sizes.astype(float))
     distance = np.abs(place[:, None] - place[None]).max(axis=2)
     centres = [int(place[:, 0].argmin())]
     while len(centres) < most and (nearest := distance[:, centres].min(axis=1)).max() > 0:
         centres.append(int(nearest.argmax()))
     home = distance[:, centres].argmin(axis=1)
-    return [tuple(kind for kind, own in zip(kinds, home, strict=True) if own == i) for i in range(len(centres))]
+    return [tuple(np.flatnonzero(home == i).tolist()) for i in range(len(centres))]

@@ -144,13 +144,13 @@ class MixedNode(Node):
         return (2, 1, int(self.slice), self.bound, 0 if self.small else self.size, -len(self.last))
 
     @property
-    def part(self) -> str | None:
-        """The micro-batch size; None below the root of a tree."""
+    def parts(self) -> tuple[str, ...]:
+        """The micro-batch size; nothing below the root of a tree."""
         if self.last:
-            return None
+            return ()
         others = "" if self.covers or self.alternating else ", not 1F1B"
         tokens = ", sequence-parallel" * any(self.space.question.splits[0].sequence)
-        return f"micro-batch {self.size}, {self.layout.in_words()}{tokens}{others}"
+        return (f"micro-batch {self.size}, {self.layout.in_words()}{tokens}{others}",)
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Raise the bound, simulate plans, and open the nodes below."""

@@ -1,0 +1,106 @@
+"""Aggregate nodes of spaces that differ in their costs only, bounded together as long as that closes them.
+
+Teams of one size have a space for each way to split and each level of ZeRO, and most of them are much alike::
+
+    way 1, level 0   way 1, level 1   way 2, level 0   way 2, level 1   …      one problem, of the least times and bytes
+    ╰────────── the nearest to one of them ───────╯   ╰── to another            two, if its bound is below the best plan
+"""
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipeplan.core.job import SHARDED
+from pipeplan.core.operators import Mix
+from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
+from pipeplan.search.nodes.aggregate import ESTIMATED_LATER, FIRST_SLICE, MOST_ESTIMATED, AggregateNode
+from pipeplan.search.nodes.aggregate_problem import allocation_problem, in_flight_rule
+from pipeplan.search.nodes.joined_kinds import alike, measures
+from pipeplan_formulations.allocation import ChainAllocation, FurthestEnd
+from pipeplan_formulations.allocation.endings import with_second_ending
+from pipeplan_formulations.allocation.joined import together
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
+
+
+def joined(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Yield root nodes, those of spaces that differ in their costs only together."""
+    groups: dict[Hashable, list[AggregateNode]] = {}
+    for node in nodes:
+        if isinstance(node, AggregateNode) and joins(node):
+            groups.setdefault(_question(node), []).append(node)
+        else:
+            yield node
+    for group in groups.values():
+        yield JoinedSpacesNode.of([(node, None) for node in group]) if len(group) > 1 else group[0]
+
+
+def joins(node: Node) -> bool:
+    """Return True for an aggregate node of one way to split at a level of ZeRO that shares out no gradients."""
+    if not isinstance(node, AggregateNode) or node.space.split is None or isinstance(node.space.split, Mix):
+        return False
+    return node.space.job.level < SHARDED and len(node.space.cluster.devices) <= MOST_ESTIMATED
+
+
+def _question(node: AggregateNode) -> Hashable:
+    """What nodes have in common that are bounded together: all of their problem but costs."""
+    space = node.space
+    assert space.split is not None
+    rules = in_flight_rule(space), space.phased, space.job.depths, space.constraints.cuts.tobytes()
+    return space.split.teams, node.size, node.layout, node.alternating, rules
+
+
+@dataclass
+class JoinedSpacesNode(Node):
+    """Aggregate nodes of one layout and micro-batch size; each with its problem, once that is known.
+
+    Plans are those of the nodes; this one only bounds them. Without a plan to beat they are opened at once.
+    """
+
+    bound: int
+    members: tuple[tuple[AggregateNode, ChainAllocation | None], ...]
+
+    @classmethod
+    def of(cls, members: Iterable[tuple[AggregateNode, ChainAllocation | None]]) -> "JoinedSpacesNode":
+        """The node of these, with the least of their bounds."""
+        every = tuple(members)
+        return cls(min(node.bound for node, _ in every), every)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """That of its first node."""
+        return self.members[0][0].rank
+
+    @property
+    def turn(self) -> Turn:
+        """Until a plan, if its nodes have that turn."""
+        return self.members[0][0].turn
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Those of all nodes."""
+        return tuple(part for node, _ in self.members for part in node.parts)
+
+    def advance(self, search: PlanSearch) -> Step[Node]:
+        """Raise the bound of all; divide them in two if that is not enough."""
+        if search.cutoff is None:
+            return Step.split([node for node, _ in self.members])
+        members = [(node, problem or self._problem(node)) for node, problem in self.members]
+        whole = with_second_ending(together([problem for _, problem in members]))
+        clock = Clock(Limits(min(search.left / 2, FIRST_SLICE)))
+        high = max(search.cutoff, self.bound)
+        self.bound = FurthestEnd(whole, clock).lower_bound(self.bound, high, ESTIMATED_LATER)
+        if search.fathoms(self.bound):
+            return Step.leave(self.bound)
+        groups = alike(np.array([[part.sum() for part in measures(problem)] for _, problem in members]), 2)
+        below = [[members[i] for i in group] for group in groups] if len(groups) > 1 else [[own] for own in members]
+        return Step.split([self._below(each) for each in below])
+
+    def _problem(self, node: AggregateNode) -> ChainAllocation:
+        problem = allocation_problem(node.space, node.size, node.layout, node.alternating)
+        return replace(problem, second_ending=np.zeros_like(problem.second_ending))
+
+    def _below(self, members: list[tuple[AggregateNode, ChainAllocation]]) -> Node:
+        raised = [(replace(node, bound=max(node.bound, self.bound)), problem) for node, problem in members]
+        return JoinedSpacesNode.of(raised) if len(raised) > 1 else raised[0][0]
