@@ -39,7 +39,7 @@ def start_local(
     RunError
         With the rank that failed, and its error.
     """
-    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -61,6 +61,7 @@ def start_local(
             max_restarts=0,
             start_method="spawn",
             monitor_interval=0.1,
+            logs_specs=DefaultLogsSpecs(log_dir=name),  # torch's own folder would stay behind
         )
         with Watch(folder, world, timeout) as watch, restored_signals(), inherited(settings):
             try:
