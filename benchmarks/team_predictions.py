@@ -1,10 +1,11 @@
 """Predicted and measured steps of teams: one model, split in several ways, on local processes.
 
-A decoder of two wide blocks. Teams of 1, 2 and 4 on two or four processes, as replicas and as stages, with different
-shards: Megatron's pairs, one of the two pairs, and half a pair. Every plan is priced through the product (profile,
-described machine, costs of teams) and runs in several rounds in turn, so that other load affects all alike. A row
-shows the median and the quartiles of all steps, and the ratio of that median to the prediction. The last line is
-Kendall's tau between predicted and measured times over all rows.
+A decoder of two wide blocks. Teams of 1, 2 and 4 on two or four processes, then of 1 to 8 on eight processes, as
+replicas and as stages, with different shards: Megatron's pairs, one of the two pairs, and half a pair. Every plan is
+priced through the product (profile, described machine, costs of teams) and runs in several rounds in turn, so that
+other load affects all alike. A row shows the median and the quartiles of all steps, and the ratio of that median to
+the prediction. The last line of a table is Kendall's tau between predicted and measured times over its rows. The peak
+is predicted and measured, of the rank that is farthest off.
 
 The machine is described once for each number of processes, so waiting of members under contention is part of
 `shard_overhead`. A profile counts processor time. Where there are more processes than cores, a kind therefore has the
@@ -31,15 +32,17 @@ from pipeplan.search.build_plan import shared_out
 from pipeplan.solve import solve
 from pipeplan_executor import describe_machine, run
 from pipeplan_executor.processes.devices import cores
+from pipeplan_executor.train.report import predicted_peak
 from pipeplan_executor.zoo import decoder
 
 SOURCE = "benchmarks.team_predictions:wide"
-BATCH, MICRO_BATCH = 8, 4
 ROUNDS, STEPS = 3, 4
 ATTENTION = {"query_key_value.*": 0, "attention_out.weight": 1}
 PERCEPTRON = {"widen.*": 0, "narrow.weight": 1}
 BOTH = ATTENTION | PERCEPTRON
-CASES: tuple[tuple[str, int, dict[str, int], int, int], ...] = (
+Case = tuple[str, int, dict[str, int], int, int]
+"""Name, size of the teams, patterns of split weights and their axes, replicas, stages."""
+FEW: tuple[Case, ...] = (
     ("whole", 1, {}, 2, 1),
     ("whole", 1, {}, 1, 2),
     ("both pairs", 2, BOTH, 1, 1),
@@ -51,7 +54,20 @@ CASES: tuple[tuple[str, int, dict[str, int], int, int], ...] = (
     ("both pairs", 4, BOTH, 1, 1),
     ("perceptron", 4, PERCEPTRON, 1, 1),
 )
-"""Name, size of the teams, patterns of split weights and their axes, replicas, stages."""
+EIGHT: tuple[Case, ...] = (
+    ("whole", 1, {}, 8, 1),
+    ("both pairs", 2, BOTH, 4, 1),
+    ("perceptron", 2, PERCEPTRON, 4, 1),
+    ("half a pair", 2, {"widen.*": 0}, 4, 1),
+    ("both pairs", 4, BOTH, 2, 1),
+    ("attention", 4, ATTENTION, 2, 1),
+    ("both pairs", 8, BOTH, 1, 1),
+    ("perceptron", 8, PERCEPTRON, 1, 1),
+    ("both pairs", 2, BOTH, 2, 2),
+    ("both pairs", 4, BOTH, 1, 2),
+)
+TABLES = ((8, 4, FEW), (16, 2, EIGHT))
+"""Batch, samples of a micro-batch, cases."""
 
 
 @dataclass
@@ -62,6 +78,16 @@ class Row:
     plan: Plan
     replicas: int
     times: list[int] = field(default_factory=list)
+    peaks: list[tuple[int, ...]] = field(default_factory=list)
+
+    @property
+    def memory(self) -> tuple[float, float, float]:
+        """Predicted and measured peak of the rank that is farthest off, MiB, and their ratio less 1."""
+        found = []
+        for rank in range(len(self.plan.ranks)):
+            told, seen = predicted_peak(self.plan, rank) / 2**20, median(row[rank] for row in self.peaks) / 2**20
+            found.append((told, seen, seen / told - 1))
+        return max(found, key=lambda each: abs(each[2]))
 
     @property
     def time(self) -> float:
@@ -75,20 +101,24 @@ def wide() -> Workload:
 
 
 def main() -> None:
-    """Print the machines, and after each round the table and tau so far."""
-    model = profile_workload(SOURCE, micro_batches=(MICRO_BATCH,), name="wide decoder", crowd=cores())
+    """Print the machines, and after each round each table and its tau so far."""
     machines: dict[int, Cluster] = {}
-    rows = []
-    for name, team, patterns, replicas, stages in CASES:
-        processes = team * replicas * stages
-        if processes not in machines:
-            machines[processes] = machine(processes)
-        plan = priced(model, machines[processes], team, patterns, replicas, stages)
-        rows.append(Row(name, plan, replicas))
-    for _ in range(ROUNDS):
-        for row in rows:
-            row.times += run(row.plan, SOURCE, steps=STEPS, device="cpu").step_times
-        show(rows)
+    for batch, size, cases in TABLES:
+        model = profile_workload(SOURCE, micro_batches=(size,), name="wide decoder", crowd=cores())
+        rows = []
+        for name, team, patterns, replicas, stages in cases:
+            processes = team * replicas * stages
+            if processes not in machines:
+                machines[processes] = machine(processes)
+            job = Job(batch, micro_batches=(batch // size,), replicas=(replicas,), depths=(stages,))
+            rows.append(Row(name, priced(model, machines[processes], team, patterns, job), replicas))
+        for _ in range(ROUNDS):
+            for row in rows:
+                report = run(row.plan, SOURCE, steps=STEPS, device="cpu")
+                row.times += report.step_times
+                row.peaks.append(report.peaks)
+            print(f"wide decoder, batch {batch}, micro-batches of {size}, {len(rows[0].times)} steps of each plan")
+            show(rows)
 
 
 def machine(processes: int) -> Cluster:
@@ -105,12 +135,12 @@ def machine(processes: int) -> Cluster:
     return slowed
 
 
-def priced(model: Model, cluster: Cluster, team: int, patterns: dict[str, int], replicas: int, stages: int) -> Plan:
-    """Return the fastest plan with these teams, shards, replicas and stages."""
-    job = Job(BATCH, micro_batches=(BATCH // MICRO_BATCH,), replicas=(replicas,), depths=(stages,))
+def priced(model: Model, cluster: Cluster, team: int, patterns: dict[str, int], job: Job) -> Plan:
+    """Return the fastest plan with these teams and shards."""
     if team == 1:
         return solve(model, cluster, job=job).plan
-    teams = Teams(model, cluster, team, (MICRO_BATCH,), "sgd", False)
+    sizes = tuple(job.batch // count for count in job.micro_batches)
+    teams = Teams(model, cluster, team, sizes, "sgd", False)
     split = Split(team, tuple((name, shards(model, name, patterns)) for name in model.operators))
     return shared_out(solve(team_model(teams, split), team_cluster(cluster, team), job=job).plan, model, split)
 
@@ -123,16 +153,15 @@ def shards(model: Model, graph: str, patterns: dict[str, int]) -> tuple[tuple[st
 
 def show(rows: Sequence[Row]) -> None:
     """Print the table and tau."""
-    print(f"wide decoder, batch {BATCH}, micro-batches of {MICRO_BATCH}, {len(rows[0].times)} steps of each plan")
-    print("| team | split | replicas | stages | processes | predicted | measured | quartiles | ratio |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| team | split | replicas | stages | processes | predicted | measured | quartiles | ratio | peak, MiB |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for row in rows:
         low, _, high = quantiles(row.times, n=4)
-        stages, team = len(row.plan.stages), row.plan.team
+        stages, team, (told, seen, off) = len(row.plan.stages), row.plan.team, row.memory
         print(
             f"| {team} | {row.name} | {row.replicas} | {stages} | {team * row.replicas * stages} "
             f"| {row.plan.step_time / 1e6:.0f} ms | {row.time / 1e6:.0f} ms | {low / 1e6:.0f} to {high / 1e6:.0f} ms "
-            f"| {row.time / row.plan.step_time:.2f} |"
+            f"| {row.time / row.plan.step_time:.2f} | {told:.0f}, {seen:.0f} ({off:+.0%}) |"
         )
     print(f"Kendall's tau: {tau([(row.plan.step_time, row.time) for row in rows]):.2f}", flush=True)
 
