@@ -18,6 +18,7 @@ from pipeplan_executor.checkpoint.folder import whole
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
 
+@pytest.mark.slow
 def test_torchrun_restarts_a_run_and_it_goes_on(tmp_path: Path) -> None:
     """A rank dies; torchrun starts all again, and with --resume they go on from the last checkpoint."""
     saved = tmp_path / "saved"

@@ -68,6 +68,7 @@ def test_an_operator_takes_longer_by_what_no_sum_explains() -> None:
     assert Excess(sums / 2, -1.0).by_operator(link) == 0
 
 
+@pytest.mark.slow
 def test_this_machine_is_described() -> None:
     """Two workers with memory, a runtime that fits into it, and a link that was measured, collectives included."""
     cluster = describe_machine(2)

@@ -10,6 +10,13 @@ SHARE, LEAST = 0.2, 20
 Name, Value = TypeVar("Name"), TypeVar("Value")
 
 
+def rarely(*values: object) -> object:
+    """Return a row of a test's parameters that quick runs leave out."""
+    import pytest  # not where ranks import this module
+
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def few(examples: int) -> int:
     """Return how many of so many examples a quick run draws."""
     return max(round(SHARE * examples), min(LEAST, examples))

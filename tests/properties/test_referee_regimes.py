@@ -187,9 +187,9 @@ def disputes(
 
 
 @pytest.mark.parametrize("name", REGIMES)
-def test_a_few_answers_of_every_regime_hold(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_answer_of_every_regime_holds(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Whichever way the search takes, what it answers is as the referee counts it."""
-    assert disputes(monkeypatch, REGIMES[name], 2) == []
+    assert disputes(monkeypatch, REGIMES[name], 1) == []
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ def cases(world: int) -> dict[str, Case]:
         "ZeRO-3, several in flight": Case(uneven, alike, {"optimizer": sgd}, zero=3, schedule="gpipe"),
         "ZeRO-3, padding": Case(padded, alike, {"optimizer": sgd, "clip": 0.1}, zero=3),
     }
-    return thinned(every if world == 2 else {name: every[name] for name in ON_THREE})
+    return thinned(every if world == 2 else {name: every[name] for name in ON_THREE}, 3)
 
 
 LOW = thinned(

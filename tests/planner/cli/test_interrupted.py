@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.quick import rarely
+
 TELLING = """
 import sys
 from pipeplan.search.branch_and_bound import PlanSearch
@@ -53,7 +55,7 @@ def interrupted(number: signal.Signals, *command: str, folder: Path | None = Non
     return running.returncode, output, time.monotonic() - began
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, rarely(signal.SIGTERM)])
 def test_solve_hands_back_the_best_plan(number: signal.Signals) -> None:
     """SIGTERM does what Ctrl-C does: exit code 0, a plan, and ``"stop": "interrupt"``, soon."""
     code, output, seconds = interrupted(number, "solve", *QUESTION)

@@ -47,6 +47,7 @@ def test_fewer_points_lie_on_the_frontier() -> None:
         assert point.value == min(other.value for other in whole.points if other.cost <= point.cost)
 
 
+@pytest.mark.slow
 def test_enough_points_are_all_points() -> None:
     """A sample of enough points ends with the whole frontier, and reports it as complete."""
     question = (fat_head(), equal_devices(3), lean(8))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from helpers.instances import equal_devices, fat_head, model_of, two_kinds_of_device
+from helpers.quick import rarely
 from pipeplan.analysis.sweep.cell_file import read_cell
 from pipeplan.analysis.sweep.cells import Cell
 from pipeplan.analysis.sweep.experiment import Experiment, Grid, NamedModel, Search, Series
@@ -179,7 +180,7 @@ def test_killed_sweeps_go_on(data: Path, tmp_path: Path) -> None:
     assert [row["step_time_s"] for row in rows] == [(r.answer.value or 0) / 1e9 or None for r in whole]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, rarely(signal.SIGTERM)])
 def test_a_signal_shows_what_is_finished(data: Path, tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C or SIGTERM ends the workers, prints the rows so far, and reports that the same command resumes."""
     write_experiment(experiment("head pi"), data / "experiment.yaml")

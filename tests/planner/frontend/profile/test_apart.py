@@ -78,6 +78,7 @@ def test_a_workload_that_cannot_travel_is_refused() -> None:
         profile_workload(replace(perceptron_workload(), loss=lambda outputs, _: outputs.sum()))
 
 
+@pytest.mark.slow
 def test_the_program_measures_in_a_crowd(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """``profile --crowd`` is recorded in the file, and progress goes to standard error."""
     output = tmp_path / "model.yaml"
