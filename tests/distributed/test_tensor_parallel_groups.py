@@ -33,7 +33,6 @@ OFTEN = (
     "teams, split loss, tied, ZeRO-1",
     "unlike teams, tokens, ZeRO-3",
     "teams, captured",
-    "teams, tokens, bf16, ZeRO-3",
     "teams, context, by heads, tied, ZeRO-1",
 )
 """Cases of training that are always run; all others are slow tests."""
