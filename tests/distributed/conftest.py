@@ -13,6 +13,13 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPA
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # more ranks are started than most machines have GPUs
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave tests on three ranks to slow runs: with those of two and four they take the time of a start less."""
+    own = getattr(item, "callspec", None)
+    if own is not None and 3 in (own.params.get(name) for name in ("world", "results", "found")):
+        item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
     """Map a number of ranks to the results on them: one start runs the jobs of all collected modules.

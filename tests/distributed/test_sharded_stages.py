@@ -38,6 +38,7 @@ def test_mixed_precision_in_shards_equals_plain_torch(ranks: Callable[[int], dic
     assert apart < 1e-6
 
 
+@pytest.mark.slow
 def test_gradients_and_outputs_are_the_unsplit_models(ranks: Callable[[int], dict[str, Any]]) -> None:
     """Verification passes with dropout and recomputed layers, and predictions are those of level 0."""
     error, apart, _ = ranks(3)["sharded outputs"]
@@ -45,6 +46,7 @@ def test_gradients_and_outputs_are_the_unsplit_models(ranks: Callable[[int], dic
     assert apart < EXACT
 
 
+@pytest.mark.slow
 def test_a_stage_with_replicas_is_sharded(ranks: Callable[[int], dict[str, Any]]) -> None:
     """A rank alone on its stage holds all numbers; those of two replicas are divided up to rounding."""
     alone, *others = ranks(3)["sharded outputs"][-1]
