@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import referee
+from helpers.quick import rarely
 from pipeplan.core.job import Job
 from referee.bridge import ask
 from referee.documents import DEFAULTS
@@ -96,7 +97,7 @@ def test_a_question_in_dispute_is_made_small() -> None:
     assert sum(len(node["devices"]) for node in small["cluster"]["nodes"]) == 1
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, 1, rarely(2), rarely(3)])
 def test_answers_hold(part: int) -> None:
     """Time, memory, place in the space, bound and optimum are as the referee counts them."""
     assert disputes(range(40 * part, 40 * part + 40)) == []

@@ -440,6 +440,7 @@ def of_operators(operators: list[Any], document: dict[str, Any]) -> None:
         layer |= {"operators": "drawn", "parameters": sum(w["size"] for each in operators for w in each["weights"])}
 
 
+@pytest.mark.slow
 def test_losses_that_exchange_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members that know the largest logit of each row, and the sum of exponentials, for nothing."""
 
@@ -452,6 +453,7 @@ def test_losses_that_exchange_nothing_are_noticed(monkeypatch: pytest.MonkeyPatc
     assert noticed(has_loss, on_teams)
 
 
+@pytest.mark.slow
 def test_losses_on_whole_logits_at_the_cost_of_parts_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators of a loss of which each is split as is fastest."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
@@ -554,6 +556,7 @@ def test_groups_that_plans_leave_out_are_noticed(monkeypatch: pytest.MonkeyPatch
     assert "outside what was asked" in noticed(has_groups, on_teams)
 
 
+@pytest.mark.slow
 def test_shared_weights_of_unlike_groups_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if layers that share a weight had the same part of it wherever they split the same axis."""
     shared = Teams._shared_axes

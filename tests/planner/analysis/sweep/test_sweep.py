@@ -156,6 +156,7 @@ def _gpu(memory: int) -> Cluster:
     return Cluster.uniform(1, replace(catalogue()["v100-16gb"], memory=memory))
 
 
+@pytest.mark.slow
 def test_killed_sweeps_go_on(data: Path, tmp_path: Path) -> None:
     """A killed sweep leaves whole cells; the next run keeps them and ends like any other."""
     write_cluster(two_kinds_of_device(), data / "kinds.yaml")
