@@ -44,8 +44,8 @@ class LeftWhole(NamedTuple):
 
 
 def left_whole(plan: Plan, model: Model, cluster: Cluster, job: Job) -> LeftWhole:
-    """Return what a plan's largest teams leave whole."""
-    if plan.team == 1:
+    """Return what a plan's largest teams leave whole; nothing of a model whose layers are those of members already."""
+    if plan.team == 1 or not model.operators:
         return LeftWhole()
     teams = Teams(model, cluster, plan.team, (plan.micro_batch,), job.optimizer, job.extrapolate)
     sizes = plan.mesh or (plan.team,)
