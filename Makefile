@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/pipeplan demo --output demo-out
 
 # Side by side, in halves of about equal length: most tests keep one core busy.
-FIRST := tests/properties tests/formulations $(addprefix tests/planner/,analysis cli io search)
+FIRST := tests/properties tests/formulations $(addprefix tests/planner/,io search)
 test: .venv/installed-test
 	$(MAKE) --no-print-directory -j2 test-first test-second
 
