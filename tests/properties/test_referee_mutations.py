@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.quick import rarely
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Operator, OperatorGraph
@@ -350,7 +351,7 @@ def saved_whole(own: TeamProblem, name: str, rows: Any) -> Any:
 MOVING, TENSOR = TeamProblem._moving, TeamProblem._tensor
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("_moving", backward_for_nothing), ("_tensor", saved_whole)])
+@pytest.mark.parametrize(("name", "wrong"), [("_moving", backward_for_nothing), rarely("_tensor", saved_whole)])
 def test_members_that_cost_too_little_or_too_much_are_noticed(
     monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any
 ) -> None:
@@ -360,6 +361,7 @@ def test_members_that_cost_too_little_or_too_much_are_noticed(
     assert noticed(lambda document: not document["model"].get("ties") and kept(document) > 8, on_teams)
 
 
+@pytest.mark.slow
 def test_tokens_that_gather_themselves_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of the tokens that are all there where an operator needs them, at no cost."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)

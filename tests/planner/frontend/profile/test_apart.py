@@ -30,6 +30,7 @@ WORKERS = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @WORKERS
 def test_it_is_measured_under_a_workers_allocator() -> None:
     """The measuring process starts with a worker's settings, which this process neither has nor keeps."""
