@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -38,15 +39,18 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
 
 
-def test_lost_ranks_are_started_again_but_for_bad_input(tmp_path: Path) -> None:
-    """Each loss is reported, then all ranks restart, except for invalid input; the environment stays unchanged."""
+def test_lost_ranks_are_started_again_but_for_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each loss is reported, then all ranks restart, except for invalid input; nothing else is left behind."""
     said: list[str] = []
+    (temporary := tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     ways = ("raise", "input")
     before = environment()
     with pytest.raises(RunError, match="rank 1 failed: there is no such file"):
         launch(losses.failing_at_first, 2, str(tmp_path), ways, timeout=20, restarts=9, on_restart=said.append)
     assert said == ["rank 1 failed: TimeoutError: the data timed out; restart 1 of 9"]
     assert environment() == before
+    assert not list(temporary.iterdir())
 
 
 def test_what_cannot_travel_is_told() -> None:
