@@ -15,7 +15,7 @@ from pipeplan.core.validate import validate_plan
 from pipeplan.core.wording import hint
 from pipeplan.costs.sources import sources
 from pipeplan.costs.teams.left_whole import left_whole
-from pipeplan.search import mixed_nodes, root_nodes, searches_locally
+from pipeplan.search import joined_nodes, mixed_nodes, root_nodes, searches_locally
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import Node, OnProgress, PlanSearch
@@ -24,7 +24,6 @@ from pipeplan.search.heuristics import Baseline, baselines
 from pipeplan.search.infeasible import promising
 from pipeplan.search.intra_layer import divide
 from pipeplan.search.local_search import Improver
-from pipeplan.search.nodes.joined_spaces import joined, joins
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
 from pipeplan.search.robust import Robust, as_robust
@@ -161,7 +160,7 @@ def solve(
                 hopeful += opened
                 for space in opened:
                     for node in root_nodes(space):
-                        if joins(node):
+                        if node.joins:
                             alike.append(node)
                         else:
                             search.push(node)
@@ -169,7 +168,7 @@ def solve(
                         search.defer(late)
                 if max(job.teams, default=1) > 1:  # to find their splits takes time
                     search.find_plan(FOR_A_PLAN)
-            for node in joined(alike):
+            for node in joined_nodes(alike):
                 search.push(node)
             for mixed in spaces.mixed:
                 for node in mixed_nodes(mixed):

@@ -18,14 +18,11 @@ JOBS: dict[int, dict[str, tuple[object, ...]]] = {
     3: {
         "moved": ("tied", "adam", True),
         "alone": ("tied", "adam"),
+        "resumed in shards": ("dropping", "adam", True),
+        "moved in shards": ("decoder", "adam", True, True),
     },
 }
 """Jobs by number of ranks; the first word is the function's name."""
-SHARDED: dict[str, tuple[object, ...]] = {
-    "resumed in shards": ("dropping", "adam", True),
-    "moved in shards": ("decoder", "adam", True, True),
-}
-"""Those of several stages in shards, on three ranks."""
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
@@ -67,10 +64,9 @@ def test_a_run_goes_on_under_any_plan_or_none(name: str, count: int, found: dict
     _all_near(found[name], count)
 
 
-@pytest.mark.slow
-def test_several_stages_in_shards_are_saved_and_loaded(tmp_path: Path) -> None:
+@on(3)
+def test_several_stages_in_shards_are_saved_and_loaded(found: dict[str, dict]) -> None:
     """They resume bit by bit, and go on whole, under other widths, or as one stage, and the other way round."""
-    found = done(3, calls(SHARDED, tmp_path))
     assert list(found["resumed in shards"].values()) == [True] * len(checkpointing.SHARDED_STAGES)
     _all_near(found["moved in shards"], len(checkpointing.SHARDED_STAGES))
 

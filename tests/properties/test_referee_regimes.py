@@ -107,7 +107,14 @@ REGIMES = {
         AggregateNode, "advance", LARGE, exact=False, when=lambda own, _: not own[0].small, suits=free
     ),
     "targets": Regime(TargetSchedule, "passed", LARGE, exact=False, suits=free),
-    "joined spaces": Regime(JoinedSpacesNode, "_problem", AGGREGATES, suits=families, change=in_equal_teams),
+    "joined spaces": Regime(
+        JoinedSpacesNode,
+        "advance",
+        AGGREGATES,
+        when=lambda own, _: own[1].cutoff is not None,
+        suits=families,
+        change=in_equal_teams,
+    ),
     "large joined spaces": Regime(
         JoinedSpacesNode,
         "advance",

@@ -59,11 +59,11 @@ def joined(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAl
 def together(problems: Sequence[ChainAllocation]) -> ChainAllocation:
     """Return one problem in place of several of the same units, widths and rules: at least as good as each of them.
 
-    They have neither forced modes nor a ``second_ending``.
+    They have no forced modes; a ``second_ending`` is left out, and may be found anew.
     """
     every = {name: [getattr(problem, name) for problem in problems] for name in (*LEAST, *HOPS, *MOST)}
     tables: dict[str, Any] = {name: np.minimum.reduce(every[name]) for name in (*LEAST, *HOPS)}
     tables |= {name: np.maximum.reduce(every[name]) for name in MOST}
     tables["hides"] = np.minimum(tables["hides"], tables["backward"])
-    tables |= {name: np.zeros_like(getattr(problems[0], name)) for name in GATHERS}
+    tables |= {name: np.zeros_like(getattr(problems[0], name)) for name in (*GATHERS, "second_ending")}
     return replace(problems[0], **tables)

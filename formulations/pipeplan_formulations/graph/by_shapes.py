@@ -71,10 +71,10 @@ class ShapeSearch(BranchAndBound[Shape, Stages]):
         """Open one more stage, or take the next step of a closed shape."""
         if not self._multipliers or (node.closed and node.stage == SOLVE):
             multipliers = node.relaxation.solve(self.left)
-            if multipliers is None and self.left <= 0:
-                return Step.leave(node.bound)
-            # Without multipliers nothing fits anywhere, or the solver had trouble with numbers: go on without its help.
-            multipliers = node.relaxation.unpriced if multipliers is None else multipliers
+            if multipliers is None:  # nothing fits anywhere, or the solver had no time, or trouble with numbers
+                if self.left <= 0:
+                    return Step.leave(node.bound)
+                multipliers = node.relaxation.unpriced
             self._multipliers.append(multipliers)
             raised = max(node.bound, node.relaxation.bound(multipliers))
             stage = MODEL if raised <= node.bound * (1 + FINE) else NARROW

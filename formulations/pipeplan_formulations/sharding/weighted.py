@@ -131,15 +131,10 @@ class Weighted:
         count, rank = len(self.weights), len(shape)
         many = (rows.stop - rows.start, *shape[1:]) if kept else shape
         total = np.zeros((*many, count), np.int64)
-        for number, (table, own) in enumerate(zip(tables, axes, strict=True)):
+        for table, own in zip(tables, axes, strict=True):
             values = table.values[(slice(None),) * own.index(0) + (rows,)] if kept and 0 in own else table.values
-            part = aligned(values, (*own, rank), rank + 1)
-            if number:
-                total += part
-            else:
-                total[...] = part
-            if number and (number % 2 == 0 or number == len(tables) - 1):  # three of the largest fit into 64 bits
-                np.minimum(total, LARGEST, out=total)
+            total += aligned(values, (*own, rank), rank + 1)
+            np.minimum(total, LARGEST, out=total)
         total = total.reshape(*many[:kept], math.prod(many[kept:]), count)
         best = total.argmin(axis=-2)
         # for each cell and row of weights, the index along every axis; then the costs of each table there

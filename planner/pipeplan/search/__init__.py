@@ -8,7 +8,7 @@
       └──▶ bottleneck of a graph: one node per micro-batch size ◀──────┘
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pipeplan.core.job import SHARDED, Order
 from pipeplan.schedules.family import alternates
@@ -18,7 +18,7 @@ from pipeplan.search.nodes.shapes import ShapesNode
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import Space
 
-__all__ = ["enumerates_groups", "mixed_nodes", "root_nodes", "searches_locally"]
+__all__ = ["enumerates_groups", "joined_nodes", "mixed_nodes", "root_nodes", "searches_locally"]
 
 
 def enumerates_groups(space: Space) -> bool:
@@ -96,6 +96,14 @@ def mixed_nodes(space: MixedSpace) -> Iterator[Node]:
                 continue
             for each in kinds[:1] if covered else kinds:
                 yield MixedNode(space.lower_bound(size), space, layout, size, each)
+
+
+def joined_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Yield root nodes that join others (`Node.joins`), those of spaces that differ in their costs only together."""
+    if nodes:
+        from pipeplan.search.nodes.joined_spaces import joined  # only teams on larger clusters need it
+
+        yield from joined(nodes)
 
 
 def _first_plans(space: Space) -> Iterator[Node]:

@@ -71,6 +71,11 @@ class Node(ABC):
         """Names of the parts of the space that the node alone bounds, if answers report their bounds by themselves."""
         return ()
 
+    @property
+    def joins(self) -> bool:
+        """Whether the node is bounded together with those of other spaces first (`search.joined_nodes`)."""
+        return False
+
     @abstractmethod
     def advance(self, search: "PlanSearch") -> Step["Node"]:
         """Search some of the plans below the node; return the nodes that are left."""

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from pipeplan.core.cluster import StageDevices
+from pipeplan.core.job import SHARDED
+from pipeplan.core.operators import Mix
 from pipeplan.search.branch_and_bound import ACCURACY, Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.aggregate_problem import Layout, allocation_problem
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
@@ -166,6 +168,14 @@ class AggregateNode(Node):
             return ()
         others = "" if self.alternating else ", not 1F1B"
         return (f"micro-batch {self.size}, {self.layout.in_words()}{others}{self.space.suffix}",)
+
+    @property
+    def joins(self) -> bool:
+        """True for one way to split at a level of ZeRO that shares out no gradients."""
+        split = self.space.split
+        if split is None or isinstance(split, Mix):
+            return False
+        return self.space.job.level < SHARDED and len(self.space.cluster.devices) <= MOST_ESTIMATED
 
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Solve for a better plan, simulate it, and open the nodes below.

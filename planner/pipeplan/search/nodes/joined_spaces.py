@@ -3,7 +3,7 @@
 Teams of one size have a space for each way to split and each level of ZeRO, and most of them are much alike::
 
     way 1, level 0   way 1, level 1   way 2, level 0   way 2, level 1   …      one problem, of the least times and bytes
-    ╰────────── the nearest to one of them ───────╯   ╰── to another            two, if its bound is below the best plan
+    ╰───────── nearer to the fastest one ─────────╯   ╰── to the farthest       two, if its bound is below the best plan
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeplan.core.job import SHARDED
-from pipeplan.core.operators import Mix
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
-from pipeplan.search.nodes.aggregate import ESTIMATED_LATER, FIRST_SLICE, MOST_ESTIMATED, AggregateNode
+from pipeplan.search.nodes.aggregate import ESTIMATED_LATER, FIRST_SLICE, AggregateNode
 from pipeplan.search.nodes.aggregate_problem import allocation_problem, in_flight_rule
 from pipeplan.search.nodes.joined_kinds import alike, measures
 from pipeplan_formulations.allocation import ChainAllocation, FurthestEnd
@@ -25,22 +23,13 @@ from pipeplan_formulations.common.report import Limits
 
 
 def joined(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Yield root nodes, those of spaces that differ in their costs only together."""
+    """Yield root nodes that join others, those of spaces that differ in their costs only together."""
     groups: dict[Hashable, list[AggregateNode]] = {}
     for node in nodes:
-        if isinstance(node, AggregateNode) and joins(node):
-            groups.setdefault(_question(node), []).append(node)
-        else:
-            yield node
+        assert isinstance(node, AggregateNode)  # no other node joins
+        groups.setdefault(_question(node), []).append(node)
     for group in groups.values():
         yield JoinedSpacesNode.of([(node, None) for node in group]) if len(group) > 1 else group[0]
-
-
-def joins(node: Node) -> bool:
-    """Return True for an aggregate node of one way to split at a level of ZeRO that shares out no gradients."""
-    if not isinstance(node, AggregateNode) or node.space.split is None or isinstance(node.space.split, Mix):
-        return False
-    return node.space.job.level < SHARDED and len(node.space.cluster.devices) <= MOST_ESTIMATED
 
 
 def _question(node: AggregateNode) -> Hashable:
@@ -86,7 +75,10 @@ class JoinedSpacesNode(Node):
         """Raise the bound of all; divide them in two if that is not enough."""
         if search.cutoff is None:
             return Step.split([node for node, _ in self.members])
-        members = [(node, problem or self._problem(node)) for node, problem in self.members]
+        members = [
+            (node, problem or allocation_problem(node.space, node.size, node.layout, node.alternating))
+            for node, problem in self.members
+        ]
         whole = with_second_ending(together([problem for _, problem in members]))
         clock = Clock(Limits(min(search.left / 2, FIRST_SLICE)))
         high = max(search.cutoff, self.bound)
@@ -96,10 +88,6 @@ class JoinedSpacesNode(Node):
         groups = alike(np.array([[part.sum() for part in measures(problem)] for _, problem in members]), 2)
         below = [[members[i] for i in group] for group in groups] if len(groups) > 1 else [[own] for own in members]
         return Step.split([self._below(each) for each in below])
-
-    def _problem(self, node: AggregateNode) -> ChainAllocation:
-        problem = allocation_problem(node.space, node.size, node.layout, node.alternating)
-        return replace(problem, second_ending=np.zeros_like(problem.second_ending))
 
     def _below(self, members: list[tuple[AggregateNode, ChainAllocation]]) -> Node:
         raised = [(replace(node, bound=max(node.bound, self.bound)), problem) for node, problem in members]
