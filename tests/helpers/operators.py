@@ -40,6 +40,13 @@ def block(width: int = 8, inner: int = 32) -> OperatorGraph:
     return OperatorGraph((norm, wide, act, replace(narrow, kept=False), add), {INPUT: size})
 
 
+def of_many_tokens(tokens: int = 400, width: int = 8) -> OperatorGraph:
+    """A linear map whose input and output are far larger than its weight, and which may have parts of the tokens."""
+    own, size = linear("wide", INPUT, width, width), tokens * width
+    own = replace(own, loops={"token": tokens, "in": width, "out": width}, output=size, product=True)
+    return OperatorGraph((own,), {INPUT: size})
+
+
 def dense(rows: int, widths: Sequence[int], trunk: int = 0) -> OperatorGraph:
     """Linear maps ``fc0``, ``fc1`` … of numbers of 4 bytes, with a loop over all rows; their sample is all of a step.
 

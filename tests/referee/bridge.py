@@ -60,7 +60,11 @@ def _mesh(split: MeshSplit) -> Document:
 
 def _words(own: LayerWords) -> Document:
     operators = {
-        name: {"loops": tuple(letter.loop for letter in word), "held": held}
+        name: {
+            "loops": tuple(letter.loop for letter in word),
+            "gathers": tuple(letter.gathers for letter in word),
+            "held": held,
+        }
         for name, (word, held) in own.operators.items()
     }
     return {"operators": operators, "sums": dict(own.sums)}

@@ -23,7 +23,7 @@ DEFAULTS: Document = {
     "unlike_teams": False,
     "sequence_parallel": True,
     "context_parallel": True,
-    "meshes": True,
+    "mesh_axes": 2,
     "vocabulary_parallel": True,
     "overlap_reduction": True,
     "order": "search",

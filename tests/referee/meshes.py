@@ -1,4 +1,4 @@
-"""Teams over several nodes as meshes of nodes and their devices: what a device has of layers under given words."""
+"""Teams over several nodes as meshes of several axes: what a device has of layers under given words."""
 
 import heapq
 import math
@@ -20,6 +20,33 @@ FEW = 3000
 """Choices of a layer up to which all are tried."""
 
 
+def rings_of(sizes: Sequence[int], within: int) -> list[tuple[int, int]] | None:
+    """For each axis how many rings pass a node's card at once, and members of one in a node; None if they are uneven.
+
+    No ring passes a card if all of its members are in one node. Device by device, the last axis fastest.
+    """
+    found = []
+    for axis in range(len(sizes)):
+        rows: dict[tuple[int, ...], list[int]] = {}
+        for device, place in enumerate(product(*map(range, sizes))):
+            rows.setdefault((*place[:axis], *place[axis + 1 :]), []).append(device // within)
+        counts = {row.count(node) for row in rows.values() for node in row}
+        if len(counts) > 1:
+            return None
+        passing = sum(0 in row for row in rows.values() if len(set(row)) > 1)
+        found.append((passing, counts.pop()))
+    return found
+
+
+def shapes_of(team: int, axes: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write a number as a product of at most so many factors above 1, in order."""
+    if team > 1 and axes:
+        yield (team,)
+        for first in range(2, team):
+            if team % first == 0:
+                yield from ((first, *rest) for rest in shapes_of(team // first, axes - 1))
+
+
 def shared(link: Link, rings: int) -> Link:
     """The share of a link that each of several rings has."""
     if link.bandwidth is None:
@@ -28,9 +55,11 @@ def shared(link: Link, rings: int) -> Link:
 
 
 class OnMesh(Member):
-    """A layer on a mesh of two axes."""
+    """A layer on a mesh."""
 
-    def __init__(self, teams: Teams, layer: int, kind: str, size: int, ends: tuple[Layout, Layout]) -> None:
+    def __init__(
+        self, teams: Teams, sizes: tuple[int, ...], layer: int, kind: str, size: int, ends: tuple[Layout, Layout]
+    ) -> None:
         cost, parameters = layer_costs(teams.question, kind, size)[layer], teams.question.parameters[layer]
         rest = {"team": 1, "size": size, "link": Link(None, 0), "sharing": 1, "ends": (False, False), "loss": False}
         super().__init__(
@@ -44,10 +73,12 @@ class OnMesh(Member):
         )
         rows = teams.homes[kind]
         inside = teams.slowest([teams.question.links[node] for node in teams.having(kind)])
-        self.sizes = (len(rows[0]), teams.team // len(rows[0]))
         assert teams.question.network is not None
-        self.rings = (shared(teams.question.network, self.sizes[1]), inside)
-        self.ends = ends
+        self.sizes, self.whole, self.ends = sizes, (WHOLE,) * len(sizes), ends
+        passing = rings_of(sizes, teams.team // len(rows[0]))
+        assert passing is not None, f"a mesh of {sizes} is uneven"
+        self.rings = [shared(teams.question.network, count) if count else inside for count, _ in passing]
+        self.at_card = [members if count else 1 for count, members in passing]
         self.readers = {name: [each for each in self.operators if name in each["reads"]] for name in self.bytes}
         self.makers = {each["name"]: each for each in self.operators}
         self.cheapest = cache(self._cheapest)
@@ -58,7 +89,7 @@ class OnMesh(Member):
         """The layout of an input or output."""
         is_input = name in self.inputs
         names = inputs(self.entry) if is_input else outputs(self.entry)
-        return self.ends[not is_input] if stream(self.entry, names) == name else (WHOLE, WHOLE)
+        return self.ends[not is_input] if stream(self.entry, names) == name else self.whole
 
     def laid(self, axes: Sequence[str], loops: Sequence[str], parts: bool = False) -> Layout:
         """The layout of a tensor with these axes under the loops of an operator; ``parts``: of what it sums."""
@@ -124,7 +155,7 @@ class OnMesh(Member):
         n, link = self.sizes[axis], self.rings[axis]
         if link.bandwidth is not None and link.efficiency != 1:
             link = Link(max(round(link.bandwidth * Fraction(str(link.efficiency))), 1), link.latency)
-        return (n - 1) * (link.latency + occupancy(link, -(-size // n**2)))
+        return (n - 1) * (link.latency + occupancy(link, self.at_card[axis] * -(-size // n**2)))
 
     def ring(self, axis: int, size: int, halves: int) -> int:
         """Nanoseconds of a ring along an axis."""
@@ -148,15 +179,19 @@ class OnMesh(Member):
             there, here = self._keys(each, own)
             spent["forward"] += there
             spent["back"] += here
-            mine = 0
+            gathers, mine = self.gathers(words, each["name"]), 0
             for weight in each.get("weights", ()):
-                count = math.prod(
-                    n for n, loop in zip(self.sizes, own, strict=True) if loop and loop in weight["loops"]
+                count = self.divided(weight, own) * math.prod(
+                    self.sizes[k] for k in self.gathered(weight, own, gathers)
                 )
                 mine += weight["size"] // count if weight in self.counted else 0
+            moved = self._gathering(each, own, gathers)
+            spent["forward"] += moved
+            spent["back"] += moved
+            spent["again"] += moved
             row["parameters"] += mine
             row["update"] += -(-self.cost.update * mine // self.parameters) if self.parameters else 0
-            row["summed"] += self._sums(each, own)
+            row["summed"] += self._sums(each, own, gathers)
             for name in ("forward", "backward", *PASSES[1:]):
                 rest, total = self._rest(name), self.wholes[name]
                 row[name] += -(-rest * self.share(each, own, name) // total) if total else 0
@@ -169,6 +204,19 @@ class OnMesh(Member):
     def letters(self, words: Document, name: str) -> tuple[str, ...]:
         """The loops that split an operator along each axis."""
         return tuple(words["operators"][name]["loops"])
+
+    def gathers(self, words: Document, name: str) -> tuple[bool, ...]:
+        """Whether each axis gathers weights that lack its loop."""
+        return tuple(words["operators"][name]["gathers"])
+
+    def divided(self, weight: Document, loops: Sequence[str]) -> int:
+        """Into how many parts a weight is split that are not gathered."""
+        return math.prod(n for n, loop in zip(self.sizes, loops, strict=True) if loop and loop in weight["loops"])
+
+    @staticmethod
+    def gathered(weight: Document, loops: Sequence[str], gathers: Sequence[bool]) -> set[int]:
+        """The axes along which a weight is gathered."""
+        return {k for k, loop in enumerate(loops) if gathers[k] and loop not in weight["loops"]}
 
     def held(self, words: Document, name: str) -> Layout:
         """The layout in which a tensor is held."""
@@ -241,33 +289,39 @@ class OnMesh(Member):
             once += self.ring(axis, -(-own["keys"] * self.size // (others * outer)), 1)
         return once, 0 if operator["name"] in self.inert else 2 * once
 
-    def _sums(self, operator: Document, loops: Sequence[str]) -> int:
+    def _sums(self, operator: Document, loops: Sequence[str], gathers: Sequence[bool]) -> int:
         """Nanoseconds in which gradients of an operator's weights are summed once per step, in the best order."""
         rows = []
         for weight in operator.get("weights", ()):
-            size = weight["size"] // math.prod(
-                n for n, loop in zip(self.sizes, loops, strict=True) if loop and loop in weight["loops"]
+            own = {a for a, loop in enumerate(loops) if loop and not gathers[a] and loop in operator["makes"]}
+            axes = {a for a in own if loops[a] not in weight["loops"]}
+            kept = self.divided(weight, loops) * math.prod(self.sizes[a] for a in self.gathered(weight, loops, gathers))
+            rows.append((weight["size"] // kept, axes))
+        return min(
+            sum(
+                self.ring(axis, size, 2) if last else 2 * self.ring(axis, size, 1)
+                for axis, size, last in self._in_turn(order, rows)
             )
-            rows.append(
-                (
-                    size,
-                    {
-                        a
-                        for a, loop in enumerate(loops)
-                        if loop and loop in operator["makes"] and loop not in weight["loops"]
-                    },
-                )
-            )
-        every = set().union(*(axes for _, axes in rows)) if rows else set()
-        best = []
-        for order in permutations(sorted(every)):
-            total = 0
-            for k, axis in enumerate(order):
-                before = set(order[:k])
-                size = sum(own // math.prod(self.sizes[a] for a in before & axes) for own, axes in rows if axis in axes)
-                total += self.ring(axis, size, 2) if k == len(order) - 1 else 2 * self.ring(axis, size, 1)
-            best.append(total)
-        return min(best)
+            for order in permutations(sorted(set[int]().union(*(axes for _, axes in rows))))
+        )
+
+    def _gathering(self, operator: Document, loops: Sequence[str], gathers: Sequence[bool]) -> int:
+        """Nanoseconds in which an operator's weights are gathered, in the best order."""
+        rows = [
+            (weight["size"] // self.divided(weight, loops), self.gathered(weight, loops, gathers))
+            for weight in operator.get("weights", ())
+        ]
+        return min(
+            sum(self.ring(axis, size, 1) for axis, size, _ in self._in_turn(order, rows))
+            for order in permutations(sorted(set[int]().union(*(axes for _, axes in rows))))
+        )
+
+    def _in_turn(self, order: Sequence[int], rows: Sequence[tuple[int, set[int]]]) -> Iterator[tuple[int, int, bool]]:
+        """Each axis in an order, the bytes that are moved along it, and whether it is the last."""
+        for k, axis in enumerate(order):
+            before = set(order[:k])
+            size = sum(own // math.prod(self.sizes[a] for a in before & axes) for own, axes in rows if axis in axes)
+            yield axis, size, k == len(order) - 1
 
     def _kept(self, words: Document) -> int:
         kept = [each for each in self.operators if each.get("kept")]
@@ -295,7 +349,16 @@ class OnMesh(Member):
             own = {name: value + later.get(name, 0) for name, value in own.items()}
             own["backward"] += later["input_gradient"] + later["weight_gradient"]
         own["update"] += own["summed"]
-        return own | {"output": self._output(), "workspace": self.cost.workspace}
+        return own | {"output": self._output(), "workspace": self.cost.workspace + self._at_once(words)}
+
+    def _at_once(self, words: Document) -> int:
+        """Most bytes of the weights that are gathered for an operator, and of their gradients."""
+        found = [0]
+        for each in self.operators:
+            loops, gathers = self.letters(words, each["name"]), self.gathers(words, each["name"])
+            rows = [weight for weight in each.get("weights", ()) if self.gathered(weight, loops, gathers)]
+            found.append(2 * sum(weight["size"] // self.divided(weight, loops) for weight in rows))
+        return max(found)
 
     def _output(self) -> int:
         count = math.prod(n for n, entry in zip(self.sizes, self.ends[1], strict=True) if entry >= 0)
@@ -323,32 +386,59 @@ class OnMesh(Member):
     def _is_summed(self, name: str) -> bool:
         return name not in self.returned and (name in self.inputs or name in self.split)
 
-    def _loops(self, operator: Document) -> Iterator[tuple[str, ...]]:
+    def _loops(self, operator: Document) -> Iterator[tuple[tuple[str, ...], tuple[bool, ...]]]:
+        """The loops along each axis, and whether weights without them are gathered."""
         loops = {loop: n for loop, n in operator.get("loops", {}).items() if self.context or loop != TOKEN}
-        for row in product(("", *loops), repeat=2):
+        weights = operator.get("weights", ())
+        letters = [("", False), *((loop, False) for loop in loops)]
+        if not any(weight.get("shared") for each in self.operators for weight in each.get("weights", ())):
+            lacked = [loop for loop in loops if any(loop not in weight["loops"] for weight in weights)]
+            letters += [(loop, True) for loop in lacked if loop in operator["makes"]]
+        for word in product(letters, repeat=len(self.sizes)):
+            row, gathers = tuple(loop for loop, _ in word), tuple(gather for _, gather in word)
             if operator["name"] in self.loss and any(row):
                 continue
-            if not any(
-                parts % math.prod(n for n, own in zip(self.sizes, row, strict=True) if own == loop)
-                for loop, parts in loops.items()
-            ):
-                yield row
+            counts = {
+                loop: math.prod(n for n, own in zip(self.sizes, row, strict=True) if own == loop) for loop in loops
+            }
+            if any(parts % counts[loop] for loop, parts in loops.items()):
+                continue
+            left = {loop: parts // counts[loop] for loop, parts in loops.items()}
+            if all(self._keeps(operator, weight, left, row, gathers) for weight in weights):
+                yield row, gathers
+
+    def _keeps(
+        self,
+        operator: Document,
+        weight: Document,
+        left: dict[str, int],
+        row: Sequence[str],
+        gathers: Sequence[bool],
+    ) -> bool:
+        """Whether what is gathered can be kept in equal parts, for each axis along the first dimension that can be."""
+        free = [1 if loop in operator.get("groups", {}) else left.get(loop, 1) for loop in weight["loops"]]
+        for axis in sorted(self.gathered(weight, row, gathers)):
+            place = next((k for k, parts in enumerate(free) if parts % self.sizes[axis] == 0), None)
+            if place is None:
+                return False
+            free[place] //= self.sizes[axis]
+        return True
 
     def _signatures(self, operator: Document) -> Iterator[Document]:
         name = operator["name"]
-        for loops in self._loops(operator):
+        for loops, gathers in self._loops(operator):
             made = self.laid(operator["makes"], loops, True)
             targets = [(WHOLE, *range(len(operator["makes"]))) if entry == PART else (entry,) for entry in made]
             for held in product(*targets) if name in self.split else [self.end(name)]:
                 if name not in self.split or PART not in made or self.fits(name, held):
-                    yield {"loops": loops, "held": held}
+                    yield {"loops": loops, "gathers": gathers, "held": held}
 
     def _sum_layouts(self, name: str) -> set[Layout]:
-        found = {(WHOLE, WHOLE)} | ({self.end(name)} if name in self.inputs else set())
+        found = {self.whole} | ({self.end(name)} if name in self.inputs else set())
         for each in self.readers[name]:
-            found |= {self.laid(each["reads"][name], loops, True) for loops in self._loops(each)}
+            found |= {self.laid(each["reads"][name], loops, True) for loops, _ in self._loops(each)}
         if name in self.makers:
-            found |= {self.laid(self.makers[name]["makes"], loops) for loops in self._loops(self.makers[name])}
+            found |= {self.laid(self.makers[name]["makes"], loops) for loops, _ in self._loops(self.makers[name])}
         return found
 
 
@@ -359,14 +449,17 @@ class Meshes:
         self.teams = teams
         nodes = {len(row) for rows in teams.homes.values() for row in rows}
         count = nodes.pop() if len(nodes) == 1 else 1
-        self.sizes = (count, teams.team // count) if 1 < count < teams.team else ()
+        every = shapes_of(teams.team, teams.question.job["mesh_axes"]) if count > 1 else ()
+        self.shapes = {own for own in every if len(own) > 1 and rings_of(own, teams.team // count) is not None}
 
     def layer(self, i: int, kind: str, size: int, split: Document) -> tuple[OnMesh, Document]:
         """A layer, and its words in a way."""
-        before = split["layout"] if i and split["passes"][i - 1] else (WHOLE, WHOLE)
-        ends = tuple(before), tuple(split["layout"] if split["passes"][i] else (WHOLE, WHOLE))
+        sizes = tuple(split["sizes"])
+        whole = (WHOLE,) * len(sizes)
+        before = split["layout"] if i and split["passes"][i - 1] else whole
+        ends = tuple(before), tuple(split["layout"] if split["passes"][i] else whole)
         words = next(own for case, own in split["words"] if case == (self.teams.graph(i), *ends))
-        return OnMesh(self.teams, i, kind, size, ends), words
+        return OnMesh(self.teams, sizes, i, kind, size, ends), words
 
     def document(self, split: Document) -> Document:
         """The question in which meshes are devices."""
@@ -407,8 +500,7 @@ class Meshes:
             loops = member.letters(words, each["name"])
             for weight in each.get("weights", ()):
                 if weight.get("shared"):
-                    count = math.prod(n for n, loop in zip(member.sizes, loops, strict=True) if loop in weight["loops"])
-                    every, own = every + weight["size"], own + weight["size"] // count
+                    every, own = every + weight["size"], own + weight["size"] // member.divided(weight, loops)
         return whole * own // every if every else whole
 
     def words_of(self, split: Document) -> dict[str, Document]:
@@ -424,24 +516,26 @@ class Meshes:
         teams, question = self.teams, self.teams.question
         cells = [(kind, size) for kind in teams.homes for size in teams.sizes]
         for split in splits:
-            if tuple(split["sizes"]) != self.sizes:
-                yield f"a mesh of {split['sizes']} is searched, not of {self.sizes}"
+            if tuple(split["sizes"]) not in self.shapes:
+                yield f"a mesh of {split['sizes']} is searched, not of {self.shapes}"
                 return
         if question.ties or not splits:
             return
-        layouts = {tuple(split["layout"]): split["passes"] for split in splits}
+        layouts = {(sizes, (WHOLE,) * len(sizes)): [False] * question.n for sizes in self.shapes}
+        layouts |= {(tuple(split["sizes"]), tuple(split["layout"])): split["passes"] for split in splits}
         for kind, size in cells:
             if size not in (min(teams.sizes), max(teams.sizes)):
                 continue
             found = [self._figures(kind, size, split) for split in splits]
-            for layout, passes in layouts.items():
-                least = self._least(kind, size, layout, passes)
+            for (sizes, layout), passes in layouts.items():
+                least = self._least(kind, size, sizes, layout, passes)
                 for count, best in least.items():
                     if count * size > question.job["batch"]:
                         continue
                     have = min(count * time + once for time, once in found)
                     if have > best + best // 16 + 8 * question.n * (count + 1):
-                        yield f"fastest words for {count} micro-batches on {kind} take {best} in {layout}, not {have}"
+                        what = f"fastest words of {sizes} for {count} micro-batches on {kind}"
+                        yield f"{what} take {best} in {layout}, not {have}"
 
     def _figures(self, kind: str, size: int, split: Document) -> tuple[int, int]:
         time = once = 0
@@ -453,32 +547,34 @@ class Meshes:
                 time, once = time + row["forward"] + row["backward"], once + row["summed"] + row["update"]
         return time, once
 
-    def _least(self, kind: str, size: int, layout: Layout, passes: Sequence[bool]) -> dict[int, int]:
+    def _least(
+        self, kind: str, size: int, sizes: tuple[int, ...], layout: Layout, passes: Sequence[bool]
+    ) -> dict[int, int]:
         """The least nanoseconds of all words for each number of micro-batches; nothing if there are too many words.
 
         Nor where words that split nothing are as fast: they are no way to run a team.
         """
         found, alone = dict.fromkeys(COUNTS, 0), dict.fromkeys(COUNTS, 0)
-        known: dict[object, tuple[dict[int, int], dict[int, int]]] = {}
+        whole = (WHOLE,) * len(sizes)
+        alike: dict[object, list[OnMesh]] = {}
         for i in range(self.teams.question.n):
-            if not self.teams.graph(i):
-                continue
-            ends = (layout if i and passes[i - 1] else (WHOLE, WHOLE), layout if passes[i] else (WHOLE, WHOLE))
-            key = (
-                self.teams.graph(i),
-                ends,
-                self.teams.question.parameters[i],
-                layer_costs(self.teams.question, kind, size)[i],
+            if self.teams.graph(i):
+                ends = (layout if i and passes[i - 1] else whole, layout if passes[i] else whole)
+                member = OnMesh(self.teams, sizes, i, kind, size, ends)
+                alike.setdefault((self.teams.graph(i), ends), []).append(member)
+        for members in alike.values():  # layers of one graph are split alike
+            rows = []
+            for words in members[0].choices():
+                own = [row for member in members if (row := member.coordinates(words)) is not None]
+                if len(own) == len(members):
+                    is_split = any(any(each["loops"]) for each in words["operators"].values())
+                    rows.append((is_split, {name: sum(row[name] for row in own) for name in own[0]}))
+            if not rows:
+                return {}
+            best, unsplit = (
+                _fastest([row for _, row in rows]),
+                _fastest([row for is_split, row in rows if not is_split]),
             )
-            if key not in known:
-                member = OnMesh(self.teams, i, kind, size, ends)
-                rows = [(words, row) for words in member.choices() if (row := member.coordinates(words)) is not None]
-                if not rows:
-                    return {}
-                split = [any(any(own["loops"]) for own in words["operators"].values()) for words, _ in rows]
-                whole = [row for (_, row), is_split in zip(rows, split, strict=True) if not is_split]
-                known[key] = _fastest([row for _, row in rows]), _fastest(whole)
-            best, unsplit = known[key]
             found = {count: found[count] + best[count] for count in COUNTS}
             alone = {count: alone[count] + unsplit[count] for count in COUNTS}
         return {count: best for count, best in found.items() if best < alone[count]}

@@ -67,7 +67,7 @@ class Asked:
     def _fits_mesh(self, answer: Document, meshes: Meshes, split: Document) -> bool:
         kinds = answer["kinds"] == [device.kind for device in self.question.devices]
         words = answer["words"] == meshes.words_of(split)
-        return kinds and answer["zero"] == self.level and tuple(answer["mesh"]) == meshes.sizes and words
+        return kinds and answer["zero"] == self.level and tuple(answer["mesh"]) == tuple(split["sizes"]) and words
 
     @property
     def mixed(self) -> bool:
@@ -227,14 +227,14 @@ def _on_meshes(document: Document, answer: Document) -> Iterator[tuple[Meshes, D
 def _mesh_faults(document: Document, answer: Document) -> Iterator[str]:
     """What is wrong with the ways of teams on meshes."""
     job = Question(document, 0).job
-    asked = job["meshes"] and (not job["zero"] or min(job["zero"]) < 2)
+    asked = not job["zero"] or min(job["zero"]) < 2
     for own in _teams(document):
         if not own.tokens:
             meshes = Meshes(own)
             splits = [split for split in answer["meshes"] if split["team"] == own.team]
-            if splits and not (asked and meshes.sizes):
+            if splits and not (asked and meshes.shapes):
                 yield f"teams of {own.team} are searched on meshes"
-            elif asked and meshes.sizes:
+            elif asked and meshes.shapes:
                 yield from meshes.unsearched(splits)
 
 

@@ -191,7 +191,7 @@ class Pipeline:
         fitted, own = self.fitted, self.plan.stages[stage]
         words = {name: words for name, words in self.plan.words if name in own.layers}
         context = partial(autocast, self.precision, self.device)
-        tensors, axes = fitted.flow.tensors, MeshAxes(self.tensor_group.mesh, own.links)
+        tensors, axes = fitted.flow.tensors, MeshAxes(self.tensor_group.mesh, own.links, own.sharing)
         return MeshLayers(fitted.blank, fitted.sequence, tensors, words, axes, own.recompute, context)
 
     def _sharded_layers(self, stage: int) -> SplitLayers | None:

@@ -63,10 +63,11 @@ def add_questions(parser: ArgumentParser) -> None:
         help="let teams also run matrix products and attention on parts of tokens, with whole weights (the default)",
     )
     parser.add_argument(
-        "--meshes",
-        action=BooleanOptionalAction,
-        default=True,
-        help="let teams over several nodes be meshes of nodes and of the devices in each (the default)",
+        "--mesh-axes",
+        type=int,
+        default=2,
+        metavar="N",
+        help="most axes of the meshes that teams over several nodes form, 1 to 3 (2)",
     )
     parser.add_argument(
         "--vocabulary-parallel",
@@ -228,7 +229,7 @@ def read_job(options: Namespace, model: "Model") -> "Job":
         unlike_teams=options.unlike_teams,
         sequence_parallel=options.sequence_parallel,
         context_parallel=options.context_parallel,
-        meshes=options.meshes,
+        mesh_axes=options.mesh_axes,
         vocabulary_parallel=options.vocabulary_parallel,
         overlap_reduction=options.overlap_reduction,
         intra_layer=options.intra_layer,

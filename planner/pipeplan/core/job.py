@@ -10,6 +10,8 @@ from pipeplan.core.model import Model
 
 OPTIMIZER_STATE = {"sgd": 0, "momentum": 1, "adam": 2}
 """Copies of the parameters that each optimiser keeps as state."""
+MOST_AXES = 3
+"""Axes of the meshes that teams may be; the words of an operator grow with their power."""
 
 
 class Objective(StrEnum):
@@ -103,8 +105,8 @@ class Job:
     context_parallel : bool
         Let teams also run products of matrices and attention on parts of the tokens, with whole weights, where these
         pass between layers and operators are known to allow it.
-    meshes : bool
-        Let teams that extend over nodes be meshes of these and of the devices in each, split unlike along both.
+    mesh_axes : int
+        Most axes of the meshes that teams over several nodes may be, split unlike along each; 1 is none of several.
     vocabulary_parallel : bool
         Let teams compute the loss on logits that are split along their classes, where it is known to allow it.
     overlap_reduction : bool
@@ -142,7 +144,7 @@ class Job:
     unlike_teams: bool = False
     sequence_parallel: bool = True
     context_parallel: bool = True
-    meshes: bool = True
+    mesh_axes: int = 2
     vocabulary_parallel: bool = True
     overlap_reduction: bool = True
     order: Order = Order.SEARCH
@@ -166,7 +168,6 @@ class Job:
             "unlike_teams",
             "sequence_parallel",
             "context_parallel",
-            "meshes",
             "vocabulary_parallel",
             "overlap_reduction",
             "intra_layer",
@@ -181,6 +182,7 @@ class Job:
         ):
             values = tuple(whole(value, what, 1, MOST_SAMPLES) for value in _several(getattr(self, name), name))
             self._set(name, tuple(dict.fromkeys(values)))
+        self._set("mesh_axes", whole(self.mesh_axes, "the most axes of a mesh", 1, MOST_AXES))
         levels = tuple(whole(value, "a level of ZeRO", 0, WHOLLY_SHARDED) for value in _several(self.zero, "zero"))
         self._set("zero", tuple(sorted(set(levels))))
         self._set("schedules", tuple(dict.fromkeys(_names(self.schedules, "schedules"))))

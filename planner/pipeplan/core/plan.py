@@ -53,6 +53,8 @@ class PlanStage:
         Devices of a team along each axis of a mesh, if they are one of several axes.
     links : tuple of Link
         Between neighbours along each axis, at the bandwidth of collectives: they decide how layouts are changed.
+    sharing : tuple of int
+        Devices along each axis that send over one card at once where each sends every other one its part; as links.
     """
 
     layers: tuple[str, ...]
@@ -66,6 +68,7 @@ class PlanStage:
     team: int = 1
     mesh: tuple[int, ...] = ()
     links: tuple[Link, ...] = ()
+    sharing: tuple[int, ...] = ()
 
     @property
     def replicas(self) -> int:

@@ -51,8 +51,14 @@ TENSOR = "tensor, sequence and context parallelism"
 TEAMS = (
     "teams that split anything along samples, or share out the state of whole weights, equal layers of teams of one "
     "size split in unlike ways, all combinations of ways for unlike layers where these are more than 128, teams over "
-    "parts of several nodes, meshes of other axes than nodes and the devices in each"
+    "parts of several nodes, {meshes}"
 )
+MESHES = (
+    "meshes of several axes",
+    "meshes inside a node, or of more than 2 axes (--mesh-axes)",
+    "meshes inside a node",
+)
+"""Those that are not searched, for the most axes that are."""
 UNLIKE_TEAMS = (
     "stages whose teams differ in size (--unlike-teams searches them at levels 0 and 1 of ZeRO; not in a given order, "
     "with pinned layers that share weights, with teams over several nodes, nor in more than 128 mixes under any order "
@@ -211,6 +217,7 @@ class Searched:
         context: bool = False,
         meshes: Mapping[tuple[int, ...], int] = MappingProxyType({}),
         ties: bool = False,
+        mesh_axes: int = 2,
     ) -> "Searched":
         """Return the description with teams: for each number of devices the ways to split layers that are searched.
 
@@ -219,6 +226,7 @@ class Searched:
         ``loss``: why none splits the loss; empty if some do. ``over``: which teams extend over nodes, by which links.
         ``context``: whether some run products of matrices and attention on parts of the tokens. ``meshes``: for each
         mesh of several axes the ways to split layers that are searched. ``ties``: whether layers share weights.
+        ``mesh_axes``: most axes of a mesh.
         """
         if not ways or set(ways) == {1}:
             return self
@@ -227,8 +235,9 @@ class Searched:
         teams = f"teams of {' and '.join(map(str, ways))} devices, layers split in {split} and alike in all stages"
         teams += f", {over}" * bool(over)
         levels = " at levels 0 and 1 of ZeRO" * (self.zero[-1] >= SHARES_GRADIENTS)
-        for sizes, count in meshes.items():
-            teams += f", also as meshes of {' x '.join(map(str, sizes))} in {count} ways{levels}"
+        shapes = [f"{' x '.join(map(str, sizes))} in {count}" for sizes, count in meshes.items()]
+        if shapes:
+            teams += f", also as meshes of {', '.join(shapes)} {'way' if [*meshes.values()] == [1] else 'ways'}{levels}"
         teams += ", tensors between layers whole or split along tokens" * tokens
         teams += ", matrix products and attention also on parts of the tokens" * context
         teams += ", losses also on logits split along their classes" * (not loss)
@@ -238,7 +247,7 @@ class Searched:
         without += [UNLIKE_MESHES] * bool(mixes and (over or meshes)) + [WHOLE_SEQUENCES] * (not tokens)
         without += [WHOLE_PRODUCTS] * (not context) + [KEYS_AT_ONCE] * context
         without += [loss] * bool(loss)
-        return replace(self, teams=teams, not_searched=(TEAMS, *without, *rest))
+        return replace(self, teams=teams, not_searched=(TEAMS.format(meshes=MESHES[mesh_axes - 1]), *without, *rest))
 
     def without(self, sentence: str) -> "Searched":
         """Return the same description with one more sentence in ``not_searched``."""

@@ -77,6 +77,8 @@ class MeshSplit:
         By the operators of a layer, and the layouts of what it reads and makes.
     links : tuple of (str, tuple of Link)
         For each kind of device those between neighbours along each axis.
+    sharing : tuple of int
+        Devices along each axis that send over one card at once where each sends every other one its part.
     number : int
         Its place among the ways over teams of this size.
     """
@@ -86,6 +88,7 @@ class MeshSplit:
     passes: tuple[bool, ...]
     words: tuple[tuple[tuple[str, Layout, Layout], LayerWords], ...]
     links: tuple[tuple[str, tuple[Link, ...]], ...] = ()
+    sharing: tuple[int, ...] = ()
     number: int = 0
 
     @property

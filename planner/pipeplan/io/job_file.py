@@ -53,7 +53,7 @@ class JobFile(Strict):
     unlike_teams: bool = False
     sequence_parallel: bool = True
     context_parallel: bool = True
-    meshes: bool = True
+    mesh_axes: Count = 2
     vocabulary_parallel: bool = True
     overlap_reduction: bool = True
     order: Literal["search", "given"] = "search"
@@ -108,7 +108,7 @@ def job_data(job: Job) -> dict[str, Any]:
         unlike_teams=job.unlike_teams or None,
         sequence_parallel=None if job.sequence_parallel else False,
         context_parallel=None if job.context_parallel else False,
-        meshes=None if job.meshes else False,
+        mesh_axes=None if job.mesh_axes == 2 else job.mesh_axes,
         vocabulary_parallel=None if job.vocabulary_parallel else False,
         overlap_reduction=None if job.overlap_reduction else False,
         order=None if job.order is Order.SEARCH else job.order.value,

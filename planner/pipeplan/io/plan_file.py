@@ -69,6 +69,7 @@ class PlanStageEntry(Strict):
     team: Count = 1
     mesh: Items[Annotated[int, Field(ge=2)]] = ()
     links: Items[AxisLinkEntry] = ()
+    sharing: Items[Count] = ()
 
 
 class ShardEntry(Strict):
@@ -219,6 +220,8 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         links = entry.pop("links")
         if not entry["mesh"]:
             del entry["mesh"]
+        if not entry["sharing"]:
+            del entry["sharing"]
         if links:
             entry["links"] = [{name: link[name] for name in AxisLinkEntry.model_fields} for link in links]
     schedule = plan.schedule

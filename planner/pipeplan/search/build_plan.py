@@ -56,7 +56,8 @@ def shared_out(plan: Plan, model: Model, split: Splitting | None) -> Plan:
     if isinstance(split, MeshSplit):
         links = dict(split.links)
         stages = tuple(
-            replace(stage, mesh=split.sizes, links=links[plan.device_kinds[stage.devices[0]]]) for stage in plan.stages
+            replace(stage, mesh=split.sizes, links=links[plan.device_kinds[stage.devices[0]]], sharing=split.sharing)
+            for stage in plan.stages
         )
         words = tuple(
             (layer.name, split.of(layer.operators, i) if layer.operators else LayerWords())

@@ -67,7 +67,10 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
     at_levels = found.at_levels(spaces.levels, bool(spaces.model.ties), orders)
     over = ", ".join(_over_nodes(spaces.cluster, [team for team in job.teams if team > 1]))
     counts = {team: ways[team] for team in job.teams}
-    return at_levels.with_teams(counts, tokens, _mixes(spaces), loss, over, context, meshes, bool(spaces.model.ties))
+    ties = bool(spaces.model.ties)
+    return at_levels.with_teams(
+        counts, tokens, _mixes(spaces), loss, over, context, meshes, ties, mesh_axes=job.mesh_axes
+    )
 
 
 def _mixes(spaces: Spaces) -> str:

@@ -309,6 +309,8 @@ def _mesh_faults(plan: Plan) -> Iterator[str]:
             yield f"stage {number} has teams of {stage.team} devices on a mesh of {sizes}; that has {prod(stage.mesh)}"
         if stage.links and len(stage.links) != len(stage.mesh):
             yield f"stage {number} names links of {len(stage.links)} axes, and its mesh has {len(stage.mesh)}"
+        if stage.sharing and len(stage.sharing) != len(stage.mesh):
+            yield f"stage {number} names sharing of {len(stage.sharing)} axes, and its mesh has {len(stage.mesh)}"
     for name, count in Counter(name for name, _ in plan.words).items():
         if count > 1:
             yield f"its words name layer {name!r} {count} times; once is enough"

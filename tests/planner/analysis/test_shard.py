@@ -10,7 +10,7 @@ import pytest
 
 import pipeplan
 from helpers.captured_models import tiny_llama
-from helpers.operators import block, perceptrons
+from helpers.operators import block, of_many_tokens, perceptrons
 from pipeplan.cli.main import main
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
@@ -23,7 +23,7 @@ CLUSTER = Cluster("two by two", {"unit": UNIT}, (Node(("unit",) * 2, Link(10**10
 
 def test_the_fastest_choice_that_fits() -> None:
     """With less memory the choice is further along the frontier; with too little the least is named."""
-    model = perceptrons(3, (1, 2), block())
+    model = perceptrons(3, (1, 2), of_many_tokens(100, 128))
     free = pipeplan.shard(model, CLUSTER, 2, optimizer="adam")
     assert free.shapes == ((4,), (2, 2))
     assert free.number == 0

@@ -202,7 +202,7 @@ def test_meshes_of_a_team() -> None:
 def test_gains_of_a_gpt3_block_inside_a_node(tokens: bool, gain: float) -> None:
     """Eight equal links: several axes are at most 4 % faster than one, and 15 % with parts of the tokens on some.
 
-    The leanest choice gains at most 4 %.
+    The leanest choice, which has as much memory, gains at most 4 % and loses at most 1 %.
     """
     ends = []
     for sizes in ((8,), (2, 4), (2, 2, 2)):
@@ -211,7 +211,7 @@ def test_gains_of_a_gpt3_block_inside_a_node(tokens: bool, gain: float) -> None:
         ends.append((rows[0][0], rows[-1][0], rows[-1][1]))
     for fastest, leanest, least in ends[1:]:
         assert (1 - gain) * ends[0][0] < fastest <= ends[0][0]
-        assert 0.96 * ends[0][1] < leanest <= ends[0][1]
+        assert 0.96 * ends[0][1] < leanest < 1.01 * ends[0][1]
         assert least == ends[0][2]
 
 

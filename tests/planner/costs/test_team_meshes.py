@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from helpers.instances import equal_devices
-from helpers.operators import block, pair, perceptrons
+from helpers.operators import block, of_many_tokens, pair, perceptrons
 from pipeplan.core.cluster import Cluster, Link, Node
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job
 from pipeplan.core.plan import Plan
 from pipeplan.core.words import WHOLE
 from pipeplan.costs.meshes.problem import MeshProblem
@@ -27,25 +29,40 @@ def pairs(nodes: int = 2, network: Link = SLOW, inside: Link | None = None) -> C
     return replace(one, name="pairs", nodes=(node,) * nodes, network=network)
 
 
-def on_meshes(cluster: Cluster, team: int = 4) -> MeshTeams | None:
+def on_meshes(cluster: Cluster, team: int = 4, axes: int = 2) -> tuple[MeshTeams, ...]:
     """The meshes of teams of perceptrons."""
-    return MeshTeams.of(Teams(perceptrons(), cluster, team, (1, 2), "adam", False), 4)
+    return MeshTeams.of(Teams(perceptrons(), cluster, team, (1, 2), "adam", False), 4, axes)
 
 
-def test_teams_over_several_nodes_are_meshes() -> None:
-    """Of nodes, and of the devices in each; not teams in one node, nor of one device in each."""
-    found = on_meshes(pairs())
-    assert found is not None and found.sizes == (2, 2)
-    assert on_meshes(pairs(), 2) is None
-    assert on_meshes(replace(pairs(4), nodes=(Node(("unit",)),) * 4)) is None
+def of_fours() -> Cluster:
+    """Three nodes of four devices."""
+    return replace(pairs(), nodes=(Node(("unit",) * 4, Link(10**9, 1)),) * 3)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "team", "axes", "shapes"),
+    [
+        (pairs(), 4, 2, {(2, 2)}),
+        (pairs(), 2, 3, set()),
+        (pairs(), 4, 1, set()),
+        (replace(pairs(4), nodes=(Node(("unit",)),) * 4), 4, 3, {(2, 2)}),
+        (pairs(4), 8, 2, {(2, 4), (4, 2)}),
+        (pairs(4), 8, 3, {(2, 4), (4, 2), (2, 2, 2)}),
+        (of_fours(), 12, 2, {(3, 4), (6, 2)}),
+    ],
+)
+def test_teams_over_several_nodes_are_meshes(
+    cluster: Cluster, team: int, axes: int, shapes: set[tuple[int, ...]]
+) -> None:
+    """All that divide the nodes evenly; teams in one node are none."""
+    assert {each.sizes for each in on_meshes(cluster, team, axes)} == shapes
 
 
 def test_costs_of_ways_are_those_of_their_words() -> None:
     """A problem with one signature of each operator costs what these cost in the problem of all."""
-    teams = on_meshes(pairs())
-    assert teams is not None
+    (teams,) = on_meshes(pairs())
     (kind,) = teams.kinds
-    ways = list(teams.splits())
+    ways = teams.splits()
     assert len(ways) > 1
     for way in ways:
         for i in range(4):
@@ -55,7 +72,6 @@ def test_costs_of_ways_are_those_of_their_words() -> None:
                 teams._mesh(kind),
                 words.input,
                 words.output,
-                gathers=False,
                 split_loss=False,
             )
             choice = [
@@ -70,7 +86,7 @@ def test_a_mesh_is_chosen_where_the_network_is_slow(tmp_path: Path) -> None:
     """Its plan has the words of all layers; without meshes the best plan takes longer, and the answer says so."""
     model = perceptrons(graph=block())
     asked = {"teams": (4,), "depths": (1,), "workers": 1}
-    with_meshes, without = (solve(model, pairs(), 4, meshes=wanted, **asked) for wanted in (True, False))
+    with_meshes, without = (solve(model, pairs(), 4, mesh_axes=axes, **asked) for axes in (2, 1))
     assert with_meshes.value == with_meshes.bound < without.value
     plan = with_meshes.plan
     assert plan.mesh == (2, 2) and not without.plan.mesh
@@ -91,17 +107,35 @@ def test_teams_may_be_meshes_only() -> None:
 
 def test_layers_hand_over_what_the_next_one_reads() -> None:
     """Ways whose layers do not begin and end whole agree at every boundary; the model's ends are whole."""
-    teams = on_meshes(pairs())
-    assert teams is not None
+    (teams,) = on_meshes(pairs())
     for way in teams.splits():
         rows = [way.of("pair", i) for i in range(4)]
         assert all(before.output == after.input for before, after in pairwise(rows))
         assert {*rows[0].input, *rows[-1].output} == {WHOLE}
 
 
-@pytest.mark.parametrize("meshes", [True, False])
-def test_jobs_say_whether_meshes_are_searched(meshes: bool) -> None:
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_jobs_say_which_meshes_are_searched(axes: int) -> None:
     """A job file has what was asked."""
-    job = solve(perceptrons(1), equal_devices(2), 2, meshes=meshes, workers=1).job
-    assert job.meshes is meshes
+    job = solve(perceptrons(1), equal_devices(2), 2, mesh_axes=axes, workers=1).job
+    assert job.mesh_axes == axes
     assert job_from_data(job_data(job), "job") == job
+
+
+@pytest.mark.parametrize("axes", [0, 4, 1.5])
+def test_more_axes_are_refused(axes: float) -> None:
+    """One to three."""
+    with pytest.raises(InputError, match="the most axes of a mesh"):
+        Job(2, mesh_axes=axes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("memory", "gathered"), [(1700, True), (2900, False)])
+def test_weights_are_gathered_where_memory_is_short(memory: int, gathered: bool, tmp_path: Path) -> None:
+    """Each device keeps a part of a weight that it multiplies with its own tokens."""
+    asked = {"teams": (4,), "depths": (1,), "micro_batches": (4,), "optimizer": "adam", "workers": 1}
+    plan = solve(perceptrons(graph=of_many_tokens()), pairs(), 4, memory=memory, **asked).plan
+    letters = {letter for signature in plan.words[1][1].operators.values() for letter in signature.word}
+    assert plan.mesh == (2, 2)
+    assert any(letter.gathers for letter in letters) is gathered
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from pipeplan.core.words import PARTIAL, WHOLE
 from pipeplan.costs.meshes.prices import sum_order
-from pipeplan.costs.meshes.shapes import Mesh
 from pipeplan_executor.sharding.mesh.moves import MeshAxes, along
 from pipeplan_executor.sharding.partial_gradients import Gradients
 
@@ -48,8 +47,7 @@ class MeshGradients:
 
     def _summed_flat(self, flat: Tensor, axes: tuple[int, ...]) -> Tensor:
         """Return a sum along axes: scattered along all but one, summed along this, and gathered backward."""
-        mesh = Mesh(self._axes.sizes, self._axes.links)
-        *scattered, last = sum_order(flat.nbytes, frozenset(axes), mesh)
+        *scattered, last = sum_order(flat.nbytes, frozenset(axes), self._axes.priced)
         count = prod(self._axes.sizes[axis] for axis in scattered)
         part = torch.nn.functional.pad(flat, (0, -flat.numel() % count))
         for axis in scattered:

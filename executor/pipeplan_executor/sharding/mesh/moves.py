@@ -13,6 +13,7 @@ from pipeplan.core.cluster import Link
 from pipeplan.core.grouped_axis import group_ranges
 from pipeplan.core.words import PARTIAL, WHOLE, Layout
 from pipeplan.costs.meshes.relayouts import Relayout
+from pipeplan.costs.meshes.shapes import Mesh
 from pipeplan.costs.meshes.ways import way
 
 _SENT = torch.ops._c10d_functional
@@ -29,11 +30,17 @@ class MeshAxes:
     links : sequence of Link, optional
         Between neighbours along each axis, as they were priced: they decide by which collectives layouts are changed.
         By default all are alike.
+    sharing : sequence of int, optional
+        Devices along each axis that were priced as sending over one card at once; by default 1.
+
+    Attributes
+    ----------
+    priced : Mesh
     """
 
-    def __init__(self, mesh: DeviceMesh, links: Sequence[Link] = ()) -> None:
+    def __init__(self, mesh: DeviceMesh, links: Sequence[Link] = (), sharing: Sequence[int] = ()) -> None:
         self.sizes: tuple[int, ...] = tuple(mesh.shape)
-        self.links = tuple(links) or (Link(10**9),) * len(self.sizes)
+        self.priced = Mesh(self.sizes, tuple(links) or (Link(10**9),) * len(self.sizes), tuple(sharing))
         self.places: tuple[int, ...] = tuple(mesh.get_local_rank(axis) for axis in range(mesh.ndim))
         self.groups = tuple(mesh.get_group(axis) for axis in range(mesh.ndim))
 
@@ -74,7 +81,7 @@ def moved(part: Tensor, axes: MeshAxes, source: Layout, target: Layout, shape: S
     if source == target:
         return part
     size = prod(shape.lengths) * part.element_size()
-    steps = way(source, target, size, axes.sizes, axes.links, shape.parts)
+    steps = way(source, target, size, axes.priced, shape.parts)
     if steps is None:
         raise ValueError(f"a tensor of {shape.lengths} in the layout {source} cannot get the layout {target}")
     for layout in steps:

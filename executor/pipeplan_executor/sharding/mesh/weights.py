@@ -12,7 +12,7 @@ from pipeplan.core.operators import Operator, Weight
 from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Layout, Word
 from pipeplan.costs.meshes.prices import gather_order
 from pipeplan.costs.meshes.relayouts import PlannedLayer
-from pipeplan.costs.meshes.shapes import Mesh
+from pipeplan.costs.meshes.words import gathered_along
 from pipeplan.frontend.operators.program import Program
 from pipeplan_executor.sharding.mesh.moves import Groups, MeshAxes, along
 from pipeplan_executor.sharding.shards import ParameterShard
@@ -128,25 +128,12 @@ def _on_mesh(operator: Operator, weight: Weight, word: Word, shape: tuple[int, .
         elif letter.loop in operator.makes and not letter.gathers:
             summed.append(axis)
     needed = tuple(next((cut.dimension for cut in cuts if cut.axis == axis), WHOLE) for axis in range(len(word)))
-    order = gather_order(operator, word, Mesh(axes.sizes, axes.links))
-    for axis in reversed(order):  # what is gathered first is innermost
-        if word[axis].loop not in weight.loops:
-            cuts.append(Cut(axis, _dimension(weight, shape, cuts, axes, axis), gathered=True))
+    kept = gathered_along(operator, weight, word, axes.sizes)
+    if kept is None:
+        raise PlanError(f"{weight.name} of shape {shape} cannot be kept in parts as the plan has it; solve again")
+    order = gather_order(operator, word, axes.priced)  # what is gathered first is innermost
+    cuts += [Cut(axis, kept[axis], gathered=True) for axis in reversed(order) if axis in kept]
     return MeshWeight(weight.name, operator.name, shape, tuple(cuts), needed, tuple(summed))
-
-
-def _dimension(weight: Weight, shape: tuple[int, ...], cuts: list[Cut], axes: MeshAxes, axis: int) -> int:
-    """Return the first dimension that can be divided once more."""
-    left = list(shape)
-    for cut in cuts:
-        left[cut.dimension] //= axes.sizes[cut.axis]
-    for dimension, length in enumerate(left):
-        if length % axes.sizes[axis] == 0 and not any(cut.groups and cut.dimension == dimension for cut in cuts):
-            return dimension
-    raise PlanError(
-        f"{weight.name} of shape {shape} cannot be kept in {axes.sizes[axis]} equal parts more, as the plan has it; "
-        "solve again"
-    )
 
 
 def whole_parameters(weights: Mapping[str, MeshWeight]) -> dict[str, tuple[int, ...]]:

@@ -1,12 +1,11 @@
 """Meshes on the devices of a cluster: all of them, of one kind, in equal nodes."""
 
-from collections.abc import Iterator
 from math import gcd, prod
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.wording import counted
-from pipeplan.costs.meshes.shapes import Mesh, factorisations, mesh_on
+from pipeplan.costs.meshes.shapes import Mesh, fitting, mesh_on
 
 MOST_AXES = 2
 """Axes of the meshes that are looked at where none is named."""
@@ -66,7 +65,7 @@ def mesh_of(cluster: Cluster, sizes: tuple[int, ...]) -> Mesh:
     try:
         return mesh_on(sizes, within, node.link, cluster.network or Link())
     except ValueError:
-        fit = [shape_name(own) for own in _fitting(count, within, len(sizes))]
+        fit = [shape_name(own) for own in fitting(count, within) if len(own) == len(sizes)]
         raise InputError(
             f"mesh {name} does not fit nodes of {counted(within, 'device')}: the last axes, from some axis on, must "
             f"make up a node or divide it evenly, as in {', '.join(fit[:4]) or shape_name((count,))}"
@@ -85,19 +84,7 @@ def meshes_of(cluster: Cluster, most_axes: int = MOST_AXES) -> tuple[Mesh, ...]:
     count, within = len(cluster.devices), max(len(node.kinds) for node in cluster.nodes)
     if count < 2:
         raise InputError(f"a mesh has 2 devices or more, and {cluster.name!r} has {count}")
-    shapes = [own for axes in range(1, most_axes + 1) for own in _fitting(count, within, axes)]
-    return tuple(mesh_of(cluster, own) for own in shapes)
-
-
-def _fitting(count: int, within: int, axes: int) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes of so many axes that nodes divide evenly."""
-    for sizes in factorisations(count):
-        try:
-            if len(sizes) == axes:
-                mesh_on(sizes, within, Link(), Link())
-                yield sizes
-        except ValueError:
-            continue
+    return tuple(mesh_of(cluster, own) for own in fitting(count, within) if len(own) <= most_axes)
 
 
 def _nearest(sizes: tuple[int, ...], count: int) -> str:

@@ -81,7 +81,7 @@ def _moved(
     if source == target or not size:
         return
     mesh = problem.mesh
-    found = way(source, target, size, mesh.sizes, mesh.links, tensor.parts)
+    found = way(source, target, size, mesh, tensor.parts)
     assert found is not None, f"{name} cannot be moved from {source} to {target}"
     for before, after in pairwise((source, *found)):
         (axis,) = (k for k, (one, other) in enumerate(zip(before, after, strict=True)) if one != other)

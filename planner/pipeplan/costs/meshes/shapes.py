@@ -50,6 +50,16 @@ def _factorisations(team: int) -> Iterator[tuple[int, ...]]:
             yield from ((first, *rest) for rest in _factorisations(team // first))
 
 
+def fitting(team: int, within: int) -> Iterator[tuple[int, ...]]:
+    """Yield the ordered factorisations that nodes with ``within`` devices of a team each divide evenly."""
+    for sizes in factorisations(team):
+        try:
+            mesh_on(sizes, within, Link(), Link())
+        except ValueError:
+            continue
+        yield sizes
+
+
 def mesh_on(sizes: tuple[int, ...], within: int, inside: Link, across: Link) -> Mesh:
     """Return a mesh on nodes that have ``within`` of its devices each.
 
@@ -74,7 +84,7 @@ def mesh_on(sizes: tuple[int, ...], within: int, inside: Link, across: Link) -> 
         if within % (stride * size) == 0:
             links.append(inside)
             sharing.append(1)
-        elif within % stride == 0 or stride % within == 0:
+        elif (stride * size) % within == 0 and (within % stride == 0 or stride % within == 0):
             links.append(_shared(across, min(stride, within)))
             sharing.append(max(within // stride, 1))
         else:

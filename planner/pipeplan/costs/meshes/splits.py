@@ -1,17 +1,17 @@
-"""Teams over several nodes as meshes of two axes: the nodes, and the devices in each; the words worth searching.
+"""Teams over several nodes as meshes of several axes; the shapes and words worth searching.
 
-Inside a node of equal links several axes gain far less than across nodes (docs/meshes.md), and no other meshes are
-searched. What passes between layers has one layout in all of the model, wherever it can have it::
+Inside a node of equal links several axes gain far less than across nodes (docs/meshes.md), and none are searched there.
+What passes between layers has one layout in all of the model, wherever it can have it::
 
     layer 0 ──whole──▶ layer 1 ──tokens over nodes, whole in each──▶ layer 2 ──the same──▶ … ──▶ loss
 
 For each such layout all layers have the words that are fastest for a number of micro-batches, or keep the fewest
 parameters, or save the fewest bytes. A way is left out if another one is not larger by more than 1 / `ALIKE` in any
-figure, on any kind of device, at any micro-batch size.
+figure, on any kind of device, at any micro-batch size, whatever its shape.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import pairwise, product
 from math import lcm, prod
@@ -23,8 +23,9 @@ from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import Operator, OperatorGraph
 from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, MeshSplit
+from pipeplan.costs.meshes.prices import exchanged_axes, weight_parts
 from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.shapes import Mesh, mesh_on
+from pipeplan.costs.meshes.shapes import Mesh, fitting, mesh_on
 from pipeplan.costs.teams.places import Place
 from pipeplan.costs.teams.problem import COMPARED, COORDINATES, combined
 from pipeplan.costs.teams.rooflines import PASSES
@@ -56,56 +57,50 @@ Case = tuple[str, Layout, Layout]
 
 @dataclass(frozen=True)
 class MeshTeams:
-    """Teams of one size as meshes of nodes and of devices in each.
+    """Teams of one size over several nodes as meshes of one shape.
 
     Attributes
     ----------
     teams : Teams
     sizes : tuple of int
-        Nodes of a team, and its devices in each.
+        Devices along each axis.
     batch : int
         Samples of a step.
     """
 
     teams: Teams
-    sizes: tuple[int, int]
+    sizes: tuple[int, ...]
     batch: int
     _problems: dict[tuple[object, ...], MeshProblem] = field(default_factory=dict, init=False, repr=False)
     _known: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, teams: Teams, batch: int) -> "MeshTeams | None":
-        """Return the meshes of teams; None unless all lie in as many nodes with several of their devices each."""
+    def of(cls, teams: Teams, batch: int, axes: int) -> "tuple[MeshTeams, ...]":
+        """Return the meshes of 2 to ``axes`` axes that teams may be; none unless all lie in as many nodes, several."""
         nodes = {place.nodes for place in teams.places.values()}
-        count = nodes.pop() if len(nodes) == 1 else 1
-        return cls(teams, (count, teams.team // count), batch) if 1 < count < teams.team else None
+        if len(nodes) > 1 or nodes == {1}:
+            return ()
+        within = teams.team // nodes.pop()
+        return tuple(cls(teams, sizes, batch) for sizes in fitting(teams.team, within) if 1 < len(sizes) <= axes)
 
     @cached_property
     def kinds(self) -> tuple[DeviceKind, ...]:
         """The kinds of device that have teams."""
         return tuple(kind for kind in self.teams.cluster.kinds.values() if kind.name in self.teams.places)
 
-    def splits(self, tokens: bool = True) -> Iterator[MeshSplit]:
-        """Yield the ways that are worth searching; ``tokens``: also those that split what passes between layers."""
+    def splits(self, tokens: bool = True) -> list[MeshSplit]:
+        """Return ways, the best ones among them; ``tokens``: also those that split what passes between layers."""
         found: dict[MeshSplit, None] = {}
-        links = tuple((kind.name, tuple(link.in_collectives for link in self._mesh(kind).links)) for kind in self.kinds)
-        for layout in product((WHOLE, *range(self._rank if tokens else 0)), repeat=2):
+        meshes = {kind.name: self._mesh(kind) for kind in self.kinds}
+        links = tuple((name, tuple(link.in_collectives for link in own.links)) for name, own in meshes.items())
+        sharing = next(iter(meshes.values())).sharing
+        for layout in product((WHOLE, *range(self._rank if tokens else 0)), repeat=len(self.sizes)):
             passes = self._passes(layout)
             if any(passes) or set(layout) == {WHOLE}:
                 for words in self._ways(layout, passes):
                     if self._agrees(words) and any(map(_splits, words.values())):
-                        found[MeshSplit(self.sizes, layout, passes, tuple(words.items()), links)] = None
-        for number, split in enumerate(self._unlike(list(found))):
-            yield replace(split, number=number)
-
-    def _unlike(self, splits: Sequence[MeshSplit]) -> list[MeshSplit]:
-        """Return the ways without those that take no figure less than another one by more than 1 / `ALIKE`."""
-        rows = [np.array(self._figures(split), np.int64) for split in splits]
-        kept: list[int] = []
-        for k in sorted(range(len(splits)), key=lambda k: sum(rows[k])):
-            if not any((rows[other] <= rows[k] + rows[k] // ALIKE).all() for other in kept):
-                kept.append(k)
-        return [splits[k] for k in sorted(kept)]
+                        found[MeshSplit(self.sizes, layout, passes, tuple(words.items()), links, sharing)] = None
+        return list(found)
 
     @property
     def _rank(self) -> int:
@@ -137,12 +132,12 @@ class MeshTeams:
             for axis in range(len(rows[0][1]))
         )
 
-    def cases(self, layout: Layout, passes: tuple[bool, ...]) -> dict[Case, int]:
-        """Return the unlike layers, by operators and ends, each with the number of the first one."""
-        found: dict[Case, int] = {}
+    def cases(self, layout: Layout, passes: tuple[bool, ...]) -> dict[Case, list[int]]:
+        """Return the numbers of the layers that are split alike, by operators and ends."""
+        found: dict[Case, list[int]] = {}
         for i, layer in enumerate(self.teams.model.layers):
             if layer.operators:
-                found.setdefault(self._case(i, layout, passes), i)
+                found.setdefault(self._case(i, layout, passes), []).append(i)
         return found
 
     def _case(self, i: int, layout: Layout, passes: tuple[bool, ...]) -> Case:
@@ -161,20 +156,25 @@ class MeshTeams:
                 counts = sum(count * size <= self.batch for count in MICRO_BATCHES)
                 for rows in (*FAST[:counts], *(LEAN if size == smallest else ())):
                     self.teams.check()
-                    yield {case: _least(self._problem(i, case, kind, size), case, rows) for case, i in cases.items()}
+                    yield {
+                        case: _least(self._problem(own, case, kind, size), case, rows) for case, own in cases.items()
+                    }
 
-    def _problem(self, i: int, case: Case, kind: DeviceKind, size: int, only: LayerWords | None = None) -> MeshProblem:
-        """The words of a layer on a kind of device at a micro-batch size; one object for equal layers."""
-        layer, cost = self.teams.model.layers[i], self.teams.costs(kind, size)[i]
-        key = case, layer.parameters, cost, kind.name, size, only
+    def _problem(
+        self, layers: Sequence[int], case: Case, kind: DeviceKind, size: int, only: LayerWords | None = None
+    ) -> MeshProblem:
+        """The words of layers on a kind of device at a micro-batch size, at their mean cost; one for equal layers."""
+        i, costs = layers[0], self.teams.costs(kind, size)
+        cost = mean_cost([costs[each] for each in layers])
+        key = case, self.teams.model.layers[i].parameters, cost, kind.name, size, only
         if key not in self._problems:
-            own = self.teams.problem(i, kind, size, ()).rooflines
+            own = replace(self.teams.problem(i, kind, size, ()).rooflines, cost=cost)
             tokens, ends = self.teams.context_parallel, case[1:]
             self._problems[key] = MeshProblem(
                 own,
                 self._mesh(kind),
                 *ends,
-                gathers=False,
+                gathers=not any(weight.shared for each in own.graph.operators for weight in each.weights),
                 split_loss=False,
                 tokens=tokens,
                 only=only,
@@ -186,7 +186,7 @@ class MeshTeams:
         place: Place = self.teams.places[kind.name]
         network = self.teams.cluster.network
         assert network is not None
-        return mesh_on(self.sizes, self.sizes[1], place.inside, network)
+        return mesh_on(self.sizes, self.teams.team // place.nodes, place.inside, network)
 
     def _agrees(self, words: Mapping[Case, LayerWords]) -> bool:
         """Whether layers that share weights split these alike; where operators are not known, they are whole."""
@@ -200,7 +200,7 @@ class MeshTeams:
                 return False
         return True
 
-    def _figures(self, split: MeshSplit) -> list[int]:
+    def figures(self, split: MeshSplit) -> list[int]:
         """What ways are compared by, on each kind at each micro-batch size: sums over all layers, and bytes sent."""
         found: list[int] = []
         for kind in self.kinds:
@@ -217,7 +217,7 @@ class MeshTeams:
     def costs(self, split: MeshSplit, i: int, kind: DeviceKind, size: int) -> tuple[int, ...]:
         """Return the coordinates of a layer under a way."""
         case = self._case(i, split.layout, split.passes)
-        problem = self._problem(i, case, kind, size, dict(split.words)[case])
+        problem = self._problem([i], case, kind, size, dict(split.words)[case])
         found = problem.sharding.evaluate((0,) * len(problem.sharding.costs))
         assert found is not None, "words that are possible at one size are possible at all"
         return tuple(found)
@@ -233,9 +233,19 @@ class MeshTeams:
             **{name: of[name] + own.constant(name) + longer[name] for name in PASSES},
             saved=of["saved"],
             output=self._output(own.graph, own.cost, split, case, size),
-            workspace=own.cost.workspace,
+            workspace=own.cost.workspace + self._gathered(own.graph, words),
             update=of["update"] + of["summed"],
         )
+
+    def _gathered(self, graph: OperatorGraph, words: LayerWords) -> int:
+        """Most bytes of weights that are gathered for an operator, and of their gradients."""
+        found = [0]
+        for each in graph.operators:
+            word = words.operators[each.name].word
+            held = tuple(letter._replace(gathers=False) for letter in word)
+            own = [weight for weight in each.weights if exchanged_axes(each, weight, word, True)]
+            found.append(2 * sum(weight.size // weight_parts(weight, held, self.sizes) for weight in own))
+        return max(found)
 
     @staticmethod
     def _longer(graph: OperatorGraph, words: LayerWords, cost: LayerCost, kind: DeviceKind, name: str) -> int:
@@ -273,6 +283,24 @@ class MeshTeams:
         return whole, own
 
 
+def mesh_ways(every: Sequence[MeshTeams], tokens: bool = True) -> Iterator[tuple[MeshTeams, MeshSplit]]:
+    """Yield the ways over teams of one size that are worth searching, each with the mesh, shape by shape.
+
+    Those that take no figure less than another one by more than 1 / `ALIKE` are left out, of one shape or a former one.
+    """
+    kept: list[NDArray[np.int64]] = []
+    for own in every:
+        splits = own.splits(tokens)
+        rows = [np.array(own.figures(split), np.int64) for split in splits]
+        unlike: list[int] = []
+        for k in sorted(range(len(splits)), key=lambda k: sum(rows[k])):
+            if not any((other <= rows[k] + rows[k] // ALIKE).all() for other in kept):
+                unlike.append(k)
+                kept.append(rows[k])
+        first = len(kept) - len(unlike)
+        yield from ((own, replace(splits[k], number=first + n)) for n, k in enumerate(sorted(unlike)))
+
+
 def _least(problem: MeshProblem, case: Case, rows: NDArray[np.int64]) -> LayerWords:
     """Return the words with least of some sums of coordinates, compared in order as far as 61 bits go."""
     one, *others = rows.astype(object)
@@ -285,6 +313,15 @@ def _least(problem: MeshProblem, case: Case, rows: NDArray[np.int64]) -> LayerWo
     chosen = found[len(problem.signatures) :]
     sums = {each.tensor: each.layouts[k] for each, k in zip(problem.sums, chosen, strict=True)}
     return LayerWords(problem.words(found), sums, case[1], case[2])
+
+
+def mean_cost(costs: Sequence[LayerCost]) -> LayerCost:
+    """Return the mean of costs, rounded."""
+    first = costs[0]
+    if all(each == first for each in costs):
+        return first
+    mean = {each.name: round(sum(getattr(cost, each.name) for cost in costs) / len(costs)) for each in fields(first)}
+    return LayerCost(**mean)
 
 
 def _splits(words: LayerWords) -> bool:

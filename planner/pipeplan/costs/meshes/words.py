@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import product
 from math import prod
 
-from pipeplan.core.operators import TOKEN, Operator
+from pipeplan.core.operators import TOKEN, Operator, Weight
 from pipeplan.core.words import UNSPLIT, WHOLE, Layout, Letter, Word
 from pipeplan.costs.teams.signatures import (
     gradient_layout,
@@ -46,7 +46,25 @@ def _divides(operator: Operator, word: Word, sizes: Sequence[int]) -> bool:
     return not any(
         parts % prod(n for n, letter in zip(sizes, word, strict=True) if letter.loop == loop)
         for loop, parts in operator.loops.items()
-    )
+    ) and all(gathered_along(operator, weight, word, sizes) is not None for weight in operator.weights)
+
+
+def gathered_along(operator: Operator, weight: Weight, word: Word, sizes: Sequence[int]) -> dict[int, int] | None:
+    """Return for each axis along which a weight is gathered the dimension in which it is kept; None if it cannot be."""
+    left = [
+        operator.loops.get(loop, 1)
+        // prod(n for n, letter in zip(sizes, word, strict=True) if letter.loop == loop != UNSPLIT)
+        for loop in weight.loops
+    ]
+    found = {}
+    for axis, (n, letter) in enumerate(zip(sizes, word, strict=True)):
+        if letter.gathers and letter.loop not in weight.loops:
+            fits = [k for k, loop in enumerate(weight.loops) if left[k] % n == 0 and loop not in operator.groups]
+            if not fits:
+                return None
+            found[axis] = fits[0]
+            left[fits[0]] //= n
+    return found
 
 
 def needed(operator: Operator, word: Word, source: str) -> Layout:

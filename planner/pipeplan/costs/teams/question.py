@@ -14,7 +14,7 @@ from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan.core.wording import counted, listed, teams_of
 from pipeplan.core.words import MeshSplit
 from pipeplan.costs.layers import available_micro_batches
-from pipeplan.costs.meshes.splits import MeshTeams
+from pipeplan.costs.meshes.splits import MeshTeams, mesh_ways
 from pipeplan.costs.teams.left_whole import why_nothing
 from pipeplan.costs.teams.members import parameters, profiles, ties
 from pipeplan.costs.teams.mixed import MOST, kind_name, kinds_of, mixed_cluster, mixes
@@ -135,13 +135,11 @@ def _questions(
         for split in teams.splits(job.sequence_parallel):
             found.append(split)
             yield TeamQuestion(split, team_model(teams, split), team_cluster(cluster, team), own)
-        on_mesh = MeshTeams.of(teams, job.batch) if job.meshes and (levels or not job.zero) else None
+        meshes = MeshTeams.of(teams, job.batch, job.mesh_axes) if levels or not job.zero else ()
         ways = 0
-        if on_mesh is not None:
-            for way in on_mesh.splits(job.sequence_parallel):
-                ways += 1
-                model_of = mesh_model(on_mesh, way)
-                yield TeamQuestion(way, model_of, team_cluster(cluster, team), replace(own, zero=levels))
+        for on_mesh, way in mesh_ways(meshes, job.sequence_parallel):
+            ways += 1
+            yield TeamQuestion(way, mesh_model(on_mesh, way), team_cluster(cluster, team), replace(own, zero=levels))
         if not found and not ways:
             why = why_nothing(teams)
             raise InputError(
