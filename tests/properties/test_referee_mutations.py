@@ -18,8 +18,9 @@ from pipeplan.core.plan import Context
 from pipeplan.core.words import PARTIAL, WHOLE, Layout, Word
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.kept import Kept
-from pipeplan.costs.meshes import words
-from pipeplan.costs.meshes.splits import LEAN
+from pipeplan.costs.meshes import prices, words
+from pipeplan.costs.meshes.shapes import Mesh
+from pipeplan.costs.meshes.splits import LEAN, MeshTeams
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
 from pipeplan.costs.teams.problem import TeamProblem
@@ -543,6 +544,48 @@ def test_wrong_meshes_are_noticed(monkeypatch: pytest.MonkeyPatch, module: str, 
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(import_module(f"pipeplan.costs.meshes.{module}"), name, wrong)
     assert noticed(on_meshes, over_nodes)
+
+
+def gathering(document: dict[str, Any]) -> None:
+    """Teams of four on two nodes, with a large weight and larger activations, whose devices can keep parts of it only.
+
+    There is one micro-batch, and to sum gradients of the weight along the network is slow.
+    """
+    weight = {"name": "wide", "loops": ["f", "h"], "size": 4 * 10**6}
+    wide = drawn("wide", ("t", "f"), {"input": ["t", "h"]}, {"t": 12, "f": 12, "h": 12}) | {"weights": [weight]}
+    wide |= dict.fromkeys(("forward_flops", "input_gradient_flops", "weight_gradient_flops"), 40)
+    of_operators([wide], document)
+    over_nodes(document)
+    document["job"] |= {"depths": [1], "replicas": [1], "micro_batches": [1]}
+    for profile in document["model"]["profiles"]:
+        passes = dict.fromkeys(("forward", "input_gradient", "weight_gradient"), 10**8 * profile["micro_batch"])
+        for costs in profile["costs"].values():
+            costs |= passes | {"backward": 2 * passes["forward"], "update": 0, "saved": 100, "workspace": 0}
+
+
+def free_gathers(operator: Operator, word: Word, mesh: Mesh, gathers: bool) -> int:
+    """As if weights were gathered in no time."""
+    return 0 if gathers else EXCHANGE(operator, word, mesh, gathers)
+
+
+EXCHANGE = prices.weight_exchange
+
+
+@pytest.mark.parametrize(
+    ("room", "name", "wrong"),
+    [(MeshTeams, "_gathered", lambda own, graph, words: 0), (prices, "weight_exchange", free_gathers)],
+)
+def test_gathered_weights_that_take_no_room_or_time_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, room: Any, name: str, wrong: Any
+) -> None:
+    """Nothing is noticed before, in a plan that gathers weights."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    gathering(document := question(1))
+    answer = ask(document)
+    assert any(any(each["gathers"]) for words in answer["words"].values() for each in words["operators"].values())
+    assert not judge(document, answer, exact=False).faults
+    monkeypatch.setattr(room, name, wrong)
+    assert noticed(lambda document: True, gathering)
 
 
 def has_groups(document: dict[str, Any]) -> bool:

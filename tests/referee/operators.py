@@ -71,9 +71,9 @@ def _with_products(random: Random, graph: Document) -> None:
         has_loop = "token" in each["loops"]
         if (has_loop and "token" not in each["makes"]) or each["name"] in loss or random.random() < 0.3:
             continue
-        if each["weights"]:
+        if any(len(weight["loops"]) > 1 for weight in each["weights"]):
             each["product"] = True
-        elif "attention" not in each and random.random() < 0.5:
+        elif not each["weights"] and "attention" not in each and random.random() < 0.5:
             each["attention"] = _attention(random)
         if has_loop and random.random() < 0.6:  # most of the work, and mostly nothing else to split it along
             each |= dict.fromkeys(("forward_flops", "input_gradient_flops"), random.choice((40, 150)))

@@ -216,6 +216,8 @@ class OperatorGraph:
                     whole(getattr(each.attention, name), f"{what}: {name} of its attention", int(name == "heads"))
                 if each.weights or each.product:
                     raise InputError(f"{what}: attention is no product, and has no weights")
+            if each.product and not any(len(weight.loops) > 1 for weight in each.weights):
+                raise InputError(f"{what}: a product has a matrix, a weight with several loops; plans name it by that")
             if each.by_plan and TOKEN in each.loops and TOKEN not in each.makes:
                 raise InputError(f"{what}: it may run on a part of the tokens, and makes no axis {TOKEN!r}")
             _check_groups(each, what)

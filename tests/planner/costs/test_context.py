@@ -3,10 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from helpers.instances import equal_devices
 from helpers.operators import COST, block, perceptrons
 from pipeplan.core.cluster import DeviceKind, Link
-from pipeplan.core.operators import BY_HEADS, INPUT, TOKEN, Attention, Operator, OperatorGraph
+from pipeplan.core.errors import InputError
+from pipeplan.core.operators import BY_HEADS, INPUT, TOKEN, Attention, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.costs.teams.rooflines import Rooflines
 from pipeplan.costs.teams.signatures import (
@@ -62,6 +65,15 @@ def test_layers_without_tokens_have_no_parts_of_them() -> None:
     shards = (("attention", 0),)
     assert applicable(graph, shards, Ends()) == ()
     assert applicable(graph, shards, Ends(True)) == shards
+
+
+def test_products_have_a_matrix() -> None:
+    """Plans name a product that runs on tokens by its matrix; a sum of vectors is none."""
+    gain, axes = (Weight("gain.weight", ("f",), 8),), (TOKEN, "f")
+    vector = Operator("gain", "linear", {TOKEN: 10}, {INPUT: axes}, axes, 60, weights=gain)
+    OperatorGraph((vector,), {INPUT: 60})
+    with pytest.raises(InputError, match="a product has a matrix"):
+        OperatorGraph((replace(vector, product=True),), {INPUT: 60})
 
 
 def test_long_sequences_are_multiplied_where_they_are(tmp_path: Path) -> None:

@@ -291,7 +291,11 @@ class _Follower:
         loops = {loop: n for loop, n in loops.items() if loop == TOKEN or self._joins(name, loop, readings, found)}
         self._readings[name] = [(source, own) for source, own in readings if own.loop in loops and own.loop != TOKEN]
         output = self._each(bytes_of((made,)))
-        figures["product"] = rule.kind == "linear"
+        figures["product"] = rule.kind == "linear" and any(len(weight.loops) > 1 for weight in own)
+        if (
+            rule.kind == "linear" and not figures["product"]
+        ):  # plans name the first reader of a matrix only
+            loops.pop(TOKEN, None)
         self._operators[name] = Operator(name, rule.kind, loops, reads, found.makes, output, weights=own, **figures)
         self._operands = {id(each): found.pieces(each, axes) for each, axes in rule.reads}
         parts = tuple(loops.get(loop, 1) for loop in found.makes)
