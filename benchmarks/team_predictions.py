@@ -135,13 +135,16 @@ def machine(processes: int) -> Cluster:
     return slowed
 
 
-def priced(model: Model, cluster: Cluster, team: int, patterns: dict[str, int], job: Job) -> Plan:
-    """Return the fastest plan with these teams and shards."""
+def priced(
+    model: Model, cluster: Cluster, team: int, patterns: dict[str, int], job: Job, sequence: bool = False
+) -> Plan:
+    """Return the fastest plan with these teams and shards; ``sequence``: with tokens split where they can be."""
     if team == 1:
         return solve(model, cluster, job=job).plan
     sizes = tuple(job.batch // count for count in job.micro_batches)
-    teams = Teams(model, cluster, team, sizes, "sgd", False)
-    split = Split(team, tuple((name, shards(model, name, patterns)) for name in model.operators))
+    teams = Teams(model, cluster, team, sizes, job.optimizer, False)
+    own = tuple((name, shards(model, name, patterns)) for name in model.operators)
+    split = Split(team, own, sequence=teams.sequence if sequence else ())
     return shared_out(solve(team_model(teams, split), team_cluster(cluster, team), job=job).plan, model, split)
 
 

@@ -51,6 +51,7 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
         "tensor-parallel collectives": (tensor_parallel_workers.collectives, ()),
         "tensor-parallel tokens": (tensor_parallel_workers.tokens, ()),
         "tensor-parallel saved": (tensor_parallel_workers.saved, ()),
+        "tensor-parallel left over": (tensor_parallel_workers.left_over, ()),
         "tensor-parallel dropout": (tensor_parallel_workers.dropout_alike, ()),
         "tensor-parallel waiting": (tensor_parallel_workers.waiting, ()),
         "tensor-parallel freed": (tensor_parallel_workers.freed, ()),
@@ -255,6 +256,14 @@ def test_split_tokens_save_less(found: dict[str, Any]) -> None:
     """What a forward saves beside parameters is less if tokens are split."""
     whole, split = found["tensor-parallel saved"]
     assert split < 0.8 * whole
+
+
+def test_only_what_autograd_saves_is_kept(found: dict[str, Any]) -> None:
+    """Behind a forward there are the tensors that it saves, and behind a step none, without a collector of cycles."""
+    assert found["tensor-parallel left over"].keys() == {"whole", "tokens"}
+    for saved, there, behind in found["tensor-parallel left over"].values():
+        assert saved > 0
+        assert (there, behind) == (saved, 0)
 
 
 @pytest.mark.parametrize("name", vocabulary_workers.CASES)

@@ -181,7 +181,7 @@ class ShardDispatch(TorchDispatchMode):
             args = mapped(partial(self._alike, found), args)
             found = tensors(args, kwargs)
         if not sums:
-            args = aligned(func, args, given)
+            args = aligned(func, args, given, self._forward)
             found = tensors(args, kwargs)
         if not sums and all(map(is_whole, found)):
             return self._run_whole(func, operation, args, kwargs)
@@ -224,7 +224,7 @@ class ShardDispatch(TorchDispatchMode):
                 return attend_forward(by, args, kwargs)
             self.gathered[f"{func} by {by}"] += 1
             return None
-        return None if kwargs else on_tokens(func, args, self._streams, self._last)
+        return None if kwargs else on_tokens(func, args, self._streams, self._last, self._forward)
 
     def _with_features(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
         """Return the arguments of a product whose split weight needs parts of the features, from parts of tokens."""

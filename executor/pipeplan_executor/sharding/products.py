@@ -14,7 +14,8 @@ A whole weight whose product a plan has on parts of the tokens is multiplied wit
 DTensor would also move the weight, if that is smaller. Plans are priced with what is moved here
 (`pipeplan.costs.teams`). Weights are recognised by a mark that parameters get and that passes to their views and
 copies. An operand of a product with a weight is marked with what it was needed as, for the weight's gradient; autograd
-keeps it with its mark. A gradient that was moved for such a product is added up for the bias as it was moved.
+keeps it with its mark. A gradient that was moved for such a product is added up for the bias as it was moved. No
+operand of a forward refers to what it was moved to, which would then be kept until the backward.
 """
 
 from collections.abc import Sequence
@@ -60,7 +61,9 @@ def pass_marks(func: Any, args: Sequence[Any], made: Any) -> None:
                 setattr(made, name, mark)
 
 
-def on_tokens(func: Any, args: Sequence[Any], streams: Sequence[Stream], last: LastMoved) -> DTensor | None:
+def on_tokens(
+    func: Any, args: Sequence[Any], streams: Sequence[Stream], last: LastMoved, forward: bool
+) -> DTensor | None:
     """Run a product on the tokens of each rank if a plan has it so; or the sum of its gradient for a bias.
 
     Returns None for other operations.
@@ -86,7 +89,7 @@ def on_tokens(func: Any, args: Sequence[Any], streams: Sequence[Stream], last: L
     moved = {place: last.to_tokens(pair[place], axis, stream) for place, axis in axes.items()}
     for place in axes if weights else ():
         setattr(pair[place], _OPERAND, _TOKENS)
-        setattr(pair[place], _MOVED, moved[place])
+        _note_moved(pair[place], moved[place], forward)
     parts = [shard(moved[place]) if place in moved else local(pair[place], WHOLE) for place in (0, 1)]
     made = func(*(local(each, WHOLE) for each in args[:first]), *parts, *args[first + 2 :])
     how = flattened(stream, next(iter(axes))) if weights else (Partial(),)
@@ -124,7 +127,7 @@ def features_wanted(func: Any, args: Sequence[Any]) -> tuple[int, Placement] | N
     return None
 
 
-def aligned(func: Any, args: Sequence[Any], given: Sequence[Any]) -> Sequence[Any]:
+def aligned(func: Any, args: Sequence[Any], given: Sequence[Any], forward: bool) -> Sequence[Any]:
     """Return the arguments of a product with operands as a split weight, or its gradient, needs them; so of its bias.
 
     ``given``: the arguments as autograd has them, before tokens were gathered.
@@ -142,7 +145,7 @@ def aligned(func: Any, args: Sequence[Any], given: Sequence[Any]) -> Sequence[An
             summed_over = how.dim == 1 - place
             setattr(marked[1 - place], _OPERAND, (not summed_over, how))
             pair[1 - place] = _as(other, along(how, place) if summed_over else WHOLE)
-            setattr(marked[1 - place], _MOVED, pair[1 - place])
+            _note_moved(marked[1 - place], pair[1 - place], forward)
             break
     else:
         for place in (0, 1):
@@ -152,6 +155,17 @@ def aligned(func: Any, args: Sequence[Any], given: Sequence[Any]) -> Sequence[An
                 pair[1 - place] = _as(pair[1 - place], along(how, 1 - place) if whole else WHOLE)
                 break
     return [*args[:first], *pair, *args[first + 2 :]]
+
+
+def _note_moved(tensor: DTensor, moved: DTensor, forward: bool) -> None:
+    """Note what the gradient of a product was moved to, for the bias.
+
+    A tensor that refers to itself would stay until Python's collector runs.
+    """
+    if forward or moved is tensor:
+        vars(tensor).pop(_MOVED, None)
+    else:
+        setattr(tensor, _MOVED, moved)
 
 
 def _as(tensor: Tensor, placements: tuple[Placement, ...]) -> DTensor:

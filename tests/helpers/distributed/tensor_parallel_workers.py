@@ -1,5 +1,6 @@
 """Workers for the tests of tensor parallelism, in groups of two processes."""
 
+import gc
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -261,6 +262,51 @@ def saved() -> tuple[int, int]:
         found.append(sum(seen.values()))
         del kept
     return found[0], found[1]
+
+
+def left_over() -> dict[str, tuple[int, int, int]]:
+    """Bytes of DTensors that the forward of a block saves, those that are there behind it, and behind a whole step.
+
+    With whole tensors, and with split tokens; Python's collector of cycles does not run meanwhile.
+    """
+    found = {}
+    for name, sequence in (("whole", ()), ("tokens", TOKENS)):
+        plan = in_teams(_plan(one_block), blank_model(one_block)[0], SHARDS, sequence=sequence)
+        pipeline = Pipeline(plan, one_block)
+        batch = draw(pipeline.workload, plan.batch, 3)
+        inputs = batch[0][: plan.micro_batch]
+        saved: list[DTensor] = []
+
+        def pack(tensor: torch.Tensor, saved: list[DTensor] = saved) -> torch.Tensor:
+            saved.extend([tensor.detach()] if isinstance(tensor, DTensor) else [])
+            return tensor.detach()  # a tensor itself would hold the node that holds it
+
+        gc.collect()
+        gc.disable()
+        own = {each.to_local().untyped_storage().data_ptr() for each in _living()}  # of other tests
+        own |= {parameter.untyped_storage().data_ptr() for parameter in pipeline.parameters()}
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            pipeline.modules[0](inputs)
+        needed = _bytes(saved, own)
+        saved.clear()
+        kept = pipeline.modules[0](inputs)
+        there = _bytes(_living(), own)
+        del kept
+        pipeline.compute(*batch)
+        found[name] = needed, there, _bytes(_living(), own)
+        gc.enable()
+    return found
+
+
+def _living() -> list[DTensor]:
+    return [each for each in gc.get_objects() if type(each) is DTensor]
+
+
+def _bytes(tensors: list[DTensor], own: set[int]) -> int:
+    """Bytes of the storages of these tensors, except ``own`` ones."""
+    every = {each.to_local().untyped_storage() for each in tensors}
+    sizes = {each.data_ptr(): each.nbytes() for each in every}
+    return sum(size for place, size in sizes.items() if place not in own)
 
 
 def dropout_alike() -> bool:

@@ -164,11 +164,14 @@ class Move:
         return moved(gradient, self._axes, self.how.returned, self.how.wanted, self._shape)
 
 
-class Held:
-    """This process's part of a tensor as it is held, and of its gradient as that is summed up so far."""
+class SummedGradient:
+    """This process's part of a tensor's gradient, as it is summed up so far.
 
-    def __init__(self, part: Tensor) -> None:
-        self.part, self.gradient = part, None
+    Autograd keeps it from forward to backward, so it does not refer to the tensor.
+    """
+
+    def __init__(self) -> None:
+        self.gradient: Tensor | None = None
 
     def add(self, gradient: Tensor) -> None:
         """Add to the sum of the gradient."""
@@ -191,48 +194,48 @@ class HeldTensor:
         As it is made.
     move : Move
         From there to the layout in which it is held; of the gradient from that of the sum.
+
+    Attributes
+    ----------
+    part : Tensor
+        As it is held.
     """
 
     def __init__(self, part: Tensor, move: Move) -> None:
-        self._held = Held(move.forward(part.detach()))
+        self.part, self._sum = move.forward(part.detach()), SummedGradient()
         has_gradient = part.requires_grad and torch.is_grad_enabled()
-        self._number: Tensor | None = _Making.apply(part, self._held, move) if has_gradient else None
-
-    @property
-    def part(self) -> Tensor:
-        """The part as it is held."""
-        return self._held.part
+        self._number: Tensor | None = _Making.apply(part, self._sum, move) if has_gradient else None
 
     def read(self, move: Move) -> Tensor:
         """Return the part in the layout of a reader."""
         if self._number is None or not torch.is_grad_enabled():
             return move.forward(self.part)
-        made: Tensor = _Reading.apply(self._number, self._held, move)
+        made: Tensor = _Reading.apply(self._number, self.part, self._sum, move)
         return made
 
 
 class _Making(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, part: Tensor, held: Held, move: Move) -> Tensor:
-        ctx.held, ctx.move = held, move
+    def forward(ctx: Any, part: Tensor, total: SummedGradient, move: Move) -> Tensor:
+        ctx.total, ctx.move = total, move
         return part.new_zeros(())
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, None, None]:
-        gradient, ctx.held.gradient = ctx.held.gradient, None
+        gradient, ctx.total.gradient = ctx.total.gradient, None
         return None if gradient is None else ctx.move.backward(gradient), None, None
 
 
 class _Reading(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, number: Tensor, held: Held, move: Move) -> Tensor:
+    def forward(ctx: Any, number: Tensor, part: Tensor, total: SummedGradient, move: Move) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.held, ctx.move, ctx.nothing = held, move, torch.zeros_like(number)
-        made = move.forward(held.part)
-        return made.view_as(made) if made is held.part else made
+        ctx.total, ctx.move, ctx.nothing = total, move, torch.zeros_like(number)
+        made = move.forward(part)
+        return made.view_as(made) if made is part else made
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor, None, None, None]:
         if gradient is not None:
-            ctx.held.add(ctx.move.backward(gradient))
-        return ctx.nothing, None, None
+            ctx.total.add(ctx.move.backward(gradient))
+        return ctx.nothing, None, None, None

@@ -113,7 +113,10 @@ class _Run:
             self._handles.setdefault(id(buffer), Handle(constant=buffers[local]))
 
     def outputs(self) -> list[Tensor]:
-        """Run all calls, and return the outputs."""
+        """Run all calls, and return the outputs; once.
+
+        Handles refer to this forward, which then has no tensors that would stay until Python's collector runs.
+        """
         enabled = torch.is_grad_enabled()
         for step in self._program.steps:
             with torch.set_grad_enabled(enabled and (step.has_gradient or step.passed is not None)):
@@ -124,6 +127,8 @@ class _Run:
             assert handle.take is not None
             end = self._plan.leaving(name)
             found.append(handle.take(self._held[name].read(self._move(name, end)), end.target))
+        for known in (self._held, self._parameters, self._handles, self._passed):
+            known.clear()
         return found
 
     def _run(self, step: Step) -> None:
