@@ -117,9 +117,8 @@ def plan_of(case: Case, model: Model, cluster: Cluster) -> Plan:
     half = cluster.nodes[0].kinds[: case.team // 2]
     nodes = tuple(replace(cluster.nodes[0], kinds=half) for _ in range(2))
     cluster = replace(cluster, nodes=nodes, network=cluster.nodes[0].link)
-    on_mesh = MeshTeams.of(Teams(model, cluster, case.team, (SIZE,), "adam", False), BATCH)
-    assert on_mesh is not None
-    split = next(on_mesh.splits(tokens=False))
+    (on_mesh,) = MeshTeams.of(Teams(model, cluster, case.team, (SIZE,), "adam", False), BATCH, 2)
+    split = on_mesh.splits(tokens=False)[0]
     plan = solve(mesh_model(on_mesh, split), team_cluster(cluster, case.team), job=case.job).plan
     return shared_out(plan, model, split)
 

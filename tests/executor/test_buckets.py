@@ -1,6 +1,7 @@
 """Buckets of gradients without a network: what has left when, in the last backward of a stage."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -9,9 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 from helpers.stages import stage_of
 from pipeplan.core.errors import PlanError
+from pipeplan.frontend.optimizers import build_optimizer
 from pipeplan_executor.optim.buckets import Buckets
 from pipeplan_executor.optim.flat import Flat
-from pipeplan_executor.optim.optimise import StageOptimizer, planned_optimizer
+from pipeplan_executor.optim.optimise import StageOptimizer
 from pipeplan_executor.zoo.decoder import Block
 
 WIDTH = 8
@@ -83,7 +85,7 @@ class Watched:
         self.inputs = torch.randn(3, 2, 4, WIDTH, dtype=torch.float64)
         numbers = {0, 1, 2} if split else set()
         self.work, module = stage_of(layers, (self.inputs[0].requires_grad_(),), recompute=again, split=numbers)
-        self.optimizer = StageOptimizer(module, planned_optimizer("sgd", 0.1))
+        self.optimizer = StageOptimizer(module, partial(build_optimizer, "sgd", rate=0.1))
         self.buckets = Buckets(module.layers, sizes, self.optimizer.parts, 2)
         self.split, self.log, self.ends = split, [], False
         patch.setattr(Flat, "leave", lambda part, start: self._leave(part, start))

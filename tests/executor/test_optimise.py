@@ -1,6 +1,7 @@
 """Optimisers of stages: the user's own, on whole parameters or pieces of them, within the planned memory."""
 
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -8,10 +9,11 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from pipeplan.core.errors import InputError
+from pipeplan.frontend.optimizers import build_optimizer
 from pipeplan.frontend.profile.allocator import OWN_BLOCK
 from pipeplan_executor.optim import optimise
 from pipeplan_executor.optim.flat import Piece
-from pipeplan_executor.optim.optimise import ELEMENTWISE, StageOptimizer, planned_optimizer, restrict_to_pieces
+from pipeplan_executor.optim.optimise import ELEMENTWISE, StageOptimizer, restrict_to_pieces
 from pipeplan_executor.optim.updates import Updates, state_excess
 
 CHOICES = {
@@ -148,7 +150,7 @@ def test_free_memory_is_returned_before_large_updates(
     returned: list[bool] = []
     module = nn.Module()
     module.weight = nn.Parameter(torch.zeros(numbers))
-    stage = StageOptimizer(module, planned_optimizer("sgd", 1.0))
+    stage = StageOptimizer(module, partial(build_optimizer, "sgd", rate=1.0))
     module.weight.grad.fill_(1.0)
     monkeypatch.setattr(optimise, "return_free_memory", lambda: returned.append(not module.weight.any()))
     stage.update()
@@ -160,12 +162,14 @@ def test_free_memory_is_returned_before_large_updates(
 def test_a_schedule_that_waits_for_a_number_is_refused() -> None:
     """ReduceLROnPlateau never gets its metric; it is refused with advice."""
     with pytest.raises(InputError, match=r"pipeline\.updates"):
-        StageOptimizer(nn.Linear(2, 2), planned_optimizer("sgd", 0.1), schedule=lr_scheduler.ReduceLROnPlateau)
+        StageOptimizer(
+            nn.Linear(2, 2), partial(build_optimizer, "sgd", rate=0.1), schedule=lr_scheduler.ReduceLROnPlateau
+        )
 
 
 def test_more_state_than_planned_is_warned_of_once() -> None:
     """The first update of a stage warns of a larger state than planned, later ones do not."""
-    stage = StageOptimizer(nn.Linear(4, 4), planned_optimizer("adam", 0.1))
+    stage = StageOptimizer(nn.Linear(4, 4), partial(build_optimizer, "adam", rate=0.1))
     updates = Updates({3: stage}, "sgd", torch.device("cpu"))
     with pytest.warns(UserWarning, match="stage 3: Adam keeps"):
         updates.update(3)
@@ -187,7 +191,7 @@ def test_limits_that_are_none_are_refused(limit: float) -> None:
 )
 def test_more_state_than_planned_is_told(used: str, planned: str, more: bool) -> None:
     """An optimiser's state is compared with the planned one, and a larger one is reported in bytes."""
-    stage = StageOptimizer(nn.Linear(16, 16), planned_optimizer(used, 0.1))
+    stage = StageOptimizer(nn.Linear(16, 16), partial(build_optimizer, used, rate=0.1))
     stage.update()
     excess = state_excess(stage, planned)
     assert (excess is not None) == more

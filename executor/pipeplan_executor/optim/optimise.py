@@ -231,20 +231,6 @@ class StageOptimizer:
             part.clear()
 
 
-def planned_optimizer(name: str, rate: float) -> OptimizerFactory:
-    """Return a factory of the optimiser that the plan assumes.
-
-    Parameters
-    ----------
-    name : {'sgd', 'momentum', 'adam'}
-    rate : float
-        Learning rate.
-    """
-    if name == "adam":
-        return lambda named: torch.optim.Adam(named, lr=rate)
-    return lambda named: torch.optim.SGD(named, lr=rate, momentum=0.9 if name == "momentum" else 0.0)
-
-
 def _scheduled(build: SchedulerFactory | None, optimizer: torch.optim.Optimizer | None) -> LRScheduler | None:
     if build is None or optimizer is None:
         return None

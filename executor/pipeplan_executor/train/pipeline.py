@@ -14,8 +14,9 @@ from pipeplan.core.errors import PlanError
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.frontend.batch import Batch, samples, split
+from pipeplan.frontend.optimizers import build_optimizer
 from pipeplan.frontend.profile.passes import autocast
-from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory, planned_optimizer
+from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory
 from pipeplan_executor.optim.stage_optimizers import stage_optimizers
 from pipeplan_executor.optim.updates import Updates, shares
 from pipeplan_executor.runtime.engine import Engine, is_small
@@ -149,7 +150,7 @@ class Pipeline:
             for number in self.numbers
         }
         # their optimisers, and seeds of the layers that draw random numbers
-        build = optimizer or planned_optimizer(plan.optimizer, learning_rate)
+        build = optimizer or partial(build_optimizer, plan.optimizer, rate=learning_rate)
         optimizers = stage_optimizers(fitted, self.modules, build, scheduler, group, self.shards)
         for number, fully in self._fully.items():
             self.shards = self.shards | fully.shards(fitted.named_parameters(number), self.shards)

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipeplan.core.errors import InputError, PipeplanError
-from pipeplan.core.job import OPTIMIZER_STATE
+from pipeplan.core.errors import PipeplanError
 from pipeplan.core.model import LayerCost
+from pipeplan.frontend.optimizers import build_optimizer
 from pipeplan.frontend.profile.meter import Clock
 from pipeplan.frontend.profile.passes import Feed, run_pass, time_joined, time_split
 from pipeplan.frontend.profile.saved import SavedBytes, saved_bytes, workspace_bytes
@@ -47,7 +47,7 @@ def update_times(
         parameters = [parameter for name, parameter in named if parameter.requires_grad and name not in left_out]
         for parameter in parameters:
             parameter.grad = torch.full_like(parameter, 0.01)
-        steppers.append(build_optimizer(optimizer, parameters) if parameters else None)
+        steppers.append(build_optimizer(optimizer, parameters, 0.0) if parameters else None)
     times: list[list[int]] = [[] for _ in layers]
     for number in range(warmup + repeats):
         marks = []
@@ -62,17 +62,6 @@ def update_times(
             for row, (start, end) in zip(times, marks, strict=True):
                 row.append(clock.between(start, end))
     return [0 if stepper is None else round(median(row)) for stepper, row in zip(steppers, times, strict=True)]
-
-
-def build_optimizer(name: str, parameters: list[nn.Parameter]) -> Any:
-    """Torch's optimiser for a name in `OPTIMIZER_STATE`, at a learning rate of zero."""
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=0.0)
-    if name == "momentum":
-        return torch.optim.SGD(parameters, lr=0.0, momentum=0.9)
-    if name == "adam":
-        return torch.optim.Adam(parameters, lr=0.0)
-    raise InputError(f"optimizer {name!r} is not known; choose from {', '.join(OPTIMIZER_STATE)}")
 
 
 PATIENCE = 120.0

@@ -1,0 +1,35 @@
+"""The optimisers that plans assume, as a profile times them and the executor runs them."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import OPTIMIZER_STATE
+
+
+def build_optimizer(name: str, parameters: Iterable[Any], rate: float) -> torch.optim.Optimizer:
+    """Return torch's optimiser for a name in `OPTIMIZER_STATE`.
+
+    It is the fused one, which needs no memory beside parameters, gradients and state. Torch's default has temporaries,
+    on GPUs as large as all parameters, and Adam took nine times as long on a CPU.
+
+    Parameters
+    ----------
+    name : {'sgd', 'momentum', 'adam'}
+    parameters : iterable
+        As torch's optimisers take them, with names or without.
+    rate : float
+        Learning rate.
+
+    Raises
+    ------
+    InputError
+        If the name is not known.
+    """
+    if name not in OPTIMIZER_STATE:
+        raise InputError(f"optimizer {name!r} is not known; choose from {', '.join(OPTIMIZER_STATE)}")
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=rate, fused=True)
+    return torch.optim.SGD(parameters, lr=rate, momentum=0.9 if name == "momentum" else 0.0, fused=True)
