@@ -48,7 +48,7 @@ class WeightedTable:
 
     def at(self, cell: tuple[int, ...]) -> Array:
         """The choices of a cell, of shape (L, D), or none."""
-        own = (slice(None), *cell)
+        own: tuple[int | slice, ...] = (slice(None), *cell)
         found: Array = self.costs[own]
         return found if self.values[own].max(initial=0) < LARGEST else found[:0]
 
