@@ -33,7 +33,7 @@ from pipeplan_formulations.sharding.elimination import Classes, Elimination
 from pipeplan_formulations.sharding.hybrids import hybrid_costs
 from pipeplan_formulations.sharding.instance import LARGEST, Array, Choice, Sharding
 from pipeplan_formulations.sharding.sets import Sets, SetTable, cheapest
-from pipeplan_formulations.sharding.weighted import Weighted, WeightedTable, optima
+from pipeplan_formulations.sharding.weighted import Weighted, WeightedTable, optima, together
 
 ROUNDS, MOST = 7, 32
 """Most rounds in which rows of weights are added, and most rows."""
@@ -86,20 +86,20 @@ class Known:
         self._groups = np.unique(group).tolist()
 
     def kept(self, points: Array, outside: Array) -> Array:
-        """Indices of the points that some target allows; ``outside``, of shape (points, L): least sums beside each."""
-        sums = np.minimum(points @ self.weights.T + outside, LARGEST)
+        """Indices of the points that some target allows; ``outside``, of shape (L, points): least sums beside each."""
+        sums = np.minimum(self.weights @ points.T + outside, LARGEST)
         found = np.zeros(len(points), np.bool_)
         for group in self._groups:
             allowed = ~found
             for i in self._beside[group]:
-                allowed &= sums[:, i] <= self._most[group, i]
+                allowed &= sums[i] <= self._most[group, i]
             found |= allowed
         return np.flatnonzero(found)
 
     def nearest(self, points: Array, outside: Array) -> Array:
         """For each point the row of weights under which it is nearest to the optimum."""
-        sums = points @ self.weights.T + outside - self._optima
-        best: Array = (sums / np.maximum(self._scale, 1)).argmin(axis=1)
+        sums = self.weights @ points.T + outside - self._optima[:, None]
+        best: Array = (sums / np.maximum(self._scale, 1)[:, None]).argmin(axis=0)
         return best
 
 
@@ -115,23 +115,23 @@ class Bound:
 
     @cached_property
     def values(self) -> Array:
-        """Least weighted sums, of shape (cells, L)."""
-        return self.outside.values.reshape(-1, len(self.known.weights))
+        """Least weighted sums, of shape (L, cells)."""
+        return self.outside.values.reshape(len(self.known.weights), -1)
 
     def kept(self, begin: int, points: Array, cells: Array) -> NDArray[np.intp]:
         """Return the indices of points that may be part of a point of the frontier; cells count from ``begin``."""
-        return self.known.kept(points, self.values[begin + cells])
+        return self.known.kept(points, self.values[:, begin + cells])
 
     def closed(self, table: SetTable) -> SetTable:
         """Learn the costs of a table's points, completed in the best ways; return those that may still be needed."""
         cells = np.repeat(np.arange(len(table.counts)), table.counts)
-        values = self.values[cells]
+        values = self.values[:, cells]
         costs = self.outside.costs.reshape(*self.values.shape, -1)
         best, last, rows = self.known.nearest(table.points, values), len(self.known.weights) - 1, np.arange(len(cells))
         for shift in (-1, 0, 1):
             at = np.clip(best + shift, 0, last)
-            fits = values[rows, at] < LARGEST
-            self.known.learn(table.points[fits] + costs[cells[fits], at[fits]])
+            fits = values[at, rows] < LARGEST
+            self.known.learn(table.points[fits] + costs[at[fits], cells[fits]])
         kept = self.known.kept(table.points, values)
         starts = np.concatenate([[0], np.cumsum(np.bincount(cells[kept], minlength=len(table.counts)))])
         return SetTable(table.shape, starts, table.points[kept], table.slack)
@@ -239,17 +239,14 @@ def bounded_frontier(problem: Sharding, clock: Clock) -> tuple[Array, Callable[[
         See `frontier.Frontiers`.
     """
     classes = Classes(problem)
-    weights, order = _rows(classes, clock)
-    algebra = Weighted(clock, weights)
-    inner = Elimination[WeightedTable](classes, algebra)
-    inner.run(order=order)
-    least = inner.result()
+    weights, inner = _sums(classes, clock)
+    least = inner.factors[-1].table
     if not len(least.at(())):
         return least.at(()), lambda _: ()
     choices = np.unique(np.array(optima(inner, classes, weights)), axis=0)
     known = Known(weights, least.values, np.concatenate([least.costs, hybrid_costs(problem, list(choices))]))
-    elimination = BoundedElimination(classes, Sets(clock, 2, 0), known, inner, algebra)
-    elimination.run(order=order)
+    elimination = BoundedElimination(classes, Sets(clock, 2, 0), known, inner, Weighted(clock, weights))
+    elimination.run(order=inner.order)
     table = elimination.result()
     [number] = elimination.live
 
@@ -259,33 +256,32 @@ def bounded_frontier(problem: Sharding, clock: Clock) -> tuple[Array, Callable[[
     return front(table.points), unwind
 
 
-def _rows(classes: Classes, clock: Clock) -> tuple[Array, tuple[int, ...]]:
-    """Rows of weights, those of single coordinates first, then by slope; and the order of elimination.
+def _sums(classes: Classes, clock: Clock) -> tuple[Array, Elimination[WeightedTable]]:
+    """Rows of weights, those of single coordinates first, then by slope; and the elimination of their sums.
 
     Round by round the normals of the lines through neighbouring optima are added, as long as new optima are found.
     """
     most = [LARGEST // (4 * max(int(n), 1)) for n in classes.problem.largest]
-    ends, order = [(1, 0), (0, 1)], tuple[int, ...]()
-    rows, every = ends, dict[tuple[int, int], tuple[int, ...]]()
+    ends = [(1, 0), (0, 1)]
+    rows, every, points = ends, list[tuple[int, int]](), np.zeros((0, 2), np.int64)
+    rounds: list[Elimination[WeightedTable]] = []
     for _ in range(ROUNDS):
         elimination = Elimination[WeightedTable](classes, Weighted(clock, np.array(rows, np.int64)))
-        elimination.run(order=order)
-        least = elimination.result().at(())
-        order = tuple(step.operator for step in elimination.steps if step.operator >= 0)
-        every |= {row: tuple(point) for row, point in zip(rows, least.tolist(), strict=False)}
-        points = front(np.array(list(every.values()), np.int64).reshape(-1, 2)).tolist()
-        between = [_normal(c - a, b - d, most) for (a, b), (c, d) in pairwise(points)]
-        if rows == ends:
-            between = [
-                _normal(one * (c - a), two * (b - d), most)
-                for (a, b), (c, d) in pairwise(points)
-                for one, two in SPREAD
-            ]
+        elimination.run(order=rounds[0].order if rounds else ())
+        points = front(np.concatenate([points, elimination.result().at(())]))
+        rounds.append(elimination)
+        every += rows
+        between = [
+            _normal(one * (c - a), two * (b - d), most)
+            for (a, b), (c, d) in pairwise(points.tolist())
+            for one, two in (SPREAD if rows == ends else ((1, 1),))
+        ]
         rows = [row for row in dict.fromkeys(between) if row not in every][: MOST - len(every)]
         if not rows:
             break
-    inner = sorted((row for row in every if row not in ends), key=lambda row: row[1] / row[0])
-    return np.array([*ends, *inner], np.int64), order
+    weights = np.array(every, np.int64)
+    order = np.array([0, 1, *sorted(range(2, len(every)), key=lambda i: weights[i, 1] / weights[i, 0])])
+    return weights[order], together(rounds, order)
 
 
 def _normal(right: int, down: int, most: Sequence[int]) -> tuple[int, int]:

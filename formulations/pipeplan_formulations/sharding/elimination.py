@@ -18,6 +18,7 @@ through the joins, and looks for the signature and the points that give the poin
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from itertools import combinations
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -276,6 +277,17 @@ class Elimination(Generic[Table]):
     def steps(self) -> Sequence[Step]:
         """What was done."""
         return self._steps
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Operators that were eliminated, the first one first."""
+        return tuple(step.operator for step in self._steps if step.operator >= 0)
+
+    def exchanged(self, tables: Mapping[int, Table]) -> "Elimination[Table]":
+        """Return the same elimination with other tables; each is found by the id of the one that it replaces."""
+        other = copy(self)
+        other._factors = [factor._replace(table=tables[id(factor.table)]) for factor in self._factors]
+        return other
 
     @property
     def factors(self) -> Sequence[Factor[Table]]:

@@ -9,7 +9,8 @@
 Two tables are joined cell by cell: every point of one with every point of the other, then the union over the signatures
 of the operator that is eliminated, then dominance. Most of these pairs need not be formed. Points are cut into short
 *runs*, with the least of every coordinate. A run, moved by a point of the other table, is left out if one of a few
-*guards* dominates that least point. The guards of a cell are points of the result: the optima for some weights.
+*guards* dominates that least point. The guards of a cell are points of the result: the optima for some weights. Sets of
+two coordinates that do not fill runs have none: all pairs are formed and sorted, which is faster.
 """
 
 import math
@@ -176,9 +177,8 @@ class Sets:
         one, two = (each.reshape(-1, shape[-1]) for each in cells)
         pairs = np.cumsum((first.counts[one] * second.counts[two]).sum(axis=1))
         runs = _Runs(first)
-        guards = (
-            None if bound is not None or pairs[-1:].sum() <= UNGUARDED else _Guards(self._directions, first, second)
-        )
+        guarded = bound is None and pairs[-1:].sum() > UNGUARDED and (len(self._nothing) > 2 or first.size >= RUN)
+        guards = _Guards(self._directions, first, second) if guarded else None
         found: list[Array] = []
         counts: list[Array] = []
         begin = 0

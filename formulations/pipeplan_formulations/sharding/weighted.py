@@ -24,9 +24,9 @@ class WeightedTable:
 
     Attributes
     ----------
-    values : array, shape (…, L)
+    values : array, shape (L, …)
         `LARGEST` where nothing is possible.
-    costs : array, shape (…, L, D)
+    costs : array, shape (L, …, D)
         Those of a choice with this sum.
     size : float
         Estimated number of points of a cell's Pareto set: it grows with the operators inside.
@@ -39,7 +39,7 @@ class WeightedTable:
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of classes of each operator in the scope."""
-        return tuple(self.values.shape[:-1])
+        return tuple(self.values.shape[1:])
 
     @property
     def slack(self) -> Array:
@@ -48,8 +48,9 @@ class WeightedTable:
 
     def at(self, cell: tuple[int, ...]) -> Array:
         """The choices of a cell, of shape (L, D), or none."""
-        found: Array = self.costs[cell]
-        return found if self.values[cell].max(initial=0) < LARGEST else found[:0]
+        own: tuple[int | slice, ...] = (slice(None), *cell)
+        found: Array = self.costs[own]
+        return found if self.values[own].max(initial=0) < LARGEST else found[:0]
 
 
 class Weighted:
@@ -67,24 +68,22 @@ class Weighted:
 
     def table(self, costs: Array) -> WeightedTable:
         """Table of an edge's costs, of shape (…, D)."""
-        mask = possible(costs)[..., None]
-        plain = np.where(mask, costs, 0)
-        values = np.where(mask, plain @ self.weights.T, LARGEST)
-        every = np.broadcast_to(plain[..., None, :], (*values.shape, costs.shape[-1]))
-        return WeightedTable(values, every)
+        mask = possible(costs)
+        plain = np.where(mask[..., None], costs, 0)
+        values = np.where(mask, np.moveaxis(plain @ self.weights.T, -1, 0), LARGEST)
+        return WeightedTable(values, np.repeat(plain[None], len(self.weights), axis=0))
 
     def classes(self, costs: Array, class_of: Array, count: int) -> WeightedTable:
         """Table of an operator whose signatures form classes; −1 stands for none."""
         own = self.table(costs)
-        values = np.full((count, len(self.weights)), LARGEST)
+        values = np.full((len(self.weights), count), LARGEST)
         every = np.zeros((*values.shape, costs.shape[-1]), np.int64)
+        row = np.arange(len(self.weights))
         for number in range(count):
             members = np.flatnonzero(class_of == number)
             if len(members):
-                best = own.values[members].argmin(axis=0)
-                row = np.arange(len(self.weights))
-                values[number] = own.values[members[best], row]
-                every[number] = own.costs[members[best], row]
+                best = members[own.values[:, members].argmin(axis=1)]
+                values[:, number], every[:, number] = own.values[row, best], own.costs[row, best]
         return WeightedTable(values, every)
 
     def combine(
@@ -116,7 +115,7 @@ class Weighted:
         if len(parts) == 1:
             return WeightedTable(*parts[0])
         values, costs = zip(*parts, strict=True)
-        return WeightedTable(np.concatenate(values), np.concatenate(costs))
+        return WeightedTable(np.concatenate(values, axis=1), np.concatenate(costs, axis=1))
 
     def _least(
         self,
@@ -128,32 +127,42 @@ class Weighted:
     ) -> tuple[Array, Array]:
         """Sums and costs of `beside` for some indices of the first axis; the first ``kept`` axes stay."""
         self._clock.check()
-        count, rank = len(self.weights), len(shape)
+        count = len(self.weights)
         many = (rows.stop - rows.start, *shape[1:]) if kept else shape
-        total = np.zeros((*many, count), np.int64)
+        total = np.zeros((count, *many), np.int64)
         for table, own in zip(tables, axes, strict=True):
-            values = table.values[(slice(None),) * own.index(0) + (rows,)] if kept and 0 in own else table.values
-            total += aligned(values, (*own, rank), rank + 1)
+            part = (slice(None),) * (1 + own.index(0)) + (rows,) if kept and 0 in own else ...
+            total += aligned(table.values[part], (0, *(1 + axis for axis in own)), 1 + len(shape))
             np.minimum(total, LARGEST, out=total)
-        total = total.reshape(*many[:kept], math.prod(many[kept:]), count)
-        best = total.argmin(axis=-2)
-        # for each cell and row of weights, the index along every axis; then the costs of each table there
-        place = [
-            np.arange(n).reshape(-1, *(1,) * (kept - axis)) + (rows.start if axis == 0 else 0)
-            for axis, n in enumerate(many[:kept])
-        ]
+        total = total.reshape(count, *many[:kept], math.prod(many[kept:]))
+        best = total.argmin(axis=-1)
+        # for each row of weights and cell, the index along every axis; then the costs of each table there
+        first, *place = np.ogrid[(slice(count), *map(slice, many[:kept]))]
+        if kept:
+            place[0] = place[0] + rows.start
         place += list(np.unravel_index(best, many[kept:])) if len(many) > kept else []
-        last = np.arange(count)
         costs: Array = np.zeros((*best.shape, self.weights.shape[1]), np.int64)
         for table, own in zip(tables, axes, strict=True):
-            costs += table.costs[(*(place[axis] for axis in own), last)]
-        return np.take_along_axis(total, best[..., None, :], -2)[..., 0, :], costs
+            at = np.ravel_multi_index((first, *(place[axis] for axis in own)), table.values.shape)
+            costs += table.costs.reshape(-1, costs.shape[-1])[at]
+        return np.take_along_axis(total, best[..., None], -1)[..., 0], costs
 
     def split(
         self, tables: Sequence[WeightedTable], cells: Sequence[Sequence[tuple[int, ...]]], target: Array
     ) -> tuple[int, list[Array]]:
         """Not needed: choices are not unwound."""
         raise NotImplementedError
+
+
+def together(rounds: Sequence[Elimination[WeightedTable]], order: Array) -> Elimination[WeightedTable]:
+    """Return the elimination of the sums of several that took the same steps; ``order``: that of all their rows."""
+    tables: dict[int, WeightedTable] = {}
+    for factors in zip(*(each.factors for each in rounds), strict=True):
+        parts = [factor.table for factor in factors]
+        if id(parts[0]) not in tables:
+            values, costs = (np.concatenate([getattr(part, name) for part in parts]) for name in ("values", "costs"))
+            tables[id(parts[0])] = WeightedTable(values[order], costs[order], parts[0].size)
+    return rounds[0].exchanged(tables)
 
 
 def optima(elimination: Elimination[WeightedTable], classes: Classes, weights: Array) -> list[Array]:
@@ -169,7 +178,7 @@ def optima(elimination: Elimination[WeightedTable], classes: Classes, weights: A
         for number in sources:
             scope, table, _ = factors[number]
             cells = tuple(many[None] if v == operator else chosen[v][:, None] for v in scope)
-            total = np.minimum(total + table.values[(*cells, rows[:, None])], LARGEST)
+            total = np.minimum(total + table.values[(rows[:, None], *cells)], LARGEST)
         chosen[operator] = total.argmin(axis=1)
     found = np.zeros((count, len(classes.operators)), np.int64)
     for v, (costs, class_of) in enumerate(zip(classes.operators, classes.of, strict=True)):

@@ -77,9 +77,12 @@ def saved_bytes(layers: Sequence[nn.Module], feed: Feed) -> SavedBytes:
         owner.setdefault(key, current)
         size[key] = tensor.untyped_storage().nbytes()
         kept.add(key)
-        return tensor.detach()
+        held.append(tensor.detach())
+        return held[-1]
 
-    passed: list[tuple[Tensor, ...]] = []  # held until the end, so that no address is used twice
+    # held until the end, so that no address is used twice, even if what is saved belongs to a branch that nothing reads
+    held: list[Tensor] = []
+    passed: list[tuple[Tensor, ...]] = []
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), feed.cast():
         for current, layer in enumerate(layers):  # `pack` reads `current`
             returned = run_layer(layer, values)

@@ -77,6 +77,21 @@ def test_saved_bytes_by_hand() -> None:
     assert address(counted.outputs[0]) not in counted.kept
 
 
+class Idle(nn.Module):
+    """A layer that squares what it reads, and has a branch that saves a tensor for nothing."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        values.exp().sigmoid()
+        return values * values
+
+
+def test_equal_layers_save_equal_bytes_if_branches_are_idle() -> None:
+    """What an idle branch saves counts with its layer, though its address is free for the tensors of later ones."""
+    batch = torch.randn(64, 64)
+    counted = saved_bytes([nn.Linear(64, 64), *(Idle() for _ in range(4))], Feed((batch,), (False,)))
+    assert set(counted.saved[1:-1]) == {3 * 64 * 64 * 4}
+
+
 def test_loss_keeps_what_it_needs_in_the_last_layer() -> None:
     """Cross entropy keeps its log-probabilities, which the last layer has to hold."""
     module, batch = perceptron()
