@@ -296,13 +296,10 @@ def _refusal(document: Document, answer: Document, late: bool) -> str | None:
         alike = [own for own in teams if own.team == size]
         if not on_mesh and not any(_splits(answer, own) or list(unsearched(own, ())) for own in alike):
             return "nothing can be split"
-    for own in teams:
-        for split in _splits(answer, own):
-            levels = _levels(own.document(split)).values()
-            found = next((why for each in levels if (why := contradiction(each))), None)
-            if found is not None:
-                return found
-    return None
+    stated = [own.document(split) for own in teams for split in _splits(answer, own)]
+    stated += [meshes.document(split) for meshes, split in _on_meshes(document, answer)]
+    reasons = [contradiction(each) for own in stated for each in _levels(own).values()]
+    return next((reason for reason in reasons if reason), None)
 
 
 def without_teams(teams: Teams) -> str | None:
