@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Shard
 
-from pipeplan_executor.sharding.parts import WHOLE, local, placed, reduced_over, shard
+from pipeplan_executor.sharding.parts import WHOLE, local, placed, reduced_over, shard, whole_of
 
 _ATEN = torch.ops.aten
 _ROW_SUMS = "pipeplan_row_sums"
@@ -86,7 +86,7 @@ def _likelihood_gradient(
     if not _has_classes(made, -1) or made.dim() != 2:
         return None
     own, place, each = _targets(made, target, weight, ignored)
-    scale = _whole(gradient) / _whole(total) if reduction == _MEAN else _whole(gradient)
+    scale = whole_of(gradient) / whole_of(total) if reduction == _MEAN else whole_of(gradient)
     rows = torch.where(each == 0, 0, -each * scale).unsqueeze(1)
     part = torch.zeros_like(shard(made)).scatter_(1, place.unsqueeze(1), rows * own.unsqueeze(1))
     found = _like(made, part)
@@ -96,13 +96,13 @@ def _likelihood_gradient(
 
 def _targets(made: DTensor, target: Tensor, weight: Tensor | None, ignored: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return for each row whether its target is a class of this rank, which one, and how much the row counts."""
-    target, count = _whole(target), shard(made).shape[1]
+    target, count = whole_of(target), shard(made).shape[1]
     counted = target != ignored
     if target.device.type == "cpu" and bool((counted & ((target < 0) | (target >= made.shape[1]))).any()):
         raise IndexError(f"a target is none of the {made.shape[1]} classes (and not {ignored}, which is ignored)")
     each = counted.to(made.dtype)
     if weight is not None:
-        each = each * _whole(weight)[torch.where(counted, target, 0)]
+        each = each * whole_of(weight)[torch.where(counted, target, 0)]
     place = target - made.device_mesh.get_local_rank() * count
     own = counted & (place >= 0) & (place < count)
     return own, torch.where(own, place, 0), each
@@ -119,10 +119,6 @@ def _has_classes(tensor: Tensor, axis: int) -> bool:
 def _like(tensor: DTensor, part: Tensor) -> DTensor:
     placements: tuple[Placement, ...] = tensor.placements
     return placed(part, tensor.device_mesh, placements)
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return local(tensor, WHOLE) if isinstance(tensor, DTensor) else tensor
 
 
 _HALVES = (torch.bfloat16, torch.float16)

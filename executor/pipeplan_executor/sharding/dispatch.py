@@ -66,7 +66,20 @@ from pipeplan_executor.sharding.operations import (
     traits,
     writes,
 )
-from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, mapped, placed, spec, tensors
+from pipeplan_executor.sharding.parts import (
+    WHOLE,
+    are_addends,
+    blank_of,
+    is_partial,
+    is_sum,
+    is_whole,
+    local,
+    mapped,
+    placed,
+    spec,
+    tensors,
+    whole_of,
+)
 from pipeplan_executor.sharding.private import TorchDispatchMode
 from pipeplan_executor.sharding.products import aligned, features_wanted, is_weight, on_tokens, pass_marks
 from pipeplan_executor.sharding.rules import Rules
@@ -154,14 +167,14 @@ class ShardDispatch(TorchDispatchMode):
             return made
         found, given = tensors(args, kwargs), args
         # partial sums stay as they are only in operations that keep values, or add two of them
-        sums = any(map(_is_partial, found))
+        sums = any(map(is_partial, found))
         if sums and func not in SUMS:
             args, kwargs = mapped(self._complete, args), mapped(self._complete, kwargs)
             found = tensors(args, kwargs)
-            sums = any(map(_is_partial, found))
-        elif sums and self.stream is None and not self._forward and _are_addends(*args[:2]):
+            sums = any(map(is_partial, found))
+        elif sums and self.stream is None and not self._forward and are_addends(*args[:2]):
             return self._added(func, args, kwargs)
-        if sums and not (operation.keeps_values or (func in SUMS and all(map(_is_sum, args[:2])))):
+        if sums and not (operation.keeps_values or (func in SUMS and all(map(is_sum, args[:2])))):
             alone = operation.multiplies and independent_axes(func) < len(INDEPENDENT_AXES)
             summed = self._summed if alone else partial(self._settled, beside=found)
             args, kwargs = mapped(summed, args), mapped(summed, kwargs)
@@ -265,7 +278,7 @@ class ShardDispatch(TorchDispatchMode):
 
     def _summed(self, tensor: Tensor) -> Tensor:
         """Return the tensor with its partial sums added up, once for all readers."""
-        if not (isinstance(tensor, DTensor) and _is_partial(tensor)):
+        if not (isinstance(tensor, DTensor) and is_partial(tensor)):
             return tensor
         known = getattr(tensor, _SUM, None)
         if known is None:
@@ -278,7 +291,7 @@ class ShardDispatch(TorchDispatchMode):
 
         ``beside``: operands, of which one of the same shape decides how the sums are split.
         """
-        if not (isinstance(tensor, DTensor) and _is_partial(tensor)):
+        if not (isinstance(tensor, DTensor) and is_partial(tensor)):
             return tensor
         if getattr(tensor, _SUM, None) is None:
             like = [each for each in beside if each.shape == tensor.shape and is_cut(each.placements[0])]
@@ -362,13 +375,13 @@ class ShardDispatch(TorchDispatchMode):
     def _run_whole(self, func: Any, operation: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Compute everything on every rank; a sharded argument that is written into keeps its own shard."""
         if not operation.writing:
-            return mapped(self._as_dtensor, func(*mapped(_whole, args), **mapped(_whole, kwargs)))
+            return mapped(self._as_dtensor, func(*mapped(whole_of, args), **mapped(whole_of, kwargs)))
         # whole copies of the arguments that are written into, uninitialised if the operation only fills them
         written = {id(each): each for each in writes(func, args, kwargs) if isinstance(each, DTensor)}
-        wholes = {key: _blank(each) if operation.filling else local(each, WHOLE) for key, each in written.items()}
+        wholes = {key: blank_of(each) if operation.filling else local(each, WHOLE) for key, each in written.items()}
 
         def whole(tensor: Tensor) -> Tensor:
-            return wholes[id(tensor)] if id(tensor) in wholes else _whole(tensor)
+            return wholes[id(tensor)] if id(tensor) in wholes else whole_of(tensor)
 
         made = func(*mapped(whole, args), **mapped(whole, kwargs))
         # each rank copies its shard of the written whole back into the argument
@@ -393,35 +406,8 @@ def was_summed(tensor: Tensor) -> bool:
     return hasattr(tensor, _SUMMED)
 
 
-def _is_partial(tensor: DTensor) -> bool:
-    return bool(spec(tensor).placements[0].is_partial())
-
-
 def _heads(func: Any, found: Sequence[DTensor]) -> DTensor | None:
     """Return an operand of attention, or of a product of stacks of matrices, that is split by heads, if any is."""
     axis = HEADS if func in ATTENTION else 0 if independent_axes(func) == 1 else None
     rows = ((each, spec(each).placements[0]) for each in found)
     return next((each for each, how in rows if isinstance(how, Shard | _StridedShard) and how.dim == axis), None)
-
-
-def _are_addends(one: Any, other: Any) -> bool:
-    """Return whether two tensors of a shape are partial sums or whole."""
-    both = one, other
-    return all(isinstance(each, DTensor) and (_is_sum(each) or is_whole(each)) for each in both) and (
-        one.shape == other.shape
-    )
-
-
-def _is_sum(value: Any) -> bool:
-    return isinstance(value, DTensor) and all(type(p) is Partial and p.reduce_op == "sum" for p in value.placements)
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return local(tensor, WHOLE) if isinstance(tensor, DTensor) else tensor
-
-
-def _blank(tensor: DTensor) -> Tensor:
-    """Return an uninitialised whole tensor of the same layout."""
-    if is_whole(tensor):
-        return local(tensor, WHOLE)
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)

@@ -197,6 +197,36 @@ def is_whole(tensor: DTensor) -> bool:
     return type(tensor._spec.placements[0]) is Replicate
 
 
+def is_partial(tensor: DTensor) -> bool:
+    """Return whether each rank has a part of a sum, or of another reduction."""
+    return bool(spec(tensor).placements[0].is_partial())
+
+
+def is_sum(value: Any) -> bool:
+    """Return whether a value is a tensor of which each rank has a part of a sum."""
+    return isinstance(value, DTensor) and all(type(p) is Partial and p.reduce_op == "sum" for p in value.placements)
+
+
+def are_addends(one: Any, other: Any) -> bool:
+    """Return whether two tensors of a shape are partial sums or whole."""
+    both = one, other
+    return all(isinstance(each, DTensor) and (is_sum(each) or is_whole(each)) for each in both) and (
+        one.shape == other.shape
+    )
+
+
+def whole_of(tensor: Tensor) -> Tensor:
+    """Return a tensor as a whole, plain ones as they are."""
+    return local(tensor, WHOLE) if isinstance(tensor, DTensor) else tensor
+
+
+def blank_of(tensor: DTensor) -> Tensor:
+    """Return an uninitialised whole tensor of the same layout."""
+    if is_whole(tensor):
+        return local(tensor, WHOLE)
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
 def mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
     """Return the value with every tensor in it replaced by ``change(tensor)``."""
     if isinstance(value, Tensor):

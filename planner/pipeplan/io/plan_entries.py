@@ -1,0 +1,173 @@
+"""The schema of plan files: what each entry has, in nanoseconds and bytes."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from pipeplan.core.cluster import Overlap
+from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
+from pipeplan.core.job import WHOLLY_SHARDED
+from pipeplan.io.schema import Count, Items, Strict, Whole
+from pipeplan.io.words_entry import LayerWordsEntry
+
+
+class MemoryEntry(Strict):
+    """Bytes at the peak; see `pipeplan.core.plan.MemoryParts`."""
+
+    weights: Whole
+    gradients: Whole
+    optimizer: Whole
+    activations: Whole
+    workspace: Whole
+    runtime: Whole
+
+
+class ShareEntry(Strict):
+    """The fraction of a divided layer on a stage."""
+
+    layer: str
+    share: Annotated[float, Field(gt=0, lt=1)]
+
+
+class AxisLinkEntry(Strict):
+    """The link between neighbours along an axis of a mesh, in bytes per second and nanoseconds."""
+
+    bandwidth: Count | None = None
+    latency: Whole = 0
+
+
+class PlanStageEntry(Strict):
+    """One stage; see `pipeplan.core.plan.PlanStage`."""
+
+    layers: Items[str]
+    devices: Items[Whole]
+    forward: Whole
+    backward: Whole
+    in_flight: Whole
+    memory: MemoryEntry
+    recompute: Items[str] = ()
+    shares: Items[ShareEntry] = ()
+    team: Count = 1
+    mesh: Items[Annotated[int, Field(ge=2)]] = ()
+    links: Items[AxisLinkEntry] = ()
+    sharing: Items[Count] = ()
+
+
+class ShardEntry(Strict):
+    """A parameter that the devices of a team share out, the axis along which they do, and the groups of that axis."""
+
+    parameter: str
+    axis: Whole
+    groups: Items[Count] = ()
+
+    @model_validator(mode="after")
+    def _several(self) -> Self:
+        if len(self.groups) == 1:
+            raise ValueError("one group is the whole axis; give the relative lengths of several groups, or none")
+        return self
+
+    @property
+    def shard_axis(self) -> ShardAxis:
+        """How the parameter is split."""
+        return GroupedAxis(self.axis, self.groups) if self.groups else self.axis
+
+
+class AttentionEntry(Strict):
+    """An attention on parts of the tokens; see `pipeplan.core.plan.Context`."""
+
+    layer: str
+    number: Whole = 0
+    by: Literal["keys", "heads"]
+
+
+class ContextEntry(Strict):
+    """What teams run on parts of the tokens; see `pipeplan.core.plan.Context`."""
+
+    products: Items[str] = ()
+    attention: Items[AttentionEntry] = ()
+
+
+class ScheduleEntry(Strict):
+    """Order of actions on each rank; see `pipeplan.Schedule`."""
+
+    family: str
+    two_lanes: bool = False
+    orders: Items[str]
+
+
+class BucketEntry(Strict):
+    """Gradients that are summed together; see `pipeplan.core.pipeline.Bucket`."""
+
+    layers: Whole
+    ready: Whole
+    time: Whole
+
+
+class StageEntry(Strict):
+    """Times in nanoseconds, sizes in bytes; see `pipeplan.core.pipeline.Stage`."""
+
+    forward: Whole
+    backward: Whole
+    input_gradient: Whole = 0
+    weight_gradient: Whole = 0
+    update: Whole = 0
+    reduce: Whole = 0
+    gather: Whole = 0
+    resident: Whole = 0
+    held: Whole = 0
+    held_after_input_gradient: Whole | None = None
+    workspace: Whole = 0
+    forward_workspace: Whole | None = None
+    buckets: Items[BucketEntry] = ()
+    gather_buckets: Items[BucketEntry] = ()
+
+
+class TransferEntry(Strict):
+    """One boundary's transfer; see `pipeplan.core.pipeline.Transfer`."""
+
+    size: Whole = 0
+    occupancy: Whole = 0
+    latency: Whole = 0
+    resources: Items[str] = ()
+
+
+class PipelineEntry(Strict):
+    """Times, memory and transfers used to simulate the plan; see `pipeplan.core.pipeline.Pipeline`."""
+
+    stages: Items[StageEntry]
+    placement: Items[Items[Whole]]
+    transfers: Items[Items[TransferEntry]]
+    returns: Items[Items[TransferEntry]]
+    overlap: Annotated[Overlap, BeforeValidator(Overlap)]
+    runtime: Items[Whole]
+    limits: Items[Whole]
+    tied: Items[Items[Whole]] = ()
+
+
+class PlanFile(Strict):
+    """Schema of a plan file."""
+
+    format: Literal["pipeplan-plan/4", "pipeplan-plan/3", "pipeplan-plan/2"]
+    model: str
+    fingerprint: str
+    cluster: str
+    device_kinds: Items[str]
+    micro_batch: Count
+    micro_batches: Count
+    optimizer: str
+    step_time: Whole
+    bound: Whole
+    gap: float | None = None  # follows from the value and bound, so that none of the three can be altered alone
+    ranks: Items[Whole]
+    stages: Items[PlanStageEntry]
+    schedule: ScheduleEntry
+    pipeline: PipelineEntry
+    zero: Annotated[int, Field(ge=0, le=WHOLLY_SHARDED)] = 0
+    zero1: bool = False  # in files from before other levels were known
+    period: Whole | None = None
+    team: Count = 1  # in files from before stages had teams of their own
+    shards: Items[ShardEntry] = ()
+    sequence: Items[str] = ()
+    vocabulary: str | None = None
+    words: Items[LayerWordsEntry] = ()
+    context: ContextEntry | None = None
