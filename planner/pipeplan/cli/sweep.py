@@ -75,7 +75,8 @@ def run(options: Namespace) -> int:
     def tell(cell: "Cell", record: "Record", kept: bool) -> None:
         done.append(record)
         name = ", ".join([cell.label, *_searched(record, columns)])
-        print(f"sweep  {len(done):3d}  {name}: {_outcome(record)}{' (kept)' if kept else ''}", file=sys.stderr)
+        note = " (kept)" if kept and record.outcome != "missing" else ""
+        print(f"sweep  {len(done):3d}  {name}: {_outcome(record)}{note}", file=sys.stderr)
 
     try:
         records = sweep(

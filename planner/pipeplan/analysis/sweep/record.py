@@ -70,7 +70,7 @@ class Record:
     wall, processor : float or None
         Seconds; those of the processor are of all processes of the cell, and None if its process was killed.
     plan_file : str
-        Name of the plan's file in the folder ``plans``; empty without a plan.
+        Path of the plan in the sweep's folder; empty without a plan.
     error : str
     rung : (str, int) or None
         Series and number of the model, if it is a member of a series.

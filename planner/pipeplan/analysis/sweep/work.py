@@ -69,7 +69,7 @@ def _solved(cell: Cell, question: Question, plan: Path) -> Record:
         bound=result.bound,
         status=result.status.value,
         stop=result.stop.value,
-        plan_file=plan.name,
+        plan_file=f"{plan.parent.name}/{plan.name}",
     )
 
 
