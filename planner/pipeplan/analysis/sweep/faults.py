@@ -67,10 +67,16 @@ def _add_faults(grid: Grid, folders: tuple[Path, ...], found: dict[str, list[str
 
 
 def _require_question(model: Model, cluster: Cluster, job: Job) -> None:
-    """Refuse a job that contradicts the model or the cluster. Splits over teams are not searched for."""
+    """Refuse a job that contradicts the model or the cluster, and kinds of device on which layers have no costs.
+
+    Splits over teams are not searched for.
+    """
     if job.intra_layer:
         require_streams(model, cluster, job)
-    Spaces(model, cluster, job, opening=Clock(Limits()))
+    kinds = {device.kind.name: device.kind for device in cluster.devices}.values()
+    for space in Spaces(model, cluster, job, opening=Clock(Limits())):
+        for kind in kinds:
+            space.prices.table(kind, space.sizes[0])
 
 
 @contextmanager

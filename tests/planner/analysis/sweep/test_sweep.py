@@ -116,7 +116,7 @@ def test_every_fault_is_listed_before_the_first_cell(
         swept(replace(asked, grids=(wrong,)), tmp_path / "out", data)
     said = str(caught.value)
     for lesson in (
-        "test: 6 things are wrong",
+        "test: 7 things are wrong",
         "backend 'exact' does not work here (fails: no exact)",
         "there is no file absent.yaml",
         "KeyError: 'nodes' (test_sweep.py, line",
@@ -124,7 +124,7 @@ def test_every_fault_is_listed_before_the_first_cell(
         "foreign on two, batch 4: chain has no profile for 'unit'",
         "foreign on two, batch 4, pin {'l99': 'd0'}, and 1 more: a constraint names layer 'l99'",
     ):
-        assert lesson in said
+        assert lesson in said, said
     assert not (tmp_path / "out").exists()
 
 
