@@ -139,11 +139,12 @@ class _Sweep:
                 self._enter(number, cell, without_plan(cell, fingerprint, "missing", MISSING), kept=True)
                 return
             if kept is None or (self._retry and kept.outcome == "failed"):
-                path = self._folder.cell(cell)
+                path, plan = self._folder.cell(cell), self._folder.plan(cell)
                 path.unlink(missing_ok=True)
+                plan.unlink(missing_ok=True)
                 self._asked[number] = _Asked(cell, fingerprint, time.monotonic())
                 seconds = 3 * cell.search.time + OVERTIME
-                pool.start(number, work, (cell, question, path, self._folder.plan(cell)), seconds)
+                pool.start(number, work, (cell, question, path, plan), seconds)
                 return
             self._enter(number, cell, replace(kept, part=cell.part, rung=cell.rung), kept=True)
             if kept.outcome != "solved":
