@@ -13,6 +13,7 @@ from pipeplan.analysis.sweep.record import Figures, Record
 from pipeplan.baselines.partitioners import PARTITIONERS
 from pipeplan.baselines.planners import PLANNERS
 from pipeplan.core.job import Job
+from pipeplan.core.machine import Machine
 
 # words that YAML could take for something else are as good as any
 word = st.sampled_from(["no", "null", "1", "1e3", "{i}", "a: b", "- x", "#", "~", "é", "'"]) | st.text(
@@ -39,18 +40,19 @@ def some(item: st.SearchStrategy) -> st.SearchStrategy:
     return st.lists(item, min_size=1, max_size=3).map(tuple)
 
 
+searches = st.builds(
+    Search,
+    st.floats(0.1, 1e4),
+    st.floats(0, 1),
+    st.sampled_from(["cpsat", "cbc", "exact"]),
+    st.integers(1, 9),
+    st.integers(0, 99),
+)
 experiments = st.builds(
     Experiment,
     word,
     some(st.builds(Grid, some(models | series), some(word), some(jobs), st.just("") | word)),
-    st.builds(
-        Search,
-        st.floats(0.1, 1e4),
-        st.floats(0, 1),
-        st.sampled_from(["cpsat", "cbc", "exact"]),
-        st.integers(1, 9),
-        st.integers(0, 99),
-    ),
+    some(searches),
     st.lists(st.sampled_from([*PARTITIONERS, *PLANNERS]), max_size=3).map(tuple),
     words,
 )
@@ -59,7 +61,8 @@ records = st.builds(
     Record,
     word,
     word,
-    word,
+    jobs,
+    searches,
     word,
     st.sampled_from(["solved", "infeasible", "failed"]),
     figures,
@@ -67,10 +70,12 @@ records = st.builds(
     st.none() | whole,
     word,
     word,
-    st.floats(0, 1e6),
+    st.none() | st.floats(0, 1e6),
+    st.none() | st.floats(0, 1e6),
+    word,
     word,
     st.none() | st.tuples(word, st.integers(1, 999)),
-    word,
+    st.builds(Machine, word, word, st.integers(0, 999), *[word] * 5),
     word,
 )
 

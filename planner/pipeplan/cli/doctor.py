@@ -5,11 +5,24 @@ import os
 import platform
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 
 from pipeplan.cli.base import Command
+from pipeplan.core.backends import try_backend
+from pipeplan.core.version import installed_version
 
-PACKAGES = ("pipeplan", "ortools", "pulp", "numpy", "pydantic", "PyYAML", "rich", "torch", "matplotlib", "highspy")
+PACKAGES = (
+    "pipeplan",
+    "ortools",
+    "pulp",
+    "numpy",
+    "pydantic",
+    "PyYAML",
+    "rich",
+    "torch",
+    "matplotlib",
+    "pyarrow",
+    "highspy",
+)
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -21,7 +34,7 @@ def run(options: Namespace) -> int:
     """Collect versions and devices, solve two tiny problems, and print; return 1 if something is broken."""
     from pipeplan_formulations.common.mip import SOLVERS
 
-    solvers = {name: _try_solver(name) for name in SOLVERS}
+    solvers = {name: try_backend(name) for name in SOLVERS}
     conflicts = _conflicts()
     facts = {
         "python": f"{platform.python_version()} on {platform.platform()}",
@@ -40,37 +53,7 @@ def run(options: Namespace) -> int:
 
 
 def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _try_solver(name: str) -> str:
-    """Split two layers over two stages; every solver must find the only solution."""
-    try:
-        import numpy as np
-
-        from pipeplan_formulations import partition
-        from pipeplan_formulations.common.report import Limits
-
-        def table(*shape: int) -> "np.typing.NDArray[np.int64]":
-            return np.ones(shape, np.int64)
-
-        problem = partition.ChainPartition(
-            forward=table(2, 2),
-            backward=table(2, 2),
-            send=table(1, 1),
-            send_back=table(1, 1),
-            saved=table(2),
-            in_flight=table(2),
-            limit=9 * table(2),
-            micro_batches=2,
-        )
-        report = partition.solve(problem, Limits(time=20), backend=name)
-    except Exception as error:  # the doctor reports whatever is wrong
-        return f"fails: {type(error).__name__}: {error}"
-    return "works" if report.solution == (0, 1, 2) else f"wrong answer: {report.solution}"
+    return installed_version(name) or "not installed"
 
 
 def _torch() -> str:

@@ -1,8 +1,14 @@
-"""The installed version of pipeplan."""
+"""Versions of installed packages, pipeplan's own among them."""
 
 from importlib.metadata import PackageNotFoundError, version
 
-try:
-    __version__ = version("pipeplan")
-except PackageNotFoundError:  # a checkout that was never installed
-    __version__ = "0"
+
+def installed_version(package: str) -> str:
+    """Version of a package; empty if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+__version__ = installed_version("pipeplan") or "0"  # a checkout that was never installed

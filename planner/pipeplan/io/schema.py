@@ -75,7 +75,7 @@ def listing(where: str, complaints: Iterable[str]) -> str:
     """Return one text that lists all faults of a file."""
     lines = list(dict.fromkeys(complaints))
     count = "one thing is" if len(lines) == 1 else f"{len(lines)} things are"
-    return "\n  ".join([f"{where}: {count} wrong", *lines])
+    return "\n  ".join([f"{where}: {count} wrong", *(line.replace("\n", "\n  ") for line in lines)])
 
 
 def _complaint(schema: type[BaseModel], item: Any) -> str:

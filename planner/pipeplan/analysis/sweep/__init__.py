@@ -1,8 +1,10 @@
-"""Experiments over a grid of models, clusters and jobs: `pipeplan.solve` for every cell, one table row per cell.
+"""Experiments over models, clusters, jobs and searches: `pipeplan.solve` for every cell, one table row per cell.
 
 ::
 
-    experiment ─▶ cells ─▶ run ─▶ workers: a process per cell ─▶ work: solve ─▶ record: a file per cell ─▶ table
+    experiment ─▶ faults ─▶ cells ─▶ run ─▶ workers: a process per cell ─▶ work: solve ─▶ record and plan: files
+                                                                                                │ folder
+                              formats ◀─ sheets: tables in words ◀─ spread: over seeds ◀─ table ◀┘
 
 The entry point is `pipeplan.analysis.sweep.run.sweep`.
 """

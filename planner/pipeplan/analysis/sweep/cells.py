@@ -1,13 +1,15 @@
-"""Cells of an experiment, in order, and the model, cluster and job of each."""
+"""Cells of an experiment, in order, and the model, cluster, job and search of each."""
 
 import hashlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 
 from pipeplan.analysis.sweep.experiment import Experiment, NamedModel, Search, Series
+from pipeplan.analysis.sweep.record import job_label
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
@@ -20,30 +22,34 @@ from pipeplan.io.load import load_cluster, load_model
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One model on one cluster for one job, by name."""
+    """One model on one cluster for one job under one search, by name."""
 
     model: NamedModel
     cluster: str
     job: Job
+    search: Search = field(default_factory=Search)
     rung: tuple[str, int] | None = None
     part: str = ""
 
     @property
-    def labels(self) -> tuple[str, str, str]:
-        """Names of model, cluster and job in a row of the table."""
-        return self.model.name or _stem(self.model.source), _stem(self.cluster), job_label(self.job)
+    def names(self) -> tuple[str, str]:
+        """Names of model and cluster in a row of the table."""
+        return self.model.name or _stem(self.model.source), _stem(self.cluster)
 
     @property
     def label(self) -> str:
         """Name of the cell: ``'vgg-16 on 4-v100-nvlink, batch 256'``."""
-        return "{} on {}, {}".format(*self.labels)
+        return f"{' on '.join(self.names)}, {job_label(self.job)}"
 
     @property
     def file(self) -> str:
         """A unique, readable file name."""
-        whole = json.dumps([asdict(self.model), self.cluster, job_data(self.job)], sort_keys=True)
+        asked = [asdict(self.model), self.cluster, job_data(self.job), asdict(self.search)]
+        whole = json.dumps(asked, sort_keys=True)
         digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
-        return re.sub(r"[^A-Za-z0-9.-]+", "_", "__".join(self.labels))[:100] + f"__{digest}.json"
+        words = "__".join([*self.names, job_label(self.job)])
+        readable = re.sub(r"[^A-Za-z0-9.-]+", "_", words)[:100]
+        return f"{readable}__{self.search.backend}_{self.search.seed}__{digest}.json"
 
 
 @dataclass(frozen=True)
@@ -53,19 +59,31 @@ class Question:
     model: Model
     cluster: Cluster
     job: Job
+    search: Search = field(default_factory=Search)
 
-    def fingerprint(self, search: Search) -> str:
+    @property
+    def fingerprint(self) -> str:
         """Hash of everything that the answer may depend on, except the program itself."""
-        whole = [self.model.as_dict(), asdict(self.cluster), asdict(self.job), asdict(search)]
+        whole = [self.model.as_dict(), asdict(self.cluster), asdict(self.job), asdict(self.search)]
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
+
+
+Entry = tuple[NamedModel | Series, str, Job, Search]
+"""Model, cluster, job and search of a ladder."""
 
 
 def ladders(experiment: Experiment, folders: tuple[Path, ...]) -> list[Iterator[Cell]]:
     """The cells in ladders, each cell once, without optional models whose files are missing.
 
-    The next cell of a ladder is solved only if some plan fitted the one before.
+    The next cell of a ladder is solved only if some plan fitted the one before. The order depends on the experiment
+    alone, so that shards of it may take every n-th ladder.
     """
     seen: set[str] = set()
+    entries: dict[Entry, str] = {}
+    for grid in experiment.grids:
+        models = [model for model in grid.models if not is_absent(model, folders)]
+        for entry in product(models, grid.clusters, grid.jobs, experiment.searches):
+            entries.setdefault(entry, grid.part)
 
     def once(cells: Iterator[Cell]) -> Iterator[Cell]:
         for cell in cells:
@@ -73,22 +91,15 @@ def ladders(experiment: Experiment, folders: tuple[Path, ...]) -> list[Iterator[
                 seen.add(cell.file)
                 yield cell
 
-    return [
-        once(_members(model, cluster, job, grid.part))
-        for grid in experiment.grids
-        for model in grid.models
-        if not _absent(model, folders)
-        for cluster in grid.clusters
-        for job in grid.jobs
-    ]
+    return [once(_members(*entry, part)) for entry, part in entries.items()]
 
 
-def _members(model: NamedModel | Series, cluster: str, job: Job, part: str) -> Iterator[Cell]:
+def _members(model: NamedModel | Series, cluster: str, job: Job, search: Search, part: str) -> Iterator[Cell]:
     if isinstance(model, NamedModel):
-        yield Cell(model, cluster, job, part=part)
+        yield Cell(model, cluster, job, search, part=part)
         return
     for number in model.numbers():
-        yield Cell(NamedModel(f"{model.series}-{number}"), cluster, job, (model.series, number), part)
+        yield Cell(model.member(number), cluster, job, search, (model.series, number), part)
 
 
 def ask(cell: Cell, folders: tuple[Path, ...]) -> Question:
@@ -99,20 +110,29 @@ def ask(cell: Cell, folders: tuple[Path, ...]) -> Question:
     InputError
         If a name or file does not exist, or something in it is wrong.
     """
-    options = {"merge_misbooked": True} if cell.model.merge_misbooked else {}
-    model = load_model(_found(cell.model.source, "models", folders), **options)
-    if cell.model.times:
-        model = timed_as(model, cell.model.times)
-    return Question(model, load_cluster(_found(cell.cluster, "clusters", folders)), cell.job)
+    return Question(read_model(cell.model, folders), read_cluster(cell.cluster, folders), cell.job, cell.search)
+
+
+def read_model(named: NamedModel, folders: tuple[Path, ...]) -> Model:
+    """Read a model of an experiment; see `ask`."""
+    options = {"merge_misbooked": True} if named.merge_misbooked else {}
+    model = load_model(_found(named.source, "models", folders), **options)
+    return timed_as(model, named.times) if named.times else model
+
+
+def read_cluster(source: str, folders: tuple[Path, ...]) -> Cluster:
+    """Read a cluster of an experiment; see `ask`."""
+    return load_cluster(_found(source, "clusters", folders))
 
 
 def left_out(experiment: Experiment, folders: tuple[Path, ...]) -> list[str]:
     """Sources of the optional models whose files are missing."""
-    models = [model for grid in experiment.grids for model in grid.models if _absent(model, folders)]
+    models = [model for grid in experiment.grids for model in grid.models if is_absent(model, folders)]
     return list(dict.fromkeys(model.source for model in models if isinstance(model, NamedModel)))
 
 
-def _absent(model: NamedModel | Series, folders: tuple[Path, ...]) -> bool:
+def is_absent(model: NamedModel | Series, folders: tuple[Path, ...]) -> bool:
+    """Return whether a model is optional, and its file is missing."""
     if isinstance(model, Series) or not model.optional or model.source in shipped("models"):
         return False
     return isinstance(_found(model.source, "models", folders), str) and not Path(model.source).is_file()
@@ -145,14 +165,3 @@ def timed_as(model: Model, kinds: tuple[str, ...]) -> Model:
         raise InputError(f"{model.name}: `times` names the device of an imported profile; its profiles are of: {known}")
     named = [replace(profile, device=kind) for kind in kinds for profile in open_ones]
     return replace(model, profiles=(*(p for p in model.profiles if p.device != PROFILED), *named))
-
-
-def job_label(job: Job) -> str:
-    """The batch, and all options that differ from the defaults: ``'batch 256, adam, 1f1b-so'``."""
-    plain, own = job_data(Job(job.batch)), job_data(job)
-    words = [f"batch {job.batch}"]
-    for field, value in own.items():
-        if plain.get(field) != value:
-            said = " ".join(map(str, value)) if isinstance(value, list) else value
-            words.append(field if said is True else f"{field} {said}")
-    return ", ".join(words)

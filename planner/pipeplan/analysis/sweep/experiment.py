@@ -1,16 +1,16 @@
-"""`Experiment`: grids of models, clusters and jobs, and the search limits of each cell. A grid is a product.
+"""`Experiment`: grids of models, clusters and jobs, and the searches of each cell. A grid is a product.
 
 ::
 
-    grid      models        clusters            jobs               cells
-              vgg-16        4-v100-nvlink       batch 256          2 x 2 x 1
-              resnet-50     4-v100-pcie
+    grid      models        clusters            jobs               searches          cells
+              vgg-16        4-v100-nvlink       batch 256          cpsat, seed 0     2 x 2 x 1 x 2
+              resnet-50     4-v100-pcie                            cpsat, seed 1
 
 A series of models is a ladder: its next member is solved only if some plan fitted the one before.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
@@ -64,6 +64,10 @@ class Series:
                 f"of 2 or more; it has first {self.first}, step {self.step} and factor {self.factor}"
             )
 
+    def member(self, number: int) -> NamedModel:
+        """The model with this number."""
+        return NamedModel(f"{self.series}-{number}")
+
     def numbers(self) -> Iterator[int]:
         """The numbers, in order."""
         number = self.first
@@ -84,7 +88,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Search limits and options of each cell; see `pipeplan.solve`."""
+    """Search limits and options of a cell; see `pipeplan.solve`."""
 
     time: float = 60.0
     gap: float = 0.0
@@ -104,7 +108,8 @@ class Experiment:
     ----------
     name : str
     grids : tuple of Grid
-    search : Search
+    searches : tuple of Search
+        Every grid is solved under each of them.
     beside : tuple of str
         Partitioners and baseline planners that the table shows beside the answer; empty for all of them.
     notes : tuple of str
@@ -112,6 +117,6 @@ class Experiment:
 
     name: str
     grids: tuple[Grid, ...]
-    search: Search = field(default_factory=Search)
+    searches: tuple[Search, ...] = (Search(),)
     beside: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 ::
 
     name: gpus
-    search: {time: 20, gap: 0.01}
+    search: {time: 20, gap: 0.01, backend: [cpsat, cbc], seed: [0, 1, 2]}    # a list of values is an axis of all grids
     beside: [data-parallel, bapipe-greedy]       # partitioners and baseline planners to show; all if left out
     grids:
       - part: estimates                            # grids of one part make one table
@@ -13,9 +13,13 @@
           - {model: vgg16.graph.txt, name: vgg-16 (measured), times: [v100-16gb], optional: true}
         clusters: [4-v100-nvlink, 4-v100-pcie]
         jobs: [{batch: 256}]
+
+``search`` may also be a list of such mappings, whose searches are put one after another.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,7 +70,7 @@ class GridEntry(Strict):
 
 
 class SearchEntry(Strict):
-    """Search limits and options of each cell."""
+    """One search; see `pipeplan.analysis.sweep.experiment.Search`."""
 
     time: Annotated[Number, Field(gt=0)] = 60.0
     gap: Annotated[Number, Field(ge=0)] = 0.0
@@ -80,7 +84,7 @@ class ExperimentFile(Strict):
 
     name: str
     notes: Items[str] = ()
-    search: SearchEntry = SearchEntry()
+    search: Any = Field(default_factory=dict)
     beside: Items[str] = ()
     grids: Items[GridEntry]
 
@@ -99,31 +103,61 @@ def find_experiment(name_or_path: str) -> Path:
     return path
 
 
-def read_experiment(path: Path) -> Experiment:
+Faults = Callable[[Experiment], Iterable[str]]
+"""More checks of an experiment, or of what could be read of it."""
+
+
+def read_experiment(path: Path, faults: Faults = lambda _: ()) -> Experiment:
     """Read the experiment of a YAML file.
 
     Raises
     ------
     InputError
-        Naming everything that is wrong, each with its path.
+        Naming everything that is wrong, each with its path, and what ``faults`` finds.
     """
-    return experiment_from_data(parse_data(read_text(path), str(path)), str(path))
+    return experiment_from_data(parse_data(read_text(path), str(path)), str(path), faults)
 
 
-def experiment_from_data(data: Any, where: str) -> Experiment:
+def experiment_from_data(data: Any, where: str, faults: Faults = lambda _: ()) -> Experiment:
     """Build an experiment from plain data; ``where`` names the source in errors."""
     file = check(ExperimentFile, data, where)
     complaints = list(_unknown_names(file.beside))
+    searches = tuple(_searches(file.search, complaints))
     grids = [_grid(entry, f"grids[{n}]", complaints) for n, entry in enumerate(file.grids)]
     if not grids:
         complaints.append("grids: empty; list at least one")
+    experiment = Experiment(file.name, tuple(grids), searches, file.beside, file.notes)
+    complaints += faults(experiment)
     if complaints:
         raise InputError(listing(where, complaints))
+    return experiment
+
+
+def _searches(given: Any, complaints: list[str]) -> Iterator[Search]:
+    """Yield the searches of each entry: all combinations of the values of its fields."""
+    entries = given if isinstance(given, list) else [given]
+    if not entries:
+        complaints.append("search: empty; list at least one, or leave it out")
+    for n, entry in enumerate(entries):
+        path = f"search[{n}]" if isinstance(given, list) else "search"
+        if not isinstance(entry, dict):
+            complaints.append(f"{path}: expected fields and values, like {{time: 20, seed: [0, 1]}}")
+            continue
+        axes = [value if isinstance(value, list) else [value] for value in entry.values()]
+        complaints += [f"{path}.{name}: empty; list at least one" for name, value in entry.items() if value == []]
+        for values in product(*axes):
+            try:
+                yield _search(dict(zip(entry, values, strict=True)), path)
+            except InputError as error:
+                complaints.append(str(error))
+
+
+def _search(data: dict[str, Any], path: str) -> Search:
+    file = check(SearchEntry, data, path)
     try:
-        search = Search(**{name: getattr(file.search, name) for name in SearchEntry.model_fields})
+        return Search(**{name: getattr(file, name) for name in SearchEntry.model_fields})
     except InputError as error:
-        raise InputError(listing(where, [f"search: {error}"])) from error
-    return Experiment(file.name, tuple(grids), search, file.beside, file.notes)
+        raise InputError(f"{path}: {error}") from error
 
 
 def _unknown_names(beside: Iterable[str]) -> Iterable[str]:
@@ -179,7 +213,7 @@ def write_experiment(experiment: Experiment, path: Path) -> None:
 
 def experiment_data(experiment: Experiment) -> dict[str, Any]:
     """Plain data of an experiment, in the layout of its file."""
-    search = {name: getattr(experiment.search, name) for name in SearchEntry.model_fields}
+    searches = [Row(asdict(search)) for search in experiment.searches]
     head = {"name": experiment.name} | lean(notes=list(experiment.notes))
     grids = [
         lean(part=grid.part)
@@ -190,7 +224,8 @@ def experiment_data(experiment: Experiment) -> dict[str, Any]:
         }
         for grid in experiment.grids
     ]
-    return head | {"search": Row(search)} | lean(beside=Line(experiment.beside)) | {"grids": grids}
+    search = searches[0] if len(searches) == 1 else searches
+    return head | {"search": search} | lean(beside=Line(experiment.beside)) | {"grids": grids}
 
 
 def _model_data(model: NamedModel | Series) -> str | Row:

@@ -4,7 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Outcome = Literal["solved", "infeasible", "failed"]
+from pipeplan.analysis.sweep.experiment import Search
+from pipeplan.core.job import Job
+from pipeplan.core.machine import Machine
+from pipeplan.io.job_file import job_data
+
+Outcome = Literal["solved", "infeasible", "failed", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +51,15 @@ class Record:
 
     Attributes
     ----------
-    model, cluster, job : str
+    model, cluster : str
         Names in the table.
+    job : Job
+    search : Search
     fingerprint : str
         Hash of the cell's problem; a record with another one is out of date.
-    outcome : {'solved', 'infeasible', 'failed'}
-        ``infeasible``: proved that nothing fits. ``failed``: an error, whose text is ``error``.
+    outcome : {'solved', 'infeasible', 'failed', 'missing'}
+        ``infeasible``: proved that nothing fits. ``failed``: an error, whose text is ``error``. ``missing``: not solved
+        in any of the merged folders.
     answer : Figures
     beside : mapping of str to Figures
         By name of the partitioner or baseline planner.
@@ -59,20 +67,23 @@ class Record:
         Nanoseconds.
     status, stop : str
         See `pipeplan_formulations.common.report`.
-    wall : float
-        Seconds.
+    wall, processor : float or None
+        Seconds; those of the processor are of all processes of the cell, and None if its process was killed.
+    plan_file : str
+        Path of the plan in the sweep's folder; empty without a plan.
     error : str
     rung : (str, int) or None
         Series and number of the model, if it is a member of a series.
-    version : str
-        Version of pipeplan.
+    machine : Machine
+        The computer, and the versions of what it ran.
     part : str
         Part of the experiment; records of one part make one table.
     """
 
     model: str
     cluster: str
-    job: str
+    job: Job
+    search: Search
     fingerprint: str
     outcome: Outcome
     answer: Figures = Figures()
@@ -80,10 +91,12 @@ class Record:
     bound: int | None = None
     status: str = ""
     stop: str = ""
-    wall: float = 0.0
+    wall: float | None = None
+    processor: float | None = None
+    plan_file: str = ""
     error: str = ""
     rung: tuple[str, int] | None = None
-    version: str = ""
+    machine: Machine = field(default_factory=Machine)
     part: str = ""
 
     @property
@@ -93,6 +106,11 @@ class Record:
         if value is None or self.bound is None:
             return None
         return (value - self.bound) / value if value else 0.0
+
+    @property
+    def job_label(self) -> str:
+        """The job in words."""
+        return job_label(self.job)
 
     @property
     def reason(self) -> str:
@@ -115,3 +133,14 @@ class Record:
         """Largest peak memory of the method, relative to the answer's; None if either has no plan."""
         other = self.beside.get(method, Figures()).peak
         return other / self.answer.peak if other is not None and self.answer.peak else None
+
+
+def job_label(job: Job) -> str:
+    """The batch, and all options that differ from the defaults: ``'batch 256, adam, 1f1b-so'``."""
+    plain, own = job_data(Job(job.batch)), job_data(job)
+    words = [f"batch {job.batch}"]
+    for field_name, value in own.items():
+        if plain.get(field_name) != value:
+            said = " ".join(map(str, value)) if isinstance(value, list) else value
+            words.append(field_name if said is True else f"{field_name} {said}")
+    return ", ".join(words)

@@ -4,13 +4,17 @@ A finished cell is a file of its own, written whole. A second run reads these fi
 After a change of the experiment, only cells whose problem changed are solved again.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeplan.analysis.sweep.cell_file import read_cell, write_cell
 from pipeplan.analysis.sweep.cells import Cell, ask, ladders
 from pipeplan.analysis.sweep.experiment import Experiment
+from pipeplan.analysis.sweep.faults import require_sound
+from pipeplan.analysis.sweep.folder import SweepFolder
 from pipeplan.analysis.sweep.record import Record
 from pipeplan.analysis.sweep.work import error_text, without_plan, work
 from pipeplan.analysis.sweep.workers import WorkerPool
@@ -20,7 +24,30 @@ from pipeplan_formulations.common.signals import listening
 OVERTIME = 120.0
 """Seconds for a worker beyond three times its search limit: to read, simulate every partitioner, and write."""
 
+MISSING = "not in any of the folders; run its shard, or solve it here without --merge"
+"""The reason of a missing cell."""
+
 OnProgress = Callable[[Cell, Record, bool], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Ladders ``number``, ``number + count``, … of an experiment, counted from 1: the share of one job of an array."""
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.count:
+            raise InputError(f"there is no shard {self.number} of {self.count}; shards are 1/N, 2/N … N/N")
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """Read ``'2/8'``: the second of eight."""
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        if found is None:
+            raise InputError(f"{text!r} is no shard; write its number and how many there are, like 2/8")
+        return cls(int(found[1]), int(found[2]))
 
 
 @listening()
@@ -31,6 +58,9 @@ def sweep(
     data: tuple[Path, ...] = (),
     workers: int = 1,
     retry: bool = False,
+    shard: Shard = Shard(1, 1),
+    merged: tuple[Path, ...] | None = None,
+    checked: bool = False,
     on_progress: OnProgress = lambda *_: None,
 ) -> list[Record]:
     """Solve all cells, and return their records in the order of the experiment.
@@ -38,39 +68,52 @@ def sweep(
     Parameters
     ----------
     folder : Path
-        Folder of finished cells, one file each; made if it does not exist.
+        Folder of finished cells and their plans, a file each (`SweepFolder`).
     data : tuple of Path
         Folders to search for the files that the experiment names.
     workers : int
         Number of cells solved at a time.
     retry : bool
         Solve cells again that failed in an earlier run. (An infeasible cell did not fail.)
+    shard : Shard
+        The part of the experiment to solve.
+    merged : tuple of Path, optional
+        Folders of other sweeps, whose cells are copied into this one. Then nothing is solved, and a cell that is
+        in none of the folders is recorded as missing.
+    checked : bool
+        The caller has checked the experiment (`pipeplan.analysis.sweep.faults`).
     on_progress : callable
         Called as ``on_progress(cell, record, kept)`` for every finished cell; ``kept``: an earlier run finished it.
 
     Raises
     ------
     InputError
-        If the folder cannot be made.
+        If a name, file, back end or job of any cell is wrong (all faults are named), or the folder cannot be made.
     """
-    return _Sweep(experiment, folder, data, retry, on_progress).run(workers)
+    if not checked:
+        require_sound(experiment, data)
+    own = SweepFolder(folder, merged or ())
+    chosen = ladders(experiment, data)[shard.number - 1 :: shard.count]
+    return _Sweep(chosen, own, data, retry, merged is None, on_progress).run(workers)
 
 
 class _Sweep:
     """A running sweep: the records of every ladder so far, and the cells in work."""
 
     def __init__(
-        self, experiment: Experiment, folder: Path, data: tuple[Path, ...], retry: bool, on_progress: OnProgress
+        self,
+        ladders: list[Iterator[Cell]],
+        folder: SweepFolder,
+        data: tuple[Path, ...],
+        retry: bool,
+        solves: bool,
+        on_progress: OnProgress,
     ) -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
-        self._search, self._folder, self._data = experiment.search, folder, data
-        self._retry, self._on_progress = retry, on_progress
-        self._ladders = ladders(experiment, data)
+        self._folder, self._data = folder, data
+        self._retry, self._solves, self._on_progress = retry, solves, on_progress
+        self._ladders = ladders
         self._records: list[list[Record]] = [[] for _ in self._ladders]
-        self._asked: dict[int, tuple[Cell, str]] = {}
+        self._asked: dict[int, _Asked] = {}
 
     def run(self, workers: int) -> list[Record]:
         """Solve all ladders, at most ``workers`` at a time; a started ladder continues before the next one starts."""
@@ -85,34 +128,50 @@ class _Sweep:
     def _advance(self, number: int, pool: WorkerPool) -> None:
         """Advance a ladder past the cells that earlier runs finished, and start a worker for the next cell."""
         for cell in self._ladders[number]:
-            path = self._folder / cell.file
             try:
                 question = ask(cell, self._data)
-            except Exception as error:  # a file that an importer fails on becomes a row, and the sweep goes on
+            except Exception as error:  # a file that changed since the beginning; the sweep goes on
                 self._enter(number, cell, without_plan(cell, "", "failed", error_text(error)))
                 return
-            fingerprint = question.fingerprint(self._search)
-            kept = read_cell(path)
-            if kept is None or kept.fingerprint != fingerprint or (self._retry and kept.outcome == "failed"):
-                path.unlink(missing_ok=True)
-                self._asked[number] = (cell, fingerprint)
-                pool.start(number, work, (cell, question, self._search, path), 3 * self._search.time + OVERTIME)
+            fingerprint = question.fingerprint
+            kept = self._folder.read(cell, fingerprint)
+            if kept is None and not self._solves:
+                self._enter(number, cell, without_plan(cell, fingerprint, "missing", MISSING), kept=True)
                 return
-            self._enter(number, cell, replace(kept, part=cell.part), kept=True)
+            if kept is None or (self._retry and kept.outcome == "failed"):
+                path, plan = self._folder.cell(cell), self._folder.plan(cell)
+                path.unlink(missing_ok=True)
+                plan.unlink(missing_ok=True)
+                self._asked[number] = _Asked(cell, fingerprint, time.monotonic())
+                seconds = 3 * cell.search.time + OVERTIME
+                pool.start(number, work, (cell, question, path, plan), seconds)
+                return
+            self._enter(number, cell, replace(kept, part=cell.part, rung=cell.rung), kept=True)
             if kept.outcome != "solved":
                 return
 
     def _collect(self, number: int, problem: str) -> bool:
         """Enter the record of an ended worker, or of its failure; return True if the ladder continues."""
-        cell, fingerprint = self._asked.pop(number)
-        record = read_cell(self._folder / cell.file)
+        asked = self._asked.pop(number)
+        record = read_cell(self._folder.cell(asked.cell))
         if record is None:
-            record = without_plan(cell, fingerprint, "failed", problem or "its process ended without a word")
-        self._enter(number, cell, record)
+            wall = time.monotonic() - asked.began
+            problem = problem or "its process ended without a word"
+            record = without_plan(asked.cell, asked.fingerprint, "failed", problem, wall)
+        self._enter(number, asked.cell, record)
         return record.outcome == "solved"
 
     def _enter(self, number: int, cell: Cell, record: Record, kept: bool = False) -> None:
         if not kept:
-            write_cell(record, self._folder / cell.file)
+            write_cell(record, self._folder.cell(cell))
         self._records[number].append(record)
         self._on_progress(cell, record, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A cell in work, since ``began`` (monotonic seconds)."""
+
+    cell: Cell
+    fingerprint: str
+    began: float

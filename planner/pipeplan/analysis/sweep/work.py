@@ -1,19 +1,19 @@
 """Solution of one cell in a worker process, which always ends with a record."""
 
+import os
 import signal
 import sys
 import time
 import traceback
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeplan.analysis.sweep.cell_file import write_cell
 from pipeplan.analysis.sweep.cells import Cell, Question
-from pipeplan.analysis.sweep.experiment import Search
 from pipeplan.analysis.sweep.record import Figures, Outcome, Record
-from pipeplan.core.errors import InfeasibleError, PipeplanError
-from pipeplan.core.version import __version__
+from pipeplan.core.errors import InfeasibleError, PipeplanError, UndecidedError
+from pipeplan.core.machine import this_machine
 from pipeplan.core.wording import counted, zero_suffix
 
 if TYPE_CHECKING:
@@ -21,46 +21,55 @@ if TYPE_CHECKING:
     from pipeplan.search.heuristics import Baseline
 
 
-def work(cell: Cell, question: Question, search: Search, path: Path) -> None:
-    """Solve the cell and write its record; the main function of a worker process.
+def work(cell: Cell, question: Question, path: Path, plan: Path) -> None:
+    """Solve the cell, write its plan and then its record; the main function of a worker process.
 
     Ctrl-C reaches every process of a terminal. A worker ignores it, because the sweep itself ends its workers.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)  # an interrupted answer must not become the cell's record
-    write_cell(record(cell, question, search), path)
+    write_cell(record(cell, question, plan), path)
 
 
 def _leave(number: int, _: object) -> None:
     sys.exit(128 + number)
 
 
-def record(cell: Cell, question: Question, search: Search) -> Record:
-    """Record of the cell's answer, or of the reason why there is none."""
+def record(cell: Cell, question: Question, plan: Path) -> Record:
+    """Record of the cell's answer, whose plan is saved, or of the reason why there is none."""
+    began, before = time.monotonic(), _processor()
+    found = _solved(cell, question, plan)
+    return replace(found, wall=time.monotonic() - began, processor=_processor() - before)
+
+
+def _processor() -> float:
+    """Processor seconds of this process and of its ended children, which solvers and the local search run in."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _solved(cell: Cell, question: Question, plan: Path) -> Record:
     from pipeplan.solve import solve
 
-    began = time.monotonic()
-    fingerprint = question.fingerprint(search)
-    how = {name: value for name, value in asdict(search).items() if name != "time"}
+    fingerprint = question.fingerprint
+    how = {name: value for name, value in asdict(question.search).items() if name != "time"}
     try:
-        result = solve(question.model, question.cluster, job=question.job, time_limit=search.time, **how)
+        result = solve(question.model, question.cluster, job=question.job, time_limit=question.search.time, **how)
+        result.plan.save(plan)
     except InfeasibleError as error:
-        return without_plan(cell, fingerprint, "infeasible", str(error), time.monotonic() - began)
+        return without_plan(cell, fingerprint, "infeasible", str(error))
+    except UndecidedError as error:
+        return replace(without_plan(cell, fingerprint, "failed", str(error)), bound=error.bound, stop=error.stop)
     except Exception as error:
-        return without_plan(cell, fingerprint, "failed", error_text(error), time.monotonic() - began)
-    return Record(
-        *cell.labels,
-        fingerprint,
-        "solved",
+        return without_plan(cell, fingerprint, "failed", error_text(error))
+    return replace(
+        without_plan(cell, fingerprint, "solved", ""),
         answer=Figures(result.value, tuple(map(int, result.timeline.peaks)), plan_label(result.plan)),
         beside={name: _figures(row) for name, row in result.baselines.items()},
         bound=result.bound,
         status=result.status.value,
         stop=result.stop.value,
-        wall=time.monotonic() - began,
-        rung=cell.rung,
-        version=__version__,
-        part=cell.part,
+        plan_file=f"{plan.parent.name}/{plan.name}",
     )
 
 
@@ -72,16 +81,18 @@ def error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
 
-def without_plan(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wall: float = 0.0) -> Record:
+def without_plan(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wall: float | None = None) -> Record:
     """A record without a plan."""
     return Record(
-        *cell.labels,
+        *cell.names,
+        cell.job,
+        cell.search,
         fingerprint,
         outcome,
         error=error,
         wall=wall,
         rung=cell.rung,
-        version=__version__,
+        machine=this_machine(),
         part=cell.part,
     )
 

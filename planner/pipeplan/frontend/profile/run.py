@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch import nn
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_SAMPLES, whole
 from pipeplan.core.job import OPTIMIZER_STATE
+from pipeplan.core.machine import cpu_name
 from pipeplan.core.model import Layer, Model, Profile, Provenance, Work
 from pipeplan.core.options import MOST_WORKERS
 from pipeplan.frontend.batch import Batch, mapped, tensors
@@ -49,16 +49,6 @@ def device_label(device: torch.device) -> str:
     if device.type == "cpu":
         return "cpu-worker"
     return str(torch.cuda.get_device_name()).lower().replace("nvidia ", "").replace(" ", "-")
-
-
-def cpu_name() -> str:
-    """Name of the processor, as the operating system reports it."""
-    listing = Path("/proc/cpuinfo")
-    if listing.exists():
-        for line in listing.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 OnProgress = Callable[[str], None]

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from helpers.instances import equal_devices, fat_head
-from pipeplan.analysis.sweep.cells import Cell, Question, job_label, ladders, left_out, timed_as
+from pipeplan.analysis.sweep.cells import Cell, Question, ladders, left_out, timed_as
 from pipeplan.analysis.sweep.experiment import Experiment, Grid, NamedModel, Search, Series
+from pipeplan.analysis.sweep.record import job_label
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
@@ -29,7 +30,8 @@ def test_cells_are_named_after_models_and_files() -> None:
         (NamedModel("a/vgg16.graph.txt"), "vgg16"),
         (NamedModel("a/vgg16.graph.txt", name="VGG"), "VGG"),
     ):
-        assert Cell(model, "b/two.yaml", Job(4)).labels == (name, "two", "batch 4")
+        cell = Cell(model, "b/two.yaml", Job(4))
+        assert (cell.names, cell.label) == ((name, "two"), f"{name} on two, batch 4")
 
 
 def test_no_two_cells_share_a_file() -> None:
@@ -37,6 +39,8 @@ def test_no_two_cells_share_a_file() -> None:
     a, b = (Cell(NamedModel("x", name=name), "two", Job(4)) for name in ("a b", "a_b"))
     assert a.file != b.file
     assert Cell(NamedModel("x"), "two", Job(4)).file != Cell(NamedModel("x"), "two", Job(8)).file
+    assert a.file != replace(a, search=Search(gap=0.1)).file
+    assert replace(a, search=Search(backend="cbc", seed=7)).file.rpartition("__")[0].endswith("__cbc_7")
 
 
 def test_a_cell_stands_once() -> None:
@@ -44,6 +48,17 @@ def test_a_cell_stands_once() -> None:
     grid = Grid((NamedModel("vgg-16"), NamedModel("gnmt-8")), ("a", "b"), (Job(4),))
     cells = [cell for ladder in ladders(Experiment("x", (grid, grid)), ()) for cell in ladder]
     assert len(cells) == 4
+
+
+def test_searches_are_an_axis() -> None:
+    """Every model, cluster and job is a cell under each search."""
+    searches = tuple(Search(backend=backend, seed=seed) for backend in ("cpsat", "cbc") for seed in (0, 1))
+    grid = Grid((NamedModel("vgg-16"), NamedModel("gnmt-8")), ("a",), (Job(4),))
+    cells = [cell for ladder in ladders(Experiment("x", (grid,), searches), ()) for cell in ladder]
+    assert [(cell.model.source, cell.search) for cell in cells] == [
+        (name, search) for name in ("vgg-16", "gnmt-8") for search in searches
+    ]
+    assert len({cell.file for cell in cells}) == 8
 
 
 def test_series_count_as_told() -> None:
@@ -85,11 +100,11 @@ def test_every_part_of_a_question_counts() -> None:
     """The fingerprint changes with model, cluster, job and search, and is the same for equal ones."""
     plain = Question(fat_head(), equal_devices(2), Job(4))
     marks = {
-        plain.fingerprint(Search()),
-        replace(plain, model=replace(fat_head(), name="other")).fingerprint(Search()),
-        replace(plain, cluster=equal_devices(3)).fingerprint(Search()),
-        replace(plain, job=Job(8)).fingerprint(Search()),
-        plain.fingerprint(Search(gap=0.1)),
+        plain.fingerprint,
+        replace(plain, model=replace(fat_head(), name="other")).fingerprint,
+        replace(plain, cluster=equal_devices(3)).fingerprint,
+        replace(plain, job=Job(8)).fingerprint,
+        replace(plain, search=Search(gap=0.1)).fingerprint,
     }
     assert len(marks) == 5
-    assert Question(fat_head(), equal_devices(2), Job(4)).fingerprint(Search()) in marks
+    assert Question(fat_head(), equal_devices(2), Job(4)).fingerprint in marks

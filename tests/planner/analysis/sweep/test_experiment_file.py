@@ -38,7 +38,7 @@ def test_short_and_long_forms() -> None:
                 (Job(8),),
             ),
         ),
-        Search(time=5.0),
+        (Search(time=5.0),),
         ("gpipe", "data-parallel"),
     )
 
@@ -65,7 +65,16 @@ def test_short_and_long_forms() -> None:
             ["grids[0].jobs[1]", "batch: missing", "'batch'"],
         ),
         ({"name": "x", "grids": [grid(modles=[])]}, ["grids[0].modles: unknown field", "'models'"]),
-        ({"name": "x", "grids": [grid()], "search": {"time": 0}}, ["search.time"]),
+        ({"name": "x", "grids": [grid()], "search": {"time": 0}}, ["search: one thing", "time: should be greater"]),
+        ({"name": "x", "grids": [grid()], "search": [{"seed": 1}, {"sed": 1}]}, ["search[1]", "did you mean 'seed'"]),
+        ({"name": "x", "grids": [grid()], "search": {"backend": ["cbc", "cplx"]}}, ["search: backend 'cplx'"]),
+        ({"name": "x", "grids": [grid()], "search": {"seed": []}}, ["search.seed: empty"]),
+        ({"name": "x", "grids": [grid()], "search": []}, ["search: empty"]),
+        ({"name": "x", "grids": [grid()], "search": 3}, ["search: expected fields and values"]),
+        (
+            {"name": "x", "grids": [grid(jobs=[{"bath": 8}])], "search": {"gap": -1}, "beside": ["gpip"]},
+            ["3 things are wrong", "grids[0].jobs[0]", "search: one thing", "beside[0]"],
+        ),
     ],
 )
 def test_mistakes_are_named_with_their_path(data: dict, lessons: list[str]) -> None:
@@ -74,6 +83,26 @@ def test_mistakes_are_named_with_their_path(data: dict, lessons: list[str]) -> N
         experiment_from_data(data, "x.yaml")
     for lesson in ("x.yaml", *lessons):
         assert lesson in str(caught.value)
+
+
+def test_searches_are_all_combinations_of_lists() -> None:
+    """A list of values is an axis; a list of entries is one after another."""
+    searches = [{"time": 5, "backend": ["cpsat", "cbc"], "seed": [0, 1]}, {"seed": 7}]
+    found = experiment_from_data({"name": "x", "grids": [grid()], "search": searches}, "x.yaml").searches
+    assert found == (
+        Search(5.0, backend="cpsat", seed=0),
+        Search(5.0, backend="cpsat", seed=1),
+        Search(5.0, backend="cbc", seed=0),
+        Search(5.0, backend="cbc", seed=1),
+        Search(seed=7),
+    )
+
+
+def test_faults_of_cells_stand_beside_those_of_the_file() -> None:
+    """One error lists the faults of the file and what further checks find in the rest of it."""
+    data = {"name": "x", "grids": [grid(jobs=[{"batch": 8}, {"bath": 8}])]}
+    with pytest.raises(InputError, match=r"(?s)2 things are wrong.*batch: missing.*1 job is left"):
+        experiment_from_data(data, "x.yaml", lambda read: [f"{len(read.grids[0].jobs)} job is left"])
 
 
 @pytest.mark.parametrize("name", sorted(shipped("experiments")))

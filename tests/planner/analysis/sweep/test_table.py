@@ -5,11 +5,20 @@ import io
 import json
 from dataclasses import replace
 
+import pytest
+
+from pipeplan.analysis.sweep.experiment import Search
+from pipeplan.analysis.sweep.formats import FORMATS, as_parquet, seeds_csv
 from pipeplan.analysis.sweep.record import Figures, Record
-from pipeplan.analysis.sweep.table import FORMATS, Deepest, deepest, largest, table
+from pipeplan.analysis.sweep.spread import over_seeds
+from pipeplan.analysis.sweep.table import Deepest, deepest, largest, table
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job
+from pipeplan.core.machine import Machine
 from pipeplan.search.heuristics import CUT_SHORT, LATE
 
 GREEDY, DATA = "bapipe-greedy", "data-parallel"
+ASKED = (Job(4), Search())
 
 
 def solved(model: str, value: int, peak: int, rung: int | None = None, **beside: tuple[int, int] | None) -> Record:
@@ -21,7 +30,7 @@ def solved(model: str, value: int, peak: int, rung: int | None = None, **beside:
     return Record(
         model,
         "box",
-        "batch 4",
+        *ASKED,
         "f",
         "solved",
         answer=Figures(value, (peak, 1), "2-2"),
@@ -35,8 +44,8 @@ ROWS = (
     solved("a", 100, 50, bapipe_greedy=(120, 40), data_parallel=(300, 200)),
     solved("gnmt-16", 10, 5, 16, bapipe_greedy=(11, 5), data_parallel=(12, 30)),
     solved("gnmt-32", 10, 5, 32, bapipe_greedy=(10, 5), data_parallel=None),
-    Record("gnmt-64", "box", "batch 4", "f", "infeasible", error="No plan fits\nmore", rung=("gnmt", 64)),
-    Record("b", "box", "batch 4", "f", "failed", error="x | y"),
+    Record("gnmt-64", "box", *ASKED, "f", "infeasible", error="No plan fits\nmore", rung=("gnmt", 64)),
+    Record("b", "box", *ASKED, "f", "failed", error="x | y"),
 )
 
 
@@ -71,9 +80,9 @@ def test_the_largest_ratio_and_where() -> None:
 def test_the_deepest_member_for_each_method() -> None:
     """The largest member that a method has a plan for."""
     assert deepest(table(ROWS)) == [
-        Deepest("gnmt", "box", "batch 4", "pipeplan", 32, sure=True),
-        Deepest("gnmt", "box", "batch 4", GREEDY, 32, sure=True),
-        Deepest("gnmt", "box", "batch 4", DATA, 16, sure=True),
+        Deepest("gnmt", "box", "batch 4", Search(), "pipeplan", 32, sure=True),
+        Deepest("gnmt", "box", "batch 4", Search(), GREEDY, 32, sure=True),
+        Deepest("gnmt", "box", "batch 4", Search(), DATA, 16, sure=True),
     ]
 
 
@@ -100,8 +109,9 @@ def test_no_row_is_lost_in_any_format() -> None:
     assert [row["model"] for row in json.loads(FORMATS["json"](whole))["rows"]] == names
     lines = FORMATS["markdown"](whole).splitlines()
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2 : 2 + len(ROWS)]] == names
-    assert "does not fit" in lines[5]
-    assert "x \\| y" in lines[6]
+    assert "| does not fit | No plan fits | - |" in lines[5]
+    assert "| failed | x \\| y | - |" in lines[6]
+    assert [json.loads(line)["model"] for line in FORMATS["jsonl"](whole).splitlines()] == names
     text = FORMATS["text"](whole).splitlines()
     assert [line.split()[0] for line in text[2 : 2 + len(ROWS)]] == names
     assert "3.00 (4.00)" in text[2]
@@ -109,7 +119,7 @@ def test_no_row_is_lost_in_any_format() -> None:
 
 def test_the_job_is_shown_where_it_matters() -> None:
     """The job is shown only if rows of one model on one cluster differ by it."""
-    other = replace(ROWS[0], job="batch 8")
+    other = replace(ROWS[0], job=Job(8))
     assert "batch 4" in FORMATS["markdown"](table((ROWS[0], other))).splitlines()[2]
     assert "batch" not in FORMATS["markdown"](table(ROWS)).splitlines()[2]
 
@@ -164,7 +174,69 @@ def test_parts_make_tables_of_their_own() -> None:
     assert [row["part"] for row in json.loads(FORMATS["json"](whole))["rows"]] == ["first"] + ["second"] * 4
 
 
+def test_a_row_is_tidy() -> None:
+    """Every field of the job and of the search is a column, as are the computer, its versions and both times."""
+    job = Job(8, micro_batches=(2, 4), optimizer="adam", together=(("a", "b"), ("c", "d")), pin=(("a", "d0"),))
+    where = Machine("host", "some processor", 4, "1.0", "3.11", "9.15", "3.3")
+    record = replace(
+        ROWS[1], job=job, search=Search(5, 0.1, "cbc", 2, 7), machine=where, wall=2.0, processor=3.5, plan_file="p"
+    )
+    (row,) = table((record,)).rows()
+    expected = {"batch": 8, "micro_batches": "2 4", "optimizer": "adam", "memory": None, "recompute": "choose"}
+    expected |= {"together": "a+b c+d", "pin": "a+d0", "extrapolate": False, "series": "gnmt", "number": 16}
+    expected |= {"time_limit_s": 5, "gap_limit": 0.1, "backend": "cbc", "workers": 2, "seed": 7}
+    expected |= {"machine": "host", "processor": "some processor", "cores": 4, "pipeplan": "1.0", "python": "3.11"}
+    expected |= {"ortools": "9.15", "torch": "", "wall_s": 2.0, "processor_s": 3.5, "plan_file": "p"}
+    assert {name: row[name] for name in expected} == expected
+    assert set(Job.__dataclass_fields__) <= set(row)
+
+
+def test_seeds_have_a_mean_and_a_spread() -> None:
+    """Cells that differ in the seed only are one group; a failed one counts as not solved."""
+    seeds = [replace(ROWS[0], search=Search(seed=n), answer=replace(ROWS[0].answer, value=100 + n)) for n in range(3)]
+    seeds = [replace(record, wall=1.0) for record in seeds]
+    failed = replace(ROWS[4], model="a", search=Search(seed=3))
+    other = replace(ROWS[0], search=Search(backend="cbc"))
+    groups = over_seeds([*seeds, failed, other])
+    assert [(len(group.records), len(group.solved)) for group in groups] == [(4, 3), (1, 1)]
+    row = groups[0].row()
+    assert "seed" not in row
+    assert (row["seeds"], row["solved"], row["backend"]) == (4, 3, "cpsat")
+    spread = [row[f"step_time_s_{name}"] for name in ("mean", "deviation", "least", "most")]
+    assert spread == pytest.approx([101e-9, 1e-9, 100e-9, 102e-9])
+    assert groups[1].row()["step_time_s_deviation"] is None
+    whole = table([*seeds, failed, other])
+    rows = list(csv.DictReader(io.StringIO(seeds_csv(whole))))
+    assert [row["wall_s_mean"] for row in rows] == ["1.0", ""]
+    text = FORMATS["markdown"](whole)
+    assert "**over seeds**" in text
+    assert "| a | box | cpsat | 3 of 4 | 101 ns ± 1 ns (100 ns to 102 ns) |" in text
+    assert len(json.loads(FORMATS["json"](whole))["seeds"]) == 2
+
+
+def test_one_seed_has_no_sheet() -> None:
+    """The Markdown of an experiment with one seed has no table of spreads."""
+    assert "over seeds" not in FORMATS["markdown"](table(ROWS)).replace("deviation over seeds", "")
+
+
+def test_searches_distinguish_rows() -> None:
+    """Fields of the search in which rows differ are columns of the sheets."""
+    both = table([replace(ROWS[0], search=Search(backend=name)) for name in ("cpsat", "cbc")])
+    assert both.distinguishing == ["model", "cluster", "backend"]
+    assert FORMATS["markdown"](both).splitlines()[3].startswith("| a | box | cbc |")
+
+
+def test_parquet_holds_the_rows_or_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With pyarrow the rows read back; without it one line names the extra."""
+    monkeypatch.setattr("pipeplan.analysis.sweep.formats.installed_version", lambda _: "")
+    with pytest.raises(InputError, match=r"pip install 'pipeplan\[parquet\]'"):
+        as_parquet(table(ROWS))
+    monkeypatch.undo()
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert parquet.read_table(io.BytesIO(as_parquet(table(ROWS)))).to_pylist() == table(ROWS).rows()
+
+
 def test_an_empty_table_is_a_table() -> None:
     """An interrupt before the first cell prints headings and nothing else."""
-    for write in FORMATS.values():
-        assert write(table(()))
+    for name, write in FORMATS.items():
+        assert write(table(())) or name == "jsonl"
