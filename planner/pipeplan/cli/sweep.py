@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeplan.cli.base import Command, show, try_outputs
+from pipeplan.cli.questions import number
 
 if TYPE_CHECKING:
     from pipeplan.analysis.sweep.cells import Cell
@@ -27,9 +28,9 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, action="append", default=[], metavar="FOLDER", help="where files of models lie"
     )
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="cells at a time (1)")
-    parser.add_argument("--time", type=float, metavar="SECONDS", help="search of a cell, instead of the file's")
-    parser.add_argument("--gap", type=float, help="at which a cell stops, instead of the file's")
+    parser.add_argument("--workers", type=number, default=1, metavar="N", help="cells at a time (1)")
+    parser.add_argument("--time", type=number, metavar="SECONDS", help="search of a cell, instead of the file's")
+    parser.add_argument("--gap", type=number, help="at which a cell stops, instead of the file's")
     parser.add_argument("--retry", action="store_true", help="ask again what failed in an earlier run")
     parser.add_argument("--format", default="text", choices=("text", "markdown", "csv", "json"))
     parser.add_argument("--json", dest="format", action="store_const", const="json", help="short for --format json")
@@ -37,22 +38,15 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Solve all cells, show progress, print and write the table."""
-    from dataclasses import replace
-
     from pipeplan.analysis.sweep.cells import left_out
     from pipeplan.analysis.sweep.experiment_file import find_experiment, read_experiment
     from pipeplan.analysis.sweep.run import sweep
     from pipeplan.analysis.sweep.table import FORMATS, table
-    from pipeplan.core.errors import InputError
     from pipeplan.io.atomic import write_whole
 
-    if options.workers < 1:
-        raise InputError(f"--workers {options.workers}: at least one worker is needed")
     try_outputs(options, folders=("output",))
     path = find_experiment(options.experiment)
     experiment = read_experiment(path)
-    changed = {name: getattr(options, name) for name in ("time", "gap") if getattr(options, name) is not None}
-    experiment = replace(experiment, search=replace(experiment.search, **changed))
     data = (*options.data, path.resolve().parent)
     for source in left_out(experiment, data):
         print(f"sweep  left out, as its file is not there: {source}", file=sys.stderr)
@@ -65,7 +59,14 @@ def run(options: Namespace) -> int:
 
     try:
         records = sweep(
-            experiment, folder / "cells", data=data, workers=options.workers, retry=options.retry, on_progress=tell
+            experiment,
+            folder / "cells",
+            data=data,
+            time_limit=options.time,
+            gap=options.gap,
+            workers=options.workers,
+            retry=options.retry,
+            on_progress=tell,
         )
     except KeyboardInterrupt:
         print(f"sweep  interrupted after {len(done)} cells; the same command goes on", file=sys.stderr)

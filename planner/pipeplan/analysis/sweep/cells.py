@@ -103,7 +103,7 @@ def ask(cell: Cell, folders: tuple[Path, ...]) -> Question:
     model = load_model(_found(cell.model.source, "models", folders), **options)
     if cell.model.times:
         model = timed_as(model, cell.model.times)
-    return Question(model, load_cluster(_found(cell.cluster, "clusters", folders)), cell.job)
+    return Question(model, load_cluster(_found(cell.cluster, "clusters", folders)), cell.job.of(model))
 
 
 def left_out(experiment: Experiment, folders: tuple[Path, ...]) -> list[str]:

@@ -4,17 +4,20 @@ A finished cell is a file of its own, written whole. A second run reads these fi
 After a change of the experiment, only cells whose problem changed are solved again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pipeplan.analysis.sweep.cell_file import read_cell, write_cell
 from pipeplan.analysis.sweep.cells import Cell, ask, ladders
 from pipeplan.analysis.sweep.experiment import Experiment
+from pipeplan.analysis.sweep.experiment_file import find_experiment, read_experiment
 from pipeplan.analysis.sweep.record import Record
 from pipeplan.analysis.sweep.work import error_text, without_plan, work
 from pipeplan.analysis.sweep.workers import WorkerPool
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import shown, whole
+from pipeplan.core.options import MOST_WORKERS, require, require_callback
 from pipeplan_formulations.common.signals import listening
 
 OVERTIME = 120.0
@@ -25,10 +28,12 @@ OnProgress = Callable[[Cell, Record, bool], None]
 
 @listening()
 def sweep(
-    experiment: Experiment,
-    folder: Path,
+    experiment: Experiment | str | Path,
+    folder: str | Path,
     *,
-    data: tuple[Path, ...] = (),
+    data: str | Path | Sequence[str | Path] = (),
+    time_limit: float | None = None,
+    gap: float | None = None,
     workers: int = 1,
     retry: bool = False,
     on_progress: OnProgress = lambda *_: None,
@@ -37,10 +42,14 @@ def sweep(
 
     Parameters
     ----------
-    folder : Path
+    experiment : Experiment, str or Path
+        An experiment, a name in ``datasets/experiments``, or a file.
+    folder : str or Path
         Folder of finished cells, one file each; made if it does not exist.
-    data : tuple of Path
-        Folders to search for the files that the experiment names.
+    data : str, Path or sequence of them
+        Folders to search for the files that the experiment names; that of the experiment's file comes last.
+    time_limit, gap : float, optional
+        Of each cell, in place of the experiment's.
     workers : int
         Number of cells solved at a time.
     retry : bool
@@ -51,9 +60,27 @@ def sweep(
     Raises
     ------
     InputError
-        If the folder cannot be made.
+        If an argument is invalid, or the folder cannot be made.
     """
-    return _Sweep(experiment, folder, data, retry, on_progress).run(workers)
+    if not isinstance(retry, bool):
+        raise InputError(f"retry is either True or False, not {shown(retry)}")
+    require_callback(on_progress)
+    whole(workers, "the number of workers", 1, MOST_WORKERS)
+    folders = tuple(map(_folder, data if isinstance(data, list | tuple) else (data,)))
+    if isinstance(experiment, str | Path):
+        path = find_experiment(experiment)
+        experiment, folders = read_experiment(path), (*folders, path.resolve().parent)
+    require(experiment, Experiment)
+    search = experiment.search
+    time, share = search.time if time_limit is None else time_limit, search.gap if gap is None else gap
+    experiment = replace(experiment, search=replace(search, time=time, gap=share))
+    return _Sweep(experiment, _folder(folder), folders, retry, on_progress).run(workers)
+
+
+def _folder(name: object) -> Path:
+    if not isinstance(name, str | Path) or not str(name):
+        raise InputError(f"a folder is needed, not {shown(name)}")
+    return Path(name)
 
 
 class _Sweep:
