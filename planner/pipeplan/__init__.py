@@ -11,6 +11,7 @@ from pipeplan.analysis.compare import compare
 from pipeplan.analysis.explain import Explanation, explain, remedies
 from pipeplan.analysis.frontier import Frontier, fewest_devices, frontier
 from pipeplan.analysis.sharding import Sharded, shard
+from pipeplan.analysis.sweep.run import sweep
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError, PlanError
 from pipeplan.core.job import Job, Objective
@@ -70,5 +71,6 @@ __all__ = [
     "shard",
     "simulate",
     "solve",
+    "sweep",
     "validate_plan",
 ]

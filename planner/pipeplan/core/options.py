@@ -42,7 +42,7 @@ def require(value: object, kind: type[Thing]) -> Thing:
     """
     if not isinstance(value, kind):
         way = f"; {WAYS[kind.__name__]}" if kind.__name__ in WAYS else ""
-        raise InputError(f"a {kind.__name__} is needed, not {shown(value)}{way}")
+        raise InputError(f"{'an' if kind.__name__[0] in 'AEIO' else 'a'} {kind.__name__} is needed, not {shown(value)}{way}")
     return value
 
 

@@ -123,10 +123,13 @@ def _find(name_or_path: str | Path, folder: str, what: str) -> Path:
     text, path = str(name_or_path), Path(name_or_path)
     if isinstance(name_or_path, str) and text in known:
         return known[text]
-    if path.is_file():
-        return path
-    if path.is_dir():
-        raise InputError(f"{text} is a folder; name the {what} file in it")
+    try:
+        if path.is_file():
+            return path
+        if path.is_dir():
+            raise InputError(f"{text} is a folder; name the {what} file in it")
+    except OSError as error:
+        raise InputError(f"{shown(text)} is no path of a {what}: {error.strerror}") from error
     if path.suffix in _FILE_SUFFIXES or len(path.parts) > 1:
         raise InputError(f"there is no file {text} (the current folder is {Path.cwd()})")
     listed = f"known are {', '.join(known)}" if known else f"no {folder} came with this installation"

@@ -11,7 +11,7 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.job import Job, Objective
 from pipeplan.core.model import Model
-from pipeplan.core.options import asked_limits, require_callback
+from pipeplan.core.options import asked_limits, require, require_callback
 from pipeplan.core.validate import validate_plan
 from pipeplan.costs.sources import sources
 from pipeplan.costs.teams.left_whole import left_whole
@@ -123,6 +123,8 @@ def solve(
     limits = asked_limits(time_limit, gap, backend, workers, seed)
     clock = Clock(limits)
     require_callback(on_progress)
+    if proposals is not None:
+        require(proposals, Proposals)
     question = None if robust is None else as_robust(robust)
     asking = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="solve", **options)
     model, cluster, job = asking.model, asking.cluster, asking.job
