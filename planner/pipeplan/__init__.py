@@ -1,9 +1,7 @@
 """pipeplan: plans for distributed training of a model on a cluster, each with a proven bound, and their execution.
 
 >>> import pipeplan
->>> model = pipeplan.load_model("gpt2-small")
->>> cluster = pipeplan.load_cluster("8-v100-nvlink")
->>> result = pipeplan.solve(model, cluster, batch=64)          # doctest: +SKIP
+>>> result = pipeplan.solve("gpt2-small", "8-v100-nvlink", batch=64)          # doctest: +SKIP
 >>> result.plan.save("plan.json")                              # doctest: +SKIP
 """
 

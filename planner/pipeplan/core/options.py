@@ -41,8 +41,9 @@ def require(value: object, kind: type[Thing]) -> Thing:
         If it is not, with the call that makes one.
     """
     if not isinstance(value, kind):
-        way = f"; {WAYS[kind.__name__]}" if kind.__name__ in WAYS else ""
-        raise InputError(f"{'an' if kind.__name__[0] in 'AEIO' else 'a'} {kind.__name__} is needed, not {shown(value)}{way}")
+        name = kind.__name__
+        way = f"; {WAYS[name]}" if name in WAYS else ""
+        raise InputError(f"{'an' if name[0] in 'AEIO' else 'a'} {name} is needed, not {shown(value)}{way}")
     return value
 
 
