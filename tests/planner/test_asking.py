@@ -132,6 +132,8 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     ({"workers": 0}, "at least 1"),
     ({"workers": 1.0}, "whole number"),
     ({"seed": -1}, "at least 0"),
+    ({"backend": "exact", "workers": 4}, "--workers 4 would be ignored"),
+    ({"backend": "exact", "seed": 4}, "--seed 4 would be ignored"),
     ({"on_progress": None}, "on_progress must be a function"),
     ({"on_progress": 3}, "on_progress must be a function"),
 ]
@@ -233,6 +235,7 @@ SAME: list[tuple[dict[str, Any], list[str]]] = [
     ({"backend": "cbcc"}, ["--backend", "cbcc"]),
     ({"workers": 0}, ["--workers", "0"]),
     ({"seed": -1}, ["--seed", "-1"]),
+    ({"backend": "exact", "workers": 4}, ["--backend", "exact", "--workers", "4"]),
 ]
 """Arguments of the API, and the same on the command line."""
 

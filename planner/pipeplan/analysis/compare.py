@@ -104,7 +104,7 @@ def compare(
     UndecidedError
         If none was found in the time given.
     """
-    asked_limits(time_limit, gap, backend, workers, seed)
+    asked_limits(time_limit, gap, backend, workers, seed, draws=robust is not None)
     require_callback(on_progress)
     question = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="compare", **options)
     model, cluster, job = question.model, question.cluster, question.job

@@ -39,17 +39,18 @@ def run_published(options: Namespace) -> int:
     from pipeplan.core.choices import word
     from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
     from pipeplan.core.job import Objective
+    from pipeplan.core.options import asked_limits
     from pipeplan_formulations import graph
-    from pipeplan_formulations.common.report import Limits, Status
+    from pipeplan_formulations.common.report import Status
 
     if word(options.objective, "objective", Objective) is Objective.PERIOD:
         raise InputError("the published rules have loads and no steps; leave out --objective period")
-    case, how = read_published(options), limits(options)
+    case, checked = read_published(options), asked_limits(**limits(options))
     backend = "auto" if options.backend == "cpsat" else options.backend
     with solving(quiet=options.json) as on_progress:
         report = graph.solve(
             case.problem,
-            Limits(how["time_limit"], how["gap"], how["workers"], how["seed"]),
+            checked,
             on_progress=lambda value, bound: on_progress(
                 None if value is None else round(value * case.unit * 1e9), round(bound * case.unit * 1e9), 1
             ),

@@ -124,19 +124,7 @@ LIMITS = ("time", "gap", "backend", "workers", "seed")
 
 
 def limits(options: Namespace) -> dict[str, Any]:
-    """The options of `add_limits` as keyword arguments of `pipeplan.solve`.
-
-    Raises
-    ------
-    InputError
-        If a value is not valid, or the back end would ignore it.
-    """
-    from pipeplan.core.options import asked_limits
-
-    asked_limits(options.time, options.gap, options.backend, options.workers, options.seed)
-    if options.backend == "exact":
-        unheeded = ("workers",) if getattr(options, "robust", None) else ("workers", "seed")
-        refuse_given(options, unheeded, "--backend exact runs in one thread and draws nothing")
+    """The options of `add_limits` as keyword arguments of `pipeplan.solve`."""
     return {
         "time_limit": options.time,
         "gap": options.gap,

@@ -60,18 +60,32 @@ def require_callback(on_progress: object) -> None:
 
 
 def asked_limits(
-    time_limit: float, gap: float = 0.0, backend: str = "cpsat", workers: int = WORKERS, seed: int = SEED
+    time_limit: float,
+    gap: float = 0.0,
+    backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
+    draws: bool = False,
 ) -> Limits:
-    """Check the limits of a search and return them.
+    """Check the limits of a search and return them; ``draws`` says that steps are sampled, whatever the back end.
 
     Raises
     ------
     InputError
-        If one of them is not a number, is not finite or lies outside its range, or the backend is unknown.
+        If one of them is not a number, is not finite or lies outside its range, or the back end is unknown or would
+        ignore one.
     """
     seconds = real(time_limit, "the time limit (seconds)", most=LONGEST)
     share = real(gap, "the relative gap (0.01 stops within 1 %)", most=1.0)
     known(backend, "backend", BACKENDS)
     threads = whole(workers, "the number of workers", 1, MOST_WORKERS)
     number = whole(seed, "the seed", 0, SEEDS)
+    if backend == "exact":
+        ignored = [f"--workers {threads}"] if threads not in (1, WORKERS) else []
+        ignored += [f"--seed {number}"] if number != SEED and not draws else []
+        if ignored:
+            raise InputError(
+                f"--backend exact runs in one thread and draws nothing, so that {' and '.join(ignored)} would be "
+                "ignored; leave out one or the other"
+            )
     return Limits(seconds, share, threads, number)

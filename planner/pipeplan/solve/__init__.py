@@ -120,7 +120,7 @@ def solve(
     InputError
         If the arguments are invalid or contradict each other.
     """
-    limits = asked_limits(time_limit, gap, backend, workers, seed)
+    limits = asked_limits(time_limit, gap, backend, workers, seed, draws=robust is not None)
     clock = Clock(limits)
     require_callback(on_progress)
     if proposals is not None:
