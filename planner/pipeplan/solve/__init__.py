@@ -121,13 +121,13 @@ def solve(
         If the arguments are invalid or contradict each other.
     """
     limits = asked_limits(time_limit, gap, backend, workers, seed, draws=robust is not None)
-    clock = Clock(limits)
     require_callback(on_progress)
     if proposals is not None:
         require(proposals, Proposals)
     question = None if robust is None else as_robust(robust)
     asking = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="solve", **options)
     model, cluster, job = asking.model, asking.cluster, asking.job
+    clock = Clock(limits)
     if question is not None:
         _check_robust(job)
     if job.intra_layer:

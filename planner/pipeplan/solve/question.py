@@ -112,7 +112,7 @@ def _assumed(job: Job, model: Model) -> str:
 def _job(batch: Any, job: Any, options: Mapping[str, Any], model: Model | None) -> Job:
     if job is None:
         if batch is None and (model is None or options.get("objective") != Objective.BOTTLENECK):
-            raise InputError("say how many samples a step has (batch)")
+            raise InputError("say how many samples a step has: --batch N (batch=N in Python)")
         return Job(batch=default_batch(model) if batch is None and model is not None else batch, **options)
     own = require(job, Job)
     if batch is not None or options:

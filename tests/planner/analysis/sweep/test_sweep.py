@@ -224,7 +224,7 @@ def test_the_command_writes_every_format(data: Path, tmp_path: Path, capsys: pyt
     [
         (["sweep", "headlin"], "did you mean 'headline'?"),
         (["sweep", "nowhere.yaml"], "there is no experiment nowhere.yaml"),
-        (["sweep", "headline", "--workers", "0"], "at least one worker"),
+        (["sweep", "headline", "--workers", "0"], "the number of workers must be at least 1"),
     ],
 )
 def test_bad_input_teaches(arguments: list[str], lesson: str, capsys: pytest.CaptureFixture[str]) -> None:
