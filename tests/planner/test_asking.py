@@ -254,6 +254,17 @@ def test_the_program_says_the_same(
     assert capsys.readouterr().err.splitlines()[-1] == f"pipeplan: {error.value}"
 
 
+def test_the_program_names_options_like_the_misspelt_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown option is refused with those like it, a superfluous word with the list of what there is."""
+    for words, said in (
+        (["--optimzer", "adam"], "solve has no option 'optimzer'; did you mean 'optimizer'?"),
+        (["--sheduls=gpipe"], "did you mean 'schedules'?"),
+        (["third"], "solve has no place for 'third'"),
+    ):
+        assert main(["solve", *PLACE.values(), "--batch", "64", *words]) == 2
+        assert said in capsys.readouterr().err
+
+
 def test_names_files_and_objects_are_one_question(tmp_path: Path) -> None:
     """A model and a cluster are the same as objects, names, paths, and text of paths; options as text and as values."""
     write_model(fat_head(), tmp_path / "model.yaml")
