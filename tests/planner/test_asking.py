@@ -257,8 +257,8 @@ def test_the_program_says_the_same(
 def test_the_program_names_options_like_the_misspelt_one(capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown option is refused with those like it, a superfluous word with the list of what there is."""
     for words, said in (
-        (["--optimzer", "adam"], "solve has no option 'optimzer'; did you mean 'optimizer'?"),
-        (["--sheduls=gpipe"], "did you mean 'schedules'?"),
+        (["--optimzer", "adam"], "solve has no option 'optimzer'; did you mean 'optimizer'"),
+        (["--sheduls=gpipe"], "did you mean 'schedules'"),
         (["third"], "solve has no place for 'third'"),
     ):
         assert main(["solve", *PLACE.values(), "--batch", "64", *words]) == 2
