@@ -188,7 +188,7 @@ def _explaining(model: Model, cluster: Cluster, job: Job) -> Ask:
 
     def ask(limit: float) -> Run:
         began = [time.monotonic()]
-        explain(result, model, cluster, time_limit=limit, on_progress=lambda _: began.append(time.monotonic()))
+        explain(model, cluster, result=result, each=limit, on_progress=lambda _: began.append(time.monotonic()))
         return _longest([*began, time.monotonic()])
 
     return ask

@@ -1,9 +1,7 @@
 """pipeplan: plans for distributed training of a model on a cluster, each with a proven bound, and their execution.
 
 >>> import pipeplan
->>> model = pipeplan.load_model("gpt2-small")
->>> cluster = pipeplan.load_cluster("8-v100-nvlink")
->>> result = pipeplan.solve(model, cluster, batch=64)          # doctest: +SKIP
+>>> result = pipeplan.solve("gpt2-small", "8-v100-nvlink", batch=64)          # doctest: +SKIP
 >>> result.plan.save("plan.json")                              # doctest: +SKIP
 """
 
@@ -11,6 +9,7 @@ from pipeplan.analysis.compare import compare
 from pipeplan.analysis.explain import Explanation, explain, remedies
 from pipeplan.analysis.frontier import Frontier, fewest_devices, frontier
 from pipeplan.analysis.sharding import Sharded, shard
+from pipeplan.analysis.sweep.run import sweep
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError, PlanError
 from pipeplan.core.job import Job, Objective
@@ -70,5 +69,6 @@ __all__ = [
     "shard",
     "simulate",
     "solve",
+    "sweep",
     "validate_plan",
 ]

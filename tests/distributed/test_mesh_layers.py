@@ -108,7 +108,7 @@ def test_a_chosen_mesh_of_a_profiled_model_is_exact() -> None:
     kind = DeviceKind("unit", timed_as=model.profiles[0].device)
     node = Node(("unit", "unit"), Link(10**10, 1))
     cluster = Cluster("pairs", {"unit": kind}, (node, node), network=Link(10**7, 1))
-    plan = solve(model, cluster, 4, teams=(4,), micro_batches=(2,), workers=1).plan
+    plan = solve(model, cluster, 4, teams=(4,), micro_batches=(2,), optimizer="sgd", workers=1).plan
     assert plan.mesh == (2, 2)
     error = execute(plan, models.tiny_decoder, steps=1, warmup=0, verify=True).error
     assert error is not None

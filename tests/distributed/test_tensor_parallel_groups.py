@@ -109,7 +109,9 @@ def _chosen(build: Callable[[], Workload], link: Link) -> Plan:
     model = profile_of(build())
     cluster = equal_devices(2, link=link)
     kinds = {name: replace(kind, timed_as=model.profiles[0].device) for name, kind in cluster.kinds.items()}
-    return solve(model, replace(cluster, kinds=kinds), 4, teams=(2,), micro_batches=(2,), workers=1).plan
+    return solve(
+        model, replace(cluster, kinds=kinds), 4, teams=(2,), micro_batches=(2,), optimizer="sgd", workers=1
+    ).plan
 
 
 def _verified(plan: Plan, build: Callable[[], Workload]) -> None:
@@ -133,7 +135,7 @@ def test_captured_models_split_tokens_exactly(build: Callable[[], Any], block: s
     nodes = (Node(("unit", "unit"), Link(10**12, 1)),) * 2
     kind = DeviceKind("unit", timed_as=model.profiles[0].device)
     slow = Cluster("slow", {"unit": kind}, nodes, Link(10**4, 1), Overlap.COPY)
-    plan = solve(model, slow, 4, teams=(2,), depths=(2,), micro_batches=(2,), workers=1).plan
+    plan = solve(model, slow, 4, teams=(2,), depths=(2,), micro_batches=(2,), optimizer="sgd", workers=1).plan
     assert plan.sequence == split
     assert len(plan.stages) == 2
     error = run(plan, build, steps=1, warmup=0, verify=True).error

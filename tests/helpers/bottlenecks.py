@@ -216,7 +216,7 @@ def value(question: Question, stages: Sequence[Stage], size: int) -> int | None:
         r, kind, costs = len(group), group[0].kind, of_stage[s]
         flying = ceil(sum(len(later) for _, later in stages[s:]) / r)
         received = crossing[s - 1] if s else 0
-        states = {"sgd": 0, "adam": 2}[job.optimizer]
+        states = {"": 0, "sgd": 0, "adam": 2}[job.optimizer]
         fixed = sum(
             2 * model.layers[i].parameters + ceil(states * model.layers[i].parameters / (r if job.level else 1))
             for i in own

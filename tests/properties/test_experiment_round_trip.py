@@ -44,7 +44,7 @@ searches = st.builds(
     Search,
     st.floats(0.1, 1e4),
     st.floats(0, 1),
-    st.sampled_from(["cpsat", "cbc", "exact"]),
+    st.sampled_from(["cpsat", "cbc"]),  # "exact" refuses workers and seeds
     st.integers(1, 9),
     st.integers(0, 99),
 )

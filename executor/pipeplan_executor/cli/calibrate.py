@@ -10,9 +10,7 @@ from pipeplan.cli.questions import (
     add_limits,
     add_questions,
     limits,
-    read_cluster,
-    read_job,
-    read_model,
+    question,
     refuse_given,
 )
 from pipeplan_executor.cli.running import add_run, finished, is_first, run_plan
@@ -26,7 +24,6 @@ def configure(parser: ArgumentParser) -> None:
     add_run(parser)
     add_questions(parser)
     add_limits(parser)
-    parser.set_defaults(optimizer=None)
     parser.add_argument("-o", "--output", metavar="MODEL", help="write the calibrated model here")
     parser.add_argument("--save-cluster", metavar="CLUSTER", help="write the calibrated cluster here")
     parser.add_argument("--save-plan", metavar="PLAN", help="write the best plan after calibration here")
@@ -41,6 +38,7 @@ def run(options: Namespace) -> int:
     from pipeplan.core.plan import Plan
     from pipeplan.io.cluster_file import write_cluster
     from pipeplan.io.model_file import write_model
+    from pipeplan.solve.question import asked
     from pipeplan_executor.calibrate import calibrated, check_belongs, observed
     from pipeplan_executor.calibrate.report import as_json, as_text
 
@@ -48,9 +46,8 @@ def run(options: Namespace) -> int:
         try_outputs(options, files=("output", "save_cluster", "save_plan"))
     plan = Plan.load(options.plan)
     _as_planned(options, plan)
-    model = read_model(options)
-    cluster = read_cluster(options, model)
-    job = read_job(options, model)
+    asking = asked(**question(options), asker="calibrate")
+    model, cluster = asking.model, asking.cluster
     check_belongs(plan, model, cluster)
     # on a GPU the recorder measures launches of actions, not their runs
     report = run_plan(options, plan, device="cpu")
@@ -68,7 +65,7 @@ def run(options: Namespace) -> int:
         from pipeplan.solve import solve
 
         with solving(quiet=options.json) as on_progress:
-            best = solve(found.model, found.cluster, job=job, **limits(options), on_progress=on_progress)
+            best = solve(found.model, found.cluster, job=asking.job, **limits(options), on_progress=on_progress)
     answer = json.dumps(as_json(plan, found, best), indent=2) if options.json else as_text(plan, found, best)
     show(answer, options, "output", "save_cluster", "save_plan")
     if options.save_plan and best is not None:

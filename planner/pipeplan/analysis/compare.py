@@ -2,25 +2,28 @@
 
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, UndecidedError
-from pipeplan.core.figures import real
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.options import LONGEST, require_question
+from pipeplan.core.options import SEED, WORKERS, asked_limits, require_callback
 from pipeplan.core.searched import Searched
 from pipeplan.core.wording import counted, team_suffix, zero_suffix
 from pipeplan.costs.sources import Costs
 from pipeplan.search.alternatives import why_infeasible
+from pipeplan.search.branch_and_bound import OnProgress
 from pipeplan.search.heuristics import ranked
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
+from pipeplan.search.robust import Robust
 from pipeplan.search.scope import searched, searched_for
 from pipeplan.search.space.space import default_schedules
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
+from pipeplan.solve.question import asked
 from pipeplan_formulations.common.report import Stop
 from pipeplan_formulations.common.signals import listening, received
 
@@ -69,15 +72,30 @@ class Comparison:
 
 
 @listening()
-def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.0, **how: Any) -> Comparison:
+def compare(
+    model: Model | str | Path | Any,
+    cluster: Cluster | str | Path | None = None,
+    batch: int | Job | None = None,
+    *,
+    job: Job | None = None,
+    time_limit: float = 60.0,
+    gap: float = 0.0,
+    backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
+    robust: Robust | float | str | None = None,
+    on_progress: OnProgress = lambda *_: None,
+    example_inputs: Any = None,
+    **options: Any,
+) -> Comparison:
     """Solve once for each schedule family, and list the partitioners beside each result.
 
     Parameters
     ----------
     time_limit : float
         Seconds for all families together.
-    **how
-        Further arguments of `pipeplan.solve`.
+    model, cluster, batch, job, gap, backend, workers, seed, robust, on_progress, example_inputs, **options
+        As in `pipeplan.solve`.
 
     Raises
     ------
@@ -86,8 +104,10 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     UndecidedError
         If none was found in the time given.
     """
-    real(time_limit, "the time limit (seconds)", most=LONGEST)
-    require_question(model, cluster, job)
+    asked_limits(time_limit, gap, backend, workers, seed, draws=robust is not None)
+    require_callback(on_progress)
+    question = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="compare", **options)
+    model, cluster, job = question.model, question.cluster, question.job
     spaces = Spaces(model, cluster, job)
     families = job.schedules or default_schedules(cluster, job)
     end = time.monotonic() + time_limit
@@ -104,7 +124,19 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
         try:
             share = max(end - time.monotonic(), 0.0) / (len(families) - number)
             own = replace(job, schedules=(name,))
-            results[name] = solve(model, cluster, job=own, time_limit=share, proposals=proposals, **how)
+            results[name] = solve(
+                model,
+                cluster,
+                job=own,
+                time_limit=share,
+                robust=robust,
+                on_progress=on_progress,
+                proposals=proposals,
+                gap=gap,
+                backend=backend,
+                workers=workers,
+                seed=seed,
+            )
         except InfeasibleError as error:
             refusals[name] = str(error)
         except UndecidedError as error:
@@ -120,7 +152,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
     rows += [Row(SOLVER, name, None, (), None, "", why.splitlines()[0]) for name, why in refusals.items()]
     rows.sort(key=_order)
     reach = searched_for(model, cluster, job) if job.intra_layer else searched(spaces)
-    costs = next(iter(results.values())).costs
+    costs = question.stated(next(iter(results.values())).costs)
     return Comparison(model.name, cluster.name, bound, tuple(rows), results, reach, costs)
 
 

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from pipeplan.cli.base import Command
-from pipeplan.cli.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
+from pipeplan.cli.questions import add_limits, add_questions, limits, question
 
 if TYPE_CHECKING:
     from pipeplan.analysis.compare import Comparison
@@ -23,16 +23,8 @@ def run(options: Namespace) -> int:
     from pipeplan.analysis.compare import compare
     from pipeplan.cli.progress import solving
 
-    model = read_model(options)
-    cluster = read_cluster(options, model)
     with solving(quiet=options.json) as on_progress:
-        comparison = compare(
-            model,
-            cluster,
-            read_job(options, model),
-            **limits(options),
-            on_progress=on_progress,
-        )
+        comparison = compare(**question(options), **limits(options), on_progress=on_progress)
     if options.json:
         print(json.dumps(as_json(comparison), indent=2))
     else:
@@ -105,7 +97,7 @@ def show(comparison: "Comparison") -> None:
             )
         table.add_row(*cells, style="bold" if row.method == SOLVER else None)
     Console(width=None if Console().is_terminal else 140).print(table)
-    print(f"costs: {comparison.costs.in_words()}", *comparison.searched.lines(), sep="\n")
+    print(*comparison.costs.lines(), *comparison.searched.lines(), sep="\n")
 
 
 def _few(items: list[str], most: int = 4) -> str:

@@ -11,9 +11,8 @@ from pipeplan.cli.questions import (
     add_limits,
     add_questions,
     limits,
-    read_cluster,
-    read_job,
-    read_model,
+    number,
+    question,
     refuse_given,
 )
 from pipeplan_formulations.common.signals import listening
@@ -31,7 +30,7 @@ def configure(parser: ArgumentParser) -> None:
         "changes of it are solved afresh too, and where nothing fits the smallest change that does is looked for."
     )
     parser.add_argument(
-        "--each", type=float, default=20.0, metavar="SECONDS", help="time for each change that is tried (20)"
+        "--each", type=number, default=20.0, metavar="SECONDS", help="time for each change that is tried (20)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
@@ -62,19 +61,17 @@ def _plan(options: Namespace) -> "Explanation":
 
 
 def _question(options: Namespace) -> "Explanation | Remedies":
-    from pipeplan.analysis.explain import explain, remedies
+    from pipeplan.analysis.explain import explain, remedies, require_step
     from pipeplan.cli.progress import solving
-    from pipeplan.core.errors import InfeasibleError, InputError
+    from pipeplan.core.errors import InfeasibleError
     from pipeplan.core.options import asked_limits
     from pipeplan.solve import solve
+    from pipeplan.solve.question import LINKS, READING
 
-    if options.objective != "step":
-        raise InputError(f"an explanation is about one step; leave out --objective {options.objective}")
+    require_step(options.objective)
     each = {name: value for name, value in limits(options).items() if name not in ("time_limit", "gap")}
     asked_limits(options.each)
-    model = read_model(options)
-    cluster = read_cluster(options, model)
-    job = read_job(options, model)
+    asking = question(options)
 
     def tell(what: str) -> None:
         if not options.json:
@@ -82,19 +79,14 @@ def _question(options: Namespace) -> "Explanation | Remedies":
 
     try:
         with solving(quiet=options.json) as on_progress:
-            result = solve(
-                model,
-                cluster,
-                job=job,
-                **limits(options),
-                on_progress=on_progress,
-            )
+            result = solve(**asking, **limits(options), on_progress=on_progress)
     except InfeasibleError:
-        found = remedies(model, cluster, job, time_limit=options.each, **each, on_progress=tell)
+        found = remedies(**asking, time_limit=options.each, **each, on_progress=tell)
         if found is None:
             raise
         return found
-    return explain(result, model, cluster, time_limit=options.each, gap=options.gap, **each, on_progress=tell)
+    where = {name: value for name, value in asking.items() if name in ("model", "cluster", *LINKS, *READING)}
+    return explain(**where, result=result, each=options.each, gap=options.gap, **each, on_progress=tell)
 
 
 def _is_plan(name: str) -> bool:

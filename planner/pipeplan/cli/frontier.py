@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeplan.cli.base import STDOUT, Command, show, try_outputs
-from pipeplan.cli.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
+from pipeplan.cli.questions import add_limits, add_questions, limits, number, question
 
 if TYPE_CHECKING:
     from pipeplan.analysis.frontier.answers import Answer
@@ -17,8 +17,8 @@ def configure(parser: ArgumentParser) -> None:
     """Arguments of ``frontier``."""
     add_questions(parser)
     add_limits(parser)
-    parser.add_argument("--over", default="memory", choices=("memory", "devices", "price"))
-    parser.add_argument("--points", type=int, metavar="N", help="look at N limits only, where most is open")
+    parser.add_argument("--over", default="memory", metavar="{memory,devices,price}")
+    parser.add_argument("--points", type=number, metavar="N", help="look at N limits only, where most is open")
     parser.add_argument("--fewest", action="store_true", help="only the fewest devices that fit, with the proof")
     parser.add_argument("-o", "--output", metavar="FILE", help="keep the answers here as they come; go on from there")
     parser.add_argument("--csv", metavar="FILE", help="write the points as a table; - prints it")
@@ -40,15 +40,14 @@ def run(options: Namespace) -> int:
     try_outputs(options, files=("output", "csv"), pictures=("plot",), inputs=("model", "cluster"))
     if options.output == STDOUT:
         raise InputError("--output keeps answers, which are read again; name a file, or print a table with --csv -")
-    model = read_model(options)
-    cluster = read_cluster(options, model)
-    job = read_job(options, model)
-    how = limits(options) | {"path": options.output, "on_progress": _quiet if options.json else _tell}
+    how = (
+        question(options) | limits(options) | {"path": options.output, "on_progress": _quiet if options.json else _tell}
+    )
     if options.fewest:
-        fewest = fewest_devices(model, cluster, job, **how)
+        fewest = fewest_devices(**how)
         print(json.dumps(fewest.as_json(), indent=2) if options.json else fewest)
         return 0
-    found = frontier(model, cluster, job, options.over, points=options.points, **how)
+    found = frontier(over=options.over, points=options.points, **how)
     show(json.dumps(found.as_json(), indent=2) if options.json else found, options, "csv")
     if options.csv:
         write_whole(Path(options.csv), found.as_csv())

@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from pipeplan.cli.base import Command
 from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.core.version import __version__
+from pipeplan.core.wording import hint
 
 OWN = ("profile", "solve", "compare", "simulate", "sweep", "explain", "frontier", "shard", "doctor")
 DESCRIPTION = "Plan distributed training: provably good partitions and schedules, explained, and run with torch."
@@ -39,8 +40,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    options = parser().parse_args(arguments)
+    options, unknown = parser().parse_known_args(arguments)
     try:
+        _refuse(unknown, options)
         return int(options.run(options))
     except InputError as error:
         print(f"pipeplan: {error}", file=sys.stderr)
@@ -53,6 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 0
+
+
+def _refuse(unknown: Sequence[str], options: argparse.Namespace) -> None:
+    """Refuse words that a command does not know, with those like the first of them."""
+    if unknown:
+        known = [name.replace("_", "-") for name in options.defaults]
+        first = unknown[0].partition("=")[0]
+        name = first.lstrip("-")
+        what = f"no place for {name!r}" if name == first else f"no option {name!r}{hint(name, known)}"
+        raise InputError(f"{options.command} has {what}; `pipeplan {options.command} --help` lists what it takes")
 
 
 if __name__ == "__main__":

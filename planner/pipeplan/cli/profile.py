@@ -50,7 +50,8 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Measure the model and write its profile."""
-    from pipeplan.cli.questions import numbers
+    from pipeplan.core.choices import numbers
+    from pipeplan.core.figures import MOST_SAMPLES
     from pipeplan.frontend.profile import profile_workload
     from pipeplan.io.model_file import write_model
 
@@ -60,7 +61,7 @@ def run(options: Namespace) -> int:
         input_spec=options.input,
         seed=options.seed,
         on_progress=lambda text: print(f"profiling  {text}", file=sys.stderr),
-        micro_batches=numbers(options.batch, "--batch"),
+        micro_batches=numbers(options.batch, "--batch", "micro-batches (sizes of samples)", 1, MOST_SAMPLES),
         repeats=options.repeats,
         optimizer=options.optimizer,
         device=options.device,

@@ -36,18 +36,21 @@ def run_published(options: Namespace) -> int:
     """
     from pipeplan.cli.progress import solving
     from pipeplan.cli.questions import limits
+    from pipeplan.core.choices import word
     from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
+    from pipeplan.core.job import Objective
+    from pipeplan.core.options import asked_limits
     from pipeplan_formulations import graph
-    from pipeplan_formulations.common.report import Limits, Status
+    from pipeplan_formulations.common.report import Status
 
-    if options.objective == "period":
+    if word(options.objective, "objective", Objective) is Objective.PERIOD:
         raise InputError("the published rules have loads and no steps; leave out --objective period")
-    case, how = read_published(options), limits(options)
+    case, checked = read_published(options), asked_limits(**limits(options))
     backend = "auto" if options.backend == "cpsat" else options.backend
     with solving(quiet=options.json) as on_progress:
         report = graph.solve(
             case.problem,
-            Limits(how["time_limit"], how["gap"], how["workers"], how["seed"]),
+            checked,
             on_progress=lambda value, bound: on_progress(
                 None if value is None else round(value * case.unit * 1e9), round(bound * case.unit * 1e9), 1
             ),
@@ -66,7 +69,8 @@ def run_published(options: Namespace) -> int:
 
 def read_published(options: Namespace) -> "Published":
     """The problem that file and options describe."""
-    from pipeplan.cli.questions import numbers, refuse_given
+    from pipeplan.cli.questions import refuse_given
+    from pipeplan.core.choices import numbers
     from pipeplan.core.errors import InputError
     from pipeplan.core.figures import MOST_DEVICES, whole
     from pipeplan.core.units import parse_bandwidth, parse_bytes
@@ -98,7 +102,7 @@ def read_published(options: Namespace) -> "Published":
         return piper(path, devices=options.devices, memory=memory, bandwidth=bandwidth)
     if options.devices is None:
         raise InputError("PipeDream's files name no devices; say how many there are: --devices N")
-    replicas = numbers(options.replicas, "--replicas")
+    replicas = numbers(options.replicas or (), "replicas", "replicas asked for", 1, MOST_DEVICES)
     if replicas not in ((), (1,)):
         raise InputError(
             f"--replicas {options.replicas}: PipeDream's rule has any number of replicas, or none with --replicas 1"

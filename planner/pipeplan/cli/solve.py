@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from pipeplan.cli.base import Command, show, try_outputs
-from pipeplan.cli.questions import add_limits, add_questions, limits, read_cluster, read_job, read_model
+from pipeplan.cli.questions import add_limits, add_questions, limits, number, question
 
 if TYPE_CHECKING:
     from pipeplan.search.robust import Robust
@@ -22,16 +22,20 @@ def configure(parser: ArgumentParser) -> None:
         help="what a stage's load is: pipeplan's rule, or for a PipeDream, dnn-partitioning or Piper file its authors'",
     )
     parser.add_argument(
-        "--processors", type=int, metavar="N", help="with --rule published, dnn-partitioning: slow processors beside"
+        "--processors", type=number, metavar="N", help="with --rule published, dnn-partitioning: slow processors beside"
     )
     parser.add_argument(
         "--robust", metavar="SPREAD", help="times vary by so much, like 5%%: choose by the mean of perturbed steps"
     )
-    parser.add_argument("--quantile", type=float, metavar="Q", help="with --robust: choose by this quantile, like 0.95")
+    parser.add_argument(
+        "--quantile", type=number, metavar="Q", help="with --robust: choose by this quantile, like 0.95"
+    )
     parser.add_argument(
         "--slow-devices", metavar="SPREAD", help="with --robust: each device's speed varies from step to step, like 3%%"
     )
-    parser.add_argument("--samples", type=int, metavar="N", help="with --robust: perturbed steps of each plan (1000)")
+    parser.add_argument(
+        "--samples", type=number, metavar="N", help="with --robust: perturbed steps of each plan (1000)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("-o", "--output", metavar="PLAN", help="save the plan here; - prints it")
     parser.add_argument("--plot", metavar="FILE", help="draw the time line (.svg or .png)")
@@ -51,18 +55,8 @@ def run(options: Namespace) -> int:
         from pipeplan.cli.published import run_published
 
         return run_published(options)
-    model = read_model(options)
-    cluster = read_cluster(options, model)
-    job = read_job(options, model)
     with solving(quiet=options.json) as on_progress:
-        result = solve(
-            model,
-            cluster,
-            job=job,
-            **limits(options),
-            robust=robust,
-            on_progress=on_progress,
-        )
+        result = solve(**question(options), **limits(options), robust=robust, on_progress=on_progress)
     show(json.dumps(result.as_json(), indent=2) if options.json else result, options, "output")
     if options.output:
         result.plan.save(options.output)

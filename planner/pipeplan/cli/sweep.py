@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeplan.cli.base import Command, show, try_outputs
+from pipeplan.cli.questions import number
 
 if TYPE_CHECKING:
     from pipeplan.analysis.sweep.cells import Cell
@@ -29,9 +30,9 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, action="append", default=[], metavar="FOLDER", help="where files of models lie"
     )
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="cells at a time (1)")
-    parser.add_argument("--time", type=float, metavar="SECONDS", help="search of a cell, instead of the file's")
-    parser.add_argument("--gap", type=float, help="at which a cell stops, instead of the file's")
+    parser.add_argument("--workers", type=number, default=1, metavar="N", help="cells at a time (1)")
+    parser.add_argument("--time", type=number, metavar="SECONDS", help="search of a cell, instead of the file's")
+    parser.add_argument("--gap", type=number, help="at which a cell stops, instead of the file's")
     parser.add_argument("--retry", action="store_true", help="ask again what failed in an earlier run")
     parser.add_argument(
         "--shard", metavar="I/N", help="solve part I of N only, as a job of an array; into one folder or several"
@@ -56,8 +57,6 @@ def run(options: Namespace) -> int:
     from pipeplan.analysis.sweep.table import table, varied
     from pipeplan.core.errors import InputError
 
-    if options.workers < 1:
-        raise InputError(f"--workers {options.workers}: at least one worker is needed")
     beside = [name for name in ("retry", "shard") if getattr(options, name)]
     if options.merge is not None and beside:
         raise InputError(f"--merge solves nothing, and --{beside[0]} says what to solve; leave out one of the two")

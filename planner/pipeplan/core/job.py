@@ -1,12 +1,13 @@
 """`Job`: batch, schedules and other options of a planning problem, and constraints on its plans."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
+from pipeplan.core.choices import groups, known, names, numbers, pins, word
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_SAMPLES, shown, whole
 from pipeplan.core.model import Model
+from pipeplan.core.units import parse_bytes
 
 OPTIMIZER_STATE = {"sgd": 0, "momentum": 1, "adam": 2}
 """Copies of the parameters that each optimiser keeps as state."""
@@ -75,7 +76,7 @@ class Job:
     micro_batches : tuple of int
         Numbers of micro-batches to consider; empty is every number that the profiles allow.
     optimizer : str
-        A key of `OPTIMIZER_STATE`.
+        A key of `OPTIMIZER_STATE`. Empty (or None) is the default, which depends on the model: see `of`.
     schedules : tuple of str
         Schedule families to consider; empty is every family that suits the cluster. ``'any'`` adds every order of
         actions, with joined or split backwards, on stages with equal numbers of replicas.
@@ -122,6 +123,9 @@ class Job:
     intra_layer : bool
         Allow a layer at the end of a stage to be divided between neighbours (only with `Overlap.STREAM`).
 
+    Values may be given as on the command line (``memory='8GiB'``, ``depths='2,4'``) or briefly (``depths=2``,
+    ``pin={'head': 'd3'}``): see `pipeplan.core.choices`. Fields hold them as above.
+
     Raises
     ------
     InputError
@@ -130,7 +134,7 @@ class Job:
 
     batch: int
     micro_batches: tuple[int, ...] = ()
-    optimizer: str = "sgd"
+    optimizer: str = ""
     schedules: tuple[str, ...] = ()
     depths: tuple[int, ...] = ()
     memory: int | None = None
@@ -155,11 +159,10 @@ class Job:
 
     def __post_init__(self) -> None:
         for name, words in (("objective", Objective), ("recompute", Recompute), ("order", Order)):
-            value = getattr(self, name)
-            if value not in list(words):
-                raise InputError(f"{name} {value!r} is not known; choose from {', '.join(words)}")
-            self._set(name, words(value))
+            self._set(name, word(getattr(self, name), name, words))
         self._set("batch", whole(self.batch, "the batch (samples of one step)", 1, MOST_SAMPLES))
+        if isinstance(self.memory, str):
+            self._set("memory", parse_bytes(self.memory))
         if self.memory is not None:
             self._set("memory", whole(self.memory, "memory (bytes that a device may use)"))
         for name in (
@@ -180,21 +183,18 @@ class Job:
             ("replicas", "replicas asked for (a stage has at least one)"),
             ("teams", "devices of a team asked for (a team has at least one)"),
         ):
-            values = tuple(whole(value, what, 1, MOST_SAMPLES) for value in _several(getattr(self, name), name))
-            self._set(name, tuple(dict.fromkeys(values)))
+            self._set(name, numbers(getattr(self, name), name, what, 1, MOST_SAMPLES))
         self._set("mesh_axes", whole(self.mesh_axes, "the most axes of a mesh", 1, MOST_AXES))
-        levels = tuple(whole(value, "a level of ZeRO", 0, WHOLLY_SHARDED) for value in _several(self.zero, "zero"))
-        self._set("zero", tuple(sorted(set(levels))))
-        self._set("schedules", tuple(dict.fromkeys(_names(self.schedules, "schedules"))))
-        self._set("no_cut_after", tuple(dict.fromkeys(_names(self.no_cut_after, "no_cut_after"))))
-        self._set("together", tuple(_names(names, "together") for names in _several(self.together, "together")))
-        self._set("pin", _pins(_several(self.pin, "pin")))
-        if any(not names for names in self.together):
-            raise InputError("together names no layer; name those that one stage must hold, or leave it out")
-        if self.optimizer not in list(OPTIMIZER_STATE):
-            raise InputError(
-                f"optimizer {shown(self.optimizer)} is not known; choose from {', '.join(OPTIMIZER_STATE)}"
-            )
+        levels = numbers(self.zero, "zero", "a level of ZeRO", 0, WHOLLY_SHARDED)
+        self._set("zero", tuple(sorted(levels)))
+        for name in ("schedules", "no_cut_after"):
+            self._set(name, names(getattr(self, name), name))
+        self._set("together", groups(self.together, "together"))
+        self._set("pin", pins(self.pin))
+        if self.optimizer is None:
+            self._set("optimizer", "")
+        if self.optimizer != "":
+            self._set("optimizer", known(self.optimizer, "optimizer", OPTIMIZER_STATE))
         if self.level >= SHARDED:
             self._check_sharded()
         if self.unlike_teams and len(self.teams) < 2:
@@ -218,6 +218,10 @@ class Job:
         if self.intra_layer:
             raise InputError(f"{level} keeps layers whole, and intra_layer divides them between stages; drop one")
 
+    def of(self, model: Model) -> "Job":
+        """Return the job with an optimiser: where it names none, Adam if the model has attention, SGD elsewhere."""
+        return self if self.optimizer else replace(self, optimizer="adam" if model.has_attention else "sgd")
+
     @property
     def level(self) -> int:
         """The level of ZeRO of plans in a space; of several, the one that needs least memory; 0 where none is named."""
@@ -225,40 +229,3 @@ class Job:
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-
-
-def _several(values: Any, name: str) -> tuple[Any, ...]:
-    """Return a list or tuple as a tuple."""
-    if not isinstance(values, list | tuple):
-        raise InputError(f"{name} takes several values, like a tuple, not {shown(values)}")
-    return tuple(values)
-
-
-def _names(values: Any, name: str) -> tuple[str, ...]:
-    names = _several(values, name)
-    for each in names:
-        if not isinstance(each, str) or not each:
-            raise InputError(f"{name} takes names, and {shown(each)} is none")
-    return names
-
-
-def _pins(pins: tuple[Any, ...]) -> tuple[tuple[str, str], ...]:
-    """Return each pinned layer with its place, without duplicates.
-
-    Raises
-    ------
-    InputError
-        If a layer has two places.
-    """
-    found: dict[str, str] = {}
-    for pin in pins:
-        pair = _names(pin, "pin")
-        if len(pair) != 2:
-            raise InputError(f"pin takes pairs of a layer and where it must lie, not {shown(pin)}")
-        layer, where = pair
-        if found.setdefault(layer, where) != where:
-            raise InputError(
-                f"layer {layer!r} is pinned to {found[layer]!r} and to {where!r}; a layer has one place, keep one of "
-                "the two"
-            )
-    return tuple(found.items())

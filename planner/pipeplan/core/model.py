@@ -225,6 +225,14 @@ class Model:
         """Kinds of device that have a profile, in order of first appearance."""
         return tuple(dict.fromkeys(profile.device for profile in self.profiles))
 
+    @property
+    def has_attention(self) -> bool:
+        """Whether an operator is attention, or the kind of a layer says that it has some."""
+        operators = (each for graph in self.operators.values() for each in graph.operators)
+        return any(each.attention is not None or "attention" in each.kind.lower() for each in operators) or any(
+            word in layer.kind.lower() for layer in self.layers for word in ("attention", "transformer")
+        )
+
     def parameters_on(self, kind: str) -> tuple[int, ...]:
         """Bytes of each layer's trainable parameters on a kind of device."""
         return self.parts.get(kind) or tuple(layer.parameters for layer in self.layers)

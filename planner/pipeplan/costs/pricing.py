@@ -64,9 +64,9 @@ class Prices:
     """
 
     def __init__(self, model: Model, cluster: Cluster, job: Job, split: Splitting | None = None) -> None:
-        self.model, self.cluster, self.job, self.split = model, cluster, job, split
+        self.model, self.cluster, self.job, self.split = model, cluster, job.of(model), split
         self._tables: dict[tuple[str, int], Table] = {}
-        self.kept = Kept(model, job)
+        self.kept = Kept(model, self.job)
 
     def table(self, kind: DeviceKind, micro_batch: int) -> Table:
         """Return every layer's cost on a kind of device at a micro-batch size."""

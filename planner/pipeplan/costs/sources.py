@@ -63,10 +63,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Sources of each kind's costs; ``links``: whether there are transfers, too."""
+    """Sources of each kind's costs; ``links``: whether there are transfers, too; ``assumed``: the assumed optimiser."""
 
     sources: tuple[Source, ...]
     links: bool
+    assumed: str = ""
 
     @property
     def estimated(self) -> bool:
@@ -80,6 +81,10 @@ class Costs:
             return "estimates"
         measured = all(source.how == "measured" and not source.interpolated for source in self.sources)
         return "measurements" if measured else "costs"
+
+    def lines(self) -> list[str]:
+        """Return the lines of text of an answer: the sources, and the optimiser if it was assumed."""
+        return [f"costs: {self.in_words()}", *([self.assumed] if self.assumed else [])]
 
     def in_words(self) -> str:
         """Return one line of text; kinds with costs of the same source are listed together."""
@@ -100,6 +105,7 @@ class Costs:
         return {
             "in_words": self.in_words(),
             "estimated": self.estimated,
+            "assumed": self.assumed,
             "kinds": [
                 {
                     "device": source.device,

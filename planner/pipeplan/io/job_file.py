@@ -38,7 +38,7 @@ class JobFile(Strict):
 
     batch: Count
     micro_batches: Items[Count] = ()
-    optimizer: str = "sgd"
+    optimizer: str = ""
     schedules: Items[str] = ()
     depths: Items[Count] = ()
     memory: Bytes | None = None
@@ -93,7 +93,7 @@ def write_job(job: Job, path: Path) -> None:
 
 def job_data(job: Job) -> dict[str, Any]:
     """Return the plain data of a job, as in a file."""
-    data = {"batch": job.batch, "optimizer": job.optimizer, "objective": job.objective.value}
+    data = {"batch": job.batch} | lean(optimizer=job.optimizer) | {"objective": job.objective.value}
     return data | lean(
         micro_batches=Line(job.micro_batches),
         schedules=Line(job.schedules),

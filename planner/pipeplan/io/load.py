@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import shown
 from pipeplan.core.model import Model
 from pipeplan.core.wording import hint
 from pipeplan.io.cluster_file import cluster_from_data
@@ -34,6 +35,7 @@ def load_model(name_or_path: str | Path, **options: Any) -> Model:
     InputError
         If there is no such name or file, or the file is invalid; every wrong field is named.
     """
+    _require_name(name_or_path, "model")
     made = _from_series(name_or_path)
     if made is not None:
         if options:
@@ -57,6 +59,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     InputError
         If there is no such name or file, or the file is invalid; every wrong field is named.
     """
+    _require_name(name_or_path, "cluster")
     path = _find(name_or_path, "clusters", "cluster")
     importer, content = _content(path)
     if importer is not None:
@@ -108,16 +111,25 @@ def _imported(importer: Importer, content: Any, path: Path, options: Mapping[str
     return importer.read(content, str(path), _stem(path), **options)
 
 
+def _require_name(name_or_path: object, what: str) -> None:
+    """Refuse what is neither text nor a path."""
+    if not isinstance(name_or_path, str | Path) or not str(name_or_path):
+        raise InputError(f"{shown(name_or_path)} is no name or path of a {what}")
+
+
 def _find(name_or_path: str | Path, folder: str, what: str) -> Path:
     """Return the path of a shipped name or of a file. Shipped names come first, before folders of the same name."""
     known = shipped(folder)
     text, path = str(name_or_path), Path(name_or_path)
     if isinstance(name_or_path, str) and text in known:
         return known[text]
-    if path.is_file():
-        return path
-    if path.is_dir():
-        raise InputError(f"{text} is a folder; name the {what} file in it")
+    try:
+        if path.is_file():
+            return path
+        if path.is_dir():
+            raise InputError(f"{text} is a folder; name the {what} file in it")
+    except OSError as error:
+        raise InputError(f"{shown(text)} is no path of a {what}: {error.strerror}") from error
     if path.suffix in _FILE_SUFFIXES or len(path.parts) > 1:
         raise InputError(f"there is no file {text} (the current folder is {Path.cwd()})")
     listed = f"known are {', '.join(known)}" if known else f"no {folder} came with this installation"

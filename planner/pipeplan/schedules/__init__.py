@@ -14,6 +14,7 @@ from importlib import import_module
 from types import MappingProxyType
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.wording import hint
 from pipeplan.schedules.alternate import first_deadlock, one_forward_one_backward
 from pipeplan.schedules.family import Family
 from pipeplan.schedules.placed import PlacedFamily
@@ -49,5 +50,5 @@ def family(name: str) -> Family:
         )
     if name not in FAMILIES:
         known = "; ".join(f"{each.name} ({each.summary})" for each in FAMILIES.values())
-        raise InputError(f"schedule family {name!r} is not known; choose one of: {known}")
+        raise InputError(f"schedule family {name!r} is not known{hint(name, FAMILIES)}; choose one of: {known}")
     return FAMILIES[name]

@@ -106,7 +106,7 @@ def in_words(result: Result) -> str:
         f"{meaning} {format_time(result.value)}{_step(result)}, proven bound {format_time(result.bound)}, "
         f"gap {result.gap:.2%} "
         f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
-        f"costs: {result.costs.in_words()}",
+        *result.costs.lines(),
         *_stages(plan),
         *_shared_weights(plan),
         *(line for note in result.whole.in_words() for line in wrapped(note)),

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 
 from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import PlanError
+from pipeplan.core.options import require
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.timeline import Span, Timeline, TransferSpan
@@ -59,10 +60,14 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
 
     Raises
     ------
+    InputError
+        If an argument is none of these.
     PlanError
         If lists and pipeline do not match, actions are missing or doubled, or the order deadlocks; the text names the
         action for which each device waits.
     """
+    for value, kind in ((schedule, Schedule), (pipeline, Pipeline)):
+        require(value, kind)
     program, trace = _simulated(schedule, pipeline, share)
     senders = [i for i, channel in enumerate(program.channel_of) if channel != NOTHING]
     ran = tuple(sorted(spans(program, trace, range(len(program.actions))), key=lambda span: span.start))

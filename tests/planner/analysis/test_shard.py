@@ -61,7 +61,7 @@ def test_what_cannot_be_asked() -> None:
     model = perceptrons(2)
     for words, wrong in (
         ("did you mean 'adam'", {"optimizer": "adma"}),
-        ("number of samples", {"batch": 0}),
+        ("samples of one step", {"batch": 0}),
         ("has 3 devices, and", {"meshes": [(3,)]}),
     ):
         with pytest.raises(InputError, match=words):

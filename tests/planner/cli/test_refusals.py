@@ -96,8 +96,9 @@ def test_optional_figures_are_refused_alike() -> None:
                 DeviceKind("d", **{field: value})
         with pytest.raises(InputError, match="bandwidth"):
             Link(bandwidth=value)
-        with pytest.raises(InputError, match="memory"):
-            Job(8, memory=value)
+        if not isinstance(value, str):  # text is a size with a unit, or without
+            with pytest.raises(InputError, match="memory"):
+                Job(8, memory=value)
     with pytest.raises(InputError, match="bandwidth"):
         Link(bandwidth=0)
     with pytest.raises(InputError, match="price"):
@@ -217,10 +218,10 @@ def test_values_that_stand_twice_count_once() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"schedules": "gpipe"}, {"zero": "no"}, {"depths": 2}, {"pin": (("l0",),)}, {"depth": (2,)}, {"job": Job(8)}],
+    [{"schedules": 3}, {"zero": "no"}, {"depths": 2.0}, {"pin": (("l0",),)}, {"depth": (2,)}, {"job": Job(8)}],
 )
 def test_constraints_of_the_wrong_type_are_refused(options: dict[str, Any]) -> None:
-    """A word instead of a list, a text instead of a boolean, and an unknown constraint are bad input."""
+    """A number instead of a name, a word instead of a number, and an unknown constraint are bad input."""
     with pytest.raises(InputError):
         solve(fat_head(), equal_devices(2), 8, **options)
 
@@ -229,18 +230,6 @@ def test_a_depth_that_cannot_be_is_no_contradiction() -> None:
     """An impossible depth is an infeasible problem in the API too."""
     with pytest.raises(InfeasibleError, match="9 layers"):
         solve(fat_head(), equal_devices(12), 16, depths=(10,))
-
-
-@pytest.mark.parametrize("ask", [solve, compare, frontier])
-def test_names_are_no_models_or_clusters(ask: Callable[..., object]) -> None:
-    """A name instead of a model, a cluster or a job is refused, and the text explains how to load one."""
-    beside: dict[str, Any] = {"job": Job(8)}
-    with pytest.raises(InputError, match="load_model"):
-        ask("gpt2-small", equal_devices(2), **beside)
-    with pytest.raises(InputError, match="load_cluster"):
-        ask(fat_head(), "4-v100", **beside)
-    with pytest.raises(InputError, match="Job"):
-        ask(fat_head(), equal_devices(2), job=8)
 
 
 UNHEEDED = [

@@ -125,7 +125,7 @@ def test_replicas_share_micro_batches_equally() -> None:
         ({"schedules": ("fbp-as",)}, "one action at a time"),
         ({"zero": (3,), "schedules": ("any",)}, "orders of families"),
         ({"zero": (4,)}, "at most 3"),
-        ({"zero": 3}, "several values"),
+        ({"zero": "x"}, "commas between"),
     ],
 )
 def test_what_a_level_excludes_is_named(options: dict, words: str) -> None:

@@ -158,7 +158,7 @@ def test_tables_and_explanations_name_the_space_of_their_bounds() -> None:
     model, cluster, job = tiny_chain(), equal_devices(2, memory=200), Job(4)
     result = solve(model, cluster, job=job)
     for text in (
-        str(explain(result, model, cluster, time_limit=2)),
+        str(explain(model, cluster, result=result, each=2)),
         str(frontier(model, cluster, job, "devices", time_limit=5)),
         str(fewest_devices(model, cluster, job, time_limit=5)),
     ):

@@ -66,7 +66,7 @@ class Explanation:
     searched: Searched | None = None
 
     def __str__(self) -> str:
-        lines = [self.headline, *([] if self.costs is None else [f"costs: {self.costs.in_words()}"])]
+        lines = [self.headline, *([] if self.costs is None else self.costs.lines())]
         lines += ["what binds:", *_indented(self._binding())]
         lines += ["critical path:", *_indented(phase_lines(self.path, self.step))]
         lines += ["busy over the step:", *_indented(map(_use_line, self._uses_shown()))]

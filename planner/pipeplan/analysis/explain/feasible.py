@@ -33,6 +33,7 @@ def limits_never_bind(model: Model, cluster: Cluster, job: Job) -> bool:
     """
     if max(job.teams, default=1) > 1:
         return False
+    job = job.of(model)
     kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
     resident = sum(
         2 * layer.parameters + optimizer_bytes(layer.parameters, model.dtype, job.optimizer) for layer in model.layers

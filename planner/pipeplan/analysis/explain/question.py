@@ -1,8 +1,10 @@
 """`explain` and `explain_plan`: build the explanation of a result, or of a plan alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from pipeplan.analysis.explain.changes import changes
 from pipeplan.analysis.explain.explanation import Explanation
@@ -16,48 +18,73 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Objective
 from pipeplan.core.model import Model
-from pipeplan.core.options import SEED, WORKERS, asked_limits
+from pipeplan.core.options import SEED, TIME, WORKERS, asked_limits, require, require_callback
 from pipeplan.core.plan import Plan
 from pipeplan.core.units import format_time
 from pipeplan.core.wording import counted
 from pipeplan.search.result import Result
 from pipeplan.simulate import simulate
+from pipeplan.solve import solve
+from pipeplan.solve.question import LINKS, READING, asked
 from pipeplan_formulations.common.signals import listening, received
 
 
 @listening()
 def explain(
-    result: Result,
-    model: Model,
-    cluster: Cluster,
+    model: Model | str | Path | Any,
+    cluster: Cluster | str | Path | None = None,
+    batch: int | Job | None = None,
     *,
-    time_limit: float = 20.0,
+    job: Job | None = None,
+    result: Result | None = None,
+    time_limit: float = TIME,
+    each: float = 20.0,
     gap: float = 0.0,
     backend: str = "cpsat",
     workers: int = WORKERS,
     seed: int = SEED,
     on_progress: Callable[[str], None] = lambda _: None,
+    example_inputs: Any = None,
+    **options: Any,
 ) -> Explanation:
-    """Explain a result: bottlenecks, critical path in words, and the effect of changes.
+    """Solve a question and explain the answer: bottlenecks, critical path in words, and the effect of changes.
 
     Parameters
     ----------
-    result : Result
-        The result of `pipeplan.solve` for ``model`` and ``cluster``; it holds the job.
-    time_limit, gap : float
-        Limits for each changed problem; the gap that remains is reported as "at most".
+    result : Result, optional
+        The answer of `pipeplan.solve` for ``model`` and ``cluster``, which holds the job; in place of the batch or job
+        and of ``time_limit``.
+    each : float
+        Seconds for each changed problem.
+    gap : float
+        At which the search stops; what remains of a changed problem is reported as "at most".
     on_progress : callable
         Called with the label of each change before it is solved.
+    model, cluster, batch, job, time_limit, backend, workers, seed, example_inputs, **options
+        As in `pipeplan.solve`.
 
     Raises
     ------
+    InfeasibleError
+        If no plan fits; `remedies` finds the smallest changes with which one does.
     InputError
         If the objective is not the step time.
     """
-    plan, job = result.plan, result.job
-    if job.objective is not Objective.STEP:
-        raise InputError("an explanation is about one step; solve with objective='step'")
-    limits = asked_limits(time_limit, gap, backend, workers, seed)
+    limits = asked_limits(each, gap, backend, workers, seed)
+    require_callback(on_progress)
+    if result is not None:
+        require(result, Result)
+        _require_alone(batch, job, options, time_limit)
+        job = result.job
+    question = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="explain", **options)
+    model, cluster, job = question.model, question.cluster, question.job
+    require_step(job.objective)
+    if result is None:
+        result = solve(
+            model, cluster, job=job, time_limit=time_limit, gap=gap, backend=backend, workers=workers, seed=seed
+        )
+        result = replace(result, costs=question.stated(result.costs))
+    plan = result.plan
     tried: list[Outcome] = []
     memory: Outcome | None = None
     enough = limits_never_bind(model, cluster, job)
@@ -74,6 +101,27 @@ def explain(
                 tried[-1] = tried[-1].within(memory)
     found = _explanation(Setting(plan, result.timeline), model, cluster, job, memory, tuple(tried))
     return replace(found, costs=result.costs, searched=result.searched)
+
+
+def require_step(objective: str) -> None:
+    """Refuse another objective than the time of one step.
+
+    Raises
+    ------
+    InputError
+        Naming it.
+    """
+    if objective != Objective.STEP:
+        raise InputError(f"an explanation is about one step; leave out --objective {objective}")
+
+
+def _require_alone(batch: object, job: object, options: Mapping[str, object], time_limit: float) -> None:
+    """Refuse what a result would make superfluous."""
+    own = {name: value for name, value in options.items() if name not in (*LINKS, *READING)}
+    given = {"batch": batch, "job": job, **own, "time_limit": None if time_limit == TIME else time_limit}
+    beside = [name for name, value in given.items() if value is not None]
+    if beside:
+        raise InputError(f"a result is given, which holds its job; leave out {' and '.join(beside)}, or the result")
 
 
 def explain_plan(plan: Plan) -> Explanation:

@@ -7,6 +7,9 @@ also fits with more memory, with more devices, and with fewer micro-batches of t
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from pipeplan.analysis.explain.changes import has_limits, largest_team, with_devices, with_memory, without_limits
 from pipeplan.analysis.explain.feasible import Fit, fit, memory_too_small
@@ -14,7 +17,7 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Recompute
 from pipeplan.core.model import Model
-from pipeplan.core.options import SEED, WORKERS, asked_limits
+from pipeplan.core.options import SEED, WORKERS, asked_limits, require_callback
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import Searched
 from pipeplan.core.units import format_bytes
@@ -24,6 +27,7 @@ from pipeplan.search.alternatives import changes, checked
 from pipeplan.search.scope import searched_for
 from pipeplan.search.space.space import ANY
 from pipeplan.search.space.spaces import Spaces
+from pipeplan.solve.question import asked
 from pipeplan_formulations.common.bisection import least
 from pipeplan_formulations.common.signals import listening
 
@@ -94,15 +98,18 @@ class Remedies:
 
 @listening()
 def remedies(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
+    model: Model | str | Path | Any,
+    cluster: Cluster | str | Path | None = None,
+    batch: int | Job | None = None,
     *,
+    job: Job | None = None,
     time_limit: float = 20.0,
     backend: str = "cpsat",
     workers: int = WORKERS,
     seed: int = SEED,
     on_progress: Callable[[str], None] = lambda _: None,
+    example_inputs: Any = None,
+    **options: Any,
 ) -> Remedies | None:
     """The smallest change of each kind that makes a job fit; None if it fits as it is.
 
@@ -112,22 +119,26 @@ def remedies(
         Seconds for each changed problem; there are a few dozen.
     on_progress : callable
         Called with each kind of change before it is tried.
+    model, cluster, batch, job, backend, workers, seed, example_inputs, **options
+        As in `pipeplan.solve`.
     """
-
     asked_limits(time_limit, 0.0, backend, workers, seed)
+    require_callback(on_progress)
+    question = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="remedies", **options)
 
     def ask(cluster: Cluster, job: Job) -> Fit:
-        return fit(model, cluster, job, time_limit=time_limit, backend=backend, workers=workers, seed=seed)
+        return fit(question.model, cluster, job, time_limit=time_limit, backend=backend, workers=workers, seed=seed)
 
+    model, cluster, job = question.model, question.cluster, question.job
     now = ask(cluster, job)
     if now.verdict:
         return None
     found: list[Remedy] = []
     ways: tuple[tuple[str, Callable[..., Iterator[Remedy]]], ...] = (
         ("memory", _memory),
-        ("constraints", lambda *question: _constraints(model, *question)),
-        ("batch", lambda *question: _batch(model, *question)),
-        ("devices", lambda *question: _devices(model, *question)),
+        ("constraints", partial(_constraints, model)),
+        ("batch", partial(_batch, model)),
+        ("devices", partial(_devices, model)),
     )
     with suppress(KeyboardInterrupt):  # after Ctrl-C, return what is known so far
         for title, way in ways:

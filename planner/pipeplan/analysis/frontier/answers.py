@@ -16,6 +16,7 @@ from pydantic import Field
 from pipeplan.analysis.explain.feasible import fit
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError, UndecidedError
+from pipeplan.core.figures import shown
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
@@ -46,6 +47,15 @@ class Answer:
     bound: int = 0
     plan: Plan | None = None
     why: str = ""
+
+
+def answers_path(path: object) -> Path | None:
+    """Return the file of the answers, if one is named."""
+    if path is None:
+        return None
+    if not isinstance(path, str | Path) or not str(path):
+        raise InputError(f"path names a file for the answers, and {shown(path)} is none; leave it out to keep none")
+    return Path(path)
 
 
 @dataclass

@@ -118,7 +118,7 @@ class Frontier:
         rows = [self._heading(), *map(self._row, self.points)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([title, *table, *self._end(), f"costs: {self.costs.in_words()}", *self.searched.lines()])
+        return "\n".join([title, *table, *self._end(), *self.costs.lines(), *self.searched.lines()])
 
     def as_json(self) -> dict[str, object]:
         """Plain data; times in seconds, memory in bytes."""

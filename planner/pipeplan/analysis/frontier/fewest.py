@@ -3,20 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
+from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict, answers_path
 from pipeplan.analysis.frontier.over_devices import ask, check_pins, more_never_hurt, prices
 from pipeplan.analysis.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, PipeplanError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.options import SEED, WORKERS, asked_limits, require_question
+from pipeplan.core.options import SEED, WORKERS, asked_limits, require_callback
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import FIRST_DEVICES, Searched
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.costs.sources import Costs, sources
 from pipeplan.search.scope import searched_for
+from pipeplan.solve.question import asked
 from pipeplan_formulations.common.signals import listening
 
 
@@ -64,7 +66,7 @@ class Fewest:
             f"{devices} ({self.cluster.name}): step {format_time(self.value)}, bound {format_time(self.bound)}, "
             f"{peak} on the fullest device; {proof}"
         )
-        return "\n".join([answer, f"costs: {self.costs.in_words()}", *self.searched.lines()])
+        return "\n".join([answer, *self.costs.lines(), *self.searched.lines()])
 
     def as_json(self) -> dict[str, object]:
         """Plain data; times in seconds."""
@@ -82,10 +84,11 @@ class Fewest:
 
 @listening()
 def fewest_devices(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
+    model: Model | str | Path | Any,
+    cluster: Cluster | str | Path | None = None,
+    batch: int | Job | None = None,
     *,
+    job: Job | None = None,
     time_limit: float = 60.0,
     gap: float = 0.0,
     backend: str = "cpsat",
@@ -93,6 +96,8 @@ def fewest_devices(
     seed: int = SEED,
     path: str | Path | None = None,
     on_progress: Callable[[str, Answer], None] = lambda *_: None,
+    example_inputs: Any = None,
+    **options: Any,
 ) -> Fewest:
     """Find the fewest devices of the cluster on which the job has a plan, whatever its step time.
 
@@ -101,16 +106,21 @@ def fewest_devices(
     fit. If the order of devices is given, or teams extend over nodes, it is found by counting up, and every smaller
     part is proved not to fit.
 
+    Parameters
+    ----------
+    path : str or Path, optional
+        As in `frontier`; the other arguments as in `pipeplan.solve`.
+
     Raises
     ------
     InfeasibleError
         If the job does not fit on the whole cluster. (`PipeplanError`, its base, if that is not decided in time.)
     """
-    require_question(model, cluster, job)
     limits = asked_limits(time_limit, gap, backend, workers, seed)
-    answers = Answers(
-        model, cluster, job, "devices", limits, backend, None if path is None else Path(path), on_progress
-    )
+    require_callback(on_progress)
+    question = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="fewest_devices", **options)
+    model, cluster, job = question.model, question.cluster, question.job
+    answers = Answers(model, cluster, job, "devices", limits, backend, answers_path(path), on_progress)
     check_pins(answers)
     every = parts(cluster, prices(answers, by_price=False))
     kinds = kind_counts(cluster)
@@ -157,5 +167,5 @@ def fewest_devices(
         excluded=tuple(sub_cluster(cluster, part).name for part, _ in below),
         proved=all(answer.verdict is Verdict.INFEASIBLE for _, answer in below),
         searched=reach,
-        costs=sources(model, cluster, reach.micro_batch_sizes),
+        costs=question.stated(sources(model, cluster, reach.micro_batch_sizes)),
     )

@@ -4,20 +4,22 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pipeplan.analysis.frontier import over_devices, over_memory, subsets
-from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
+from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict, answers_path
 from pipeplan.analysis.frontier.curve import AXES, Frontier, Over, Point, not_dominated
+from pipeplan.core.choices import known
 from pipeplan.core.cluster import Cluster
-from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.core.errors import InfeasibleError, PipeplanError
 from pipeplan.core.figures import whole
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.options import SEED, WORKERS, asked_limits, require_question
+from pipeplan.core.options import SEED, WORKERS, asked_limits, require_callback
 from pipeplan.core.searched import FIRST_DEVICES
 from pipeplan.costs.sources import sources
 from pipeplan.search.scope import searched_for
+from pipeplan.solve.question import asked
 from pipeplan_formulations.common.signals import listening
 
 Item = TypeVar("Item")
@@ -25,11 +27,12 @@ Item = TypeVar("Item")
 
 @listening()
 def frontier(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
+    model: Model | str | Path | Any,
+    cluster: Cluster | str | Path | None = None,
+    batch: int | Job | None = None,
     over: Over = "memory",
     *,
+    job: Job | None = None,
     points: int | None = None,
     time_limit: float = 60.0,
     gap: float = 0.0,
@@ -38,6 +41,8 @@ def frontier(
     seed: int = SEED,
     path: str | Path | None = None,
     on_progress: Callable[[str, Answer], None] = lambda *_: None,
+    example_inputs: Any = None,
+    **options: Any,
 ) -> Frontier:
     """Compute the Pareto frontier of step time against memory, number of devices or price.
 
@@ -51,6 +56,8 @@ def frontier(
         device counts of each kind, evenly spaced.
     time_limit, gap, backend, workers, seed
         Limits for each point, see `pipeplan.solve`; an open gap shows in the point's bound.
+    model, cluster, batch, job, example_inputs, **options
+        As in `pipeplan.solve`.
     path : str or Path, optional
         File to which answers are written one by one. A second call for the same problem goes on from there.
     on_progress : callable
@@ -65,13 +72,14 @@ def frontier(
     KeyboardInterrupt
         If it was interrupted before the first answer; after that, the answers so far are returned.
     """
-    if over not in AXES:
-        raise InputError(f"a frontier over {over!r} is not known; choose from {', '.join(AXES)}")
+    known(over, "over", AXES)
     if points is not None:
         whole(points, "points (a frontier has at least one point)", 1)
-    where = None if path is None else Path(path)
-    require_question(model, cluster, job)
+    where = answers_path(path)
     limits = asked_limits(time_limit, gap, backend, workers, seed)
+    require_callback(on_progress)
+    question = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="frontier", **options)
+    model, cluster, job = question.model, question.cluster, question.job
     answers = Answers(model, cluster, job, over, limits, backend, where, on_progress)
     # solve the budgets one by one; an interrupt keeps those that were solved
     if over == "memory":
@@ -90,9 +98,9 @@ def frontier(
         every = _collected(over_devices.sweep(answers, each, points), parts) and points is None
         if not parts and answers.interrupted is not None:
             parts = [(subsets.parts(cluster, each, points)[-1], answers.interrupted)]
-        known = dict(parts)
-        given = list(known.values())
-        found, floors = over_devices.read(answers, known, each, points)
+        by_part = dict(parts)
+        given = list(by_part.values())
+        found, floors = over_devices.read(answers, by_part, each, points)
     # errors without any plan: interrupted, undecided or infeasible
     if not given:
         raise KeyboardInterrupt
@@ -114,7 +122,7 @@ def frontier(
         complete=every and _all_proved(given, found),
         asked=len(given),
         searched=reach,
-        costs=sources(model, cluster, reach.micro_batch_sizes),
+        costs=question.stated(sources(model, cluster, reach.micro_batch_sizes)),
     )
 
 

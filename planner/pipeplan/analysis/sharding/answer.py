@@ -155,7 +155,7 @@ class Sharded:
     def _notes(self) -> Iterator[str]:
         for note in notes(self.unsplit, self.undivided, self.mesh.sizes, self.point.time):
             yield from wrapped(note)
-        yield f"costs: {self.costs.in_words()}"
+        yield from self.costs.lines()
         yield from wrapped(f"searched: {SEARCHED}")
         yield from wrapped(f"not searched: {NOT_SEARCHED}")
 

@@ -2,6 +2,9 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +13,12 @@ from pipeplan.analysis.sharding.answer import FrontierPoint, Sharded
 from pipeplan.analysis.sharding.placements import placements
 from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
-from pipeplan.core.figures import real, whole
-from pipeplan.core.job import OPTIMIZER_STATE
+from pipeplan.core.figures import MOST_DEVICES, shown, whole
+from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.options import LONGEST
+from pipeplan.core.options import TIME, asked_limits
 from pipeplan.core.units import format_bytes
-from pipeplan.core.wording import hint, some
+from pipeplan.core.wording import some
 from pipeplan.costs.layers import item_size, optimizer_bytes
 from pipeplan.costs.meshes.clusters import mesh_of, meshes_of, only_kind, shape_name
 from pipeplan.costs.meshes.frontiers import Point, over_meshes
@@ -25,6 +28,7 @@ from pipeplan.costs.meshes.products import products
 from pipeplan.costs.meshes.unsplit import require_divided, undivided, unsplit
 from pipeplan.costs.sources import sources
 from pipeplan.costs.teams.problem import COORDINATES
+from pipeplan.solve.question import asked
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.sharding import TooLargeError
@@ -34,15 +38,15 @@ TIMES = ("forward", "backward", "update", "summed")
 
 
 def shard(
-    model: Model,
-    cluster: Cluster,
-    batch: int,
-    meshes: Sequence[tuple[int, ...]] = (),
+    model: Model | str | Path | Any,
+    cluster: Cluster | str | Path | None = None,
+    batch: int | Job | None = None,
+    meshes: str | Sequence[tuple[int, ...] | str] = (),
     *,
-    optimizer: str = "sgd",
-    memory: int | None = None,
-    extrapolate: bool = False,
-    time_limit: float = 60.0,
+    job: Job | None = None,
+    time_limit: float = TIME,
+    example_inputs: Any = None,
+    **options: Any,
 ) -> Sharded:
     """Choose how all devices of a cluster split every operator of a model, for one micro-batch a step.
 
@@ -54,16 +58,13 @@ def shard(
         Equal nodes of one kind of device.
     batch : int
         Samples in a step, of all devices together.
-    meshes : sequence of tuple of int
-        Devices along each axis, the innermost last; by default all shapes of one and of two axes.
-    optimizer : str
-        'sgd', 'momentum' or 'adam'.
-    memory : int, optional
-        Bytes that a device may use, where that is less than it has.
-    extrapolate : bool
-        Allow batches outside the measured sizes.
+    meshes : str or sequence of tuple of int
+        Devices along each axis, the innermost last, like ``'8x8,4x16'`` or ``((8, 8), (4, 16))``; by default all shapes
+        of one and of two axes.
     time_limit : float
         Seconds.
+    job, example_inputs, **options
+        As in `pipeplan.solve`; of a job's options ``optimizer``, ``memory`` and ``extrapolate``.
 
     Raises
     ------
@@ -75,17 +76,16 @@ def shard(
         If the frontier was not found in the time given, or the mesh has too many axes.
     """
     began = time.perf_counter()
-    whole(batch, "the number of samples in a step", 1)
-    real(time_limit, "the time limit (seconds)", most=LONGEST)
-    if optimizer not in OPTIMIZER_STATE:
-        raise InputError(
-            f"optimizer {optimizer!r} is not known; choose from {', '.join(OPTIMIZER_STATE)}"
-            f"{hint(optimizer, OPTIMIZER_STATE)}"
-        )
+    asked_limits(time_limit)
+    asked_sizes = _sizes(meshes)
+    question = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="shard", **options)
+    model, cluster, job = question.model, question.cluster, question.job
+    _refuse_unheeded(job)
+    batch, optimizer, memory, extrapolate = job.batch, job.optimizer, job.memory, job.extrapolate
     kind = only_kind(cluster)
-    shapes = [mesh_of(cluster, tuple(sizes)) for sizes in meshes] or list(meshes_of(cluster))
+    shapes = [mesh_of(cluster, sizes) for sizes in asked_sizes] or list(meshes_of(cluster))
     joined = joined_layers(model, kind, batch, optimizer, extrapolate)
-    for mesh in shapes if meshes else ():
+    for mesh in shapes if asked_sizes else ():
         require_divided(joined.of, mesh.sizes)
     problems = [MeshProblem(joined, mesh) for mesh in shapes]
     points = _points(problems, step_matrix(model.dtype, optimizer), time_limit)
@@ -117,10 +117,37 @@ def shard(
         layers=placements(model, best.problem, choice),
         products=products(best.problem, choice, item_size(model.dtype)),
         unsplit=unknown,
-        undivided=undivided(joined.of, shapes[0].sizes) if meshes and len(shapes) == 1 else (),
-        costs=sources(model, cluster, (batch,)),
+        undivided=undivided(joined.of, shapes[0].sizes) if len(asked_sizes) == 1 else (),
+        costs=question.stated(sources(model, cluster, (batch,))),
         seconds=time.perf_counter() - began,
     )
+
+
+def _sizes(meshes: object) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of meshes, each given as text or as numbers."""
+    rows = meshes.split(",") if isinstance(meshes, str) else meshes
+    if not isinstance(rows, list | tuple):
+        raise InputError(f"meshes {shown(meshes)}: write the devices along each axis, like 8x8 or 2x4x8")
+    found = []
+    for each in rows:
+        sizes = each.split("x") if isinstance(each, str) else each
+        if isinstance(each, str) and all(size.isdecimal() and len(size) < 10 for size in sizes):
+            sizes = tuple(map(int, sizes))
+        if not isinstance(sizes, list | tuple) or not sizes or any(isinstance(size, str) for size in sizes):
+            raise InputError(f"mesh {shown(each)}: write the devices along each axis, like 8x8 or 2x4x8")
+        found.append(tuple(whole(size, "devices along an axis of a mesh", 1, MOST_DEVICES) for size in sizes))
+    return tuple(found)
+
+
+def _refuse_unheeded(job: Job) -> None:
+    """Refuse options of a job that say nothing about one micro-batch on all devices."""
+    plain = Job(job.batch, optimizer=job.optimizer, memory=job.memory, extrapolate=job.extrapolate)
+    unheeded = [each.name for each in fields(Job) if getattr(job, each.name) != getattr(plain, each.name)]
+    if unheeded:
+        raise InputError(
+            f"shard splits one micro-batch over all devices, so that {' and '.join(unheeded)} would be ignored; leave "
+            "them out"
+        )
 
 
 def step_matrix(dtype: str, optimizer: str) -> NDArray[np.int64]:

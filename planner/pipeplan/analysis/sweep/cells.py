@@ -110,7 +110,8 @@ def ask(cell: Cell, folders: tuple[Path, ...]) -> Question:
     InputError
         If a name or file does not exist, or something in it is wrong.
     """
-    return Question(read_model(cell.model, folders), read_cluster(cell.cluster, folders), cell.job, cell.search)
+    model = read_model(cell.model, folders)
+    return Question(model, read_cluster(cell.cluster, folders), cell.job.of(model), cell.search)
 
 
 def read_model(named: NamedModel, folders: tuple[Path, ...]) -> Model:

@@ -89,16 +89,16 @@ class ExperimentFile(Strict):
     grids: Items[GridEntry]
 
 
-def find_experiment(name_or_path: str) -> Path:
+def find_experiment(name_or_path: str | Path) -> Path:
     """Path of an experiment's file, by its name in the datasets or by a path."""
     known = shipped("experiments")
-    if name_or_path in known:
+    if isinstance(name_or_path, str) and name_or_path in known:
         return known[name_or_path]
     path = Path(name_or_path)
     if not path.is_file():
         listed = ", ".join(known) or "none"
         raise InputError(
-            f"there is no experiment {name_or_path}{hint(name_or_path, known)}; known are {listed}; or name a file"
+            f"there is no experiment {name_or_path}{hint(str(name_or_path), known)}; known are {listed}; or name a file"
         )
     return path
 

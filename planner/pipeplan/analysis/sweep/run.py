@@ -6,19 +6,23 @@ After a change of the experiment, only cells whose problem changed are solved ag
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pipeplan.analysis.sweep.cell_file import read_cell, write_cell
 from pipeplan.analysis.sweep.cells import Cell, ask, ladders
 from pipeplan.analysis.sweep.experiment import Experiment
+from pipeplan.analysis.sweep.experiment_file import find_experiment, read_experiment
 from pipeplan.analysis.sweep.faults import require_sound
 from pipeplan.analysis.sweep.folder import SweepFolder
 from pipeplan.analysis.sweep.record import Record
 from pipeplan.analysis.sweep.work import error_text, without_plan, work
 from pipeplan.analysis.sweep.workers import WorkerPool
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import shown, whole
+from pipeplan.core.options import MOST_WORKERS, require, require_callback
 from pipeplan_formulations.common.signals import listening
 
 OVERTIME = 120.0
@@ -52,10 +56,12 @@ class Shard:
 
 @listening()
 def sweep(
-    experiment: Experiment,
-    folder: Path,
+    experiment: Experiment | str | Path,
+    folder: str | Path,
     *,
-    data: tuple[Path, ...] = (),
+    data: str | Path | Sequence[str | Path] = (),
+    time_limit: float | None = None,
+    gap: float | None = None,
     workers: int = 1,
     retry: bool = False,
     shard: Shard = Shard(1, 1),
@@ -67,10 +73,14 @@ def sweep(
 
     Parameters
     ----------
-    folder : Path
-        Folder of finished cells and their plans, a file each (`SweepFolder`).
-    data : tuple of Path
-        Folders to search for the files that the experiment names.
+    experiment : Experiment, str or Path
+        An experiment, a name in ``datasets/experiments``, or a file.
+    folder : str or Path
+        Folder of finished cells and their plans, a file each (`SweepFolder`); made if it does not exist.
+    data : str, Path or sequence of them
+        Folders to search for the files that the experiment names; that of the experiment's file comes last.
+    time_limit, gap : float, optional
+        Of each cell, in place of the experiment's.
     workers : int
         Number of cells solved at a time.
     retry : bool
@@ -88,13 +98,34 @@ def sweep(
     Raises
     ------
     InputError
-        If a name, file, back end or job of any cell is wrong (all faults are named), or the folder cannot be made.
+        If an argument is invalid, a name, file, back end or job of any cell is wrong (all faults are named), or the
+        folder cannot be made.
     """
+    for name, value in (("retry", retry), ("checked", checked)):
+        if not isinstance(value, bool):
+            raise InputError(f"{name} is either True or False, not {shown(value)}")
+    require_callback(on_progress)
+    whole(workers, "the number of workers", 1, MOST_WORKERS)
+    folders = tuple(map(_folder, data if isinstance(data, list | tuple) else (data,)))
+    if isinstance(experiment, str | Path):
+        path = find_experiment(experiment)
+        experiment, folders = read_experiment(path), (*folders, path.resolve().parent)
+    require(experiment, Experiment)
+    require(shard, Shard)
+    given = {"time": time_limit, "gap": gap}
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    experiment = replace(experiment, searches=tuple(replace(each, **changed) for each in experiment.searches))
     if not checked:
-        require_sound(experiment, data)
-    own = SweepFolder(folder, merged or ())
-    chosen = ladders(experiment, data)[shard.number - 1 :: shard.count]
-    return _Sweep(chosen, own, data, retry, merged is None, on_progress).run(workers)
+        require_sound(experiment, folders)
+    own = SweepFolder(_folder(folder), merged or ())
+    chosen = ladders(experiment, folders)[shard.number - 1 :: shard.count]
+    return _Sweep(chosen, own, folders, retry, merged is None, on_progress).run(workers)
+
+
+def _folder(name: object) -> Path:
+    if not isinstance(name, str | Path) or not str(name):
+        raise InputError(f"a folder is needed, not {shown(name)}")
+    return Path(name)
 
 
 class _Sweep:

@@ -72,7 +72,7 @@ def plan(model: Model, job: Job, evaluated: EvaluatedLine, bound: int) -> Plan:
         device_kinds=tuple(device.kind.name for device in line.cluster.devices),
         micro_batch=chain.micro_batch,
         micro_batches=line.micro_batches,
-        optimizer=job.optimizer,
+        optimizer=job.of(model).optimizer,
         stages=tuple(_plan_stage(evaluated, s, row) for s, row in enumerate(shares)),
         schedule=evaluated.schedule,
         ranks=tuple(device.index for device in chain.devices),

@@ -71,6 +71,7 @@ class Space:
     """
 
     def __init__(self, model: Model, cluster: Cluster, job: Job, split: Splitting | None = None) -> None:
+        job = job.of(model)
         if job.level >= SHARDED:
             job = _sharded(model, job)
         self.model, self.cluster, self.job, self.split = model, cluster, job, split

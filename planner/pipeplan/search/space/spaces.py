@@ -72,6 +72,7 @@ class Spaces:
         questions: tuple[TeamQuestion | MixedQuestion, ...] | None = None,
         opening: Clock | None = None,
     ) -> None:
+        job = job.of(model)
         self.model, self.cluster, self.job, self.split = model, cluster, job, split
         self._spaces: dict[int, Space] = {}
         self.teams: dict[Splitting, Spaces] = {}

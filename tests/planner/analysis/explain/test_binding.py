@@ -90,14 +90,14 @@ def test_a_small_memory_binds() -> None:
     result = solve(model, cluster, job=question)
     free = solve(model, cluster, job=replace(question, memory=None))
     assert free.value < result.value
-    found = explain(result, model, cluster, time_limit=30)
+    found = explain(model, cluster, result=result, each=30)
     assert found.memory is not None
     assert (found.memory.value, found.memory.bound) == (free.value, free.bound)
     assert found.memory.gains == pytest.approx(1 - free.value / result.value)
     assert any(room.tight for room in found.rooms)
     assert found.as_json()["memory_binds"] is True
     # without the limit nothing is tight, and lifting it again gains nothing
-    roomy = explain(free, model, cluster, time_limit=30)
+    roomy = explain(model, cluster, result=free, each=30)
     assert roomy.memory is None and not any(room.tight for room in roomy.rooms)
     assert roomy.memory_binds is False and explain_plan(result.plan).memory_binds is None
 
@@ -108,7 +108,7 @@ def test_room_for_a_layer(limit: int, tight: bool) -> None:
     model = model_of([10, 10], saved=[2, 3], parameters=[12, 12])
     cluster = Cluster.uniform(2, DeviceKind("unit", memory=limit))
     result = solve(model, cluster, job=job(schedules=("1f1b-sno",)))
-    first, _ = explain(result, model, cluster, time_limit=0.5).rooms
+    first, _ = explain(model, cluster, result=result, each=0.5).rooms
     assert (first.peak, first.micro_batch, first.layer, first.tight) == (28, 2, 30, tight)
 
 
@@ -117,7 +117,7 @@ def test_an_endless_pipeline_has_no_step_to_explain() -> None:
     cluster = Cluster.uniform(2, DeviceKind("unit"))
     result = solve(model_of([10, 20]), cluster, batch=4, objective="bottleneck")
     with pytest.raises(InputError, match="objective"):
-        explain(result, model_of([10, 20]), cluster)
+        explain(model_of([10, 20]), cluster, result=result)
     with pytest.raises(InputError, match="--objective step"):
         explain_plan(result.plan)
 

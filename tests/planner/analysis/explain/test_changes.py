@@ -33,7 +33,7 @@ def test_every_figure_is_that_of_a_direct_solve() -> None:
     model, cluster = fat_head(), two_nodes()
     job = Job(batch=8, micro_batches=(2, 4), schedules=("1f1b-sno",), replicas=(1,))
     result = solve(model, cluster, job=job)
-    found = explain(result, model, cluster, time_limit=60)
+    found = explain(model, cluster, result=result, each=60)
     tried = {outcome.label: outcome for outcome in found.outcomes}
     asked = list(changes(model, cluster, job, result.plan))
     assert list(tried) == [change.label for change in asked]
@@ -83,7 +83,7 @@ def test_micro_batches_are_judged_by_the_sample() -> None:
     model = model_of([10, 10], parameters=[12, 12])
     cluster = equal_devices(2, memory=30)
     result = solve(model, cluster, batch=4, replicas=(1,))
-    found = explain(result, model, cluster, time_limit=30)
+    found = explain(model, cluster, result=result, each=30)
     double = next(outcome for outcome in found.outcomes if outcome.label.startswith("twice as many micro"))
     assert result.value == (4 + 1) * 30 and double.value == (8 + 1) * 30
     assert double.gains == pytest.approx(1 - (9 / 8) / (5 / 4))
@@ -110,7 +110,7 @@ def test_a_change_without_a_plan_says_why() -> None:
     model = model_of([10, 10], sizes=(2,))
     cluster = equal_devices(2)
     result = solve(model, cluster, batch=4)
-    found = explain(result, model, cluster, time_limit=30)
+    found = explain(model, cluster, result=result, each=30)
     halves = next(outcome for outcome in found.outcomes if "half as large" in outcome.label)
     assert halves.value is None and "profiled" in halves.why
 
@@ -123,7 +123,7 @@ def test_memory_that_no_plan_can_need_is_known_to_bring_nothing() -> None:
         model, equal_devices(2, enough - 1), job
     )
     result = solve(model, equal_devices(2, enough), job=job)
-    found = explain(result, model, equal_devices(2, enough), time_limit=30)
+    found = explain(model, equal_devices(2, enough), result=result, each=30)
     assert found.memory is not None and found.memory.verdict == "nothing, proved"
     assert "no plan can need more" in str(found.memory)
 

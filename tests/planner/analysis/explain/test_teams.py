@@ -25,7 +25,7 @@ def test_a_larger_team_brings_what_a_solve_with_it_finds(teams: tuple[int, ...])
     job = replace(JOB, teams=teams)
     result = solve(MODEL, CLUSTER, job=job)
     larger = 2 * result.plan.team
-    found = explain(result, MODEL, CLUSTER, time_limit=20)
+    found = explain(MODEL, CLUSTER, result=result, each=20)
     own = [each for each in found.outcomes if each.label.startswith("teams of")]
     if larger in teams:
         assert not own
@@ -39,7 +39,7 @@ def test_a_larger_team_brings_what_a_solve_with_it_finds(teams: tuple[int, ...])
 def test_teams_are_named_as_teams() -> None:
     """Devices are numbered t0, t1 and have their team's size; the path covers the step."""
     result = solve(MODEL, CLUSTER, job=replace(JOB, teams=(2,), replicas=(1,), depths=(2,)))
-    found = explain(result, MODEL, CLUSTER, time_limit=20)
+    found = explain(MODEL, CLUSTER, result=result, each=20)
     assert "2 stages on 2 teams" in found.headline
     assert [room.device for room in found.rooms] == ["t0 2 x unit", "t1 2 x unit"]
     assert "stage 0 (t0 2 x unit)" in {portion.where for portion in found.path}
@@ -52,7 +52,7 @@ def test_there_are_no_larger_teams_than_nodes_nor_of_unknown_operators() -> None
     assert largest_team(model_of([1, 1]), CLUSTER, JOB) == 1
     assert largest_team(MODEL, CLUSTER, replace(JOB, pin=(("l0", "d1"),))) == 1
     result = solve(MODEL, CLUSTER, job=replace(JOB, teams=(4,)))
-    assert not [each for each in explain(result, MODEL, CLUSTER).outcomes if each.label.startswith("teams of")]
+    assert not [each for each in explain(MODEL, CLUSTER, result=result).outcomes if each.label.startswith("teams of")]
 
 
 def test_a_team_is_a_remedy_where_no_layer_fits_on_a_device() -> None:

@@ -336,7 +336,7 @@ def test_failed_and_missing_cells_are_exit_code_1(
     [
         (["sweep", "headlin"], "did you mean 'headline'?"),
         (["sweep", "nowhere.yaml"], "there is no experiment nowhere.yaml"),
-        (["sweep", "headline", "--workers", "0"], "at least one worker"),
+        (["sweep", "headline", "--workers", "0"], "the number of workers must be at least 1"),
         (["sweep", "headline", "--shard", "2"], "write its number and how many there are, like 2/8"),
         (["sweep", "headline", "--shard", "0/2"], "there is no shard 0 of 2; shards are 1/N"),
         (["sweep", "headline", "--shard", "1/2", "--merge"], "--merge solves nothing, and --shard"),

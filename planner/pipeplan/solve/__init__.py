@@ -4,15 +4,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
-from pipeplan.core.job import Job, Objective, default_batch
+from pipeplan.core.job import Job, Objective
 from pipeplan.core.model import Model
-from pipeplan.core.options import asked_limits, require_question
+from pipeplan.core.options import asked_limits, require, require_callback
 from pipeplan.core.validate import validate_plan
-from pipeplan.core.wording import hint
 from pipeplan.costs.sources import sources
 from pipeplan.costs.teams.left_whole import left_whole
 from pipeplan.search import joined_nodes, mixed_nodes, root_nodes, searches_locally
@@ -31,6 +31,7 @@ from pipeplan.search.robust.choice import choose
 from pipeplan.search.scope import searched
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
+from pipeplan.solve.question import asked
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Status, Stop
 from pipeplan_formulations.common.signals import interruptible, listening, nearly_done
@@ -52,9 +53,9 @@ FOR_REASONS = 0.05
 
 @listening()
 def solve(
-    model: Model | Any,
-    cluster: Cluster,
-    batch: int | None = None,
+    model: Model | str | Path | Any,
+    cluster: Cluster | str | Path | None = None,
+    batch: int | Job | None = None,
     *,
     job: Job | None = None,
     time_limit: float = 60.0,
@@ -75,13 +76,16 @@ def solve(
 
     Parameters
     ----------
-    model : Model or torch.nn.Module
-        A module is profiled first, on ``example_inputs``.
-    cluster : Cluster
-    batch : int
-        Samples of one step. It is optional with ``objective='bottleneck'`` only.
+    model : Model, str, Path or torch.nn.Module
+        A model, a name in ``datasets/``, or a file. A module is profiled first, on ``example_inputs``.
+    cluster : Cluster, str or Path, optional
+        A cluster, a name in ``datasets/``, or a file; None for a workload file with devices of its own, or with
+        ``devices``.
+    batch : int or Job, optional
+        Samples of one step. It is optional with ``objective='bottleneck'`` only. A job stands for ``batch`` and
+        ``options``.
     job : Job, optional
-        Instead of ``batch`` and ``options``.
+        The same, by name.
     time_limit : float
         Seconds of search; the result holds the bound reached by then.
     gap : float
@@ -104,7 +108,8 @@ def solve(
     proposals : Proposals, optional
         What heuristics proposed for the same model, cluster and job under other schedules.
     **options
-        Other fields of `Job`, like ``optimizer='adam'`` or ``memory=16 * 2**30``.
+        Other fields of `Job`, like ``optimizer='adam'``, ``depths=2`` or ``memory='16GiB'``; ``merge_misbooked`` and
+        ``corrected`` for importers; ``devices=4`` with ``bandwidth`` and ``latency`` in place of a cluster.
 
     Raises
     ------
@@ -115,35 +120,24 @@ def solve(
     InputError
         If the arguments are invalid or contradict each other.
     """
-    limits = asked_limits(time_limit, gap, backend, workers, seed)
-    clock = Clock(limits)
-    if job is None:
-        if batch is None and not (isinstance(model, Model) and options.get("objective") == Objective.BOTTLENECK):
-            raise InputError("say how many samples a step has: batch=N")
-        try:
-            job = Job(batch=default_batch(model) if batch is None else batch, **options)
-        except TypeError as error:  # not a field of Job
-            unknown = next((name for name in options if name not in Job.__dataclass_fields__), None)
-            if unknown is None:
-                raise
-            known = tuple(Job.__dataclass_fields__)
-            listed = ", ".join(known)
-            raise InputError(
-                f"solve() has no option {unknown!r}{hint(unknown, known)}; options are the fields of Job: {listed}"
-            ) from error
-    elif batch is not None or options:
-        beside = ", ".join([*(["batch"] if batch is not None else []), *options])
-        raise InputError(f"job and {beside} are both given; write everything into the job, or leave the job out")
-    require_question(None, cluster, job)
+    limits = asked_limits(time_limit, gap, backend, workers, seed, draws=robust is not None)
+    require_callback(on_progress)
+    if proposals is not None:
+        require(proposals, Proposals)
     question = None if robust is None else as_robust(robust)
+    asking = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="solve", **options)
+    model, cluster, job = asking.model, asking.cluster, asking.job
+    clock = Clock(limits)
     if question is not None:
         _check_robust(job)
-    model = model if isinstance(model, Model) else _profiled(model, example_inputs, job, cluster)
     if job.intra_layer:
         whole = partial(
             solve, model, cluster, gap=gap, backend=backend, workers=workers, seed=seed, on_progress=on_progress
         )
-        return divide(lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, on_progress)
+        found = divide(
+            lambda own, seconds: whole(job=own, time_limit=seconds), model, cluster, job, limits, on_progress
+        )
+        return replace(found, costs=asking.stated(found.costs))
     questions = None if proposals is None else proposals.questions_at(job.schedules)
     spaces = Spaces(model, cluster, job, questions=questions, opening=Clock(Limits(time=FOR_TEAMS * limits.time)))
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
@@ -250,7 +244,7 @@ def solve(
             wall=clock.wall,
             backend=backend,
             searched=searched(spaces, search.opened),
-            costs=sources(model, cluster, spaces.lowest.sizes),
+            costs=asking.stated(sources(model, cluster, spaces.lowest.sizes)),
             baselines=rows,
             runners_up=search.ranking(),
             robust=choice,
@@ -268,16 +262,3 @@ def _check_robust(job: Job) -> None:
         )
     if job.intra_layer:
         raise InputError("a robust choice supports plans of whole layers only; leave out robust or intra_layer")
-
-
-def _profiled(module: Any, example_inputs: Any, job: Job, cluster: Cluster) -> Model:
-    from pipeplan.frontend.profile import profile
-
-    if example_inputs is None:
-        raise InputError(
-            f"solve() got {type(module).__name__} for a model, and no example_inputs; pass a Model (as of "
-            "pipeplan.load_model), or a torch module and one batch, so that it can be profiled"
-        )
-    sizes = tuple(size for size in (1, 2, 4, 8, 16) if job.batch % size == 0)
-    name = cluster.devices[0].kind.name
-    return profile(module, example_inputs, micro_batches=sizes, optimizer=job.optimizer, device_name=name)
