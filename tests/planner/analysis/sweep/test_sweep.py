@@ -139,7 +139,7 @@ def test_every_cell_keeps_its_plan(data: Path, tmp_path: Path) -> None:
 
 def test_searches_are_cells_of_their_own(data: Path, tmp_path: Path) -> None:
     """Seeds and back ends each have a row and a file, and a second run keeps all of them."""
-    searches = tuple(replace(SEARCH, backend=backend, seed=seed) for backend in ("exact", "cpsat") for seed in (0, 1))
+    searches = tuple(replace(SEARCH, backend=backend, seed=seed) for backend in ("cbc", "cpsat") for seed in (0, 1))
     asked = replace(experiment("pi"), searches=searches)
     records, solved = swept(asked, tmp_path / "out", data, workers=2)
     assert [record.search for record in records] == list(searches)
