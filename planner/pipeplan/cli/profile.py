@@ -70,7 +70,7 @@ def run(options: Namespace) -> int:
         group=options.group,
         front_end=options.front_end,
         precision=options.precision,
-        name=options.workload.partition(":")[2],
+        name=options.workload.partition(":")[2].partition("?")[0],
     )
     write_model(model, options.output)
     text = f"{model.name}: {len(model.layers)} layers, {len(model.profiles)} profiles, written to {options.output}"
