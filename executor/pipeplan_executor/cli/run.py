@@ -92,10 +92,10 @@ def _left(options: Namespace, report: "RunReport") -> str:
     total = options.warmup + options.steps
     if not options.steps or report.step_times:
         return ""
-    counted = f"the {total} steps of this training ({options.warmup} of --warmup and {options.steps} of --steps)"
+    counted = f"the {total} steps of the whole training ({options.warmup} of --warmup and {options.steps} of --steps)"
     if report.first >= total:
-        return f"no step is left: the checkpoint is of step {report.first}, and {counted} are done; more --steps go on"
-    return f"did steps {report.first + 1} to {total}, all of them warm-up: of {counted}, a checkpoint has the others"
+        return f"no step is left: the checkpoint has done {report.first}, and {counted} are no more; raise --steps"
+    return f"went on after step {report.first} of {counted}; those that were left are warm-up, so none is timed"
 
 
 def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
@@ -122,7 +122,7 @@ def as_text(plan: "Plan", report: "RunReport") -> str:
 
     lines = []
     compared = report.tensor_parallel == plan.team  # otherwise predictions are for other numbers of processes
-    if report.first:
+    if report.first and report.step_times:
         lines.append(f"went on after step {report.first}")
     if report.verdict is not None and report.verdict.holds:  # otherwise the error says it
         lines.append(str(report.verdict))
