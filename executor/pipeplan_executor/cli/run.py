@@ -67,7 +67,7 @@ def run(options: Namespace) -> int:
     )
     if is_first():
         answer = json.dumps(as_json(plan, report), indent=2) if options.json else as_text(plan, report)
-        show("\n".join(filter(None, (_left(options, report) * (not options.json), answer))), options, "trace")
+        show("\n".join(filter(None, (untimed(options, report) * (not options.json), answer))), options, "trace")
         if options.trace or options.plot:
             write_pictures(plan, report, trace=options.trace, plots=[options.plot] if options.plot else [])
     check_verdict(report.verdict)
@@ -87,15 +87,15 @@ def _saving(options: Namespace) -> "Saving | None":
     return Saving(options.checkpoint, options.every, options.keep, options.resume)
 
 
-def _left(options: Namespace, report: "RunReport") -> str:
+def untimed(options: Namespace, report: "RunReport") -> str:
     """Return what became of the steps of a resumed run, where none of them was timed."""
     total = options.warmup + options.steps
     if not options.steps or report.step_times:
         return ""
-    counted = f"the {total} steps of the whole training ({options.warmup} of --warmup and {options.steps} of --steps)"
+    counted = f"of {total} of the whole training ({options.warmup} of --warmup and {options.steps} of --steps)"
     if report.first >= total:
-        return f"no step is left: the checkpoint has done {report.first}, and {counted} are no more; raise --steps"
-    return f"went on after step {report.first} of {counted}; those that were left are warm-up, so none is timed"
+        return f"no step is left: the checkpoint is of step {report.first} {counted}; raise --steps to train on"
+    return f"went on after step {report.first} {counted}; the steps that were left are warm-up, so none is timed"
 
 
 def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
