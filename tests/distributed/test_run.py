@@ -132,8 +132,18 @@ def test_replicas_share_out_the_optimiser_and_keep_their_own_buffers(results: Re
 
 @on(2)
 def test_verification_allows_rounding_only(results: Results) -> None:
-    """Right gradients pass, also those that are zero except for rounding."""
-    assert all(error <= EXACT for error in results.found["verification"].values()), results.found["verification"]
+    """Right gradients pass, also those that are zero except for rounding; a sum over the batch does not."""
+    found = dict(results.found["verification"])
+    sums = found.pop("tiny_sums")
+    assert not sums.holds
+    assert "sums over the batch are not" in str(sums)
+    assert all(verdict.holds for verdict in found.values()), found
+    rounding, single = found.pop("tiny_rounding"), found.pop("tiny_single")
+    assert EXACT < rounding.error <= rounding.tolerance < 1e-4
+    assert rounding.dtype == "float64"
+    assert single.dtype == "float32"
+    assert "know no float64" in str(single)
+    assert all((verdict.dtype, verdict.tolerance) == ("float64", EXACT) for verdict in found.values())
 
 
 @on(2)

@@ -1,8 +1,13 @@
 """Report of a run, merged from the measurements of its ranks."""
 
+from argparse import Namespace
+
+import pytest
+
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.core.timeline import Span
-from pipeplan_executor.train.report import Seen, report_of
+from pipeplan_executor.cli.run import untimed
+from pipeplan_executor.train.report import RunReport, Seen, report_of
 
 F, B = Action(Kind.FORWARD, 0, 0), Action(Kind.BACKWARD, 1, 0)
 
@@ -21,3 +26,17 @@ def test_hosts_have_clocks_of_their_own() -> None:
     assert one == two
     assert one.step_times == (90,)
     assert one.timeline.spans[::2] == (Span(0, 0, F, 10, 50), Span(1, 0, B, 50, 85))
+
+
+@pytest.mark.parametrize(
+    ("first", "text"),
+    [
+        (7, "no step is left: the checkpoint is of step 7 of 7 of the whole training (2 of --warmup and 5 of --steps)"),
+        (6, "went on after step 6 of 7"),
+    ],
+)
+def test_a_resumed_run_that_times_nothing_says_why(first: int, text: str) -> None:
+    """No step is left, or only warm-up; a run with timed steps needs no such line."""
+    options = Namespace(warmup=2, steps=5)
+    assert text in untimed(options, RunReport((), (), (), (), first=first))
+    assert not untimed(options, RunReport((0.5,), (1,), (), (), first=first))

@@ -19,7 +19,7 @@ from pipeplan.search.heuristics import ranked
 from pipeplan_executor.calibrate.machine import describe_machine, in_words
 from pipeplan_executor.train.report import RunReport, layers_by_stage, predicted_peak, write_pictures
 from pipeplan_executor.train.runner import run
-from pipeplan_executor.train.verify import check_error
+from pipeplan_executor.train.verdict import check_verdict
 
 PROCESSES = 2
 SIZES = (1, 2, 4)
@@ -57,7 +57,7 @@ def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> N
         path = folder / f"{name}-{label}.json"
         plan.save(path)
         report = run(plan, spec, steps=steps, verify=True, device="cpu")
-        check_error(report)
+        check_verdict(report.verdict)
         rows.append(_row(label, plan, report))
         beside = folder / f"{name}-{label}"
         plots = [f"{beside}.svg", f"{beside}.png"]

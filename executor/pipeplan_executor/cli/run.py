@@ -46,7 +46,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Run, print, draw; raise if the gradients are wrong."""
     from pipeplan.core.plan import Plan
-    from pipeplan_executor.train.verify import check_error
+    from pipeplan_executor.train.verdict import check_verdict
 
     if is_first():
         try_outputs(options, files=("trace",), pictures=("plot",), folders=("checkpoint",), inputs=("plan",))
@@ -67,10 +67,10 @@ def run(options: Namespace) -> int:
     )
     if is_first():
         answer = json.dumps(as_json(plan, report), indent=2) if options.json else as_text(plan, report)
-        show(answer, options, "trace")
+        show("\n".join(filter(None, (untimed(options, report) * (not options.json), answer))), options, "trace")
         if options.trace or options.plot:
             write_pictures(plan, report, trace=options.trace, plots=[options.plot] if options.plot else [])
-    check_error(report)
+    check_verdict(report.verdict)
     return finished()
 
 
@@ -87,6 +87,17 @@ def _saving(options: Namespace) -> "Saving | None":
     return Saving(options.checkpoint, options.every, options.keep, options.resume)
 
 
+def untimed(options: Namespace, report: "RunReport") -> str:
+    """Return what became of the steps of a resumed run, where none of them was timed."""
+    total = options.warmup + options.steps
+    if not options.steps or report.step_times:
+        return ""
+    counted = f"of {total} of the whole training ({options.warmup} of --warmup and {options.steps} of --steps)"
+    if report.first >= total:
+        return f"no step is left: the checkpoint is of step {report.first} {counted}; raise --steps to train on"
+    return f"went on after step {report.first} {counted}; the steps that were left are warm-up, so none is timed"
+
+
 def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
     """Return the report as plain data in seconds and bytes."""
     return {
@@ -97,6 +108,8 @@ def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
         "peak_bytes": list(report.peaks),
         "predicted_peak_bytes": [predicted_peak(plan, rank) for rank in range(len(plan.ranks))],
         "gradient_error": report.error,
+        "gradient_tolerance": None if report.verdict is None else report.verdict.tolerance,
+        "verified_in": None if report.verdict is None else report.verdict.dtype,
         "first_step": report.first,
         "restarts": list(report.restarts),
         "tensor_parallel": report.tensor_parallel,
@@ -109,10 +122,10 @@ def as_text(plan: "Plan", report: "RunReport") -> str:
 
     lines = []
     compared = report.tensor_parallel == plan.team  # otherwise predictions are for other numbers of processes
-    if report.first:
+    if report.first and report.step_times:
         lines.append(f"went on after step {report.first}")
-    if report.error is not None:
-        lines.append(f"loss and gradients equal the unsplit model's to {report.error:.1e} (relative, float64)")
+    if report.verdict is not None and report.verdict.holds:  # otherwise the error says it
+        lines.append(str(report.verdict))
     if report.step_times:
         beside = _beside(report.step_time, plan.step_time, format_time, compared)
         lines.append(

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 def add_run(parser: ArgumentParser) -> None:
     """Add arguments for the plan, the model, and the number of steps."""
     parser.add_argument("plan", metavar="PLAN", help="a file that solve -o wrote")
-    parser.add_argument("workload", metavar="MODULE:FUNCTION", help="builds and returns the model")
+    parser.add_argument(
+        "workload", metavar="MODULE:FUNCTION", help="builds and returns the model; or hf:gpt2, of transformers"
+    )
     parser.add_argument("--input", metavar="SPEC", help="one sample of a plain module, like float32:3x224x224")
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="steps that are timed (5)")
     parser.add_argument("--warmup", type=int, default=2, metavar="N", help="steps before them (2)")

@@ -1,7 +1,8 @@
 """Values for tensors of a model: from the workload's own module, from a file, or drawn from a seed.
 
 The random numbers of a tensor depend only on the seed and on the submodule that owns it. So a stage that builds two
-layers and a process that builds the whole model get the same weights, for all boundaries.
+layers and a process that builds the whole model get the same weights, for all boundaries. Tensors for which no
+submodule has a rule have the values of their constructors (see `pipeplan_executor.stages.constructed`).
 """
 
 import copy
@@ -15,13 +16,17 @@ from torch import Tensor, nn
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.frontend.profile.ties import named_tensors
 from pipeplan_executor.sharding.shards import ParameterShard
+from pipeplan_executor.stages.constructed import Constructed, rule_of
 from pipeplan_executor.stages.seeds import derive
 
 _NOTHING = {
     **dict.fromkeys((torch.float64, torch.float32, torch.float16, torch.bfloat16), torch.nan),
+    **dict.fromkeys((torch.complex128, torch.complex64), torch.nan),
     **{kind: torch.iinfo(kind).min for kind in (torch.int64, torch.int32, torch.int16)},
 }
 """Fill value of a tensor before it is drawn, by its format; numbers that still have it later were not drawn."""
+_NO_BIT = 85
+"""The same for the bytes of bits, which are 0 or 1."""
 
 
 def values_of(
@@ -34,6 +39,7 @@ def values_of(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     shards: Mapping[str, ParameterShard] | None = None,
+    constructed: Constructed | None = None,
 ) -> dict[str, Tensor]:
     """Return the tensors with these names; names of one tensor get one object.
 
@@ -53,13 +59,15 @@ def values_of(
         Converts floating-point tensors.
     shards : mapping of str to ParameterShard, optional
         Sharded parameters, of which only the shard is kept. Whole tensors exist for one submodule at a time.
+    constructed : Constructed, optional
+        Where the values of tensors come from that have no rule.
 
     Raises
     ------
     InputError
         If the file cannot be read, or lacks a tensor, or has it in another shape.
     PlanError
-        If a tensor has no values and no rule to draw them.
+        If a tensor has no values, no rule to draw them, and no constructor that fills it.
     """
     known, given, parts = dict(named_tensors(blank)), dict(named_tensors(own)), shards or {}
     aliases: dict[int, list[str]] = {}
@@ -69,7 +77,7 @@ def values_of(
     # sources in order: the file, the user's own module, the seed
     found = _read(weights, wanted, known, set(blank.state_dict())) if weights is not None else {}
     found |= {name: given[name] for name in wanted if name not in found and not given[name].is_meta}
-    fresh = drawn(blank, [name for name in wanted if name not in found], seed, dtype, parts)
+    fresh = drawn(blank, [name for name in wanted if name not in found], seed, dtype, parts, constructed)
     placed: dict[str, Tensor] = {}
     for first, others in wanted.items():
         value = fresh.pop(first) if first in fresh else found[first].detach()
@@ -101,17 +109,20 @@ def drawn(
     seed: int,
     dtype: torch.dtype | None = None,
     shards: Mapping[str, ParameterShard] | None = None,
+    constructed: Constructed | None = None,
 ) -> dict[str, Tensor]:
     """Draw tensors by the rules of their owners, on the CPU, so that they are the same on every kind of device.
 
     The owner of a tensor is the innermost submodule that has it. Its ``reset_parameters`` draws the tensor. So does
     ``_init_weights(submodule)`` of a surrounding module, as in models of ``transformers``. That method is called for
-    the owner and for the submodules between, since some draw their children's weights.
+    the owner and for the submodules between, since some draw their children's weights. What no rule fills is
+    ``constructed``.
     """
     owners: dict[str, list[str]] = {}
     for name in names:
         owners.setdefault(name.rpartition(".")[0], []).append(name)
     found: dict[str, Tensor] = {}
+    undrawn: dict[str, nn.Module] = {}
     if not owners:
         return found
     whole = copy.deepcopy(blank)
@@ -130,15 +141,26 @@ def drawn(
             _draw(whole, path)
             for name in wanted:
                 value = own[name.rpartition(".")[2]]
-                _check_drawn(name, part, value)
-                found[name] = shards[name].of(value) if shards and name in shards else value
+                if _is_drawn(value):
+                    found[name] = shards[name].of(value) if shards and name in shards else value
+                else:
+                    undrawn[name] = part
             part.to_empty(device="meta", recurse=False)
+    if not undrawn:
+        return found
+    made = constructed.values(undrawn, seed) if constructed is not None else {}
+    for name, owner in undrawn.items():
+        if name not in made:
+            raise _no_values(name, owner)
+        value = made[name]
+        if value.is_floating_point() and dtype is not None:
+            value = value.to(dtype)
+        found[name] = shards[name].of(value) if shards and name in shards else value.clone()
     return found
 
 
 def _draw(whole: nn.Module, path: str) -> None:
-    part = whole.get_submodule(path)
-    reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+    reset = rule_of(whole.get_submodule(path))
     if reset is not None:
         reset()
     line = [whole.get_submodule(each) for each in _prefixes(path)]
@@ -162,18 +184,27 @@ def _prefixes(path: str) -> Iterator[str]:
 
 
 def _mark(tensor: Tensor | None) -> None:
-    if tensor is not None and tensor.dtype in _NOTHING:
+    if tensor is None:
+        return
+    if tensor.dtype == torch.bool:
+        tensor.view(torch.uint8).fill_(_NO_BIT)
+    elif tensor.dtype in _NOTHING:
         tensor.fill_(_NOTHING[tensor.dtype])
 
 
-def _check_drawn(name: str, owner: nn.Module, tensor: Tensor) -> None:
+def _is_drawn(tensor: Tensor) -> bool:
+    if tensor.dtype == torch.bool:
+        return not bool((tensor.view(torch.uint8) == _NO_BIT).any())
     mark = _NOTHING.get(tensor.dtype)
-    if mark is not None and (tensor.isnan() if mark != mark else tensor == mark).any():
-        raise PlanError(
-            f"{name} has no values and no rule to draw them: {type(owner).__name__} has no "
-            "reset_parameters() that fills it, so its stage cannot be built alone; give the class a reset_parameters() "
-            "that fills all that it owns, or pass the weights as a state-dict file (--weights file.pt)"
-        )
+    return mark is None or not bool((tensor.isnan() if mark != mark else tensor == mark).any())
+
+
+def _no_values(name: str, owner: nn.Module) -> PlanError:
+    return PlanError(
+        f"{name} has no values and no rule to draw them: the module was given on the meta device, and "
+        f"{type(owner).__name__} has no reset_parameters() that fills it. Name the function that builds the model "
+        "(module:function), or pass the weights as a state-dict file (--weights file.pt)"
+    )
 
 
 def _read(

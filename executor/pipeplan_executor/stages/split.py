@@ -30,6 +30,7 @@ from pipeplan_executor.sharding.declared import TensorParallel
 from pipeplan_executor.sharding.mesh.ends import check_mesh, mesh_part
 from pipeplan_executor.sharding.sequence import AXIS, check_context, check_sequence, part_of, stream_of
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
+from pipeplan_executor.stages.constructed import Constructed
 from pipeplan_executor.stages.fully_sharded import (
     FullySharded,
     check_sharded_layers,
@@ -39,7 +40,7 @@ from pipeplan_executor.stages.fully_sharded import (
 from pipeplan_executor.stages.materialise import put, values_of
 from pipeplan_executor.stages.precision import formats
 from pipeplan_executor.stages.shapes import Flow, Tensors, trace
-from pipeplan_executor.stages.source import Source, build, converted, draw
+from pipeplan_executor.stages.source import Source, build, constructed_by, converted, draw
 from pipeplan_executor.stages.stage import Boundary
 from pipeplan_executor.stages.stage_module import SplitLayers, StageModule, copy_inputs, treatment_of
 from pipeplan_executor.stages.ties import Copies, find_copies
@@ -60,6 +61,8 @@ class Fitted:
         The tensors between them.
     copies : tuple of Copies
         Copies of weights that stages share.
+    constructed : Constructed, optional
+        Values of tensors that only the model's constructors give; None for a module that exists already.
     """
 
     plan: Plan
@@ -68,6 +71,7 @@ class Fitted:
     sequence: LayerSequence
     flow: Flow
     copies: tuple[Copies, ...]
+    constructed: Constructed | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -169,7 +173,8 @@ def fit(
     flow = trace(sequence, inputs)
     if precision is not None:
         flow = replace(flow, tensors=formats(sequence, inputs, precision, torch.device(device)))
-    fitted = Fitted(plan, workload, blank, sequence, flow, find_copies(plan, sequence, blank))
+    copies = find_copies(plan, sequence, blank)
+    fitted = Fitted(plan, workload, blank, sequence, flow, copies, constructed_by(source))
     _check_buffers(fitted)
     check_sharded_layers(plan, blank, sequence, flow)
     check_sequence(plan, sequence.names, flow.tensors)
@@ -337,6 +342,7 @@ def build_stage(
         device=device,
         dtype=dtype,
         shards=shards,
+        constructed=fitted.constructed,
     )
     known = dict(named_tensors(fitted.blank))
     transient = set(names) - set(fitted.blank.state_dict())
@@ -379,7 +385,14 @@ def materialised(
     whole = copy.deepcopy(fitted.blank)
     names = [name for name, _ in named_tensors(whole)]
     values = values_of(
-        fitted.blank, fitted.workload.module, names, seed=seed, weights=weights, device=device, dtype=dtype
+        fitted.blank,
+        fitted.workload.module,
+        names,
+        seed=seed,
+        weights=weights,
+        device=device,
+        dtype=dtype,
+        constructed=fitted.constructed,
     )
     for name, value in values.items():
         put(whole, name, value)

@@ -10,6 +10,7 @@ from pipeplan.core.schedule import Action
 from pipeplan.core.timeline import Span, Step, Timeline
 from pipeplan_executor.runtime.recorder import host
 from pipeplan_executor.sharding.processes import Processes
+from pipeplan_executor.train.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class RunReport:
     timelines : tuple of Timeline
         Actions of the ranks in each timed step, those of the first process if several share a rank; memory lines are
         empty.
-    error : float or None
-        Largest relative difference of loss and gradients to the unsplit model in float64, if verified.
+    verdict : Verdict or None
+        Comparison of loss and gradients with the unsplit model's, if verified.
     first : int
         Number of steps of the checkpoint from which the run continued.
     restarts : tuple of str
@@ -42,7 +43,7 @@ class RunReport:
     step_times: tuple[int, ...]
     peaks: tuple[int, ...]
     timelines: tuple[Timeline, ...]
-    error: float | None = None
+    verdict: Verdict | None = None
     first: int = 0
     restarts: tuple[str, ...] = ()
     tensor_parallel: int = 1
@@ -51,6 +52,11 @@ class RunReport:
     def step_time(self) -> int:
         """Median step time in nanoseconds."""
         return round(median(self.step_times)) if self.step_times else 0
+
+    @property
+    def error(self) -> float | None:
+        """Largest relative difference of loss and gradients to the unsplit model's, if verified."""
+        return None if self.verdict is None else self.verdict.error
 
     @property
     def timeline(self) -> Timeline:
@@ -71,7 +77,7 @@ class Seen:
     ends: list[int] = field(default_factory=list)
     spans: list[list[tuple[Action, int, int]]] = field(default_factory=list)
     peak: int = 0
-    error: float | None = None
+    verdict: Verdict | None = None
     first: int = 0
 
 
@@ -95,7 +101,7 @@ def report_of(everyone: Sequence[Seen], processes: Processes | None = None) -> R
             _timeline([own[0] for own in ranks], number, [row[first] for first in processes.firsts])
             for number, row in enumerate(zeros)
         ),
-        error=first.error,
+        verdict=first.verdict,
         first=first.first,
         tensor_parallel=max(processes.sizes),
     )

@@ -25,7 +25,7 @@ from pipeplan_executor.train.pipeline import LEARNING_RATE, Pipeline
 from pipeplan_executor.train.progress import running
 from pipeplan_executor.train.report import RunReport, Seen, report_of
 from pipeplan_executor.train.saving import Saving
-from pipeplan_executor.train.verify import worst_error
+from pipeplan_executor.train.verify import verify
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def run(
     steps, warmup : int
         Number of timed steps, and of steps before them.
     verify : bool
-        Compare loss and gradients of one step with the unsplit model, in float64.
+        Compare loss and gradients of one step with the unsplit model's (see `train.verify`).
     weights : path, optional
         A state-dict file of the unsplit model; otherwise weights are drawn from ``seed``.
     timeout : float
@@ -87,7 +87,7 @@ def run(
     device : {'auto', 'cpu', 'cuda'}
         See `pipeplan_executor.processes.devices.choose`.
     precision : {'bf16', 'fp16'}, optional
-        See `pipeplan_executor.Pipeline`; ``verify`` always compares in float64.
+        See `pipeplan_executor.Pipeline`; ``verify`` compares without autocast.
     progress : bool
         Rank 0 shows its steps on standard error (see `pipeplan_executor.train.progress`).
     tensor_parallel : TensorParallel or int, optional
@@ -144,7 +144,7 @@ def _rank(plan: Plan, source: Source, options: _Options) -> RunReport:
     if options.steps:
         _train(plan, source, options, seen)
     if options.verify:  # last, so that the unsplit model is not part of the peaks
-        seen.error = worst_error(plan, source, options.seed, options.weights, options.tensor_parallel)
+        seen.verdict = verify(plan, source, options.seed, options.weights, options.tensor_parallel)
     everyone: list[Seen | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, seen)
     processes = Processes.of(plan, options.tensor_parallel.size)

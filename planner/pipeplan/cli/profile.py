@@ -8,7 +8,9 @@ from pipeplan.cli.base import Command, show, try_outputs
 
 def configure(parser: ArgumentParser) -> None:
     """Arguments of ``profile``."""
-    parser.add_argument("workload", metavar="MODULE:FUNCTION", help="builds and returns the model")
+    parser.add_argument(
+        "workload", metavar="MODULE:FUNCTION", help="builds and returns the model; or hf:gpt2, of transformers"
+    )
     parser.add_argument("--batch", required=True, metavar="N,N", help="micro-batch sizes to measure, like 1,2,4,8")
     parser.add_argument(
         "--input", metavar="SPEC", help="one sample of a plain module: float32:3x224x224, int64:128@50257"
@@ -71,7 +73,7 @@ def run(options: Namespace) -> int:
         group=options.group,
         front_end=options.front_end,
         precision=options.precision,
-        name=options.workload.partition(":")[2],
+        name=options.workload.partition(":")[2].partition("?")[0],
     )
     write_model(model, options.output)
     text = f"{model.name}: {len(model.layers)} layers, {len(model.profiles)} profiles, written to {options.output}"

@@ -2,7 +2,8 @@
 
 ``module:function`` on the command line names a function without arguments that returns a `Workload`, or a plain
 ``torch.nn.Module`` if ``--input`` describes its batches. It is called once in every process; under
-``torch.device("meta")`` it must build the module without reading data.
+``torch.device("meta")`` it must build the module without reading data. ``hf:`` begins the name of a configuration of
+``transformers`` (see `pipeplan.frontend.pretrained_configs`).
 """
 
 import importlib
@@ -15,6 +16,7 @@ from typing import Any
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.grouped_axis import ShardAxis
+from pipeplan.frontend.pretrained_configs import PREFIX, pretrained_config
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,12 @@ _INPUT = re.compile(r"(float32|float64|int64):(\d+(?:x\d+)*)(?:@(\d+))?")
 
 
 def load_workload(spec: str, input_spec: str | None = None) -> Workload:
-    """Import ``module:function`` (the current folder counts) and call it.
+    """Import ``module:function`` (the current folder counts) and call it, or build a model of ``transformers``.
 
     Parameters
     ----------
     spec : str
-        ``'my_project:build_model'``.
+        ``'my_project:build_model'``, ``'hf:gpt2'``.
     input_spec : str, optional
         For a function that returns a plain module: shape of one sample, ``'float32:3x224x224'``, or
         ``'int64:128@50257'`` for integers below 50257. The loss is then the mean square of the outputs.
@@ -67,9 +69,13 @@ def load_workload(spec: str, input_spec: str | None = None) -> Workload:
     """
     import torch
 
+    if spec.startswith(PREFIX):
+        return Workload(*pretrained_config(spec))
     name, colon, attribute = spec.partition(":")
     if not colon or not attribute:
-        raise InputError(f"{spec!r} does not name a model; write module:function, like my_project:build_model")
+        raise InputError(
+            f"{spec!r} does not name a model; write module:function, like my_project:build_model, or hf:gpt2"
+        )
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:

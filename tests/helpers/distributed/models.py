@@ -147,6 +147,50 @@ def tiny_stages() -> Workload:
     return Workload(Stages(*layers), draw, loss)
 
 
+class Rounding(nn.Module):
+    """Scales by a norm in float32, as models of transformers do."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        single = x.float()
+        return (single * single.square().mean(-1, keepdim=True).rsqrt() * self.weight.float()).type_as(x)
+
+
+class SingleOnly(nn.Linear):
+    """A product that float64 lacks, as that of grouped experts."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == torch.float64:
+            raise RuntimeError("expected float32")
+        return super().forward(x)
+
+
+def tiny_rounding() -> Workload:
+    """A perceptron whose norms round to float32."""
+    return _perceptron(Rounding(16))
+
+
+def tiny_single() -> Workload:
+    """A perceptron that cannot be computed in float64."""
+    return _perceptron(SingleOnly(16, 16))
+
+
+def tiny_sums() -> Workload:
+    """A perceptron whose loss is a sum over the batch, which micro-batches do not preserve."""
+    return replace(_perceptron(nn.Tanh()), loss=lambda outputs, targets: (outputs.sum(-1) - targets).square().sum())
+
+
+def _perceptron(middle: nn.Module) -> Workload:
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.randn(samples, 8, generator=generator), torch.randint(5, (samples,), generator=generator)
+
+    layers = [nn.Linear(8, 16), middle, nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 5)]
+    return Workload(nn.Sequential(*layers), draw, nn.functional.cross_entropy)
+
+
 HAS_TRANSFORMERS = find_spec("transformers") is not None
 WORKLOADS: tuple[Callable[[], Workload], ...] = (tiny_decoder, tiny_vgg, tiny_mlp, tiny_resnet, tiny_stages)
 TIED: tuple[Callable[[], Workload], ...] = (tiny_tied, tiny_thrice)

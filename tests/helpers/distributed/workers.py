@@ -20,8 +20,9 @@ from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.split import materialised
-from pipeplan_executor.train import verify
 from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.train.verdict import Verdict
+from pipeplan_executor.train.verify import verify
 
 RATE = 0.05
 OPTIMIZERS = {
@@ -181,15 +182,22 @@ def batch_norm_of_replicas() -> list[float]:
     return [value for pair in everyone if pair for value in pair]
 
 
-def verification() -> dict[str, float]:
-    """Result of ``--verify`` for the user's own stages and, with transformers, for gradients that are only rounding."""
-    builds = (models_of_tests.tiny_stages, *(models_of_tests.tiny_bert,) * models_of_tests.HAS_TRANSFORMERS)
+def verification() -> dict[str, Verdict]:
+    """Result of ``--verify`` for right runs, and for a loss that is no mean."""
+    own = models_of_tests
+    builds = (
+        own.tiny_stages,
+        own.tiny_rounding,
+        own.tiny_single,
+        own.tiny_sums,
+        *(own.tiny_bert,) * own.HAS_TRANSFORMERS,
+    )
     found = {}
     for build in builds:
-        module, names, held = models_of_tests.blank_model(build)
-        schedule = FAMILIES["1f1b-so"].write((1, 1), 2)
+        module, names, held = own.blank_model(build)
+        schedule = FAMILIES["1f1b-so"].write((1, 1), 3)
         plan = plan_for(module, names, (0, len(names) // 2, len(names)), schedule, held=held)
-        found[build.__name__] = verify.worst_error(plan, build, 0)
+        found[build.__name__] = verify(plan, build, 0)
     return found
 
 

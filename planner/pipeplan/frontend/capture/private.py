@@ -48,4 +48,9 @@ def _with(module: nn.Module, stand_in: Callable[[Tensor], Tensor]) -> nn.Module:
         stand_ins[id(parameter)] = nn.Parameter(stand_in(parameter), parameter.requires_grad)
     for buffer in module.buffers():
         stand_ins[id(buffer)] = stand_in(buffer)
-    return copy.deepcopy(module, stand_ins)
+    blank = copy.deepcopy(module, stand_ins)
+    for part in blank.modules():  # transformers return caches of past tokens by default, which training does not read
+        config = getattr(part, "config", None)
+        if config is not None and getattr(config, "use_cache", False) is True:
+            config.use_cache = False
+    return blank

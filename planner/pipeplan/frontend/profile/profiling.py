@@ -24,7 +24,7 @@ from pipeplan.frontend.workload import Workload, load_workload
 
 def profile(
     module: Any,
-    example_inputs: Any,
+    example_inputs: Any = None,
     *,
     micro_batches: Sequence[int] = (1, 2, 4, 8),
     repeats: int = 7,
@@ -58,9 +58,10 @@ def profile(
 
     Parameters
     ----------
-    module : torch.nn.Module
-        The module to split into layers (see `pipeplan.frontend.capture`). It is neither copied nor changed.
-    example_inputs : batch or callable
+    module : torch.nn.Module or str
+        The module to split into layers (see `pipeplan.frontend.capture`). It is neither copied nor changed. Or the
+        name of a workload, ``'module:function'`` or ``'hf:gpt2'``, which draws its inputs and has a loss.
+    example_inputs : batch or callable, optional
         The module's argument, a tuple of its arguments, or a dict of its keyword arguments: tensors whose first axis
         counts samples, cut or repeated to every micro-batch size. Or ``draw(samples)``, which returns such a batch, or
         a pair of a batch and its targets (so a batch of two tensors can only be drawn in such a pair).
@@ -109,6 +110,13 @@ def profile(
     """
     from pipeplan.frontend.profile.run import Request, run
 
+    if isinstance(module, str):
+        name = name or module.partition(":")[2].partition("?")[0]
+        workload = load_workload(module)
+        module, loss = workload.module, workload.loss
+        example_inputs = example_inputs or drawing(workload, seed=0)
+    elif example_inputs is None:
+        raise InputError("profile(module, example_inputs) needs a batch of the module's inputs, or draw(samples)")
     request = Request(
         micro_batches=tuple(micro_batches),
         repeats=repeats,
@@ -229,17 +237,16 @@ def _serve(pipe: Connection, task: bytes) -> None:
 def _measure(
     source: Callable[[], Workload] | Workload, seed: int, on_progress: Callable[[str], None], how: dict[str, Any]
 ) -> Model:
+    workload = source if isinstance(source, Workload) else source()
+    return profile(workload.module, drawing(workload, seed), loss=workload.loss, on_progress=on_progress, **how)
+
+
+def drawing(workload: Workload, seed: int) -> Callable[[int], tuple[Any, Any]]:
+    """Return a function that draws so many samples of the workload, and their targets."""
     import torch
 
-    workload = source if isinstance(source, Workload) else source()
     generator = torch.Generator().manual_seed(seed)
-    return profile(
-        workload.module,
-        lambda samples: workload.draw(samples, generator),
-        loss=workload.loss,
-        on_progress=on_progress,
-        **how,
-    )
+    return lambda samples: workload.draw(samples, generator)
 
 
 def _ignore(_: str) -> None:

@@ -1,0 +1,60 @@
+"""`Verdict`: whether a plan computes what the unsplit model computes."""
+
+from dataclasses import dataclass
+
+from pipeplan.core.errors import PlanError
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Result of a comparison with the unsplit model.
+
+    Attributes
+    ----------
+    error : float
+        Largest relative difference, over loss and all gradients of all ranks.
+    tolerance : float
+        The error that rounding explains.
+    spread : float or None
+        Largest relative difference of the unsplit model to itself with its micro-batches summed in another order; None
+        where it was not needed.
+    dtype : str
+        ``'float64'``, or ``'float32'`` for a model that cannot be computed in float64.
+    """
+
+    error: float
+    tolerance: float
+    spread: float | None
+    dtype: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether the plan computes what the unsplit model computes."""
+        return self.error <= self.tolerance
+
+    def __str__(self) -> str:
+        """Return the verdict in one sentence."""
+        how = f"relative, {self.dtype}"
+        if self.dtype == "float32":
+            how += ", as some of its operations know no float64"
+        if self.spread is not None:
+            how += f"; the unsplit model differs from itself by {self.spread:.1e} in another order of its micro-batches"
+        if self.holds:
+            return f"loss and gradients equal the unsplit model's to {self.error:.1e} ({how})"
+        return (
+            f"loss and gradients differ from the unsplit model's by {self.error:.1e} ({how}); "
+            f"at most {self.tolerance:.0e} is rounding. The model must compute the same every time, and its loss must "
+            "be the mean over the samples, or over what Workload.weight counts: sums over the batch are not"
+        )
+
+
+def check_verdict(verdict: Verdict | None) -> None:
+    """Refuse gradients that differ from the unsplit model's.
+
+    Raises
+    ------
+    PlanError
+        With the verdict.
+    """
+    if verdict is not None and not verdict.holds:
+        raise PlanError(str(verdict))
