@@ -11,6 +11,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.options import LONGEST, require_question
 from pipeplan.core.searched import Searched
+from pipeplan.core.throughput import Throughput
 from pipeplan.core.wording import counted, team_suffix, zero_suffix
 from pipeplan.costs.sources import Costs
 from pipeplan.search.alternatives import why_infeasible
@@ -66,6 +67,17 @@ class Comparison:
     def best(self) -> Result:
         """The best result over all families; of equally fast ones, the one with the least peak memory."""
         return min(self.results.values(), key=lambda result: (result.value, max(result.timeline.peaks)))
+
+    def throughput(self, row: Row) -> Throughput:
+        """Samples, tokens and operations per second of a row; nothing is known of it without a plan."""
+        job, of = self.best.job, self.best.plan.yardstick
+        return of.throughput(job.objective.samples(job.batch), row.value or 0)
+
+    def lines(self, top: int | None = None, *, every: bool = False) -> tuple[Row, ...]:
+        """Return the best row of each method, or every row; only the ``top`` fastest of them."""
+        by_merit = sorted(self.rows, key=lambda row: (row.value is None, _order(row)), reverse=True)
+        firsts = {row.method: row for row in by_merit}
+        return tuple(row for row in self.rows if every or firsts[row.method] is row)[:top]
 
 
 @listening()

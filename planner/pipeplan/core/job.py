@@ -35,6 +35,10 @@ class Objective(StrEnum):
         """What its values are, in words: ``'step time'``, ``'period'`` or ``'load per sample'``."""
         return {Objective.STEP: "step time", Objective.BOTTLENECK: "load per sample"}.get(self, self.value)
 
+    def samples(self, batch: int) -> int:
+        """Samples that one of its values is the time of: those of a step, or one of an endless pipeline."""
+        return batch if self.simulated else 1
+
 
 class Recompute(StrEnum):
     """Layers whose activations are recomputed in the backward: none, those needed for the plan to fit, or all."""

@@ -16,6 +16,7 @@ from pipeplan.core.job import SHARDED, WHOLLY_SHARDED
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer
 from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Action, Schedule
+from pipeplan.core.throughput import Yardstick
 from pipeplan.io.atomic import write_whole
 from pipeplan.io.schema import Count, Items, Strict, Whole, check, listing
 from pipeplan.io.text import json_text, parse_data, read_text
@@ -106,6 +107,14 @@ class ContextEntry(Strict):
     attention: Items[AttentionEntry] = ()
 
 
+class YardstickEntry(Strict):
+    """What throughput is measured by; see `pipeplan.core.throughput.Yardstick`."""
+
+    tokens: Count | None = None
+    flops: Count | None = None
+    peak: Annotated[int, Field(ge=1)] | None = None  # of many devices: it may exceed the most of one figure
+
+
 class ScheduleEntry(Strict):
     """Order of actions on each rank; see `pipeplan.Schedule`."""
 
@@ -190,6 +199,7 @@ class PlanFile(Strict):
     vocabulary: str | None = None
     words: Items[LayerWordsEntry] = ()
     context: ContextEntry | None = None
+    yardstick: YardstickEntry | None = None
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -210,10 +220,13 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     data["words"] = words_data(plan.words)
     if not plan.words:
         del data["words"]
-    del data["context"]
+    del data["context"], data["yardstick"]
     if plan.context:
         rows = [{"layer": name, "number": number, "by": how} for name, number, how in plan.context.attention]
         data["context"] = {"products": list(plan.context.products), "attention": rows}
+    known = {name: figure for name, figure in asdict(plan.yardstick).items() if figure is not None}
+    if known:
+        data["yardstick"] = known
     for entry in stages:
         if plan.team == 1:
             del entry["team"]
@@ -317,6 +330,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         vocabulary=file.vocabulary,
         words=words_of(file.words),
         context=_context(file.context),
+        yardstick=Yardstick() if file.yardstick is None else Yardstick(**_fields(file.yardstick)),
     )
 
 

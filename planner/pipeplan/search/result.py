@@ -8,6 +8,7 @@ from pipeplan.core.job import Job, Objective
 from pipeplan.core.plan import Plan, PlanStage
 from pipeplan.core.schedule import Kind
 from pipeplan.core.searched import Searched
+from pipeplan.core.throughput import Throughput
 from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.core.wording import counted, team_suffix, wrapped, zero_suffix
@@ -85,6 +86,11 @@ class Result:
         """(value − bound) / value."""
         return (self.value - self.bound) / self.value if self.value else 0.0
 
+    @property
+    def throughput(self) -> Throughput:
+        """Samples, tokens and operations per second."""
+        return self.plan.yardstick.throughput(self.job.objective.samples(self.job.batch), self.value)
+
     def __str__(self) -> str:
         return in_words(self)
 
@@ -106,6 +112,7 @@ def in_words(result: Result) -> str:
         f"{meaning} {format_time(result.value)}{_step(result)}, proven bound {format_time(result.bound)}, "
         f"gap {result.gap:.2%} "
         f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
+        f"throughput {result.throughput}",
         f"costs: {result.costs.in_words()}",
         *_stages(plan),
         *_shared_weights(plan),
@@ -140,6 +147,7 @@ def as_json(result: Result) -> dict[str, object]:
         time: result.value / 1e9,
         "bound_s": result.bound / 1e9,
         "gap": result.gap,
+        "throughput": result.throughput.as_json(),
         "wall_s": result.wall,
         "backend": result.backend,
         "micro_batch": result.plan.micro_batch,

@@ -18,6 +18,7 @@ SOLVE_KEYS = {
     "step_time_s",
     "bound_s",
     "gap",
+    "throughput",
     "wall_s",
     "backend",
     "micro_batch",

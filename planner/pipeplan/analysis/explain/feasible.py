@@ -5,13 +5,14 @@ went through all device groups of the space. `limits_never_bind` detects memory 
 changes nothing, and no search is needed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS
 from pipeplan.core.plan import Plan
+from pipeplan.core.throughput import yardstick
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.layers import available_micro_batches, layer_costs, optimizer_bytes
 from pipeplan.search import root_nodes
@@ -111,7 +112,8 @@ def fit(
         return Fit(None, proved=search.refuted)
     own = spaces.of(search.incumbent.candidate)
     plan = build_plan(own.model, own.cluster, job, search.incumbent, search.bound)
-    return Fit(shared_out(plan, model, own.split), proved=True)
+    plan = replace(shared_out(plan, model, own.split), yardstick=yardstick(model, cluster))
+    return Fit(plan, proved=True)
 
 
 def memory_too_small(space: Space) -> bool:

@@ -14,6 +14,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS, asked_limits, require_question
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import FIRST_DEVICES, Searched
+from pipeplan.core.throughput import Throughput
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.costs.sources import Costs, sources
 from pipeplan.search.scope import searched_for
@@ -31,6 +32,8 @@ class Fewest:
         The fastest plan found on ``count`` devices.
     value, bound : int
         Nanoseconds; no plan on these devices beats the bound.
+    samples : int
+        Number of them that ``value`` is the time of.
     cluster : Cluster
         The part of the cluster for which the plan was made.
     excluded : tuple of str
@@ -45,11 +48,17 @@ class Fewest:
     plan: Plan
     value: int
     bound: int
+    samples: int
     cluster: Cluster
     excluded: tuple[str, ...]
     proved: bool
     searched: Searched
     costs: Costs
+
+    @property
+    def throughput(self) -> Throughput:
+        """Samples, tokens and operations per second."""
+        return self.plan.yardstick.throughput(self.samples, self.value)
 
     def __str__(self) -> str:
         devices = "1 device" if self.count == 1 else f"{self.count} devices"
@@ -64,7 +73,8 @@ class Fewest:
             f"{devices} ({self.cluster.name}): step {format_time(self.value)}, bound {format_time(self.bound)}, "
             f"{peak} on the fullest device; {proof}"
         )
-        return "\n".join([answer, f"costs: {self.costs.in_words()}", *self.searched.lines()])
+        rate = f"throughput {self.throughput}"
+        return "\n".join([answer, rate, f"costs: {self.costs.in_words()}", *self.searched.lines()])
 
     def as_json(self) -> dict[str, object]:
         """Plain data; times in seconds."""
@@ -73,6 +83,7 @@ class Fewest:
             "cluster": self.cluster.name,
             "step_time_s": self.value / 1e9,
             "bound_s": self.bound / 1e9,
+            "throughput": self.throughput.as_json(),
             "excluded": list(self.excluded),
             "proved": self.proved,
             "costs": self.costs.as_json(),
@@ -153,6 +164,7 @@ def fewest_devices(
         plan=best.plan,
         value=best.value,
         bound=best.bound,
+        samples=job.objective.samples(job.batch),
         cluster=sub_cluster(cluster, part),
         excluded=tuple(sub_cluster(cluster, part).name for part, _ in below),
         proved=all(answer.verdict is Verdict.INFEASIBLE for _, answer in below),
