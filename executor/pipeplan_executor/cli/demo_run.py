@@ -49,7 +49,7 @@ def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> N
     model = _profiled(name, batch)
     write_model(model, folder / f"{name}.yaml")
     _title(f"{name}: every partitioner, every schedule family, the solver")
-    with solving() as on_progress:
+    with solving(f"{name} on {cluster.name}") as on_progress:
         comparison = compare(model, cluster, Job(batch=batch), time_limit=SOLVE_SECONDS, on_progress=on_progress)
     show(comparison)
     print(str(comparison.best).partition("heuristics,")[0].rstrip())

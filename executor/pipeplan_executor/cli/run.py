@@ -42,7 +42,7 @@ def configure(parser: ArgumentParser) -> None:
     saving.add_argument("--every", type=int, default=0, metavar="N", help="and after every N steps")
     saving.add_argument("--keep", type=int, default=3, metavar="N", help="number of newest ones that stay (3)")
     saving.add_argument("--resume", action="store_true", help="go on from the latest one, if there is one")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
 
 
 def run(options: Namespace) -> int:
@@ -56,7 +56,7 @@ def run(options: Namespace) -> int:
         try_outputs(options, files=("trace",), pictures=("plot",), folders=("checkpoint",), inputs=("plan",))
     plan = Plan.load(options.plan)
     saving = _saving(options)
-    if is_first() and not options.json:
+    if is_first():
         ranks = ranks_in_words(plan, options.tensor_parallel or 1)
         print(f"running {plan.model}: {ranks}, schedule {plan.schedule.family}", file=sys.stderr)
     report = run_plan(

@@ -1,6 +1,7 @@
 """Comparison of every partitioner and the solver under every schedule family, in one table."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,13 +82,23 @@ class Comparison:
 
 
 @listening()
-def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.0, **how: Any) -> Comparison:
+def compare(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    *,
+    time_limit: float = 60.0,
+    on_family: Callable[[str], None] = lambda _: None,
+    **how: Any,
+) -> Comparison:
     """Solve once for each schedule family, and list the partitioners beside each result.
 
     Parameters
     ----------
     time_limit : float
         Seconds for all families together.
+    on_family : callable
+        Called with the name of each family before it is searched.
     **how
         Further arguments of `pipeplan.solve`.
 
@@ -116,6 +127,7 @@ def compare(model: Model, cluster: Cluster, job: Job, *, time_limit: float = 60.
         try:
             share = max(end - time.monotonic(), 0.0) / (len(families) - number)
             own = replace(job, schedules=(name,))
+            on_family(name)
             results[name] = solve(model, cluster, job=own, time_limit=share, proposals=proposals, **how)
         except InfeasibleError as error:
             refusals[name] = str(error)

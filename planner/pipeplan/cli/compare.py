@@ -17,7 +17,7 @@ def configure(parser: ArgumentParser) -> None:
     add_limits(parser)
     parser.add_argument("--top", type=int, metavar="N", help="only the N fastest lines")
     parser.add_argument("--all", action="store_true", help="a line for every schedule family of every method")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
 
 
 def run(options: Namespace) -> int:
@@ -30,13 +30,20 @@ def run(options: Namespace) -> int:
         whole(options.top, "--top", 1)
     model = read_model(options)
     cluster = read_cluster(options, model)
-    with solving(quiet=options.json) as on_progress:
+    job = read_job(options, model)
+    question = f"{model.name} on {cluster.name}"
+    with solving(question, job.objective.figure) as on_progress:
+
+        def name_family(family: str) -> None:
+            on_progress.what = f"{question}, {family}"
+
         comparison = compare(
             model,
             cluster,
-            read_job(options, model),
+            job,
             **limits(options),
             on_progress=on_progress,
+            on_family=name_family,
         )
     if options.json:
         print(json.dumps(as_json(comparison, options.top), indent=2))

@@ -33,7 +33,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--each", type=float, default=20.0, metavar="SECONDS", help="time for each change that is tried (20)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
 
 
 @listening()
@@ -77,11 +77,10 @@ def _question(options: Namespace) -> "Explanation | Remedies":
     job = read_job(options, model)
 
     def tell(what: str) -> None:
-        if not options.json:
-            print(f"trying  {what}", file=sys.stderr)
+        print(f"trying {what}", file=sys.stderr)
 
     try:
-        with solving(quiet=options.json) as on_progress:
+        with solving(f"{model.name} on {cluster.name}", job.objective.figure) as on_progress:
             result = solve(
                 model,
                 cluster,

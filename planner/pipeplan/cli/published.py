@@ -44,7 +44,7 @@ def run_published(options: Namespace) -> int:
         raise InputError("the published rules have loads and no steps; leave out --objective period")
     case, how = read_published(options), limits(options)
     backend = "auto" if options.backend == "cpsat" else options.backend
-    with solving(quiet=options.json) as on_progress:
+    with solving(f"{case.name} by its authors' rule", "largest load") as on_progress:
         report = graph.solve(
             case.problem,
             Limits(how["time_limit"], how["gap"], how["workers"], how["seed"]),

@@ -32,7 +32,7 @@ def configure(parser: ArgumentParser) -> None:
         "--slow-devices", metavar="SPREAD", help="with --robust: each device's speed varies from step to step, like 3%%"
     )
     parser.add_argument("--samples", type=int, metavar="N", help="with --robust: perturbed steps of each plan (1000)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
     parser.add_argument("-o", "--output", metavar="PLAN", help="save the plan here; - prints it")
     parser.add_argument("--plot", metavar="FILE", help="draw the time line (.svg or .png)")
 
@@ -54,7 +54,7 @@ def run(options: Namespace) -> int:
     model = read_model(options)
     cluster = read_cluster(options, model)
     job = read_job(options, model)
-    with solving(quiet=options.json) as on_progress:
+    with solving(f"{model.name} on {cluster.name}", job.objective.figure) as on_progress:
         result = solve(
             model,
             cluster,

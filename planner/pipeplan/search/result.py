@@ -1,5 +1,6 @@
 """`Result`: the plan, its bound, the searched space and the baselines, as text and as JSON."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -19,7 +20,7 @@ from pipeplan.search.robust import summary as words
 from pipeplan.search.robust.choice import Choice
 from pipeplan_formulations.common.report import Status, Stop
 
-SHOWN = 16
+SHOWN = 8
 """Most stages with a line each; of more, consecutive stages that are alike share a line."""
 
 MEANING = {
@@ -215,7 +216,8 @@ def _shared_weights(plan: Plan) -> list[str]:
 
 
 def _stage_key(stage: PlanStage, plan: Plan) -> tuple[object, ...]:
-    return len(stage.layers), stage.replicas, plan.device_kinds[stage.devices[0]], stage.team, len(stage.recompute)
+    layers = tuple(re.sub(r"[0-9]+", "", name) for name in stage.layers)  # block.3 and block.7 are alike
+    return layers, stage.replicas, plan.device_kinds[stage.devices[0]], stage.team, len(stage.recompute)
 
 
 def _stage(stage: PlanStage, plan: Plan) -> str:
