@@ -28,6 +28,9 @@ def add_questions(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--memory", metavar="SIZE", help="what a device may use, like 16GiB, where that is less than it has"
     )
+    parser.add_argument(
+        "--reserve", metavar="SIZE", help="what of each device's memory is left free, like 5%% or 2GiB (none)"
+    )
     parser.add_argument("--replicas", metavar="N,N", help="how many devices may share a stage; 1 is no replication")
     parser.add_argument("--equal-replicas", action="store_true", help="one number of replicas for all stages")
     parser.add_argument(
@@ -208,7 +211,7 @@ def read_job(options: Namespace, model: "Model") -> "Job":
     """Build the job that the options describe."""
     from pipeplan.core.errors import InputError
     from pipeplan.core.job import Job, Objective, Order, Recompute, default_batch
-    from pipeplan.core.units import parse_bytes
+    from pipeplan.core.units import parse_bytes, parse_reserve
 
     if options.batch is None and options.objective != "bottleneck":
         raise InputError("say how many samples a step has: --batch N")
@@ -219,6 +222,7 @@ def read_job(options: Namespace, model: "Model") -> "Job":
         schedules=names(options.schedules),
         optimizer=options.optimizer,
         memory=None if options.memory is None else parse_bytes(options.memory),
+        reserve=0 if options.reserve is None else parse_reserve(options.reserve),
         objective=Objective(options.objective),
         extrapolate=options.extrapolate,
         replicas=numbers(options.replicas, "--replicas"),

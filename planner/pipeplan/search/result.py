@@ -11,7 +11,7 @@ from pipeplan.core.schedule import Kind
 from pipeplan.core.searched import Searched
 from pipeplan.core.throughput import Throughput
 from pipeplan.core.timeline import Timeline
-from pipeplan.core.units import format_bytes, format_time
+from pipeplan.core.units import format_bytes, format_reserve, format_time
 from pipeplan.core.wording import counted, team_suffix, wrapped, zero_suffix
 from pipeplan.costs.sources import Costs
 from pipeplan.costs.teams.left_whole import LeftWhole
@@ -115,6 +115,7 @@ def in_words(result: Result) -> str:
         f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
         f"throughput {result.throughput}",
         f"costs: {result.costs.in_words()}",
+        *_reserve(result.job),
         *_stages(plan),
         *_shared_weights(plan),
         *(line for note in result.whole.in_words() for line in wrapped(note)),
@@ -131,6 +132,10 @@ def in_words(result: Result) -> str:
     lines += [f"  {_heuristic(row, result)}" for row in ranked(shown)]
     lines += [f"  not tried (time limit reached): {', '.join(late)}"] if late else []
     return "\n".join([*lines, *result.searched.lines()])
+
+
+def _reserve(job: Job) -> list[str]:
+    return [f"left free of each device's own memory: {format_reserve(job.reserve)}"] if job.reserve else []
 
 
 def _step(result: Result) -> str:
@@ -166,6 +171,8 @@ def as_json(result: Result) -> dict[str, object]:
 def _beside(result: Result) -> dict[str, object]:
     """JSON keys that only some results have."""
     tied, found = result.plan.pipeline.tied, dict[str, object]()
+    if result.job.reserve:
+        found["reserve"] = result.job.reserve
     if tied:
         found["tied_stages"] = [list(group) for group in tied]
     if result.whole.operators or result.whole.lengths:

@@ -13,8 +13,8 @@ from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS
 from pipeplan.core.plan import Plan
 from pipeplan.core.throughput import yardstick
-from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.layers import available_micro_batches, layer_costs, optimizer_bytes
+from pipeplan.costs.pricing import device_limit
 from pipeplan.search import root_nodes
 from pipeplan.search.branch_and_bound import PlanSearch
 from pipeplan.search.build_plan import build_plan, shared_out
@@ -43,7 +43,7 @@ def limits_never_bind(model: Model, cluster: Cluster, job: Job) -> bool:
         resident += sum(own) + (7 * sum(own) if model.ties else 5 * max(own))
     counts = {size: job.batch // size for size in _sizes(model, cluster, job)}
     for kind in kinds:
-        limit = min(kind.memory or UNLIMITED, job.memory or UNLIMITED)
+        limit = device_limit(kind, job)
         for size, count in counts.items():
             costs = layer_costs(model, kind, size, extrapolate=job.extrapolate, optimizer=job.optimizer)
             held = count * sum(cost.saved + cost.output for cost in costs)
