@@ -127,6 +127,7 @@ def as_json(case: "Published", report: "Report[Stages]", stages: "Stages") -> di
         "stages": [
             {
                 "layers": [case.names[g] for g in stage.groups],
+                "nodes": [node for g in stage.groups for node in case.members[g]],
                 "mode": problem.modes[stage.mode].name,
                 "replicas": case.replicas[stage.mode],
                 "degree": case.devices[stage.mode],
@@ -147,7 +148,7 @@ def _chosen(case: "Published", stage: Any) -> list[tuple[int, int]]:
 def in_words(case: "Published", answer: dict[str, Any]) -> str:
     """The answer as text."""
     from pipeplan.core.units import format_bytes, format_time
-    from pipeplan.core.wording import counted, wrapped
+    from pipeplan.core.wording import counted, ranges, wrapped
     from pipeplan.search.result import REASONS
     from pipeplan_formulations.common.report import Stop
 
@@ -168,5 +169,7 @@ def in_words(case: "Published", answer: dict[str, Any]) -> str:
             f"  stage {number}: {stage['mode']}: {span}; load {seconds(stage['load_s'])}, memory "
             f"{format_bytes(stage['memory_bytes'])}"
         )
+        nodes = ranges(stage["nodes"])
+        lines += (f"    {line}" for line in wrapped(f"{counted(len(stage['nodes']), 'node')}: {', '.join(nodes)}"))
     lines += wrapped(f"searched (the bound holds for these): {case.searched}")
     return "\n".join([*lines, *wrapped(f"not searched: {'; '.join(case.not_searched)}")])
