@@ -145,6 +145,7 @@ jobs = st.builds(
     schedules=st.lists(word, max_size=2).map(tuple),
     depths=st.lists(st.integers(1, 8), max_size=2).map(tuple),
     memory=st.none() | whole,
+    reserve=whole | st.floats(0.001, 0.99),
     objective=st.sampled_from(Objective),
     extrapolate=st.booleans(),
     replicas=st.lists(st.integers(1, 8), max_size=2).map(tuple),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 from typing import Any
 
 Document = dict[str, Any]
@@ -13,6 +14,7 @@ DEFAULTS: Document = {
     "schedules": (),
     "depths": (),
     "memory": None,
+    "reserve": 0,
     "objective": "step",
     "extrapolate": False,
     "replicas": (),
@@ -113,7 +115,10 @@ class Question:
 
     def limit(self, kind: str) -> int | None:
         """Bytes that a plan may use on a device of a kind, its runtime included; None if nothing says."""
-        limits = [limit for limit in (self.kinds[kind].get("memory"), self.job["memory"]) if limit is not None]
+        own, free = self.kinds[kind].get("memory"), self.job["reserve"]
+        if own is not None:
+            own = max(own - (free if isinstance(free, int) else ceil(own * free)), 0)
+        limits = [limit for limit in (own, self.job["memory"]) if limit is not None]
         return min(limits, default=None)
 
     def runtime(self, kind: str) -> int:

@@ -46,6 +46,9 @@ def question(seed: int, large: bool = False) -> Document:
             link |= {"unit_overhead": units.choice((1, 4, 15)), "unit_efficiency": units.choice((0.25, 0.5, 1.5))}
             link |= {"unit_overlap": units.choice((True, False))}
     document = {"model": model, "cluster": cluster, "job": job, "solve": _solve(random, large)}
+    free = Random(f"free {'large' if large else 'small'} {seed}")
+    if _often(free, 0.15):
+        job["reserve"] = free.choice((0.05, 0.3, free.randint(1, max(1, _whole(model) // 6))))
     teams = Random(f"teams {'large' if large else 'small'} {seed}")
     if _often(teams, TEAMS):
         in_teams(teams, document)

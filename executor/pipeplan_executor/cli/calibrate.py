@@ -28,7 +28,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("--save-cluster", metavar="CLUSTER", help="write the calibrated cluster here")
     parser.add_argument("--save-plan", metavar="PLAN", help="write the best plan after calibration here")
     parser.add_argument("--no-solve", action="store_true", help="calibrate only")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
 
 
 def run(options: Namespace) -> int:
@@ -64,7 +64,7 @@ def run(options: Namespace) -> int:
         from pipeplan.cli.progress import solving
         from pipeplan.solve import solve
 
-        with solving(quiet=options.json) as on_progress:
+        with solving(f"{model.name} on {cluster.name}, calibrated", asking.job.objective.figure) as on_progress:
             best = solve(found.model, found.cluster, job=asking.job, **limits(options), on_progress=on_progress)
     answer = json.dumps(as_json(plan, found, best), indent=2) if options.json else as_text(plan, found, best)
     show(answer, options, "output", "save_cluster", "save_plan")

@@ -1,5 +1,6 @@
 """Steps of the demonstration: describe the machine, profile, solve, compare, run, compare with the prediction."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from pipeplan.analysis.compare import Comparison, compare
@@ -16,6 +17,8 @@ from pipeplan.io.cluster_file import write_cluster
 from pipeplan.io.model_file import write_model
 from pipeplan.search.build_plan import build_plan
 from pipeplan.search.heuristics import ranked
+from pipeplan_executor.calibrate import calibrated, observed, predict, repriced
+from pipeplan_executor.calibrate.engine import NOTABLE, engine_work
 from pipeplan_executor.calibrate.machine import describe_machine, in_words
 from pipeplan_executor.train.report import RunReport, layers_by_stage, predicted_peak, write_pictures
 from pipeplan_executor.train.runner import run
@@ -46,23 +49,28 @@ def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> N
     model = _profiled(name, batch)
     write_model(model, folder / f"{name}.yaml")
     _title(f"{name}: every partitioner, every schedule family, the solver")
-    with solving() as on_progress:
+    with solving(f"{name} on {cluster.name}") as on_progress:
         comparison = compare(model, cluster, Job(batch=batch), time_limit=SOLVE_SECONDS, on_progress=on_progress)
     show(comparison)
     print(str(comparison.best).partition("heuristics,")[0].rstrip())
     _title(f"{name}: the plan and the best partitioner's plan, run with {PROCESSES} processes")
     spec = f"pipeplan_executor.zoo:{name}"
-    rows = []
+    ran: list[tuple[str, Plan, RunReport]] = []
     for label, plan in _contestants(model, cluster, comparison):
         path = folder / f"{name}-{label}.json"
         plan.save(path)
         report = run(plan, spec, steps=steps, verify=True, device="cpu")
         check_verdict(report.verdict)
-        rows.append(_row(label, plan, report))
+        ran.append((label, plan, report))
         beside = folder / f"{name}-{label}"
         plots = [f"{beside}.svg", f"{beside}.png"]
         write_pictures(plan, report, trace=f"{beside}.trace.json", plots=plots)
-    _table(rows)
+    for label, plan, report in ran:
+        engine = engine_work(plan, report)
+        if engine is not None and engine.share >= NOTABLE:
+            print(f"{label}: {engine}")
+    _table([_row(*own, _by_others(own, ran, model, cluster)) for own in ran])
+    print(_verdict(ran))
 
 
 def _profiled(name: str, batch: int) -> Model:
@@ -91,19 +99,45 @@ def _contestants(model: Model, cluster: Cluster, comparison: Comparison) -> list
         row for result in comparison.results.values() for row in result.baselines.values() if not row.outside
     )
     if balanced and balanced[0].evaluated is not None:
-        plans.append((balanced[0].name, build_plan(model, cluster, best.job, balanced[0].evaluated, comparison.bound)))
+        other = build_plan(model, cluster, best.job, balanced[0].evaluated, comparison.bound)
+        plans.append((balanced[0].name, replace(other, yardstick=best.plan.yardstick)))
     return plans
 
 
-def _row(label: str, plan: Plan, report: RunReport) -> tuple[str, ...]:
+def _by_others(
+    own: tuple[str, Plan, RunReport], ran: list[tuple[str, Plan, RunReport]], model: Model, cluster: Cluster
+) -> int | None:
+    """Return the step of a plan as predicted with costs that the run of another plan corrected; None if none can."""
+    for label, plan, report in ran:
+        if label != own[0] and not plan.sharded and not own[1].sharded:
+            seen = observed(report.timelines, report.step_times, report.peaks, plan.pipeline.tied, plan.zero > 0)
+            found = calibrated(plan, model, cluster, seen)
+            return predict(own[1], repriced(own[1], found.model, found.cluster)).step_time
+    return None
+
+
+def _verdict(ran: list[tuple[str, Plan, RunReport]]) -> str:
+    """Return which plan was faster in the measured steps, or that they vary by as much as the plans differ."""
+    (best, _, fast), *others = sorted(ran, key=lambda row: row[2].step_time)
+    if not others:
+        return f"{best} is the only plan that ran"
+    other, _, slow = others[0]
+    lead = slow.step_time / fast.step_time - 1
+    if max(fast.step_times) >= min(slow.step_times):
+        return f"the medians differ by {lead:.1%}, which is noise: steps of one plan overlap those of the other"
+    return f"{best} is faster than {other} by {lead:.1%}, every step of it"
+
+
+def _row(label: str, plan: Plan, report: RunReport, by_others: int | None) -> tuple[str, ...]:
     return (
         label,
         plan.schedule.family,
         f"{plan.micro_batches} x {plan.micro_batch}",
         layers_by_stage(plan),
-        format_time(plan.step_time),
         format_time(report.step_time),
-        f"{report.step_time / plan.step_time - 1:+.1%}",
+        report.spread,
+        f"{format_time(plan.step_time)}, {report.off(plan.step_time)}",
+        "-" if by_others is None else f"{format_time(by_others)}, {report.off(by_others)}",
         ", ".join(format_bytes(predicted_peak(plan, rank)) for rank in range(len(plan.ranks))),
         ", ".join(format_bytes(peak) for peak in report.peaks),
         "" if report.error is None else f"{report.error:.0e}",
@@ -120,9 +154,10 @@ def _table(rows: list[tuple[str, ...]]) -> None:
         "schedule",
         "micro-batches",
         "layers",
-        "step predicted",
-        "measured",
-        "off by",
+        "step measured",
+        "least to most",
+        "predicted, off by",
+        "by the other's run",
         "peak memory predicted",
         "measured",
         "gradient error",

@@ -10,11 +10,13 @@ from pipeplan_executor.cli.running import add_run, finished, is_first, run_plan
 from pipeplan_executor.train.report import predicted_peak, ranks_in_words, write_pictures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pipeplan.core.plan import Plan
+    from pipeplan_executor.calibrate.engine import EngineWork
     from pipeplan_executor.train.report import RunReport
     from pipeplan_executor.train.saving import Saving
+
+WITHOUT = " without tensor parallelism"
+"""What a prediction is for if other numbers of processes ran."""
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -40,19 +42,21 @@ def configure(parser: ArgumentParser) -> None:
     saving.add_argument("--every", type=int, default=0, metavar="N", help="and after every N steps")
     saving.add_argument("--keep", type=int, default=3, metavar="N", help="number of newest ones that stay (3)")
     saving.add_argument("--resume", action="store_true", help="go on from the latest one, if there is one")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
 
 
 def run(options: Namespace) -> int:
     """Run, print, draw; raise if the gradients are wrong."""
     from pipeplan.core.plan import Plan
+    from pipeplan_executor.calibrate.engine import engine_work
+    from pipeplan_executor.processes.devices import choose
     from pipeplan_executor.train.verdict import check_verdict
 
     if is_first():
         try_outputs(options, files=("trace",), pictures=("plot",), folders=("checkpoint",), inputs=("plan",))
     plan = Plan.load(options.plan)
     saving = _saving(options)
-    if is_first() and not options.json:
+    if is_first():
         ranks = ranks_in_words(plan, options.tensor_parallel or 1)
         print(f"running {plan.model}: {ranks}, schedule {plan.schedule.family}", file=sys.stderr)
     report = run_plan(
@@ -66,8 +70,9 @@ def run(options: Namespace) -> int:
         tensor_parallel=options.tensor_parallel,
     )
     if is_first():
-        answer = json.dumps(as_json(plan, report), indent=2) if options.json else as_text(plan, report)
-        show("\n".join(filter(None, (untimed(options, report) * (not options.json), answer))), options, "trace")
+        engine = engine_work(plan, report) if choose(options.device, 1) == "cpu" else None
+        text = json.dumps(as_json(plan, report, engine), indent=2) if options.json else as_text(plan, report, engine)
+        show("\n".join(filter(None, (untimed(options, report) * (not options.json), text))), options, "trace")
         if options.trace or options.plot:
             write_pictures(plan, report, trace=options.trace, plots=[options.plot] if options.plot else [])
     check_verdict(report.verdict)
@@ -98,13 +103,15 @@ def untimed(options: Namespace, report: "RunReport") -> str:
     return f"went on after step {report.first} {counted}; the steps that were left are warm-up, so none is timed"
 
 
-def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
+def as_json(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = None) -> dict[str, object]:
     """Return the report as plain data in seconds and bytes."""
     return {
         "losses": list(report.losses),
         "step_times_s": [time / 1e9 for time in report.step_times],
         "step_time_s": report.step_time / 1e9,
         "predicted_step_time_s": plan.step_time / 1e9,
+        "throughput": plan.yardstick.throughput(plan.batch, report.step_time).as_json(),
+        "engine_s": None if engine is None else engine.time / 1e9,
         "peak_bytes": list(report.peaks),
         "predicted_peak_bytes": [predicted_peak(plan, rank) for rank in range(len(plan.ranks))],
         "gradient_error": report.error,
@@ -116,9 +123,10 @@ def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
     }
 
 
-def as_text(plan: "Plan", report: "RunReport") -> str:
-    """Return the report as text."""
+def as_text(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = None) -> str:
+    """Return the report as text, with the engine's own work if it is known and notable."""
     from pipeplan.core.units import format_bytes, format_time
+    from pipeplan_executor.calibrate.engine import NOTABLE
 
     lines = []
     compared = report.tensor_parallel == plan.team  # otherwise predictions are for other numbers of processes
@@ -127,14 +135,20 @@ def as_text(plan: "Plan", report: "RunReport") -> str:
     if report.verdict is not None and report.verdict.holds:  # otherwise the error says it
         lines.append(str(report.verdict))
     if report.step_times:
-        beside = _beside(report.step_time, plan.step_time, format_time, compared)
+        beside = f"{format_time(plan.step_time)} predicted"
+        beside += f": {report.off(plan.step_time)}" if compared else WITHOUT
         lines.append(
-            f"step time {format_time(report.step_time)} measured (median of {len(report.step_times)}, least "
-            f"{format_time(min(report.step_times))}), {beside}"
+            f"step time {format_time(report.step_time)} measured (median of {len(report.step_times)}, "
+            f"{report.spread}), {beside}"
         )
+        lines.append(f"throughput {plan.yardstick.throughput(plan.batch, report.step_time)}")
+        if engine is not None and engine.share >= NOTABLE:
+            lines.append(str(engine))
         lines.append("loss by step: " + " ".join(f"{loss:.4f}" for loss in report.losses))
         for rank, peak in enumerate(report.peaks):
-            beside = _beside(peak, predicted_peak(plan, rank), format_bytes, compared)
+            predicted = predicted_peak(plan, rank)
+            beside = f"{format_bytes(predicted)} predicted"
+            beside += f": {peak / predicted - 1 if predicted else 0.0:+.1%}" if compared else WITHOUT
             lines.append(f"rank {rank}: peak {format_bytes(peak)} measured, {beside}")
         if not compared:
             lines.append(
@@ -145,13 +159,6 @@ def as_text(plan: "Plan", report: "RunReport") -> str:
             sizes = " and ".join(map(str, dict.fromkeys(plan.teams)))
             lines.append(f"each rank is a team of {sizes} processes, and its peak is that of the largest")
     return "\n".join(lines)
-
-
-def _beside(measured: int, predicted: int, text: "Callable[[int], str]", compared: bool) -> str:
-    """Return the prediction, and its relative error if it is for as many processes as ran."""
-    if not compared:
-        return f"{text(predicted)} predicted without tensor parallelism"
-    return f"{text(predicted)} predicted: {measured / predicted - 1 if predicted else 0.0:+.1%}"
 
 
 command = Command("run", "run a plan with torch, beside its prediction", configure, run)

@@ -23,7 +23,7 @@ def add_run(parser: ArgumentParser) -> None:
 
 
 def run_plan(options: Namespace, plan: "Plan", **more: Any) -> "RunReport":
-    """Run a plan with the options of `add_run`, ``--seed`` and ``--json``; ``more`` goes to `pipeplan_executor.run`."""
+    """Run a plan with the options of `add_run` and ``--seed``; ``more`` goes to `pipeplan_executor.run`."""
     from pipeplan_executor.cli.spec import Spec
     from pipeplan_executor.train.runner import run
 
@@ -35,7 +35,7 @@ def run_plan(options: Namespace, plan: "Plan", **more: Any) -> "RunReport":
         seed=options.seed,
         timeout=options.timeout,
         precision=options.precision,
-        progress=not options.json,
+        progress=True,
         **more,
     )
 

@@ -8,6 +8,7 @@ from statistics import median
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action
 from pipeplan.core.timeline import Span, Step, Timeline
+from pipeplan.core.units import format_time
 from pipeplan_executor.runtime.recorder import host
 from pipeplan_executor.sharding.processes import Processes
 from pipeplan_executor.train.verdict import Verdict
@@ -57,6 +58,16 @@ class RunReport:
     def error(self) -> float | None:
         """Largest relative difference of loss and gradients to the unsplit model's, if verified."""
         return None if self.verdict is None else self.verdict.error
+
+    @property
+    def spread(self) -> str:
+        """The least and the most of the timed steps: ``'9.1 ms to 10.4 ms'``."""
+        return f"{format_time(min(self.step_times))} to {format_time(max(self.step_times))}"
+
+    def off(self, predicted: int) -> str:
+        """The measured step relative to a prediction, and whether measured steps vary by as much."""
+        noise = " (noise)" if min(self.step_times) <= predicted <= max(self.step_times) else ""
+        return f"{self.step_time / predicted - 1 if predicted else 0.0:+.1%}{noise}"
 
     @property
     def timeline(self) -> Timeline:

@@ -1,6 +1,7 @@
 """Comparison of every partitioner and the solver under every schedule family, in one table."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS, asked_limits, require_callback
 from pipeplan.core.searched import Searched
+from pipeplan.core.throughput import Throughput
 from pipeplan.core.wording import counted, team_suffix, zero_suffix
 from pipeplan.costs.sources import Costs
 from pipeplan.search.alternatives import why_infeasible
@@ -70,6 +72,17 @@ class Comparison:
         """The best result over all families; of equally fast ones, the one with the least peak memory."""
         return min(self.results.values(), key=lambda result: (result.value, max(result.timeline.peaks)))
 
+    def throughput(self, row: Row) -> Throughput:
+        """Samples, tokens and operations per second of a row; nothing is known of it without a plan."""
+        job, of = self.best.job, self.best.plan.yardstick
+        return of.throughput(job.objective.samples(job.batch), row.value or 0)
+
+    def lines(self, top: int | None = None, *, every: bool = False) -> tuple[Row, ...]:
+        """Return the best row of each method, or every row; only the ``top`` fastest of them."""
+        by_merit = sorted(self.rows, key=lambda row: (row.value is None, _order(row)), reverse=True)
+        firsts = {row.method: row for row in by_merit}
+        return tuple(row for row in self.rows if every or firsts[row.method] is row)[:top]
+
 
 @listening()
 def compare(
@@ -85,6 +98,7 @@ def compare(
     seed: int = SEED,
     robust: Robust | float | str | None = None,
     on_progress: OnProgress = lambda *_: None,
+    on_family: Callable[[str], None] = lambda _: None,
     example_inputs: Any = None,
     **options: Any,
 ) -> Comparison:
@@ -96,6 +110,8 @@ def compare(
         Seconds for all families together.
     model, cluster, batch, job, gap, backend, workers, seed, robust, on_progress, example_inputs, **options
         As in `pipeplan.solve`.
+    on_family : callable
+        Called with the name of each family before it is searched.
 
     Raises
     ------
@@ -124,6 +140,7 @@ def compare(
         try:
             share = max(end - time.monotonic(), 0.0) / (len(families) - number)
             own = replace(job, schedules=(name,))
+            on_family(name)
             results[name] = solve(
                 model,
                 cluster,

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from pipeplan.cli.base import Command
-from pipeplan.cli.questions import add_limits, add_questions, limits, question
+from pipeplan.cli.questions import add_limits, add_questions, limits, question, searched
 
 if TYPE_CHECKING:
     from pipeplan.analysis.compare import Comparison
@@ -15,30 +15,41 @@ def configure(parser: ArgumentParser) -> None:
     """Arguments of ``compare``."""
     add_questions(parser)
     add_limits(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--top", type=int, metavar="N", help="only the N fastest lines")
+    parser.add_argument("--all", action="store_true", help="a line for every schedule family of every method")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
 
 
 def run(options: Namespace) -> int:
     """Solve under every family, and print the table."""
     from pipeplan.analysis.compare import compare
     from pipeplan.cli.progress import solving
+    from pipeplan.core.figures import whole
 
-    with solving(quiet=options.json) as on_progress:
-        comparison = compare(**question(options), **limits(options), on_progress=on_progress)
+    if options.top is not None:
+        whole(options.top, "--top", 1)
+    what, figure = searched(options)
+    with solving(what, figure) as on_progress:
+
+        def name_family(family: str) -> None:
+            on_progress.what = f"{what}, {family}"
+
+        comparison = compare(**question(options), **limits(options), on_progress=on_progress, on_family=name_family)
     if options.json:
-        print(json.dumps(as_json(comparison), indent=2))
+        print(json.dumps(as_json(comparison, options.top), indent=2))
     else:
-        show(comparison)
+        show(comparison, options.top, every=options.all)
     return 0
 
 
-def as_json(comparison: "Comparison") -> dict[str, object]:
-    """The table as plain data; times in seconds."""
+def as_json(comparison: "Comparison", top: int | None = None) -> dict[str, object]:
+    """Every row, or the ``top`` fastest, as plain data; times in seconds."""
     rows = [
         {
             "method": row.method,
             "schedule": row.family,
             "step_time_s": None if row.value is None else row.value / 1e9,
+            "throughput": comparison.throughput(row).as_json(),
             "at_least_s": None if row.at_least is None else row.at_least / 1e9,
             "peak_bytes": list(row.peaks),
             "over_bound": row.excess,
@@ -46,7 +57,7 @@ def as_json(comparison: "Comparison") -> dict[str, object]:
             "why": row.why,
             "outside": row.outside,
         }
-        for row in comparison.rows
+        for row in comparison.lines(top, every=True)
     ]
     return {
         "model": comparison.model,
@@ -58,50 +69,55 @@ def as_json(comparison: "Comparison") -> dict[str, object]:
     }
 
 
-def show(comparison: "Comparison") -> None:
-    """Print the table as text."""
+def show(comparison: "Comparison", top: int | None = None, *, every: bool = False) -> None:
+    """Print the table as text: the best row of each method, or every row; only the ``top`` fastest of them."""
     from rich.console import Console
     from rich.table import Table
 
     from pipeplan.analysis.compare import SOLVER
-    from pipeplan.core.units import format_bytes, format_time
+    from pipeplan.core.units import format_time
+    from pipeplan.core.wording import counted
     from pipeplan.search.result import beyond
 
     title = f"{comparison.model} on {comparison.cluster}: proven bound {format_time(comparison.bound)}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    rows = comparison.lines(top, every=every)
+    rates = [comparison.throughput(row).cells() for row in rows]
+    units = [unit for unit in rates[0] if any(rate[unit] for rate in rates)]
     for heading, justify in (
         ("method", "left"),
         ("schedule", "left"),
         (comparison.best.job.objective.figure, "right"),
         ("over bound", "right"),
+        *((unit, "right") for unit in units),
         ("peak memory per device", "left"),
         ("plan", "left"),
     ):
         table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for row in comparison.rows:
+    for row, rate in zip(rows, rates, strict=True):
         label = row.label + beyond(row.outside)
         if row.excess is None:
-            cells = (row.method, row.family, "-", "-", "", row.why)
+            time, over, peaks, label = "-", "-", "", row.why
         elif row.value is None:
-            least = format_time(row.at_least or 0)
-            cells = (row.method, row.family, f"at least {least}", f"≥ {row.excess:.2%}", "not simulated", label)
+            time, over, peaks = f"at least {format_time(row.at_least or 0)}", f"≥ {row.excess:.2%}", "not simulated"
         else:
-            peaks = _few([format_bytes(peak) for peak in row.peaks])
-            cells = (
-                row.method,
-                row.family,
-                format_time(row.value),
-                f"{row.excess:.2%}",
-                peaks,
-                label,
-            )
+            time, over = format_time(row.value), f"{row.excess:.2%}"
+            peaks = _peaks(row.peaks)
+        cells = (row.method, row.family, time, over, *(rate[unit] for unit in units), peaks, label)
         table.add_row(*cells, style="bold" if row.method == SOLVER else None)
-    Console(width=None if Console().is_terminal else 140).print(table)
+    Console(width=None if Console().is_terminal else 160).print(table)
+    left = len(comparison.rows) - len(rows)
+    if left:
+        print(f"{counted(left, 'more line')}, of other methods or schedules: --all prints every one")
     print(*comparison.costs.lines(), *comparison.searched.lines(), sep="\n")
 
 
-def _few(items: list[str], most: int = 4) -> str:
-    return ", ".join(items) if len(items) <= most else f"{', '.join(items[:most])} … ({len(items)} devices)"
+def _peaks(peaks: "tuple[int, ...]") -> str:
+    """Return the least and the largest peak of the devices."""
+    from pipeplan.core.units import format_bytes
+
+    ends = dict.fromkeys(map(format_bytes, (min(peaks), max(peaks))))
+    return " to ".join(ends)
 
 
 command = Command("compare", "every partitioner, every schedule family and the solver in one table", configure, run)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeplan.cli.base import Command
-from pipeplan.cli.questions import (
+from pipeplan.cli.questions import (, searched
     add_limits,
     add_questions,
     limits,
@@ -32,7 +32,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--each", type=number, default=20.0, metavar="SECONDS", help="time for each change that is tried (20)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
 
 
 @listening()
@@ -74,11 +74,10 @@ def _question(options: Namespace) -> "Explanation | Remedies":
     asking = question(options)
 
     def tell(what: str) -> None:
-        if not options.json:
-            print(f"trying  {what}", file=sys.stderr)
+        print(f"trying {what}", file=sys.stderr)
 
     try:
-        with solving(quiet=options.json) as on_progress:
+        with solving(*searched(options)) as on_progress:
             result = solve(**asking, **limits(options), on_progress=on_progress)
     except InfeasibleError:
         found = remedies(**asking, time_limit=options.each, **each, on_progress=tell)

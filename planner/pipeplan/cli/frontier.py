@@ -3,6 +3,7 @@
 import json
 import sys
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="keep the answers here as they come; go on from there")
     parser.add_argument("--csv", metavar="FILE", help="write the points as a table; - prints it")
     parser.add_argument("--plot", metavar="FILE", help="draw it (.svg or .png)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
 
 
 def run(options: Namespace) -> int:
@@ -40,9 +41,7 @@ def run(options: Namespace) -> int:
     try_outputs(options, files=("output", "csv"), pictures=("plot",), inputs=("model", "cluster"))
     if options.output == STDOUT:
         raise InputError("--output keeps answers, which are read again; name a file, or print a table with --csv -")
-    how = (
-        question(options) | limits(options) | {"path": options.output, "on_progress": _quiet if options.json else _tell}
-    )
+    how = question(options) | limits(options) | {"path": options.output, "on_progress": partial(_tell, options.over)}
     if options.fewest:
         fewest = fewest_devices(**how)
         print(json.dumps(fewest.as_json(), indent=2) if options.json else fewest)
@@ -58,17 +57,20 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _tell(asked: str, answer: "Answer") -> None:
-    from pipeplan.core.units import format_time
+def _tell(over: str, asked: str, answer: "Answer") -> None:
+    """Print what was asked, with its unit, and the answer."""
+    from pipeplan.core.units import format_bytes, format_time
 
+    limit = asked.removeprefix("any ")
+    what = "best plan" if limit == asked else "any plan"
+    if limit.isdigit():
+        limit = f"{format_bytes(int(limit))} per device"
+    elif over != "memory":
+        limit = f"{limit.strip('(,)')} devices"
     found = answer.verdict.value
     if answer.plan is not None:
         found = f"plan {format_time(answer.value)}   bound {format_time(answer.bound)}"
-    print(f"asked {asked:>16}   {found}", file=sys.stderr)
-
-
-def _quiet(asked: str, answer: "Answer") -> None:
-    """Callback without output, for ``--json``."""
+    print(f"asked for {what}, {limit:>22}   {found}", file=sys.stderr)
 
 
 command = Command("frontier", "step time against memory, devices or price; the fewest devices that fit", configure, run)

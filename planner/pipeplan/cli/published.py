@@ -47,7 +47,7 @@ def run_published(options: Namespace) -> int:
         raise InputError("the published rules have loads and no steps; leave out --objective period")
     case, checked = read_published(options), asked_limits(**limits(options))
     backend = "auto" if options.backend == "cpsat" else options.backend
-    with solving(quiet=options.json) as on_progress:
+    with solving(f"{case.name} by its authors' rule", "largest load") as on_progress:
         report = graph.solve(
             case.problem,
             checked,
@@ -131,6 +131,7 @@ def as_json(case: "Published", report: "Report[Stages]", stages: "Stages") -> di
         "stages": [
             {
                 "layers": [case.names[g] for g in stage.groups],
+                "nodes": [node for g in stage.groups for node in case.members[g]],
                 "mode": problem.modes[stage.mode].name,
                 "replicas": case.replicas[stage.mode],
                 "degree": case.devices[stage.mode],
@@ -151,7 +152,7 @@ def _chosen(case: "Published", stage: Any) -> list[tuple[int, int]]:
 def in_words(case: "Published", answer: dict[str, Any]) -> str:
     """The answer as text."""
     from pipeplan.core.units import format_bytes, format_time
-    from pipeplan.core.wording import counted, wrapped
+    from pipeplan.core.wording import counted, ranges, wrapped
     from pipeplan.search.result import REASONS
     from pipeplan_formulations.common.report import Stop
 
@@ -172,5 +173,7 @@ def in_words(case: "Published", answer: dict[str, Any]) -> str:
             f"  stage {number}: {stage['mode']}: {span}; load {seconds(stage['load_s'])}, memory "
             f"{format_bytes(stage['memory_bytes'])}"
         )
+        nodes = ranges(stage["nodes"])
+        lines += (f"    {line}" for line in wrapped(f"{counted(len(stage['nodes']), 'node')}: {', '.join(nodes)}"))
     lines += wrapped(f"searched (the bound holds for these): {case.searched}")
     return "\n".join([*lines, *wrapped(f"not searched: {'; '.join(case.not_searched)}")])

@@ -25,6 +25,9 @@ def add_questions(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--memory", metavar="SIZE", help="what a device may use, like 16GiB, where that is less than it has"
     )
+    parser.add_argument(
+        "--reserve", metavar="SIZE", help="what of each device's memory is left free, like 5%% or 2GiB (none)"
+    )
     parser.add_argument("--replicas", metavar="N,N", help="how many devices may share a stage; 1 is no replication")
     parser.add_argument("--equal-replicas", action="store_true", help="one number of replicas for all stages")
     parser.add_argument(
@@ -169,3 +172,12 @@ def question(options: Namespace) -> dict[str, Any]:
 
     names = ("model", "cluster", "batch", *JOB, *LINKS, *READING)
     return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
+def searched(options: Namespace) -> tuple[str, str]:
+    """What is searched, and what its values are, for lines of progress: ``('gnmt-8 on 2-cpu', 'step time')``."""
+    from pathlib import PurePath
+
+    place = PurePath(options.cluster).stem if options.cluster else f"{options.devices or 'its own'} devices"
+    figure = {"period": "period", "bottleneck": "load per sample"}.get(options.objective, "step time")
+    return f"{PurePath(options.model).stem} on {place}", figure

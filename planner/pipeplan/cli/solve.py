@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from pipeplan.cli.base import Command, show, try_outputs
-from pipeplan.cli.questions import add_limits, add_questions, limits, number, question
+from pipeplan.cli.questions import add_limits, add_questions, limits, number, question, searched
 
 if TYPE_CHECKING:
     from pipeplan.search.robust import Robust
@@ -36,7 +36,7 @@ def configure(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--samples", type=number, metavar="N", help="with --robust: perturbed steps of each plan (1000)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
     parser.add_argument("-o", "--output", metavar="PLAN", help="save the plan here; - prints it")
     parser.add_argument("--plot", metavar="FILE", help="draw the time line (.svg or .png)")
 
@@ -55,7 +55,7 @@ def run(options: Namespace) -> int:
         from pipeplan.cli.published import run_published
 
         return run_published(options)
-    with solving(quiet=options.json) as on_progress:
+    with solving(*searched(options)) as on_progress:
         result = solve(**question(options), **limits(options), robust=robust, on_progress=on_progress)
     show(json.dumps(result.as_json(), indent=2) if options.json else result, options, "output")
     if options.output:

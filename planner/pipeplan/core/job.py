@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import ceil
 
 from pipeplan.core.choices import groups, known, names, numbers, pins, word
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_SAMPLES, shown, whole
 from pipeplan.core.model import Model
-from pipeplan.core.units import parse_bytes
+from pipeplan.core.units import parse_bytes, parse_reserve
 
 OPTIMIZER_STATE = {"sgd": 0, "momentum": 1, "adam": 2}
 """Copies of the parameters that each optimiser keeps as state."""
@@ -35,6 +36,10 @@ class Objective(StrEnum):
     def figure(self) -> str:
         """What its values are, in words: ``'step time'``, ``'period'`` or ``'load per sample'``."""
         return {Objective.STEP: "step time", Objective.BOTTLENECK: "load per sample"}.get(self, self.value)
+
+    def samples(self, batch: int) -> int:
+        """Samples that one of its values is the time of: those of a step, or one of an endless pipeline."""
+        return batch if self.simulated else 1
 
 
 class Recompute(StrEnum):
@@ -84,6 +89,8 @@ class Job:
         Numbers of stages to consider; empty is 1 up to the number of devices.
     memory : int or None
         Bytes that a device may use, where that is less than the device has.
+    reserve : int or float
+        What of each device's own memory is left free: bytes, or a share below 1.
     objective : Objective
     extrapolate : bool
         Allow micro-batch sizes outside the measured ones (costs grow linearly with the size).
@@ -138,6 +145,7 @@ class Job:
     schedules: tuple[str, ...] = ()
     depths: tuple[int, ...] = ()
     memory: int | None = None
+    reserve: int | float = 0
     objective: Objective = Objective.STEP
     extrapolate: bool = False
     replicas: tuple[int, ...] = ()
@@ -165,6 +173,17 @@ class Job:
             self._set("memory", parse_bytes(self.memory))
         if self.memory is not None:
             self._set("memory", whole(self.memory, "memory (bytes that a device may use)"))
+        if isinstance(self.reserve, str):
+            self._set("reserve", parse_reserve(self.reserve))
+        if isinstance(self.reserve, float) and 0 <= self.reserve < 1:
+            self._set("reserve", self.reserve or 0)
+        elif isinstance(self.reserve, float):
+            raise InputError(
+                f"reserve {shown(self.reserve)} is no share of each device's memory that can be left free: 0.05 "
+                "leaves 5 %; a whole number is bytes"
+            )
+        else:
+            self._set("reserve", whole(self.reserve, "reserve (bytes of each device's memory that are left free)"))
         for name in (
             "extrapolate",
             "equal_replicas",
@@ -226,6 +245,13 @@ class Job:
     def level(self) -> int:
         """The level of ZeRO of plans in a space; of several, the one that needs least memory; 0 where none is named."""
         return max(self.zero, default=0)
+
+    def usable(self, memory: int | None) -> int | None:
+        """Return the bytes of a device's memory that are not left free; None if it has no limit."""
+        if memory is None:
+            return None
+        free = ceil(self.reserve * memory) if isinstance(self.reserve, float) else self.reserve
+        return max(memory - free, 0)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -1,6 +1,6 @@
 """`Plan`: stages on devices, their schedule, times and memory, and the proven bound."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeplan.core.cluster import Link
@@ -8,6 +8,7 @@ from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
+from pipeplan.core.throughput import Yardstick
 from pipeplan.core.words import LayerWords
 
 
@@ -140,6 +141,8 @@ class Plan:
     words : tuple of (str, LayerWords)
         For each layer on a mesh of several axes how it runs there; ``shards``, ``sequence`` and ``vocabulary`` say
         nothing of these.
+    yardstick : Yardstick
+        What throughput is measured by, as far as it is known.
     """
 
     model: str
@@ -162,6 +165,7 @@ class Plan:
     vocabulary: str | None = None
     words: tuple[tuple[str, LayerWords], ...] = ()
     context: Context = Context()
+    yardstick: Yardstick = field(default_factory=Yardstick)
 
     @property
     def value(self) -> int:

@@ -39,6 +39,26 @@ def parse_bytes(text: str | int) -> int:
     return _whole(text, number * _PREFIX[prefix])
 
 
+def parse_reserve(text: str | int | float) -> int | float:
+    """Parse what of each device's memory is left free: a share from ``'5%'`` or 0.05, or bytes from ``'2GiB'``."""
+    number, unit = _split(text, "size or a share", "2GiB or 5%")
+    share = (
+        text
+        if isinstance(text, float)
+        else number / 100
+        if unit == "%"
+        else number
+        if not unit and 0 < number < 1
+        else None
+    )
+    return parse_bytes(str(text)) if share is None else share
+
+
+def format_reserve(reserve: int | float) -> str:
+    """Format what `parse_reserve` returns: ``'5%'`` or ``'2.00 GiB'``."""
+    return f"{100 * reserve:.4g}%" if isinstance(reserve, float) else format_bytes(reserve)
+
+
 def parse_time(text: str | int) -> int:
     """Parse nanoseconds from ``'5us'``, ``'1.5ms'``, ``'2s'`` or a plain integer of nanoseconds."""
     number, unit = _split(text, "time", "5us, 1.5ms or 2s")

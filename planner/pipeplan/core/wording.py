@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from itertools import groupby
 from textwrap import wrap
 
 WIDTH = 120
@@ -64,6 +65,16 @@ def team_suffix(
 def wrapped(text: str) -> list[str]:
     """Wrap a sentence to lines of `WIDTH` columns."""
     return wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def ranges(names: Sequence[str]) -> list[str]:
+    """Return numbers in order, with runs of three and more abbreviated (``['1 to 4', '9']``), then other names."""
+    numbers = sorted({int(name) for name in names if name.isdecimal()})
+    found: list[str] = []
+    for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        own = [number for _, number in run]
+        found += [f"{own[0]} to {own[-1]}"] if len(own) > 2 else map(str, own)
+    return [*found, *(name for name in names if not name.isdecimal())]
 
 
 def listed(numbers: Sequence[int], most: int = 8) -> str:

@@ -376,7 +376,7 @@ def usable_memory(kind: DeviceKind, job: Job) -> int:
 
 def device_limit(kind: DeviceKind, job: Job) -> int:
     """Return the bytes that a device of the kind may use, its runtime included; `UNLIMITED` by default."""
-    limits = [limit for limit in (kind.memory, job.memory) if limit is not None]
+    limits = [limit for limit in (job.usable(kind.memory), job.memory) if limit is not None]
     return min(limits, default=UNLIMITED)
 
 

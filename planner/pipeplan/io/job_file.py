@@ -5,6 +5,7 @@
     batch: 512
     optimizer: adam
     memory: 16GiB              # usable bytes of a device, where that is less than it has
+    reserve: 5%                # of each device's own memory is left free; or bytes, like 2GiB
     schedules: [1f1b-so]
     replicas: [1, 2, 4]
     recompute: choose          # or none, full
@@ -20,6 +21,7 @@ from pydantic import BeforeValidator, Field
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Objective, Order, Recompute
+from pipeplan.core.units import parse_reserve
 from pipeplan.core.wording import hint
 from pipeplan.io.atomic import write_whole
 from pipeplan.io.schema import Bytes, Count, Items, Strict, Whole, check, listing, written_bytes
@@ -33,6 +35,13 @@ def _objective(value: object) -> Objective:
     return Objective(value)
 
 
+def _reserve(value: Any) -> int | float:
+    try:
+        return parse_reserve(value)
+    except InputError as error:
+        raise ValueError(str(error)) from error
+
+
 class JobFile(Strict):
     """Schema of a job file; see `pipeplan.Job`."""
 
@@ -42,6 +51,7 @@ class JobFile(Strict):
     schedules: Items[str] = ()
     depths: Items[Count] = ()
     memory: Bytes | None = None
+    reserve: Annotated[int | float, BeforeValidator(_reserve)] = 0
     objective: Annotated[Objective, BeforeValidator(_objective)] = Objective.STEP
     extrapolate: bool = False
     replicas: Items[Count] = ()
@@ -99,6 +109,7 @@ def job_data(job: Job) -> dict[str, Any]:
         schedules=Line(job.schedules),
         depths=Line(job.depths),
         memory=None if job.memory is None else written_bytes(job.memory),
+        reserve=written_bytes(job.reserve) if isinstance(job.reserve, int) and job.reserve else job.reserve or None,
         extrapolate=job.extrapolate or None,
         replicas=Line(job.replicas),
         equal_replicas=job.equal_replicas or None,

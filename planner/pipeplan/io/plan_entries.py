@@ -87,6 +87,14 @@ class ContextEntry(Strict):
     attention: Items[AttentionEntry] = ()
 
 
+class YardstickEntry(Strict):
+    """What throughput is measured by; see `pipeplan.core.throughput.Yardstick`."""
+
+    tokens: Count | None = None
+    flops: Count | None = None
+    peak: Annotated[int, Field(ge=1)] | None = None  # of many devices: it may exceed the most of one figure
+
+
 class ScheduleEntry(Strict):
     """Order of actions on each rank; see `pipeplan.Schedule`."""
 
@@ -171,3 +179,4 @@ class PlanFile(Strict):
     vocabulary: str | None = None
     words: Items[LayerWordsEntry] = ()
     context: ContextEntry | None = None
+    yardstick: YardstickEntry | None = None

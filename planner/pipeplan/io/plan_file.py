@@ -14,6 +14,7 @@ from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer
 from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Action, Schedule
+from pipeplan.core.throughput import Yardstick
 from pipeplan.io.atomic import write_whole
 from pipeplan.io.plan_entries import (
     AxisLinkEntry,
@@ -55,10 +56,13 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     data["words"] = words_data(plan.words)
     if not plan.words:
         del data["words"]
-    del data["context"]
+    del data["context"], data["yardstick"]
     if plan.context:
         rows = [{"layer": name, "number": number, "by": how} for name, number, how in plan.context.attention]
         data["context"] = {"products": list(plan.context.products), "attention": rows}
+    known = {name: figure for name, figure in asdict(plan.yardstick).items() if figure is not None}
+    if known:
+        data["yardstick"] = known
     for entry in stages:
         if plan.team == 1:
             del entry["team"]
@@ -162,6 +166,7 @@ def plan_from_data(data: Any, where: str) -> Plan:
         vocabulary=file.vocabulary,
         words=words_of(file.words),
         context=_context(file.context),
+        yardstick=Yardstick() if file.yardstick is None else Yardstick(**_fields(file.yardstick)),
     )
 
 

@@ -130,6 +130,7 @@ def changes(spaces: Spaces) -> Iterator[Change]:
         ("without --replicas", bool(job.replicas), {"replicas": ()}),
         ("without --equal-replicas", job.equal_replicas, {"equal_replicas": False}),
         ("without --micro-batches", bool(job.micro_batches), {"micro_batches": ()}),
+        ("without --reserve", bool(job.reserve), {"reserve": 0}),
         ("--extrapolate", smaller, {"extrapolate": True}),
         ("--order search", job.order is Order.GIVEN, {"order": Order.SEARCH}),
         ("without --together", bool(job.together), {"together": ()}),

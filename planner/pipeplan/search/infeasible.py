@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeplan.core.cluster import StageDevices
 from pipeplan.core.job import SHARDED, Job
-from pipeplan.core.units import format_bytes
+from pipeplan.core.units import format_bytes, format_reserve
 from pipeplan.core.wording import counted, wrapped
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.pricing import device_limit, usable_memory
@@ -98,8 +98,9 @@ def total_memory_shortfall(space: Space) -> str | None:
     more = f"{counted(-(-resident * count // there) - count, 'more such device')} at least, or " if there else ""
     return (
         f"No plan fits: parameters, gradients and optimiser state take {format_bytes(resident)}, and the {count} "
-        f"devices have {format_bytes(there)} together. That holds for every plan, searched or not, that keeps each of "
-        f"them on some device.\nWhat it takes: {more}devices of {larger} and more."
+        f"devices have {format_bytes(there)} together{_left_free(space.job)}. That holds for every plan, searched or "
+        f"not, that keeps each of them on some device.\nWhat it takes: {more}devices of {larger} and more"
+        f"{' beside that' * bool(space.job.reserve)}."
     )
 
 
@@ -115,8 +116,13 @@ def held_memory_shortfall(space: Space) -> str | None:
     return (
         f"Under {' and '.join(space.schedules)} all micro-batches of a step are in flight at once: their activations "
         f"take {format_bytes(held)} at least, whatever is recomputed; with parameters, gradients and optimiser state "
-        f"that is {format_bytes(resident + held)}, and the devices have {format_bytes(there)} together."
+        f"that is {format_bytes(resident + held)}, and the devices have {format_bytes(there)} together"
+        f"{_left_free(space.job)}."
     )
+
+
+def _left_free(job: Job) -> str:
+    return f" beside the {format_reserve(job.reserve)} that are left free (--reserve)" if job.reserve else ""
 
 
 def _resident(space: Space) -> int:
@@ -157,12 +163,13 @@ def explain_infeasible(spaces: Spaces, found: "tuple[int, Candidate] | None") ->
     least, easiest = found
     limits = sorted({device_limit(device.kind, space.job) for device in space.cluster.devices})
     have = " and ".join("no limit" if limit == UNLIMITED else format_bytes(limit) for limit in limits)
-    owned = min((device.kind.memory or UNLIMITED for device in space.cluster.devices), default=UNLIMITED)
+    usable = (space.job.usable(device.kind.memory) for device in space.cluster.devices)
+    owned = min((UNLIMITED if size is None else size for size in usable), default=UNLIMITED)
     option = "--memory " if space.job.memory is not None and owned >= least else "devices of "
     return (
-        f"No plan fits among those searched: the devices have {have} each, and the least that was found to be enough "
-        f"is {format_bytes(least)} on each ({easiest.label}).\n{reach}\n"
-        f"What would fit: {option}{_rounded_up(least)}"
+        f"No plan fits among those searched: the devices have {have} each{_left_free(space.job)}, and the "
+        f"least that was found to be enough is {format_bytes(least)} on each ({easiest.label}).\n{reach}\n"
+        f"What would fit: {option}{_rounded_up(least)}{' beside that' * bool(space.job.reserve)}"
     )
 
 

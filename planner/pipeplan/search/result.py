@@ -1,5 +1,6 @@
 """`Result`: the plan, its bound, the searched space and the baselines, as text and as JSON."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -8,8 +9,9 @@ from pipeplan.core.job import Job, Objective
 from pipeplan.core.plan import Plan, PlanStage
 from pipeplan.core.schedule import Kind
 from pipeplan.core.searched import Searched
+from pipeplan.core.throughput import Throughput
 from pipeplan.core.timeline import Timeline
-from pipeplan.core.units import format_bytes, format_time
+from pipeplan.core.units import format_bytes, format_reserve, format_time
 from pipeplan.core.wording import counted, team_suffix, wrapped, zero_suffix
 from pipeplan.costs.sources import Costs
 from pipeplan.costs.teams.left_whole import LeftWhole
@@ -18,7 +20,7 @@ from pipeplan.search.robust import summary as words
 from pipeplan.search.robust.choice import Choice
 from pipeplan_formulations.common.report import Status, Stop
 
-SHOWN = 16
+SHOWN = 8
 """Most stages with a line each; of more, consecutive stages that are alike share a line."""
 
 MEANING = {
@@ -85,6 +87,11 @@ class Result:
         """(value − bound) / value."""
         return (self.value - self.bound) / self.value if self.value else 0.0
 
+    @property
+    def throughput(self) -> Throughput:
+        """Samples, tokens and operations per second."""
+        return self.plan.yardstick.throughput(self.job.objective.samples(self.job.batch), self.value)
+
     def __str__(self) -> str:
         return in_words(self)
 
@@ -106,7 +113,9 @@ def in_words(result: Result) -> str:
         f"{meaning} {format_time(result.value)}{_step(result)}, proven bound {format_time(result.bound)}, "
         f"gap {result.gap:.2%} "
         f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
+        f"throughput {result.throughput}",
         *result.costs.lines(),
+        *_reserve(result.job),
         *_stages(plan),
         *_shared_weights(plan),
         *(line for note in result.whole.in_words() for line in wrapped(note)),
@@ -125,6 +134,10 @@ def in_words(result: Result) -> str:
     return "\n".join([*lines, *result.searched.lines()])
 
 
+def _reserve(job: Job) -> list[str]:
+    return [f"left free of each device's own memory: {format_reserve(job.reserve)}"] if job.reserve else []
+
+
 def _step(result: Result) -> str:
     """The time of a step by itself, beside a period."""
     return f" (one step alone {format_time(result.plan.step_time)})" if result.plan.period is not None else ""
@@ -140,6 +153,7 @@ def as_json(result: Result) -> dict[str, object]:
         time: result.value / 1e9,
         "bound_s": result.bound / 1e9,
         "gap": result.gap,
+        "throughput": result.throughput.as_json(),
         "wall_s": result.wall,
         "backend": result.backend,
         "micro_batch": result.plan.micro_batch,
@@ -157,6 +171,8 @@ def as_json(result: Result) -> dict[str, object]:
 def _beside(result: Result) -> dict[str, object]:
     """JSON keys that only some results have."""
     tied, found = result.plan.pipeline.tied, dict[str, object]()
+    if result.job.reserve:
+        found["reserve"] = result.job.reserve
     if tied:
         found["tied_stages"] = [list(group) for group in tied]
     if result.whole.operators or result.whole.lengths:
@@ -207,7 +223,8 @@ def _shared_weights(plan: Plan) -> list[str]:
 
 
 def _stage_key(stage: PlanStage, plan: Plan) -> tuple[object, ...]:
-    return len(stage.layers), stage.replicas, plan.device_kinds[stage.devices[0]], stage.team, len(stage.recompute)
+    layers = tuple(re.sub(r"[0-9]+", "", name) for name in stage.layers)  # block.3 and block.7 are alike
+    return layers, stage.replicas, plan.device_kinds[stage.devices[0]], stage.team, len(stage.recompute)
 
 
 def _stage(stage: PlanStage, plan: Plan) -> str:

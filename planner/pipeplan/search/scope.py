@@ -13,7 +13,7 @@ from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, Job, Objective, Order, R
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Mix, Split, Splitting
 from pipeplan.core.searched import Searched
-from pipeplan.core.units import format_bytes, format_time
+from pipeplan.core.units import format_bytes, format_reserve, format_time
 from pipeplan.core.wording import listed
 from pipeplan.core.words import MeshSplit
 from pipeplan.costs.teams.places import places
@@ -131,6 +131,7 @@ def narrowing_options(job: Job) -> tuple[str, ...]:
         "--together": bool(job.together),
         "--no-cut-after": bool(job.no_cut_after),
         "--pin": bool(job.pin),
+        f"--reserve {format_reserve(job.reserve)}": bool(job.reserve),
     }
     return tuple(name for name, on in given.items() if on)
 

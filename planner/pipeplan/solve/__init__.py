@@ -12,6 +12,7 @@ from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.job import Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.options import asked_limits, require, require_callback
+from pipeplan.core.throughput import yardstick
 from pipeplan.core.validate import validate_plan
 from pipeplan.costs.sources import sources
 from pipeplan.costs.teams.left_whole import left_whole
@@ -232,7 +233,7 @@ def solve(
         own = spaces.of(chosen.candidate)
         plan = build_plan(own.model, own.cluster, job, chosen, search.bound)
         validate_plan(plan, own.model, own.cluster)
-        plan = shared_out(plan, model, own.split)
+        plan = replace(shared_out(plan, model, own.split), yardstick=yardstick(model, cluster))
         return Result(
             plan=plan,
             timeline=chosen.timeline,

@@ -64,3 +64,17 @@ def test_a_comparison_marks_it_too(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert all(row["outside"] == why for row in rows)
     show(comparison)
     assert "outside what was asked: no such depth" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_table_has_one_line_per_method(capsys: pytest.CaptureFixture[str]) -> None:
+    """By default each method has its best row; ``every`` has all rows, and ``top`` the fastest of them."""
+    found = compare(tiny_chain(), equal_devices(2), Job(4, schedules=("gpipe", "1f1b-sno")))
+    lines = found.lines()
+    assert len(lines) == len({row.method for row in found.rows}) < len(found.rows)
+    for line in lines:
+        values = [row.value for row in found.rows if row.method == line.method and row.value is not None]
+        assert line.value == min(values, default=None)
+    assert found.lines(every=True) == found.rows
+    assert found.lines(3) == lines[:3]
+    show(found, 3)
+    assert f"{len(found.rows) - 3} more lines" in capsys.readouterr().out

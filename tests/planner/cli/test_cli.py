@@ -1,15 +1,18 @@
 """The program as a user types it: output, exit codes, files."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from helpers.instances import fat_head
+from helpers.instances import equal_devices, fat_head, model_of
 from helpers.shared_data import shared
 from pipeplan.cli.main import main
 from pipeplan.core.plan import Plan
 from pipeplan.io.model_file import write_model
+from pipeplan.solve import solve
 from pipeplan_formulations.common.mip import SOLVERS
 
 SOLVE_KEYS = {
@@ -18,6 +21,7 @@ SOLVE_KEYS = {
     "step_time_s",
     "bound_s",
     "gap",
+    "throughput",
     "wall_s",
     "backend",
     "micro_batch",
@@ -185,3 +189,25 @@ def test_slow_links_change_the_plan(file: str, capsys: pytest.CaptureFixture[str
     assert [stage["layers"] for stage in free["stages"]] != [stage["layers"] for stage in priced["stages"]]
     for row in priced["balancers"].values():
         assert row["step_time_s"] is None or row["step_time_s"] >= priced["step_time_s"]
+
+
+def test_progress_names_the_question_and_stays_on_standard_error(
+    model_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With ``--json`` too, each line says what is searched, in which figure and unit, and how many nodes are open."""
+    assert main(["compare", model_file, "--devices", "3", "--batch", "16", "--schedules", "gpipe", "--json"]) == 0
+    said = capsys.readouterr()
+    json.loads(said.out)
+    lines = [line for line in said.err.splitlines() if line.startswith("solving ")]
+    assert lines
+    for line in lines:
+        assert re.match(r"solving \S+ on .*, gpipe: (step time [0-9.e+]+ \w+|no plan yet) +bound .* nodes? open$", line)
+
+
+def test_stages_of_like_layers_share_a_line() -> None:
+    """Of more than 8 stages, those with layers of the same names but for numbers have one line together."""
+    plain = model_of([9, *[5] * 10, 7])
+    model = replace(plain, layers=(*plain.layers[:-1], replace(plain.layers[-1], name="head")))
+    result = solve(model, equal_devices(12), 12, depths=(12,), replicas=(1,), schedules=("1f1b-sno",))
+    stages = [line for line in str(result).splitlines() if line.startswith("  stage")]
+    assert [line.split(":")[0] for line in stages] == ["  stages 0 to 10", "  stage 11"]

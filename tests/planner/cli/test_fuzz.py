@@ -91,6 +91,7 @@ OPTIONS = {
     "--schedules": ["1f1b", "gpipe,1f1b", "any", "fbp-as", "1f1b-so,1f1b-so", "zb-h1", "interleaved"],
     "--optimizer": ["adam", "momentum", "lion"],
     "--memory": ["40B", "4000B", "1GiB", "0"],
+    "--reserve": ["5%", "0.1", "40B", "1GiB", "100%", "-1", "x"],
     "--recompute": ["none", "full", "choose"],
     "--order": ["given", "search"],
     "--pin": ["l0=d0", "l0=d1", "l3=unit", "l1=d9", "l9=d0", "l1=", "=d0"],
@@ -138,7 +139,8 @@ EXPERIMENT = {
     "grids": [{"models": ["model.yaml"], "clusters": ["cluster.yaml"], "jobs": [{"batch": 4}]}],
 }
 JOB = {
-    "batch": 8, "micro_batches": [2, 4], "optimizer": "adam", "memory": "4000B", "depths": [1, 2], "replicas": [1, 2],
+    "batch": 8, "micro_batches": [2, 4], "optimizer": "adam", "memory": "4000B", "reserve": "5%", "depths": [1, 2],
+    "replicas": [1, 2],
     "together": [["l0", "l1"]], "no_cut_after": ["l2"], "pin": {"l3": "unit"}, "schedules": ["1f1b"], "zero": [1],
 }  # fmt: skip
 FPGAS = {

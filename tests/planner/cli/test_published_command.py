@@ -17,6 +17,9 @@ def test_a_published_value_on_the_command_line(capsys: pytest.CaptureFixture[str
     assert main(["solve", str(path), "--rule", "published", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["status"], answer["step_time_s"]) == ("optimal", pytest.approx(0.0417458, rel=1e-5))
+    nodes = [node for stage in answer["stages"] for node in stage["nodes"]]
+    every = [str(node["id"]) for node in json.loads(path.read_text())["nodes"]]
+    assert sorted(nodes) == sorted(every)  # backward nodes too
     assert max(stage["load_s"] for stage in answer["stages"]) == pytest.approx(answer["step_time_s"])
 
 
@@ -35,13 +38,15 @@ def test_replicas_as_pipedream_counts_them(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_words_name_every_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without --json there is one line per stage, and the rule is named."""
+    """Without --json there is one line per stage and one with its nodes, and the rule is named."""
     path = tmp_path / "made-up.json"
     path.write_text(json.dumps(training()))
     assert main(["solve", str(path), "--rule", "published"]) == 0
     text = capsys.readouterr().out
     assert "dnn-partitioning" in text
     assert "stage 0: accelerator: 1;" in text
+    assert "2 nodes: 1, 7\n" in text  # backward nodes too
+    assert "4 nodes: 2, 3, 5, 6\n" in text
 
 
 def test_piper_variants_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

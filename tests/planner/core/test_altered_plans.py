@@ -30,6 +30,7 @@ HARMLESS = {
     r"micro_batch": "samples of a micro-batch; nothing else in the file counts samples, if the plan is about a step",
     r"zero": "of stages without replicas or without state",
     r"stages\[\d+\]\.team": "another number of devices, where the plan has teams; `run` starts as many processes",
+    r"yardstick(\..*)?": "what throughput is measured by, which no other number of the file rests on",
     r"shards(\[\d+\].*)?": "names and axes, which `run` compares with the model",
     r"schedule\.family": "a name; the lists themselves are what runs",
     r"stages\[\d+\]\.layers(\[\d+\])?": "names, which `run` compares with the model; only where none is divided",

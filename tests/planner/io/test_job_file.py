@@ -6,7 +6,7 @@ import pytest
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Objective
-from pipeplan.io.job_file import job_from_data, read_job, write_job
+from pipeplan.io.job_file import job_data, job_from_data, read_job, write_job
 
 
 def test_fields_are_read() -> None:
@@ -46,3 +46,18 @@ def test_an_older_file_says_zero1() -> None:
     """Files from before other levels were known."""
     assert job_from_data({"batch": 8, "zero1": True}, "job").zero == (1,)
     assert job_from_data({"batch": 8, "zero1": False}, "job").zero == (0,)
+
+
+@pytest.mark.parametrize(("text", "reserve"), [("5%", 0.05), (0.05, 0.05), ("2GiB", 2**31), (100, 100), ("0%", 0)])
+def test_what_is_left_free_is_a_share_or_a_size(text: object, reserve: float) -> None:
+    """A job file has a share of each device's memory, or bytes, and is written so that it says the same."""
+    job = job_from_data({"batch": 4, "reserve": text}, "job")
+    assert job == Job(4, reserve=reserve)
+    assert job_from_data(job_data(job), "job") == job
+
+
+@pytest.mark.parametrize("text", ["100%", "-1", "much", 1.5, True])
+def test_what_cannot_be_left_free_is_refused(text: object) -> None:
+    """A device cannot leave all of its memory free, nor less than nothing."""
+    with pytest.raises(InputError, match="reserve"):
+        job_from_data({"batch": 4, "reserve": text}, "job")

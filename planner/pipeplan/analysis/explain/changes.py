@@ -72,19 +72,24 @@ def has_limits(cluster: Cluster, job: Job) -> bool:
 
 
 def with_memory(cluster: Cluster, job: Job, more: int) -> tuple[Cluster, Job]:
-    """Cluster and job with ``more`` bytes more (or, below zero, fewer) on every device that has a limit."""
+    """Cluster and job with ``more`` bytes more (or, below zero, fewer) on every device that has a limit.
+
+    What is left free is no part of the devices there, so that all of these bytes may be used.
+    """
 
     def kind(old: DeviceKind) -> DeviceKind:
-        return old if old.memory is None else replace(old, memory=max(old.memory + more, 0))
+        usable = job.usable(old.memory)
+        return old if usable is None else replace(old, memory=max(usable + more, 0))
 
     kinds = {name: kind(old) for name, old in cluster.kinds.items()}
-    return replace(cluster, kinds=kinds), replace(job, memory=None if job.memory is None else max(job.memory + more, 0))
+    memory = None if job.memory is None else max(job.memory + more, 0)
+    return replace(cluster, kinds=kinds), replace(job, memory=memory, reserve=0)
 
 
 def without_limits(cluster: Cluster, job: Job) -> tuple[Cluster, Job]:
     """Cluster and job without any memory limit."""
     kinds = {name: replace(kind, memory=None) for name, kind in cluster.kinds.items()}
-    return replace(cluster, kinds=kinds), replace(job, memory=None)
+    return replace(cluster, kinds=kinds), replace(job, memory=None, reserve=0)
 
 
 def with_devices(cluster: Cluster, job: Job, kind: str, more: int = 1) -> tuple[Cluster, Job]:

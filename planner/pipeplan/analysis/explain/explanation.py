@@ -9,6 +9,7 @@ from pipeplan.analysis.explain.room import Room
 from pipeplan.analysis.explain.sensitivities import Sensitivity
 from pipeplan.analysis.explain.setting import Use
 from pipeplan.core.searched import Searched
+from pipeplan.core.throughput import Throughput
 from pipeplan.core.units import format_time
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.sources import Costs
@@ -31,6 +32,8 @@ class Explanation:
         Model, cluster, stages, step time, bound.
     step, bound : int
         Nanoseconds.
+    throughput : Throughput
+        Of the step.
     path : tuple of Portion
         The critical path; times sum to ``step``.
     uses : tuple of Use
@@ -54,6 +57,7 @@ class Explanation:
     headline: str
     step: int
     bound: int
+    throughput: Throughput
     path: tuple[Portion, ...]
     uses: tuple[Use, ...]
     rooms: tuple[Room, ...]
@@ -66,7 +70,11 @@ class Explanation:
     searched: Searched | None = None
 
     def __str__(self) -> str:
-        lines = [self.headline, *([] if self.costs is None else self.costs.lines())]
+        lines = [
+            self.headline,
+            f"throughput {self.throughput}",
+            *([] if self.costs is None else self.costs.lines()),
+        ]
         lines += ["what binds:", *_indented(self._binding())]
         lines += ["critical path:", *_indented(phase_lines(self.path, self.step))]
         lines += ["busy over the step:", *_indented(map(_use_line, self._uses_shown()))]
@@ -95,6 +103,7 @@ class Explanation:
         return {
             "step_time_s": self.step / 1e9,
             "bound_s": self.bound / 1e9,
+            "throughput": self.throughput.as_json(),
             "binds": [_sensitivity_json(sensitivity) for sensitivity in self.sensitivities],
             "like_things": [_sensitivity_json(sensitivity) for sensitivity in self.groups],
             "binds_together": [_sensitivity_json(sensitivity) for sensitivity in self.joint],

@@ -5,15 +5,16 @@ went through all device groups of the space. `limits_never_bind` detects memory 
 changes nothing, and no search is needed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS
 from pipeplan.core.plan import Plan
-from pipeplan.costs.chain import UNLIMITED
+from pipeplan.core.throughput import yardstick
 from pipeplan.costs.layers import available_micro_batches, layer_costs, optimizer_bytes
+from pipeplan.costs.pricing import device_limit
 from pipeplan.search import root_nodes
 from pipeplan.search.branch_and_bound import PlanSearch
 from pipeplan.search.build_plan import build_plan, shared_out
@@ -43,7 +44,7 @@ def limits_never_bind(model: Model, cluster: Cluster, job: Job) -> bool:
         resident += sum(own) + (7 * sum(own) if model.ties else 5 * max(own))
     counts = {size: job.batch // size for size in _sizes(model, cluster, job)}
     for kind in kinds:
-        limit = min(kind.memory or UNLIMITED, job.memory or UNLIMITED)
+        limit = device_limit(kind, job)
         for size, count in counts.items():
             costs = layer_costs(model, kind, size, extrapolate=job.extrapolate, optimizer=job.optimizer)
             held = count * sum(cost.saved + cost.output for cost in costs)
@@ -112,7 +113,8 @@ def fit(
         return Fit(None, proved=search.refuted)
     own = spaces.of(search.incumbent.candidate)
     plan = build_plan(own.model, own.cluster, job, search.incumbent, search.bound)
-    return Fit(shared_out(plan, model, own.split), proved=True)
+    plan = replace(shared_out(plan, model, own.split), yardstick=yardstick(model, cluster))
+    return Fit(plan, proved=True)
 
 
 def memory_too_small(space: Space) -> bool:

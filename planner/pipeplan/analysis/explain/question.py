@@ -163,6 +163,7 @@ def _explanation(
         headline=f"{plan.model} on {plan.cluster}: {shape}, {many}, {times}",
         step=setting.step,
         bound=plan.bound,
+        throughput=plan.yardstick.throughput(plan.batch, setting.step),
         path=path,
         uses=uses(setting),
         rooms=rooms(setting, model, cluster, job),

@@ -171,7 +171,10 @@ def _memory(cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
 
 def _limits(cluster: Cluster, job: Job) -> list[int | None]:
     """Bytes that a plan may use of each device; None without limit."""
-    known = [[limit for limit in (device.kind.memory, job.memory) if limit is not None] for device in cluster.devices]
+    known = [
+        [limit for limit in (job.usable(device.kind.memory), job.memory) if limit is not None]
+        for device in cluster.devices
+    ]
     return [min(limits, default=None) for limits in known]
 
 

@@ -10,6 +10,7 @@ from pipeplan.analysis.frontier.answers import Answer
 from pipeplan.core.job import Objective
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import Searched
+from pipeplan.core.throughput import Throughput
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.costs.sources import Costs
 
@@ -116,6 +117,8 @@ class Frontier:
         what = f"{self.objective.figure} against {self.over}, {len(self.points)} points, {verdict}"
         title = f"{self.model} on {self.cluster}: {what}"
         rows = [self._heading(), *map(self._row, self.points)]
+        filled = [any(row[i] for row in rows[1:]) or not rows[1:] for i in range(len(rows[0]))]
+        rows = [tuple(cell for cell, kept in zip(row, filled, strict=True) if kept) for row in rows]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         return "\n".join([title, *table, *self._end(), *self.costs.lines(), *self.searched.lines()])
@@ -130,7 +133,7 @@ class Frontier:
             "batch": self.batch,
             "complete": self.complete,
             "asked": self.asked,
-            "points": [_point_json(point) for point in self.points],
+            "points": [self._point_json(point) for point in self.points],
             "floors": [
                 {"cost": floor.cost, "bound_s": None if floor.bound is None else floor.bound / 1e9}
                 for floor in self.floors
@@ -139,11 +142,20 @@ class Frontier:
             "searched": self.searched.as_json(),
         }
 
+    def throughput(self, point: Point) -> Throughput:
+        """Samples, tokens and operations per second of a point."""
+        return point.plan.yardstick.throughput(self.objective.samples(self.batch), point.value)
+
+    def _point_json(self, point: Point) -> dict[str, object]:
+        from pipeplan.io.plan_file import plan_data
+
+        return _flat(point) | {"throughput": self.throughput(point).as_json(), "plan": plan_data(point.plan)}
+
     def as_csv(self) -> str:
         """One row per point, under a row of column names."""
         text = io.StringIO()
-        rows = [_flat(point) for point in self.points]
-        writer = csv.DictWriter(text, fieldnames=list(_FIELDS), lineterminator="\n")
+        rows = [_flat(point) | self.throughput(point).as_json() for point in self.points]
+        writer = csv.DictWriter(text, fieldnames=[*_FIELDS, *Throughput().as_json()], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         return text.getvalue()
@@ -158,6 +170,7 @@ class Frontier:
             self.objective.figure,
             "bound",
             "gap",
+            *Throughput().cells(),
             "stages",
             "micro-batches",
             "schedule",
@@ -177,6 +190,7 @@ class Frontier:
             format_time(point.value),
             format_time(point.bound),
             f"{point.gap:.2%}",
+            *self.throughput(point).cells().values(),
             str(len(plan.stages)),
             f"{plan.micro_batches} x {plan.micro_batch}",
             plan.schedule.family,
@@ -221,9 +235,3 @@ def _flat(point: Point) -> dict[str, object]:
         available(point),
     )
     return dict(zip(_FIELDS, values, strict=True))
-
-
-def _point_json(point: Point) -> dict[str, object]:
-    from pipeplan.io.plan_file import plan_data
-
-    return _flat(point) | {"plan": plan_data(point.plan)}

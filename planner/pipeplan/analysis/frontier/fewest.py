@@ -15,6 +15,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS, asked_limits, require_callback
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import FIRST_DEVICES, Searched
+from pipeplan.core.throughput import Throughput
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.costs.sources import Costs, sources
 from pipeplan.search.scope import searched_for
@@ -33,6 +34,8 @@ class Fewest:
         The fastest plan found on ``count`` devices.
     value, bound : int
         Nanoseconds; no plan on these devices beats the bound.
+    samples : int
+        Number of them that ``value`` is the time of.
     cluster : Cluster
         The part of the cluster for which the plan was made.
     excluded : tuple of str
@@ -47,11 +50,17 @@ class Fewest:
     plan: Plan
     value: int
     bound: int
+    samples: int
     cluster: Cluster
     excluded: tuple[str, ...]
     proved: bool
     searched: Searched
     costs: Costs
+
+    @property
+    def throughput(self) -> Throughput:
+        """Samples, tokens and operations per second."""
+        return self.plan.yardstick.throughput(self.samples, self.value)
 
     def __str__(self) -> str:
         devices = "1 device" if self.count == 1 else f"{self.count} devices"
@@ -66,7 +75,7 @@ class Fewest:
             f"{devices} ({self.cluster.name}): step {format_time(self.value)}, bound {format_time(self.bound)}, "
             f"{peak} on the fullest device; {proof}"
         )
-        return "\n".join([answer, *self.costs.lines(), *self.searched.lines()])
+        return "\n".join([answer, f"throughput {self.throughput}", *self.costs.lines(), *self.searched.lines()])
 
     def as_json(self) -> dict[str, object]:
         """Plain data; times in seconds."""
@@ -75,6 +84,7 @@ class Fewest:
             "cluster": self.cluster.name,
             "step_time_s": self.value / 1e9,
             "bound_s": self.bound / 1e9,
+            "throughput": self.throughput.as_json(),
             "excluded": list(self.excluded),
             "proved": self.proved,
             "costs": self.costs.as_json(),
@@ -163,6 +173,7 @@ def fewest_devices(
         plan=best.plan,
         value=best.value,
         bound=best.bound,
+        samples=job.objective.samples(job.batch),
         cluster=sub_cluster(cluster, part),
         excluded=tuple(sub_cluster(cluster, part).name for part, _ in below),
         proved=all(answer.verdict is Verdict.INFEASIBLE for _, answer in below),

@@ -24,6 +24,7 @@ from pipeplan.report.plot.boxes import (
     shades_of,
 )
 from pipeplan.report.plot.colours import FAINT, IDLE, INK, STYLES, TRANSFER
+from pipeplan.report.plot.fold import Lanes, folded
 from pipeplan.report.plot.labels import label_lanes, label_room, label_step, lane_names, note
 from pipeplan.report.plot.library import check_suffix, drawing, new_figure, save
 from pipeplan.report.plot.memory import draws_memory, plot_memory
@@ -34,7 +35,7 @@ LANE, MEMORY_LANE = 0.36, 0.28
 """Inches of height per device in the two panels."""
 LEGEND, HEAD, GAP, FOOT = 0.18, 0.42, 0.3, 0.62
 """Inches of the legend, above a time line, between its two panels, and below everything."""
-TALLEST = 60.0
+TALLEST = 20.0
 """Inches; more lanes than fit at full height become flatter."""
 
 
@@ -46,7 +47,7 @@ def save_gantt(
     devices: Sequence[str] | None = None,
     memory: bool = True,
 ) -> None:
-    """Draw time lines beneath each other on one time axis, and write the picture.
+    """Draw time lines beneath each other on one time axis, and write the picture; of many lanes, equal ones are one.
 
     Parameters
     ----------
@@ -78,6 +79,9 @@ def gantt_figure(
     memory: bool = True,
 ) -> Any:
     """The figure that `save_gantt` writes."""
+    titles = [headline(label, timeline) for label, timeline in timelines.items()]
+    alike = folded(Lanes(timelines, limits, devices), max(map(_lanes, timelines.values()), default=0))
+    timelines, limits, devices = alike.timelines, alike.limits, alike.devices
     panels = [
         (label, timeline, _lanes(timeline), memory and draws_memory(timeline)) for label, timeline in timelines.items()
     ]
@@ -94,10 +98,10 @@ def gantt_figure(
     top = height - LEGEND
     axes: list[Any] = []
     with drawing():
-        for (label, timeline, _, held), (above, below) in zip(panels, heights, strict=True):
+        for (_, timeline, _, held), title, (above, below) in zip(panels, titles, heights, strict=True):
             top -= HEAD + above * squeeze
             ax = figure.add_axes((left / WIDTH, top / height, width, above * squeeze / height))
-            plot_gantt(timeline, ax, title=headline(label, timeline), devices=devices, end=end)
+            plot_gantt(timeline, ax, title=title, devices=devices, end=end)
             axes.append(ax)
             if held:
                 top -= GAP + below * squeeze

@@ -12,6 +12,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.pipeline import Pipeline, Stage
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind, Schedule
+from pipeplan.core.throughput import yardstick
 from pipeplan.core.timeline import Timeline
 from pipeplan.costs.network import transfer
 from pipeplan.search.intra_layer.line import Line
@@ -80,6 +81,7 @@ def plan(model: Model, job: Job, evaluated: EvaluatedLine, bound: int) -> Plan:
         bound=bound,
         zero=chain.zero,
         pipeline=evaluated.pipeline,
+        yardstick=yardstick(model, line.cluster),
     )
 
 
