@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeplan.cli.base import Command
-from pipeplan.cli.questions import (, searched
+from pipeplan.cli.questions import (
     add_limits,
     add_questions,
     limits,
     number,
     question,
     refuse_given,
+    searched,
 )
 from pipeplan_formulations.common.signals import listening
 
