@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pipeplan.cli.base import Command, show, try_outputs
 from pipeplan_executor.cli.running import add_run, finished, is_first, run_plan
-from pipeplan_executor.train.report import predicted_peak, ranks_in_words, write_pictures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +45,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     """Run, print, draw; raise if the gradients are wrong."""
     from pipeplan.core.plan import Plan
+    from pipeplan_executor.train.report import ranks_in_words, write_pictures
     from pipeplan_executor.train.verify import check_error
 
     if is_first():
@@ -89,6 +89,8 @@ def _saving(options: Namespace) -> "Saving | None":
 
 def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
     """Return the report as plain data in seconds and bytes."""
+    from pipeplan_executor.train.report import predicted_peak
+
     return {
         "losses": list(report.losses),
         "step_times_s": [time / 1e9 for time in report.step_times],
@@ -106,6 +108,7 @@ def as_json(plan: "Plan", report: "RunReport") -> dict[str, object]:
 def as_text(plan: "Plan", report: "RunReport") -> str:
     """Return the report as text."""
     from pipeplan.core.units import format_bytes, format_time
+    from pipeplan_executor.train.report import predicted_peak
 
     lines = []
     compared = report.tensor_parallel == plan.team  # otherwise predictions are for other numbers of processes

@@ -16,6 +16,9 @@ from pipeplan.core.version import __version__
 OWN = ("profile", "solve", "compare", "simulate", "sweep", "explain", "frontier", "shard", "doctor")
 DESCRIPTION = "Plan distributed training: provably good partitions and schedules, explained, and run with torch."
 
+EXTRAS = {"torch": "torch; install it with: pip install 'pipeplan[torch]'"}
+"""Packages that only some commands need, each with the way to get it."""
+
 
 def commands() -> list[Command]:
     """Commands of this package, then those of other packages' entry points."""
@@ -24,13 +27,18 @@ def commands() -> list[Command]:
     return own + [point.load() for point in announced]
 
 
-def parser() -> argparse.ArgumentParser:
-    """The argument parser with every command."""
+def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The argument parser: every command with its summary, and the arguments of those that are among ``arguments``.
+
+    To know the arguments of a command may need packages that take long to import.
+    """
     top = argparse.ArgumentParser(prog="pipeplan", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"pipeplan {__version__}")
     sub = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in commands():
         one = sub.add_parser(command.name, help=command.summary, description=command.summary)
+        if command.name not in arguments:
+            continue
         command.configure(one)
         defaults = {action.dest: one.get_default(action.dest) for action in one._actions}
         one.set_defaults(run=command.run, defaults=defaults)
@@ -39,7 +47,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    options = parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = parser(arguments).parse_args(arguments)
     try:
         return int(options.run(options))
     except InputError as error:
@@ -48,6 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PipeplanError as error:
         print(f"pipeplan: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        print(f"pipeplan: {options.command} needs {EXTRAS[package]}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("pipeplan: interrupted", file=sys.stderr)
         return 130

@@ -1,0 +1,58 @@
+"""The program without packages that only some commands need: it starts at once, and says what to install."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WITHOUT = """
+import sys
+sys.modules[{package!r}] = None  # as if it were not installed
+from pipeplan.cli.main import main
+sys.exit(main({arguments!r}))
+"""
+TORCH = "torch; install it with: pip install 'pipeplan[torch]'"
+WORKLOAD = "pipeplan_executor.zoo:decoder"
+
+
+def _without(package: str, arguments: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
+    code = WITHOUT.format(package=package, arguments=arguments)
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["machine", "-o", "here.yaml"], f"pipeplan: machine needs {TORCH}"),
+        (["demo"], f"pipeplan: demo needs {TORCH}"),
+        (["run", "plan.json", WORKLOAD], f"pipeplan: run needs {TORCH}"),
+        (["calibrate", "plan.json", WORKLOAD, "model.yaml", "here.yaml"], f"pipeplan: calibrate needs {TORCH}"),
+        (["profile", WORKLOAD, "--batch", "1", "-o", "model.yaml"], f"pipeplan: profiles need {TORCH}"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_without_torch_commands_name_the_extra(arguments: list[str], says: str, tmp_path: Path) -> None:
+    """Each command that needs torch ends with one line on standard error, exit code 2, and no file."""
+    done = _without("torch", arguments, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{says}\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_matplotlib_pictures_are_refused_before_the_search(tmp_path: Path) -> None:
+    """``--plot`` is refused before any work, and the line names the extra."""
+    arguments = ["solve", "vgg-16", "4-v100-nvlink", "--batch", "32", "--plot", "plan.svg"]
+    done = _without("matplotlib", arguments, tmp_path)
+    says = "pipeplan: --plot: pictures need matplotlib; install it with: pip install 'pipeplan[plot]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", says)
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_imports_only_what_it_prints(option: str, tmp_path: Path) -> None:
+    """Help and version come without numpy, pydantic or YAML, and so in a fraction of a second."""
+    command = [sys.executable, "-X", "importtime", "-m", "pipeplan.cli", option]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert not imported & {"numpy", "pydantic", "yaml", "rich", "torch", "ortools"}
