@@ -292,9 +292,7 @@ class _Follower:
         self._readings[name] = [(source, own) for source, own in readings if own.loop in loops and own.loop != TOKEN]
         output = self._each(bytes_of((made,)))
         figures["product"] = rule.kind == "linear" and any(len(weight.loops) > 1 for weight in own)
-        if (
-            rule.kind == "linear" and not figures["product"]
-        ):  # plans name the first reader of a matrix only
+        if rule.kind == "linear" and not figures["product"]:  # plans name the first reader of a matrix only
             loops.pop(TOKEN, None)
         self._operators[name] = Operator(name, rule.kind, loops, reads, found.makes, output, weights=own, **figures)
         self._operands = {id(each): found.pieces(each, axes) for each, axes in rule.reads}
