@@ -75,8 +75,7 @@ def show(comparison: "Comparison") -> None:
     from pipeplan.core.units import format_bytes, format_time
     from pipeplan.search.result import beyond
 
-    title = f"{comparison.model} on {comparison.cluster}: proven bound {format_time(comparison.bound)}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=comparison.headline, title_justify="left", box=None, pad_edge=False)
     for heading, justify in (
         ("method", "left"),
         ("schedule", "left"),
