@@ -11,6 +11,7 @@ Names are imported when they are used, so that ``import pipeplan`` and the progr
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -130,12 +131,19 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        from pipeplan.core.wording import hint
-
-        raise AttributeError(f"module 'pipeplan' has no attribute {name!r}{hint(name, __all__)}")
+        return _folder(name)
     value = getattr(import_module(f"pipeplan.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def _folder(name: str) -> ModuleType:
+    """Import a folder of the package, like ``pipeplan.schedules``."""
+    if not name.startswith("_") and find_spec(f"pipeplan.{name}"):
+        return import_module(f"pipeplan.{name}")
+    from pipeplan.core.wording import hint
+
+    raise AttributeError(f"module 'pipeplan' has no attribute {name!r}{hint(name, __all__)}")
 
 
 def __dir__() -> list[str]:

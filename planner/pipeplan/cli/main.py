@@ -13,7 +13,21 @@ from pipeplan.cli.base import Command
 from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.core.version import __version__
 
-OWN = ("profile", "solve", "compare", "simulate", "sweep", "explain", "frontier", "shard", "doctor")
+OWN = (
+    "list",
+    "show",
+    "new",
+    "schema",
+    "profile",
+    "solve",
+    "compare",
+    "simulate",
+    "sweep",
+    "explain",
+    "frontier",
+    "shard",
+    "doctor",
+)
 DESCRIPTION = "Plan distributed training: provably good partitions and schedules, explained, and run with torch."
 
 EXTRAS = {"torch": "torch; install it with: pip install 'pipeplan[torch]'"}

@@ -23,8 +23,6 @@ _FORMATS: Mapping[Unit, Callable[[Any], str]] = {
     "flops": format_flops,
     "share": lambda value: f"{value:.2%}",
 }
-MOST = 40
-"""Most rows that are shown; of more, the first and last ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +35,13 @@ class Table:
         Unit of each column (`Unit`), by its heading.
     rows : tuple of tuple
         Cells in the columns' order: numbers in the unit (bytes, nanoseconds), text, or None for an empty cell.
+    most : int
+        Most rows that are shown; of more, the first and last ones.
     """
 
     columns: Mapping[str, Unit]
     rows: tuple[tuple[Any, ...], ...]
+    most: int = 40
 
     def as_text(self) -> str:
         """Return lines of aligned columns; numbers are aligned to the right."""
@@ -82,12 +83,12 @@ class Table:
         return pandas.DataFrame(rows, columns=names)
 
     def _shown(self) -> list[tuple[str, ...]]:
-        """The cells as text, without the rows in the middle if there are more than `MOST`."""
+        """The cells as text, without the rows in the middle if there are more than ``most``."""
         rows: Sequence[tuple[Any, ...]] = self.rows
-        left_out = len(rows) - MOST
+        left_out = len(rows) - self.most
         if left_out > 0:
             gap = (f"… {left_out} more",) + ("…",) * (len(self.columns) - 1)
-            rows = (*rows[: MOST // 2], gap, *rows[-MOST // 2 :])
+            rows = (*rows[: self.most // 2], gap, *rows[-self.most // 2 :])
         formats = [_FORMATS[unit] for unit in self.columns.values()]
         return [
             tuple("" if cell is None else cell if isinstance(cell, str) else write(cell) for cell, write in pairs)

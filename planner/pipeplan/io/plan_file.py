@@ -58,6 +58,8 @@ class AxisLinkEntry(Strict):
 class PlanStageEntry(Strict):
     """One stage; see `pipeplan.core.plan.PlanStage`."""
 
+    describes = PlanStage
+
     layers: Items[str]
     devices: Items[Whole]
     forward: Whole
@@ -102,6 +104,8 @@ class AttentionEntry(Strict):
 class ContextEntry(Strict):
     """What teams run on parts of the tokens; see `pipeplan.core.plan.Context`."""
 
+    describes = Context
+
     products: Items[str] = ()
     attention: Items[AttentionEntry] = ()
 
@@ -110,12 +114,17 @@ class ScheduleEntry(Strict):
     """Order of actions on each rank; see `pipeplan.Schedule`."""
 
     family: str
+    """Name of the schedule family."""
     two_lanes: bool = False
+    """Whether devices run a forward beside a backward."""
     orders: Items[str]
+    """The actions of each rank in order, like 0F0 0F1 0B0: stage, kind, micro-batch."""
 
 
 class BucketEntry(Strict):
     """Gradients that are summed together; see `pipeplan.core.pipeline.Bucket`."""
+
+    describes = Bucket
 
     layers: Whole
     ready: Whole
@@ -124,6 +133,8 @@ class BucketEntry(Strict):
 
 class StageEntry(Strict):
     """Times in nanoseconds, sizes in bytes; see `pipeplan.core.pipeline.Stage`."""
+
+    describes = Stage
 
     forward: Whole
     backward: Whole
@@ -153,6 +164,8 @@ class TransferEntry(Strict):
 class PipelineEntry(Strict):
     """Times, memory and transfers used to simulate the plan; see `pipeplan.core.pipeline.Pipeline`."""
 
+    describes = Pipeline
+
     stages: Items[StageEntry]
     placement: Items[Items[Whole]]
     transfers: Items[Items[TransferEntry]]
@@ -166,29 +179,46 @@ class PipelineEntry(Strict):
 class PlanFile(Strict):
     """Schema of a plan file."""
 
+    describes = Plan
+
     format: Literal["pipeplan-plan/4", "pipeplan-plan/3", "pipeplan-plan/2"]
+    """Version of the format."""
     model: str
+    """Name of the model."""
     fingerprint: str
+    """Hash of its layers."""
     cluster: str
+    """Name of the cluster."""
     device_kinds: Items[str]
     micro_batch: Count
+    """Samples in a micro-batch."""
     micro_batches: Count
+    """Micro-batches in a step."""
     optimizer: str
+    """sgd, momentum or adam."""
     step_time: Whole
+    """Simulated time of a step, in nanoseconds."""
     bound: Whole
+    """Proved lower bound, in nanoseconds."""
     gap: float | None = None  # follows from the value and bound, so that none of the three can be altered alone
+    """(value - bound) / value."""
     ranks: Items[Whole]
     stages: Items[PlanStageEntry]
+    """Stages in order."""
     schedule: ScheduleEntry
+    """Order of actions on each rank."""
     pipeline: PipelineEntry
     zero: Annotated[int, Field(ge=0, le=WHOLLY_SHARDED)] = 0
     zero1: bool = False  # in files from before other levels were known
+    """Level 1 of ZeRO, in older files."""
     period: Whole | None = None
     team: Count = 1  # in files from before stages had teams of their own
+    """Devices of every team, in older files."""
     shards: Items[ShardEntry] = ()
     sequence: Items[str] = ()
     vocabulary: str | None = None
     words: Items[LayerWordsEntry] = ()
+    """How layers run on meshes of several axes."""
     context: ContextEntry | None = None
 
 
