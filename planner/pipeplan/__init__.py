@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pipeplan.analysis.compare import compare
     from pipeplan.analysis.explain import Explanation, explain, remedies
     from pipeplan.analysis.frontier import Frontier, fewest_devices, frontier
+    from pipeplan.analysis.judge import Judgement, judge
     from pipeplan.analysis.sharding import Sharded, shard
     from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
     from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError, PlanError
@@ -46,6 +47,7 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "Job",
+    "Judgement",
     "Kind",
     "Layer",
     "LayerCost",
@@ -71,6 +73,7 @@ __all__ = [
     "explain",
     "fewest_devices",
     "frontier",
+    "judge",
     "load_cluster",
     "load_model",
     "profile",
@@ -92,6 +95,7 @@ _HOMES = {
     "InfeasibleError": "core.errors",
     "InputError": "core.errors",
     "Job": "core.job",
+    "Judgement": "analysis.judge",
     "Kind": "core.schedule",
     "Layer": "core.model",
     "LayerCost": "core.model",
@@ -117,6 +121,7 @@ _HOMES = {
     "explain": "analysis.explain",
     "fewest_devices": "analysis.frontier",
     "frontier": "analysis.frontier",
+    "judge": "analysis.judge",
     "load_cluster": "io.load",
     "load_model": "io.load",
     "profile": "frontend.profile",

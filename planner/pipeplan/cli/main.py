@@ -20,6 +20,7 @@ OWN = (
     "schema",
     "profile",
     "solve",
+    "judge",
     "compare",
     "simulate",
     "sweep",
