@@ -23,6 +23,7 @@ OWN = (
     "judge",
     "compare",
     "simulate",
+    "export",
     "sweep",
     "explain",
     "frontier",
