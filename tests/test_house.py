@@ -250,7 +250,7 @@ def test_a_foreign_datasets_package_still_imports(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "import pipeplan",
+        "import pipeplan\n[getattr(pipeplan, name) for name in pipeplan.__all__]",
         "from pipeplan.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass",
         "\n".join(f"import {name}" for name in FORMULATIONS),
     ],

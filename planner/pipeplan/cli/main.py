@@ -4,14 +4,17 @@ Exit codes: 0 for an answer, 1 if no plan fits or a run failed, 2 for bad input.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
+from typing import NoReturn
 
 from pipeplan.cli.base import Command
 from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.core.version import __version__
+from pipeplan.core.wording import hint
 
 OWN = (
     "list",
@@ -36,6 +39,16 @@ EXTRAS = {"torch": "torch; install it with: pip install 'pipeplan[torch]'"}
 """Packages that only some commands need, each with the way to get it."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that names the likely choice where another word was given."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message with the likely choice, and exit."""
+        if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            message += hint(found[1], re.findall(r"[^', ]+", found[2]))
+        super().error(message)
+
+
 def commands() -> list[Command]:
     """Commands of this package, then those of other packages' entry points."""
     own: list[Command] = [import_module(f"pipeplan.cli.{name}").command for name in OWN]
@@ -48,7 +61,7 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
     To know the arguments of a command may need packages that take long to import.
     """
-    top = argparse.ArgumentParser(prog="pipeplan", description=DESCRIPTION)
+    top = _Parser(prog="pipeplan", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"pipeplan {__version__}")
     sub = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in commands():
@@ -63,7 +76,7 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     options = parser(arguments).parse_args(arguments)
     try:
         return int(options.run(options))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeplan.cli.main import main
+
 WITHOUT = """
 import sys
 sys.modules[{package!r}] = None  # as if it were not installed
@@ -56,3 +58,25 @@ def test_help_imports_only_what_it_prints(option: str, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not imported & {"numpy", "pydantic", "yaml", "rich", "torch", "ortools"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["slove", "vgg-16"], "did you mean 'solve'"),
+        (["list", "model"], "did you mean 'models'"),
+        (["solve", "vgg-16", "--backend", "cpsta"], "did you mean 'cpsat'"),
+    ],
+)
+def test_mistyped_words_have_a_likely_one(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Commands and choices of options are suggested."""
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert says in capsys.readouterr().err
+
+
+def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A newcomer who types the name of the program sees its commands."""
+    with pytest.raises(SystemExit, match="0"):
+        main([])
+    assert "find the best plan" in capsys.readouterr().out
