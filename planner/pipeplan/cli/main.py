@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import NoReturn
+from importlib.util import find_spec
+from typing import Any, NoReturn
 
 from pipeplan.cli.base import Command
 from pipeplan.core.errors import InputError, PipeplanError
@@ -33,6 +34,7 @@ OWN = (
     "shard",
     "doctor",
 )
+COMPLETION = "--print-completion"
 DESCRIPTION = "Plan distributed training: provably good partitions and schedules, explained, and run with torch."
 
 EXTRAS = {"torch": "torch; install it with: pip install 'pipeplan[torch]'"}
@@ -49,6 +51,18 @@ class _Parser(argparse.ArgumentParser):
         super().error(message)
 
 
+class _Completion(argparse.Action):
+    """Print the completions of a shell, and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *values: Any) -> NoReturn:
+        if find_spec("shtab") is None:
+            parser.error(f"{COMPLETION} needs shtab; install it with: pip install 'pipeplan[completion]'")
+        import shtab
+
+        print(shtab.complete(parser, values[1]))
+        parser.exit()
+
+
 def commands() -> list[Command]:
     """Commands of this package, then those of other packages' entry points."""
     own: list[Command] = [import_module(f"pipeplan.cli.{name}").command for name in OWN]
@@ -63,10 +77,11 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """
     top = _Parser(prog="pipeplan", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"pipeplan {__version__}")
+    top.add_argument(COMPLETION, action=_Completion, choices=("bash", "zsh", "tcsh"), help="for a shell, to source")
     sub = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in commands():
         one = sub.add_parser(command.name, help=command.summary, description=command.summary)
-        if command.name not in arguments:
+        if command.name not in arguments and COMPLETION not in arguments:
             continue
         command.configure(one)
         defaults = {action.dest: one.get_default(action.dest) for action in one._actions}

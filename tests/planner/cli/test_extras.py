@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -80,3 +81,22 @@ def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit, match="0"):
         main([])
     assert "find the best plan" in capsys.readouterr().out
+
+
+def test_completions_need_shtab_and_know_all_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without shtab the line names the extra; with it, the parser that it gets has the options of all commands."""
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    with pytest.raises(SystemExit, match="2"):
+        main(["--print-completion", "bash"])
+    assert "pip install 'pipeplan[completion]'" in capsys.readouterr().err
+    stub = SimpleNamespace(
+        complete=lambda parser, shell: f"{shell}: {parser._actions[-1].choices['solve'].format_help()}"
+    )
+    monkeypatch.setitem(sys.modules, "shtab", stub)
+    monkeypatch.setattr("pipeplan.cli.main.find_spec", lambda _: object())
+    with pytest.raises(SystemExit, match="0"):
+        main(["--print-completion", "bash"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("bash: ") and "--micro-batches" in printed
