@@ -39,7 +39,18 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "solve": {"core", "costs", "frontend", "io", "search"},
         "analysis": {"core", "costs", "simulate", "io", "baselines", "search", "solve"},
         "report": {"core", "costs", "io", "search", "analysis"},
-        "cli": {"core", "frontend", "simulate", "io", "search", "solve", "analysis", "report"},
+        "cli": {
+            "core",
+            "frontend",
+            "schedules",
+            "simulate",
+            "io",
+            "baselines",
+            "search",
+            "solve",
+            "analysis",
+            "report",
+        },
     },
     "pipeplan_formulations": {
         "common": set(),
@@ -211,7 +222,7 @@ def test_the_wheel_holds_three_packages_and_the_data(wheel: Path) -> None:
     top = {name.partition("/")[0] for name in names}
     assert {name for name in top if not name.endswith(".dist-info")} == set(PACKAGES)
     data = {name.removeprefix("pipeplan/_datasets/") for name in names if name.startswith("pipeplan/_datasets/")}
-    expected = {str(path.relative_to(ROOT / "datasets")) for path in (ROOT / "datasets").rglob("*.yaml")}
+    expected = {str(path.relative_to(ROOT / "datasets")) for path in (ROOT / "datasets").rglob("*.*")}
     assert data == expected
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
 
@@ -239,7 +250,7 @@ def test_a_foreign_datasets_package_still_imports(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "import pipeplan",
+        "import pipeplan\n[getattr(pipeplan, name) for name in pipeplan.__all__]",
         "from pipeplan.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass",
         "\n".join(f"import {name}" for name in FORMULATIONS),
     ],

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pipeplan.cli.base import Command, show, try_outputs
 from pipeplan_executor.cli.running import add_run, finished, is_first, run_plan
-from pipeplan_executor.train.report import predicted_peak, ranks_in_words, write_pictures
 
 if TYPE_CHECKING:
     from pipeplan.core.plan import Plan
@@ -50,6 +49,7 @@ def run(options: Namespace) -> int:
     from pipeplan.core.plan import Plan
     from pipeplan_executor.calibrate.engine import engine_work
     from pipeplan_executor.processes.devices import choose
+    from pipeplan_executor.train.report import ranks_in_words, write_pictures
     from pipeplan_executor.train.verdict import check_verdict
 
     if is_first():
@@ -105,6 +105,8 @@ def untimed(options: Namespace, report: "RunReport") -> str:
 
 def as_json(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = None) -> dict[str, object]:
     """Return the report as plain data in seconds and bytes."""
+    from pipeplan_executor.train.report import predicted_peak
+
     return {
         "losses": list(report.losses),
         "step_times_s": [time / 1e9 for time in report.step_times],
@@ -127,6 +129,7 @@ def as_text(plan: "Plan", report: "RunReport", engine: "EngineWork | None" = Non
     """Return the report as text, with the engine's own work if it is known and notable."""
     from pipeplan.core.units import format_bytes, format_time
     from pipeplan_executor.calibrate.engine import NOTABLE
+    from pipeplan_executor.train.report import predicted_peak
 
     lines = []
     compared = report.tensor_parallel == plan.team  # otherwise predictions are for other numbers of processes

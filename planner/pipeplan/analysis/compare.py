@@ -12,7 +12,9 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS, asked_limits, require_callback
 from pipeplan.core.searched import Searched
+from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.throughput import Throughput
+from pipeplan.core.units import format_time
 from pipeplan.core.wording import counted, team_suffix, zero_suffix
 from pipeplan.costs.sources import Costs
 from pipeplan.search.alternatives import why_infeasible
@@ -55,8 +57,8 @@ class Row:
     at_least: int | None = None
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Tabular):
     """The table, best row first, the solver's results by family, the space that all of them searched, and its costs."""
 
     model: str
@@ -66,6 +68,30 @@ class Comparison:
     results: dict[str, Result]
     searched: Searched
     costs: Costs
+
+    @property
+    def headline(self) -> str:
+        """Model, cluster and the bound over all families."""
+        return f"{self.model} on {self.cluster}: proven bound {format_time(self.bound)}"
+
+    def table(self) -> Table:
+        """A row per method and family, the best first."""
+        columns: dict[str, Unit] = {"method": "", "schedule": "", "time": "ns", "at least": "ns", "over bound": "share"}
+        columns |= {"peak memory": "bytes", "plan": "", "why": ""}
+        rows = (
+            (
+                row.method,
+                row.family,
+                row.value,
+                row.at_least,
+                row.excess,
+                max(row.peaks, default=None),
+                row.label,
+                row.why or row.outside,
+            )
+            for row in self.rows
+        )
+        return Table(columns, tuple(rows))
 
     @property
     def best(self) -> Result:

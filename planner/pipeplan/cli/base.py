@@ -53,7 +53,7 @@ def try_outputs(
     """
     from pipeplan.core.errors import InputError
     from pipeplan.io.atomic import try_to_write
-    from pipeplan.report.plot.library import check_suffix
+    from pipeplan.report.plot.library import check_suffix, require_matplotlib
 
     read = {name: Path(os.path.realpath(text)) for name in inputs if (text := getattr(options, name))}
     taken: dict[Path, str] = {}
@@ -68,6 +68,7 @@ def try_outputs(
         try:
             if name in pictures:
                 check_suffix(Path(text))
+                require_matplotlib()
             if name in folders:
                 _try_folder(text)
                 continue

@@ -79,8 +79,7 @@ def show(comparison: "Comparison", top: int | None = None, *, every: bool = Fals
     from pipeplan.core.wording import counted
     from pipeplan.search.result import beyond
 
-    title = f"{comparison.model} on {comparison.cluster}: proven bound {format_time(comparison.bound)}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=comparison.headline, title_justify="left", box=None, pad_edge=False)
     rows = comparison.lines(top, every=every)
     rates = [comparison.throughput(row).cells() for row in rows]
     units = [unit for unit in rates[0] if any(rate[unit] for rate in rates)]

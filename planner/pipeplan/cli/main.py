@@ -4,18 +4,63 @@ Exit codes: 0 for an answer, 1 if no plan fits or a run failed, 2 for bad input.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import Any, NoReturn
 
 from pipeplan.cli.base import Command
 from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.core.version import __version__
 from pipeplan.core.wording import hint
 
-OWN = ("profile", "solve", "compare", "simulate", "sweep", "explain", "frontier", "shard", "doctor")
+OWN = (
+    "list",
+    "show",
+    "new",
+    "schema",
+    "profile",
+    "solve",
+    "judge",
+    "compare",
+    "simulate",
+    "export",
+    "sweep",
+    "explain",
+    "frontier",
+    "shard",
+    "doctor",
+)
+COMPLETION = "--print-completion"
 DESCRIPTION = "Plan distributed training: provably good partitions and schedules, explained, and run with torch."
+
+EXTRAS = {"torch": "torch; install it with: pip install 'pipeplan[torch]'"}
+"""Packages that only some commands need, each with the way to get it."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that names the likely choice where another word was given."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message with the likely choice, and exit."""
+        if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            message += hint(found[1], re.findall(r"[^', ]+", found[2]))
+        super().error(message)
+
+
+class _Completion(argparse.Action):
+    """Print the completions of a shell, and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *values: Any) -> NoReturn:
+        if find_spec("shtab") is None:
+            parser.error(f"{COMPLETION} needs shtab; install it with: pip install 'pipeplan[completion]'")
+        import shtab
+
+        print(shtab.complete(parser, values[1]))
+        parser.exit()
 
 
 def commands() -> list[Command]:
@@ -25,13 +70,19 @@ def commands() -> list[Command]:
     return own + [point.load() for point in announced]
 
 
-def parser() -> argparse.ArgumentParser:
-    """The argument parser with every command."""
-    top = argparse.ArgumentParser(prog="pipeplan", description=DESCRIPTION)
+def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The argument parser: every command with its summary, and the arguments of those that are among ``arguments``.
+
+    To know the arguments of a command may need packages that take long to import.
+    """
+    top = _Parser(prog="pipeplan", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"pipeplan {__version__}")
+    top.add_argument(COMPLETION, action=_Completion, choices=("bash", "zsh", "tcsh"), help="for a shell, to source")
     sub = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in commands():
         one = sub.add_parser(command.name, help=command.summary, description=command.summary)
+        if command.name not in arguments and COMPLETION not in arguments:
+            continue
         command.configure(one)
         defaults = {action.dest: one.get_default(action.dest) for action in one._actions}
         one.set_defaults(run=command.run, defaults=defaults)
@@ -40,7 +91,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    options, unknown = parser().parse_known_args(arguments)
+    arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    options, unknown = parser(arguments).parse_known_args(arguments)
     try:
         _refuse(unknown, options)
         return int(options.run(options))
@@ -50,6 +102,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PipeplanError as error:
         print(f"pipeplan: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        print(f"pipeplan: {options.command} needs {EXTRAS[package]}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("pipeplan: interrupted", file=sys.stderr)
         return 130

@@ -8,6 +8,7 @@
     └───────────────┘  network └───────────────┘      ─  the network, one card per node, shared by its devices
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -15,6 +16,8 @@ from functools import cached_property
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import LARGEST, MOST_DEVICES, real, whole
+from pipeplan.core.tabular import Table, Tabular, Unit
+from pipeplan.core.wording import counted
 
 
 class Overlap(StrEnum):
@@ -190,8 +193,8 @@ StageDevices = tuple[tuple[Device, ...], ...]
 """The devices of each stage, one per replica."""
 
 
-@dataclass(frozen=True)
-class Cluster:
+@dataclass(frozen=True, repr=False)
+class Cluster(Tabular):
     """Kinds, nodes and the network between the nodes.
 
     Raises
@@ -223,6 +226,21 @@ class Cluster:
                     raise InputError(f"cluster {self.name!r}: node {number} names kind {kind!r}; known are {known}")
         if len(self.nodes) > 1 and self.network is None:
             raise InputError(f"cluster {self.name!r} has {len(self.nodes)} nodes; give the network between them")
+
+    @property
+    def headline(self) -> str:
+        """Name, devices and nodes, in one line."""
+        kinds = Counter(device.kind.name for device in self.devices)
+        devices = " and ".join(f"{count} {kind}" for kind, count in kinds.items())
+        return f"{self.name}: {devices} in {counted(len(self.nodes), 'node')}"
+
+    def table(self) -> Table:
+        """A row per device."""
+        columns: dict[str, Unit] = {"device": "", "node": "", "kind": "", "memory": "bytes", "speed": ""}
+        rows = (
+            (f"d{each.index}", each.node, each.kind.name, each.kind.memory, each.kind.speed) for each in self.devices
+        )
+        return Table(columns, tuple(rows))
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:

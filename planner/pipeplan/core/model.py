@@ -20,7 +20,9 @@ from typing import Literal
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_LAYERS, MOST_SAMPLES, whole
 from pipeplan.core.operators import OperatorGraph
-from pipeplan.core.wording import hint
+from pipeplan.core.tabular import Table, Tabular, Unit
+from pipeplan.core.units import format_bytes
+from pipeplan.core.wording import counted, hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +143,8 @@ class Profile:
 _FIGURES = tuple(each.name for each in fields(LayerCost))
 
 
-@dataclass(frozen=True)
-class Model:
+@dataclass(frozen=True, repr=False)
+class Model(Tabular):
     """Layers in topological order, their profiles, and the ties of layers that share weights.
 
     ``operators`` has the operators of layers by the names that these give; equal layers share them. ``parts`` has, for
@@ -214,6 +216,34 @@ class Model:
                     f"the operators of layer {layer.name!r} have weights of {weights} bytes, the layer has "
                     f"{layer.parameters} and shares {copied} with earlier ones"
                 )
+
+    @property
+    def headline(self) -> str:
+        """Name, number of layers, parameters and profiles, in one line."""
+        parameters = format_bytes(sum(layer.parameters for layer in self.layers))
+        profiled = " and ".join(self.profiled_devices)
+        return (
+            f"{self.name}: {counted(len(self.layers), 'layer')}, {parameters} of parameters in {self.dtype}"
+            f"{f', profiled on {profiled}' if profiled else ''}"
+        )
+
+    def table(self) -> Table:
+        """A row per layer: parameters, work of one sample, and costs of one micro-batch of the first profile."""
+        columns: dict[str, Unit] = {"layer": "", "kind": "", "parameters": "bytes"}
+        rows: list[tuple[object, ...]] = [(layer.name, layer.kind, layer.parameters) for layer in self.layers]
+        if any(layer.work for layer in self.layers):
+            columns |= {"forward work": "flops", "output": "bytes", "saved": "bytes"}
+            works = (layer.work for layer in self.layers)
+            own = ((work.forward_flops, work.output, work.saved) if work else (None,) * 3 for work in works)
+            rows = [(*row, *cells) for row, cells in zip(rows, own, strict=True)]
+        if self.profiles:
+            profile = self.profiles[0]
+            where = f"on {profile.device} at {profile.micro_batch}"
+            columns |= {f"forward {where}": "ns", f"backward {where}": "ns", f"saved {where}": "bytes"}
+            rows = [
+                (*row, cost.forward, cost.backward, cost.saved) for row, cost in zip(rows, profile.costs, strict=True)
+            ]
+        return Table(columns, tuple(rows))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -7,8 +7,10 @@ from pipeplan.core.cluster import Link
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Pipeline
-from pipeplan.core.schedule import Schedule
+from pipeplan.core.schedule import Kind, Schedule
+from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.throughput import Yardstick
+from pipeplan.core.wording import counted, team_suffix, zero_suffix
 from pipeplan.core.words import LayerWords
 
 
@@ -102,8 +104,8 @@ BY_KEYS, BY_HEADS = "keys", "heads"
 """How attention runs on parts of the tokens."""
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Tabular):
     """A training plan: everything that the executor needs, the simulated step time and the proven bound.
 
     Attributes
@@ -166,6 +168,49 @@ class Plan:
     words: tuple[tuple[str, LayerWords], ...] = ()
     context: Context = Context()
     yardstick: Yardstick = field(default_factory=Yardstick)
+
+    @property
+    def headline(self) -> str:
+        """Model, cluster, stages, micro-batches and schedule, in one line."""
+        many = counted(self.micro_batches, "micro-batch")
+        shared = bool(self.sequence), self.vocabulary is not None, bool(self.context)
+        teams = team_suffix(self.teams, *shared, mesh=self.mesh)
+        return (
+            f"{self.model} on {self.cluster}: {counted(len(self.stages), 'stage')}, {many} of {self.micro_batch}, "
+            f"schedule {self.schedule.family}{self._splits}{zero_suffix(self.zero)}{teams}"
+        )
+
+    @property
+    def _splits(self) -> str:
+        """The stages whose backwards are split into input and weight gradients, as a suffix."""
+        split = sorted({action.stage for action in self.schedule.actions() if action.kind is Kind.WEIGHT_GRADIENT})
+        if not split:
+            return ""
+        if len(split) == len(self.stages):
+            return ", backwards split"
+        return f", backwards of {'stage' if len(split) == 1 else 'stages'} {', '.join(map(str, split))} split"
+
+    def table(self) -> Table:
+        """A row per stage."""
+        columns: dict[str, Unit] = {"stage": "", "devices": "", "kind": "", "layers": "", "first": "", "last": ""}
+        columns |= {"forward": "ns", "backward": "ns", "memory": "bytes", "in flight": "", "recomputed": ""}
+        rows = (
+            (
+                number,
+                " ".join(f"{self.letter}{device}" for device in stage.devices),
+                self.kind_of(stage),
+                len(stage.layers),
+                stage.layers[0],
+                stage.layers[-1],
+                stage.forward,
+                stage.backward,
+                stage.memory.total,
+                stage.in_flight,
+                len(stage.recompute),
+            )
+            for number, stage in enumerate(self.stages)
+        )
+        return Table(columns, tuple(rows))
 
     @property
     def value(self) -> int:

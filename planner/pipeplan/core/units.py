@@ -109,3 +109,11 @@ def format_time(value: int | float) -> str:
         if abs(value) >= factor:
             return f"{value / factor:.4g} {unit}"
     return f"{value:.4g} ns"
+
+
+def format_flops(value: int) -> str:
+    """Format floating-point operations: ``'3.70 GFLOP'``."""
+    for prefix, factor in (("P", 10**15), ("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if value >= factor:
+            return f"{value / factor:.2f} {prefix}FLOP"
+    return f"{value} FLOP"

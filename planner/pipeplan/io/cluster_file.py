@@ -27,7 +27,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
@@ -142,26 +142,36 @@ class SpeedEntry(Strict):
     """A speed factor, and the kind to which it is relative."""
 
     relative_to: str | None = None
+    """A kind of this file or of the catalogue, or the device of a profile."""
     factor: Annotated[Number, Field(gt=0)]
+    """2 is twice as fast."""
 
 
 class KindEntry(DeviceEntry):
     """One kind of device: from the catalogue, relative to another, or by its own figures."""
 
     use: str | None = None
+    """A kind of the shipped catalogue, whose figures hold where no other is given."""
     timed_as: str | None = None
-    speed: Annotated[SpeedEntry, BeforeValidator(_speed)] | None = None
+    speed: Annotated[SpeedEntry, BeforeValidator(_speed, json_schema_input_type=float | SpeedEntry)] | None = None
+    """Speed relative to the kind's own figures or profile; with relative_to, to those of another kind."""
 
 
 class LinkEntry(Strict):
     """A link; without bandwidth it is free."""
 
     bandwidth: Bandwidth | None = None
+    """Bytes per second in each direction; without it transfers are free."""
     latency: Nanoseconds = 0
+    """Time from the last byte sent to its arrival."""
     collective_efficiency: Annotated[Number, Field(gt=0)] = 1.0
+    """Share of the bandwidth that a ring all-reduce reaches."""
     unit_overhead: Nanoseconds = 0
+    """Time that each gather or sum of a single layer takes longer, at levels 2 and 3 of ZeRO."""
     unit_efficiency: Annotated[Number, Field(gt=0)] = 1.0
+    """Share of the bandwidth of an all-reduce that these reach."""
     unit_overlap: bool = True
+    """Whether they run beside computation."""
 
     def link(self) -> Link:
         """Return the link that this entry describes."""
@@ -172,15 +182,20 @@ class DevicesEntry(Strict):
     """Equal devices of one node."""
 
     kind: str
+    """A name under devices."""
     count: Count = 1
+    """How many."""
 
 
 class NodeEntry(Strict):
     """Equal nodes."""
 
     count: Count = 1
+    """How many such nodes."""
     devices: Items[DevicesEntry]
+    """Their devices, in order: d0, d1, …"""
     link: LinkEntry = LinkEntry()
+    """Between any two devices of one node."""
 
     def node(self) -> Node:
         """Return one of the equal nodes that this entry describes."""
@@ -192,11 +207,19 @@ class ClusterFile(Strict):
     """Schema of a cluster file."""
 
     name: str
+    """Name in answers and plans."""
     devices: dict[str, KindEntry]
+    """Kinds of device by name."""
     nodes: Items[NodeEntry]
+    """Machines, in order."""
     network: LinkEntry | None = None
-    overlap: Annotated[Overlap, BeforeValidator(_overlap)] = Overlap.NONE
+    """Between nodes: one card per node, which its devices share. Needed for two nodes or more."""
+    overlap: Annotated[
+        Overlap, BeforeValidator(_overlap), WithJsonSchema({"enum": [False, True, "stream", "none", "copy"]})
+    ] = Overlap.NONE
+    """Whether a device computes while it sends: false, true, or stream (a tensor is sent while it is computed)."""
     notes: Items[str] = ()
+    """Remarks, like sources of figures."""
 
 
 def read_cluster(path: Path) -> Cluster:

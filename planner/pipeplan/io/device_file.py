@@ -49,6 +49,8 @@ Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 class DeviceEntry(Strict):
     """Schema of the figures of one kind; see `pipeplan.DeviceKind` for their meaning and units."""
 
+    describes = DeviceKind
+
     memory: Bytes | None = None
     peak: dict[str, Rate] | None = None
     bandwidth: Bandwidth | None = None

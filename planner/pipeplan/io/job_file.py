@@ -45,20 +45,26 @@ def _reserve(value: Any) -> int | float:
 class JobFile(Strict):
     """Schema of a job file; see `pipeplan.Job`."""
 
+    describes = Job
+
     batch: Count
     micro_batches: Items[Count] = ()
     optimizer: str = ""
+    """sgd, momentum or adam: it decides how many bytes of state each parameter has. By default as the model has it."""
     schedules: Items[str] = ()
     depths: Items[Count] = ()
     memory: Bytes | None = None
     reserve: Annotated[int | float, BeforeValidator(_reserve)] = 0
     objective: Annotated[Objective, BeforeValidator(_objective)] = Objective.STEP
+    """What to minimise: the step time, the period of steps in a long run, or the load per sample of the bottleneck."""
     extrapolate: bool = False
     replicas: Items[Count] = ()
     equal_replicas: bool = False
     recompute: Literal["none", "choose", "full"] = "choose"
+    """Layers whose activations are computed again in the backward: none, those that it takes to fit, or all."""
     zero: Items[Whole] = ()
     zero1: bool | None = None
+    """Level 0 or 1 of ZeRO, in older files; `zero` says it now."""
     teams: Items[Count] = ()
     unlike_teams: bool = False
     sequence_parallel: bool = True
@@ -67,9 +73,11 @@ class JobFile(Strict):
     vocabulary_parallel: bool = True
     overlap_reduction: bool = True
     order: Literal["search", "given"] = "search"
+    """Whether unlike devices may be taken in any order, or as listed, none left out but the last ones."""
     together: Items[Items[str]] = ()
     no_cut_after: Items[str] = ()
     pin: dict[str, str] = Field(default_factory=dict)
+    """Layers, each with the kind of device or the device on which it must lie, like d3."""
     intra_layer: bool = False
 
 
@@ -88,12 +96,17 @@ def job_from_data(data: Any, where: str) -> Job:
     """Build a job from plain data; ``where`` names the source in errors."""
     file = check(JobFile, data, where)
     try:
-        fields = {field: getattr(file, field) for field in JobFile.model_fields if field != "zero1"}
-        if file.zero1 is not None:  # as files had it before other levels were known
-            fields["zero"] = (int(file.zero1),)
-        return Job(**fields | {"pin": tuple(file.pin.items())})
+        return job_of(file)
     except InputError as error:
         raise InputError(listing(where, [str(error)])) from error
+
+
+def job_of(file: JobFile) -> Job:
+    """Build the job that a file's content describes."""
+    fields = {field: getattr(file, field) for field in JobFile.model_fields if field != "zero1"}
+    if file.zero1 is not None:  # as files had it before other levels were known
+        fields["zero"] = (int(file.zero1),)
+    return Job(**fields | {"pin": tuple(file.pin.items())})
 
 
 def write_job(job: Job, path: Path) -> None:

@@ -17,6 +17,8 @@ from pipeplan.io.series import series_model
 from pipeplan.io.text import parse_data, read_text
 
 _FILE_SUFFIXES = {".yaml", ".yml", ".json", ".txt"}
+_KINDS = {"grids": "experiment", "schedule": "plan", "layers": "model", "nodes": "cluster", "batch": "job"}
+"""Kinds of file by a field that all files of the kind have, and no files of later ones."""
 
 
 def load_model(name_or_path: str | Path, **options: Any) -> Model:
@@ -86,6 +88,22 @@ def foreign_format(path: Path) -> str | None:
     return None if importer is None else importer.name
 
 
+def file_kind(path: Path) -> str:
+    """Return ``'model'``, ``'cluster'``, ``'job'``, ``'plan'``, ``'experiment'`` or ``'devices'``, by a file's content.
+
+    Raises
+    ------
+    InputError
+        If it is none of them.
+    """
+    importer, content = _content(path)
+    if importer is not None:
+        return "model"
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is no file of pipeplan, PipeDream, dnn-partitioning or Piper: it has no fields")
+    return next((kind for field, kind in _KINDS.items() if field in content), "devices")
+
+
 def _from_series(name_or_path: str | Path) -> Model | None:
     """Return the model of a series with this name; None for a shipped model or another path."""
     return None if str(name_or_path) in shipped("models") else series_model(str(name_or_path))
@@ -140,10 +158,9 @@ def _refuse(data: Any, path: Path, wanted: str, key: str) -> None:
     """Refuse a file of another kind with an error that names its kind, instead of its missing fields."""
     if not isinstance(data, dict) or key in data:
         return
-    kinds = {"a plan": "schedule", "a model": "layers", "a cluster": "nodes", "a job": "batch"}
-    other = next((kind for kind, field in kinds.items() if field in data), None)
+    other = next((kind for field, kind in _KINDS.items() if field in data), None)
     if other is not None:
-        raise InputError(f"{path} looks like {other}; here {wanted} is wanted")
+        raise InputError(f"{path} looks like {'an' if other == 'experiment' else 'a'} {other}; here {wanted} is wanted")
 
 
 def _stem(path: Path) -> str:

@@ -62,20 +62,29 @@ class WorkEntry(Strict):
     """Operations and bytes of a layer for one sample; see `pipeplan.Work`."""
 
     forward_flops: Flops
+    """Operations of the forward; a multiply-add is two."""
     input_gradient_flops: Flops
+    """Operations of the gradient of the input."""
     weight_gradient_flops: Flops
+    """Operations of the gradients of the weights."""
     output: Bytes
+    """Bytes that the next layer reads."""
     saved: Bytes
+    """Bytes kept for the backward, the output included."""
 
 
 class PlainLayer(Strict):
     """One layer. Without ``inputs`` it reads the previous layer; an empty list means only the batch."""
 
+    describes = Layer
+
     name: str
     kind: str = ""
     parameters: Bytes = 0
     inputs: Items[str] | None = None
+    """Layers that this one reads; the previous layer if left out, only the batch if empty."""
     work: WorkEntry | None = None
+    """Operations and bytes of one sample, for estimates on devices without a profile."""
     operators: str = ""
 
 
@@ -83,13 +92,19 @@ class LayerEntry(PlainLayer):
     """One layer, or with ``repeat`` a group of them."""
 
     name: str | None = None  # type: ignore[assignment]
+    """A module path, or a name of your choice; {i} is the number in a group."""
     repeat: Count | None = None
+    """Repeat the group of layers this often."""
     first: int = 0
+    """Number of the group's first repetition."""
     layers: Items[PlainLayer] | None = None
+    """Layers of a group."""
 
 
 class TieEntry(Strict):
     """Layers that share weights; see `pipeplan.Tie`."""
+
+    describes = Tie
 
     layers: Items[str]
     parameters: Bytes
@@ -99,18 +114,28 @@ class ProvenanceEntry(Strict):
     """Origin of a profile's numbers."""
 
     how: Literal["measured", "imported", "analytic"]
+    """Measured by a profiler, imported from a file, or estimated."""
     source: str
+    """The tool or file."""
     when: str = ""
+    """Date."""
     versions: dict[str, str] = Field(default_factory=dict)
+    """Of packages and drivers."""
 
 
 class CostEntry(Strict):
     """One row of a profile; see `pipeplan.LayerCost`."""
 
+    describes = LayerCost
+
     forward: Nanoseconds
+    """Time of the forward."""
     backward: Nanoseconds
+    """Time of the backward as a whole."""
     input_gradient: Nanoseconds
+    """Time of the first part of a split backward."""
     weight_gradient: Nanoseconds
+    """Time of the second part."""
     saved: Bytes
     output: Bytes
     workspace: Bytes = 0
@@ -125,22 +150,34 @@ class ProfileEntry(Strict):
     """One profile: a cost for every layer, by name."""
 
     device: str
+    """The kind of device."""
     micro_batch: Annotated[Count, Field(le=MOST_SAMPLES)]
+    """Samples in the micro-batch that was measured."""
     provenance: ProvenanceEntry
+    """Where the numbers come from."""
     costs: dict[str, CostEntry]
+    """Costs of each layer by name."""
 
 
 class ModelFile(Strict):
     """Schema of a model file."""
 
     format: Literal["pipeplan-model/1"] = "pipeplan-model/1"
+    """Version of the format."""
     name: str
+    """Name in answers and plans."""
     dtype: str = "float32"
+    """Format of the numbers: float32, bfloat16, float16."""
     notes: Items[str] = ()
+    """Remarks, like what a sample is."""
     layers: Items[LayerEntry]
+    """Layers, each after those that it reads."""
     ties: Items[TieEntry] = ()
+    """Layers that share weights."""
     operators: dict[str, OperatorsEntry] = Field(default_factory=dict)
+    """Operators of layers, by the name that layers give; profiles have them, to split layers over teams."""
     profiles: Items[ProfileEntry] = ()
+    """Measured costs, one entry for each kind of device and micro-batch size."""
 
 
 def read_model(path: Path) -> Model:

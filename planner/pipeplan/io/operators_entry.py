@@ -12,6 +12,8 @@ from pipeplan.io.text import Line, Row, lean
 class WeightEntry(Strict):
     """A parameter of an operator; see `pipeplan.core.operators.Weight`."""
 
+    describes = Weight
+
     name: str
     loops: Items[str]
     size: Bytes
@@ -21,6 +23,8 @@ class WeightEntry(Strict):
 class AttentionEntry(Strict):
     """What attention reads, and how it may run on parts of the tokens; see `pipeplan.core.operators.Attention`."""
 
+    describes = Attention
+
     queries: Bytes
     keys: Bytes
     heads: Count = 1
@@ -29,6 +33,8 @@ class AttentionEntry(Strict):
 
 class OperatorEntry(Strict):
     """An operator of a layer; see `pipeplan.core.operators.Operator`."""
+
+    describes = Operator
 
     name: str
     kind: str
@@ -49,6 +55,8 @@ class OperatorEntry(Strict):
 class LossEntry(Strict):
     """A loss that a team can compute on split logits; see `pipeplan.core.operators.CrossEntropy`."""
 
+    describes = CrossEntropy
+
     operators: Items[str]
     rows: Bytes
 
@@ -58,6 +66,8 @@ class OperatorsEntry(Strict):
 
     ``input`` are the bytes of the only input of a layer that returns what its last operator makes.
     """
+
+    describes = OperatorGraph
 
     input: Bytes = 0
     inputs: dict[str, Bytes] | None = None

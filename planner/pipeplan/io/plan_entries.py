@@ -7,6 +7,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.job import WHOLLY_SHARDED
+from pipeplan.core.pipeline import Bucket, Pipeline, Stage
+from pipeplan.core.plan import Context, Plan, PlanStage
 from pipeplan.io.schema import Count, Items, Strict, Whole
 from pipeplan.io.words_entry import LayerWordsEntry
 
@@ -38,6 +40,8 @@ class AxisLinkEntry(Strict):
 
 class PlanStageEntry(Strict):
     """One stage; see `pipeplan.core.plan.PlanStage`."""
+
+    describes = PlanStage
 
     layers: Items[str]
     devices: Items[Whole]
@@ -83,6 +87,8 @@ class AttentionEntry(Strict):
 class ContextEntry(Strict):
     """What teams run on parts of the tokens; see `pipeplan.core.plan.Context`."""
 
+    describes = Context
+
     products: Items[str] = ()
     attention: Items[AttentionEntry] = ()
 
@@ -91,20 +97,28 @@ class YardstickEntry(Strict):
     """What throughput is measured by; see `pipeplan.core.throughput.Yardstick`."""
 
     tokens: Count | None = None
+    """Of a sample."""
     flops: Count | None = None
+    """Operations of a sample's forward and backward."""
     peak: Annotated[int, Field(ge=1)] | None = None  # of many devices: it may exceed the most of one figure
+    """Operations per second of all devices together."""
 
 
 class ScheduleEntry(Strict):
     """Order of actions on each rank; see `pipeplan.Schedule`."""
 
     family: str
+    """Name of the schedule family."""
     two_lanes: bool = False
+    """Whether devices run a forward beside a backward."""
     orders: Items[str]
+    """The actions of each rank in order, like 0F0 0F1 0B0: stage, kind, micro-batch."""
 
 
 class BucketEntry(Strict):
     """Gradients that are summed together; see `pipeplan.core.pipeline.Bucket`."""
+
+    describes = Bucket
 
     layers: Whole
     ready: Whole
@@ -113,6 +127,8 @@ class BucketEntry(Strict):
 
 class StageEntry(Strict):
     """Times in nanoseconds, sizes in bytes; see `pipeplan.core.pipeline.Stage`."""
+
+    describes = Stage
 
     forward: Whole
     backward: Whole
@@ -142,6 +158,8 @@ class TransferEntry(Strict):
 class PipelineEntry(Strict):
     """Times, memory and transfers used to simulate the plan; see `pipeplan.core.pipeline.Pipeline`."""
 
+    describes = Pipeline
+
     stages: Items[StageEntry]
     placement: Items[Items[Whole]]
     transfers: Items[Items[TransferEntry]]
@@ -155,28 +173,46 @@ class PipelineEntry(Strict):
 class PlanFile(Strict):
     """Schema of a plan file."""
 
+    describes = Plan
+
     format: Literal["pipeplan-plan/4", "pipeplan-plan/3", "pipeplan-plan/2"]
+    """Version of the format."""
     model: str
+    """Name of the model."""
     fingerprint: str
+    """Hash of its layers."""
     cluster: str
+    """Name of the cluster."""
     device_kinds: Items[str]
     micro_batch: Count
+    """Samples in a micro-batch."""
     micro_batches: Count
+    """Micro-batches in a step."""
     optimizer: str
+    """sgd, momentum or adam."""
     step_time: Whole
+    """Simulated time of a step, in nanoseconds."""
     bound: Whole
+    """Proved lower bound, in nanoseconds."""
     gap: float | None = None  # follows from the value and bound, so that none of the three can be altered alone
+    """(value - bound) / value."""
     ranks: Items[Whole]
     stages: Items[PlanStageEntry]
+    """Stages in order."""
     schedule: ScheduleEntry
+    """Order of actions on each rank."""
     pipeline: PipelineEntry
     zero: Annotated[int, Field(ge=0, le=WHOLLY_SHARDED)] = 0
     zero1: bool = False  # in files from before other levels were known
+    """Level 1 of ZeRO, in older files."""
     period: Whole | None = None
     team: Count = 1  # in files from before stages had teams of their own
+    """Devices of every team, in older files."""
     shards: Items[ShardEntry] = ()
     sequence: Items[str] = ()
     vocabulary: str | None = None
     words: Items[LayerWordsEntry] = ()
+    """How layers run on meshes of several axes."""
     context: ContextEntry | None = None
     yardstick: YardstickEntry | None = None
+    """What throughput is measured by."""

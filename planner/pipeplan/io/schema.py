@@ -4,11 +4,24 @@ The functions ``written_…`` are the inverse of `core.units`: they write intege
 read them back exactly.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    RootModel,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import LARGEST, shown
@@ -17,9 +30,52 @@ from pipeplan.core.wording import hint
 
 
 class Strict(BaseModel):
-    """Base schema: unknown fields are errors, and no value is converted silently."""
+    """Base schema: unknown fields are errors, and no value is converted silently.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    A string below a field describes it in the file's JSON Schema. Fields without one have the description that the
+    docstring of ``describes`` gives for the attribute of that name.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    describes: ClassVar[type | None] = None
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        found = handler.resolve_ref_schema(handler(schema))
+        for name, text in _attributes(cls.describes):
+            if name in found["properties"]:
+                found["properties"][name].setdefault("description", text)
+        return found
+
+
+def json_schema(schema: type[BaseModel], title: str) -> dict[str, Any]:
+    """Return the JSON Schema of a file."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    return head | dict(_tidy(schema.model_json_schema()))
+
+
+_LIMITS = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", "le": "maximum"}
+"""Names of JSON Schema for limits that pydantic writes as they are, behind a `BeforeValidator`."""
+
+
+def _tidy(value: Any) -> Any:
+    """Drop pydantic's titles, which repeat the names of fields, and limits that guard integers of 64 bits only."""
+    if isinstance(value, list):
+        return [_tidy(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    left_out = [key for key, item in value.items() if (key == "title" and isinstance(item, str)) or item == LARGEST]
+    return {_LIMITS.get(key, key): _tidy(item) for key, item in value.items() if key not in left_out}
+
+
+def _attributes(kind: type | None) -> Iterator[tuple[str, str]]:
+    """Yield the attributes of a class and what its numpydoc says about each."""
+    _, _, section = (inspect.getdoc(kind) or "").partition("Attributes\n----------\n") if kind else ("", "", "")
+    for entry in re.split(r"\n(?=\S)", section.partition("\n\n")[0]):
+        names, _, text = entry.partition("\n")
+        for name in names.partition(" : ")[0].split(", "):
+            if text:
+                yield name, " ".join(text.split())
 
 
 def _quantity(parse: Callable[[Any], int]) -> BeforeValidator:
@@ -34,11 +90,18 @@ def _quantity(parse: Callable[[Any], int]) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-Bytes = Annotated[int, _quantity(parse_bytes), Field(ge=0, le=LARGEST)]
-Nanoseconds = Annotated[int, _quantity(parse_time), Field(ge=0, le=LARGEST)]
-Bandwidth = Annotated[int, _quantity(parse_bandwidth), Field(gt=0, le=LARGEST)]
-Rate = Annotated[int, _quantity(parse_rate), Field(gt=0, le=LARGEST)]
-Flops = Annotated[int, _quantity(parse_rate), Field(ge=0, le=LARGEST)]
+def _written(*examples: str) -> WithJsonSchema:
+    """A number, or a number with a unit."""
+    number = {"type": "number", "minimum": 0}
+    text = {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?\s*[^\s]*\s*$"}
+    return WithJsonSchema({"anyOf": [number, text], "examples": list(examples)})
+
+
+Bytes = Annotated[int, _quantity(parse_bytes), Field(ge=0, le=LARGEST), _written("16GiB", "100MB")]
+Nanoseconds = Annotated[int, _quantity(parse_time), Field(ge=0, le=LARGEST), _written("5us", "1.5ms")]
+Bandwidth = Annotated[int, _quantity(parse_bandwidth), Field(gt=0, le=LARGEST), _written("300GB/s", "10Gbit/s")]
+Rate = Annotated[int, _quantity(parse_rate), Field(gt=0, le=LARGEST), _written("125TFLOP/s")]
+Flops = Annotated[int, _quantity(parse_rate), Field(ge=0, le=LARGEST), _written("7.5GFLOP")]
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 

@@ -20,7 +20,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.operators import Mix, Splitting
 from pipeplan.core.words import MeshSplit
 from pipeplan.costs.chain import Boundaries, Chain
-from pipeplan.costs.teams import MixedQuestion, TeamQuestion
+from pipeplan.costs.teams.question import MixedQuestion, TeamQuestion
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces

@@ -7,12 +7,12 @@ from itertools import groupby
 
 from pipeplan.core.job import Job, Objective
 from pipeplan.core.plan import Plan, PlanStage
-from pipeplan.core.schedule import Kind
 from pipeplan.core.searched import Searched
+from pipeplan.core.tabular import Table, Tabular
 from pipeplan.core.throughput import Throughput
 from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes, format_reserve, format_time
-from pipeplan.core.wording import counted, team_suffix, wrapped, zero_suffix
+from pipeplan.core.wording import counted, wrapped
 from pipeplan.costs.sources import Costs
 from pipeplan.costs.teams.left_whole import LeftWhole
 from pipeplan.search.heuristics import LATE, Baseline, ranked
@@ -40,8 +40,8 @@ REASONS = {
 }
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Tabular):
     """Result of `pipeplan.solve`. ``value`` and ``bound`` are nanoseconds of what the job's objective is.
 
     ``costs`` is the source of the times: measured, imported, or estimates. ``robust`` holds the comparison of plans
@@ -92,6 +92,15 @@ class Result:
         """Samples, tokens and operations per second."""
         return self.plan.yardstick.throughput(self.job.objective.samples(self.job.batch), self.value)
 
+    @property
+    def headline(self) -> str:
+        """The plan's headline, value, bound and gap."""
+        return f"{self.plan.headline}; {_figures(self)}"
+
+    def table(self) -> Table:
+        """A row per stage of the plan."""
+        return self.plan.table()
+
     def __str__(self) -> str:
         return in_words(self)
 
@@ -103,16 +112,9 @@ class Result:
 def in_words(result: Result) -> str:
     """The text that ``pipeplan solve`` prints."""
     plan = result.plan
-    meaning = MEANING[result.job.objective]
-    many = counted(plan.micro_batches, "micro-batch")
-    shared = bool(plan.sequence), plan.vocabulary is not None, bool(plan.context)
-    teams = team_suffix(plan.teams, *shared, mesh=plan.mesh)
     lines = [
-        f"{plan.model} on {plan.cluster}: {counted(len(plan.stages), 'stage')}, {many} of {plan.micro_batch}, "
-        f"schedule {plan.schedule.family}{_splits(plan)}{zero_suffix(plan.zero)}{teams}",
-        f"{meaning} {format_time(result.value)}{_step(result)}, proven bound {format_time(result.bound)}, "
-        f"gap {result.gap:.2%} "
-        f"({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
+        plan.headline,
+        f"{_figures(result)} ({result.status}: {_reason(result)}, {result.wall:.1f} s with {result.backend})",
         f"throughput {result.throughput}",
         *result.costs.lines(),
         *_reserve(result.job),
@@ -136,6 +138,14 @@ def in_words(result: Result) -> str:
 
 def _reserve(job: Job) -> list[str]:
     return [f"left free of each device's own memory: {format_reserve(job.reserve)}"] if job.reserve else []
+
+
+def _figures(result: Result) -> str:
+    """Value, bound and gap."""
+    return (
+        f"{MEANING[result.job.objective]} {format_time(result.value)}{_step(result)}, proven bound "
+        f"{format_time(result.bound)}, gap {result.gap:.2%}"
+    )
 
 
 def _step(result: Result) -> str:
@@ -189,16 +199,6 @@ def _reason(result: Result) -> str:
         return f"chosen by its {result.robust.question.words} where times vary"
     more = ", not all ways to split layers over teams are known" if result.late else ""
     return REASONS[result.stop].format(costs=result.costs.name) + more
-
-
-def _splits(plan: Plan) -> str:
-    """The stages whose backwards are split into input and weight gradients, as a suffix of the first line."""
-    split = sorted({action.stage for action in plan.schedule.actions() if action.kind is Kind.WEIGHT_GRADIENT})
-    if not split:
-        return ""
-    if len(split) == len(plan.stages):
-        return ", backwards split"
-    return f", backwards of {'stage' if len(split) == 1 else 'stages'} {', '.join(map(str, split))} split"
 
 
 def _stages(plan: Plan) -> list[str]:

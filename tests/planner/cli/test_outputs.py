@@ -35,7 +35,9 @@ def plan(tmp_path: Path, question: list[str]) -> str:
 
 COMMANDS = {
     "solve": ["model", "--devices", "2", "--batch", "4"],
+    "judge": ["model", "--devices", "2", "--batch", "4", "--stages", "9", "--micro-batches", "2"],
     "simulate": ["plan"],
+    "export": ["plan", "--to", "stages"],
     "frontier": ["model", "--devices", "2", "--batch", "4"],
     "shard": ["model", "cluster", "--batch", "4"],
     "sweep": ["headline"],

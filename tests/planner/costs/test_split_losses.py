@@ -13,7 +13,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.operators import INPUT, CrossEntropy, Operator, OperatorGraph
 from pipeplan.core.plan import Plan
-from pipeplan.costs.teams import team_questions
+from pipeplan.costs.teams.question import team_questions
 from pipeplan.io.job_file import job_data, job_from_data
 from pipeplan.io.load import load_model
 from pipeplan.io.model_file import model_data, model_from_data

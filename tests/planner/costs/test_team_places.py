@@ -6,8 +6,8 @@ from helpers.operators import perceptrons
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
-from pipeplan.costs.teams import team_questions
 from pipeplan.costs.teams.places import Place, places, team_cluster
+from pipeplan.costs.teams.question import team_questions
 from pipeplan.costs.teams.signatures import redistribution
 
 INSIDE, NETWORK = Link(8 * 10**9, 1), Link(10**9, 5)

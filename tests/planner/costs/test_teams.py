@@ -16,8 +16,9 @@ from pipeplan.core.operators import INPUT, Mix, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import UNLIKE_MESHES, UNLIKE_TEAMS, UNLIKE_TIES
 from pipeplan.core.words import PARTIAL, WHOLE
-from pipeplan.costs.teams import MixedQuestion, TeamQuestion, splits, team_questions
+from pipeplan.costs.teams import splits
 from pipeplan.costs.teams.problem import TeamProblem
+from pipeplan.costs.teams.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.teams.signatures import made_layout, redistribution, returned_layout, signatures
 from pipeplan.costs.teams.splits import Teams
 from pipeplan.io.load import load_cluster, load_model

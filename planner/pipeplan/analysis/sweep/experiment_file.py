@@ -34,7 +34,7 @@ from pipeplan.core.wording import hint
 from pipeplan.io.atomic import write_whole
 from pipeplan.io.datasets import shipped
 from pipeplan.io.device_file import Number
-from pipeplan.io.job_file import job_data, job_from_data
+from pipeplan.io.job_file import JobFile, job_data, job_of
 from pipeplan.io.schema import Count, Items, Strict, check, listing
 from pipeplan.io.series import series_called
 from pipeplan.io.text import Line, Row, lean, parse_data, read_text, yaml_text
@@ -49,44 +49,68 @@ class ModelEntry(Strict):
     """One model, or with ``series`` a sequence of models."""
 
     model: str | None = None
+    """A name in the datasets, or a file."""
     name: str = ""
+    """Name in the table; the model's own if left out."""
     times: Items[str] = ()
+    """Kinds of device for which the times of the file's only profile count."""
     merge_misbooked: bool = False
+    """PipeDream GNMT: fuse layers with mixed times."""
     optional: bool = False
+    """Leave the model out if its file is missing."""
     series: str | None = None
+    """Name of a series of models, like gnmt, instead of a model."""
     first: Count | None = None
+    """First number of the series."""
     step: Annotated[int, Field(ge=0)] = 0
+    """Each number is the one before plus this,"""
     factor: Annotated[int, Field(ge=0)] = 0
+    """or times this."""
     last: Count = 1024
+    """Largest number."""
 
 
 class GridEntry(Strict):
     """One grid."""
 
     part: str = ""
-    models: Items[Annotated[ModelEntry, BeforeValidator(_entry)]]
+    """Title; grids with one title share a table."""
+    models: Items[Annotated[ModelEntry, BeforeValidator(_entry, json_schema_input_type=str | ModelEntry)]]
+    """Models."""
     clusters: Items[str]
-    jobs: Items[dict[str, Any]]
+    """Names in the datasets, or files."""
+    jobs: Items[JobFile]
+    """Jobs, as in a job file."""
 
 
 class SearchEntry(Strict):
     """One search; see `pipeplan.analysis.sweep.experiment.Search`."""
 
     time: Annotated[Number, Field(gt=0)] = 60.0
+    """Seconds for each cell."""
     gap: Annotated[Number, Field(ge=0)] = 0.0
+    """Relative gap at which a cell stops."""
     backend: str = "cpsat"
+    """cpsat, cbc or exact."""
     workers: Count = 1
+    """Threads of each search."""
     seed: int = 0
+    """Of random choices."""
 
 
 class ExperimentFile(Strict):
     """The whole file; see `pipeplan.analysis.sweep.experiment.Experiment`."""
 
     name: str
+    """Name of the folder with the results."""
     notes: Items[str] = ()
+    """Remarks below the table."""
     search: Any = Field(default_factory=dict)
+    """Limits of the search of each cell; a list of values is an axis of all grids."""
     beside: Items[str] = ()
+    """Partitioners and baseline planners to show; all if left out."""
     grids: Items[GridEntry]
+    """Products of models, clusters and jobs."""
 
 
 def find_experiment(name_or_path: str | Path) -> Path:
@@ -181,9 +205,9 @@ def _grid(entry: GridEntry, path: str, complaints: list[str]) -> Grid:
             complaints.append(f"{path}.models[{n}]: {error}")
     for n, job in enumerate(entry.jobs):
         try:
-            jobs.append(job_from_data(job, f"{path}.jobs[{n}]"))
+            jobs.append(job_of(job))
         except InputError as error:
-            complaints.append(str(error))
+            complaints.append(f"{path}.jobs[{n}]: {error}")
     return Grid(tuple(models), entry.clusters, tuple(jobs), entry.part)
 
 

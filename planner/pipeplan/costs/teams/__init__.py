@@ -3,7 +3,3 @@
 `signatures` has the ways to split an operator, `problem` the choice of them for one layer, `splits` the choices worth
 searching, and `question` the model and the cluster as teams see them.
 """
-
-from pipeplan.costs.teams.question import MixedQuestion, TeamQuestion, team_questions
-
-__all__ = ["MixedQuestion", "TeamQuestion", "team_questions"]

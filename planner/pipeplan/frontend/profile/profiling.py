@@ -13,6 +13,7 @@ import signal
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -167,10 +168,13 @@ def profile_workload(
     Raises
     ------
     InputError
-        If the workload cannot be built, is not a sequence of layers, or cannot be sent to another process.
+        If the workload cannot be built, is not a sequence of layers, or cannot be sent to another process; if torch is
+        not installed.
     PipeplanError
         If the measuring process fails or is killed.
     """
+    if find_spec("torch") is None:
+        raise InputError("profiles need torch; install it with: pip install 'pipeplan[torch]'")
     tell = on_progress or _ignore
     if isinstance(source, str):
         source = partial(load_workload, source, input_spec)

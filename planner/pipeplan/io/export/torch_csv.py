@@ -51,7 +51,7 @@ def torch_csv_text(schedule: Schedule) -> str:
                 f"(ranks {', '.join(map(str, homes))}); solve with replicas of 1, or keep the plan file, which says it"
             )
     text = io.StringIO()
-    writer = csv.writer(text)
+    writer = csv.writer(text, lineterminator="\n")
     for order in schedule.orders:
         writer.writerow([str(action) for action in order if action.kind.per_micro_batch])
     return text.getvalue()

@@ -1,5 +1,6 @@
 """Figures of matplotlib, which is imported here only, when a picture is drawn."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,12 @@ _RC = {
 }
 
 
+def require_matplotlib() -> None:
+    """Raise InputError, with the way to install it, if matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        raise InputError("pictures need matplotlib; install it with: pip install 'pipeplan[plot]'")
+
+
 def new_figure(width: float, height: float) -> Any:
     """An empty figure of ``width`` × ``height`` inches that needs no screen.
 
@@ -28,12 +35,11 @@ def new_figure(width: float, height: float) -> Any:
     InputError
         If matplotlib is not installed; the text says how to install it.
     """
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("pictures need matplotlib; install it with: pip install 'pipeplan[plot]'") from error
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context(_RC):
         figure = Figure(figsize=(width, height))
         FigureCanvasAgg(figure)

@@ -19,8 +19,8 @@ from itertools import product
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, StageDevices
 from pipeplan.core.operators import Mix, Split
 from pipeplan.costs.chain import Boundaries
-from pipeplan.costs.teams import MixedQuestion
 from pipeplan.costs.teams.mixed import NodeTeams, fillings, kind_name, mixed_cluster
+from pipeplan.costs.teams.question import MixedQuestion
 from pipeplan.search.space.device_groups import Mode, device_classes, placements
 from pipeplan.search.space.space import Space
 

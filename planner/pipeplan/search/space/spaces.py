@@ -13,8 +13,8 @@ from pipeplan.core.model import Model
 from pipeplan.core.operators import Mix, Splitting
 from pipeplan.core.words import MeshSplit
 from pipeplan.costs.chain import Boundaries
-from pipeplan.costs.teams import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.teams.mixed import MOST
+from pipeplan.costs.teams.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.mixed import MixedSpace

@@ -1,0 +1,56 @@
+"""``pipeplan judge``: a hand-written plan, priced, simulated, checked against memory, beside the proved one."""
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from pipeplan.cli.base import Command, show, try_outputs
+from pipeplan.cli.questions import add_limits, add_questions, limits, number, question, searched
+
+PLAN = ("stages", "micro_batches", "schedule", "replicas", "recompute", "zero")
+"""Options that describe the plan to judge; the proved one is free in them."""
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``judge``: those of ``solve``, of which some describe the plan instead of limiting the search."""
+    add_questions(parser)
+    add_limits(parser)
+    parser.conflict_handler = "resolve"
+    plan = parser.add_argument_group("the plan to judge")
+    plan.add_argument("--stages", required=True, metavar="N,N", help="layers of each stage, like 3,3,4,2")
+    plan.add_argument("--micro-batches", required=True, type=number, metavar="N", help="micro-batches of a step")
+    plan.add_argument("--schedule", default="1f1b", metavar="NAME", help="a schedule family (1f1b, least in flight)")
+    plan.add_argument(
+        "--replicas", default="", metavar="N,N", help="devices of each stage, in the cluster's order (1,1,…)"
+    )
+    plan.add_argument("--recompute", default="none", metavar="{none,choose,full}", help="(none)")
+    plan.add_argument("--zero", type=number, default=0, metavar="N", help="level of ZeRO (0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")
+    parser.add_argument("-o", "--output", metavar="PLAN", help="save the judged plan here, if it fits; - prints it")
+    parser.add_argument("--plot", metavar="FILE", help="draw both time lines (.svg or .png)")
+
+
+def run(options: Namespace) -> int:
+    """Judge; print, then save and draw."""
+    from pipeplan.analysis.judge import judge
+    from pipeplan.cli.progress import solving
+    from pipeplan.core.errors import InfeasibleError
+
+    try_outputs(options, files=("output",), pictures=("plot",), inputs=("model", "cluster"))
+    own = {name: getattr(options, name) for name in PLAN}
+    asking = {name: value for name, value in question(options).items() if name not in PLAN}
+    with solving(*searched(options)) as on_progress:
+        judgement = judge(**asking, **own, **limits(options), on_progress=on_progress)
+    show(json.dumps(judgement.as_json(), indent=2) if options.json else judgement, options, "output")
+    if options.plot:
+        from pipeplan.report.plot.gantt import save_gantt
+
+        proved = {} if judgement.result is None else {"proved": judgement.result.timeline}
+        save_gantt(options.plot, {"judged": judgement.timeline} | proved)
+    if options.output:
+        if judgement.overflows:
+            raise InfeasibleError(f"the plan is not saved, as it does not fit: {judgement.overflows[0]}")
+        judgement.plan.save(options.output)
+    return 0
+
+
+command = Command("judge", "a hand-written plan: its time, its memory, beside the proved one", configure, run)

@@ -1,0 +1,137 @@
+"""`Table`: rows under headings, as text, HTML and a data frame; `Tabular`: objects that have one.
+
+Notebooks show the table of an object, ``pipeplan show`` prints it, and ``to_pandas`` returns it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from pipeplan.core.errors import InputError
+from pipeplan.core.units import format_bytes, format_flops, format_time
+
+Unit = Literal["", "bytes", "ns", "flops", "share"]
+"""What a column's numbers are; the cells of a column without a unit are text or plain numbers."""
+
+
+_FORMATS: Mapping[Unit, Callable[[Any], str]] = {
+    "": str,
+    "bytes": format_bytes,
+    "ns": format_time,
+    "flops": format_flops,
+    "share": lambda value: f"{value:.2%}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under headings.
+
+    Attributes
+    ----------
+    columns : mapping of str to str
+        Unit of each column (`Unit`), by its heading.
+    rows : tuple of tuple
+        Cells in the columns' order: numbers in the unit (bytes, nanoseconds), text, or None for an empty cell.
+    most : int
+        Most rows that are shown; of more, the first and last ones.
+    """
+
+    columns: Mapping[str, Unit]
+    rows: tuple[tuple[Any, ...], ...]
+    most: int = 40
+
+    def as_text(self) -> str:
+        """Return lines of aligned columns; numbers are aligned to the right."""
+        cells = [tuple(self.columns), *self._shown()]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        right = [self._numeric(n) for n in range(len(self.columns))]
+        return "\n".join(
+            "  ".join(
+                cell.rjust(width) if numeric else cell.ljust(width)
+                for cell, width, numeric in zip(row, widths, right, strict=True)
+            ).rstrip()
+            for row in cells
+        )
+
+    def as_html(self, caption: str) -> str:
+        """Return a table of HTML below a caption."""
+        head = _html_row("th", self.columns)
+        body = "".join(_html_row("td", row) for row in self._shown())
+        return f"<table><caption>{escape(caption)}</caption><thead>{head}</thead><tbody>{body}</tbody></table>"
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame`; bytes and seconds have these units in their columns' names.
+
+        Raises
+        ------
+        InputError
+            If pandas is not installed.
+        """
+        if find_spec("pandas") is None:
+            raise InputError("data frames need pandas; install it with: pip install pandas")
+        import pandas
+
+        names = [_column_name(heading, unit) for heading, unit in self.columns.items()]
+        seconds = [unit == "ns" for unit in self.columns.values()]
+        rows = [
+            [cell / 1e9 if time and cell is not None else cell for cell, time in zip(row, seconds, strict=True)]
+            for row in self.rows
+        ]
+        return pandas.DataFrame(rows, columns=names)
+
+    def _shown(self) -> list[tuple[str, ...]]:
+        """The cells as text, without the rows in the middle if there are more than ``most``."""
+        rows: Sequence[tuple[Any, ...]] = self.rows
+        left_out = len(rows) - self.most
+        if left_out > 0:
+            gap = (f"… {left_out} more",) + ("…",) * (len(self.columns) - 1)
+            rows = (*rows[: self.most // 2], gap, *rows[-self.most // 2 :])
+        formats = [_FORMATS[unit] for unit in self.columns.values()]
+        return [
+            tuple("" if cell is None else cell if isinstance(cell, str) else write(cell) for cell, write in pairs)
+            for pairs in (zip(row, formats, strict=True) for row in rows)
+        ]
+
+    def _numeric(self, column: int) -> bool:
+        return any(isinstance(row[column], int | float) for row in self.rows)
+
+
+class Tabular:
+    """An object with a headline and a table: a short ``repr``, a table in notebooks, a data frame."""
+
+    @property
+    def headline(self) -> str:
+        """What it is, in one line."""
+        raise NotImplementedError
+
+    def table(self) -> Table:
+        """What it consists of."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """Return the table as a `pandas.DataFrame`, with units in the columns' names.
+
+        Raises
+        ------
+        InputError
+            If pandas is not installed.
+        """
+        return self.table().to_pandas()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.headline}>"
+
+    def _repr_html_(self) -> str:
+        return self.table().as_html(self.headline)
+
+
+def _html_row(tag: str, cells: Iterable[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def _column_name(heading: str, unit: Unit) -> str:
+    suffix = {"ns": "_s", "bytes": "_bytes", "flops": "_flops"}.get(unit, "")
+    return heading.replace(" ", "_") + suffix

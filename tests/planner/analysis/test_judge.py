@@ -1,0 +1,141 @@
+"""Hand-written plans: their time, their memory, and the proved plan beside them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.instances import fat_head
+from pipeplan.analysis.judge import Judgement, judge
+from pipeplan.cli.main import main
+from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
+from pipeplan.core.errors import InputError
+from pipeplan.core.plan import Plan
+from pipeplan.io.load import load_cluster, load_model
+from pipeplan.simulate import simulate
+from pipeplan.solve import solve
+
+MODEL = fat_head()
+CLUSTER = Cluster.uniform(3, DeviceKind("unit"))
+
+
+def _judged(**how: Any) -> Judgement:
+    return judge(MODEL, CLUSTER, **({"batch": 8, "stages": (4, 4, 1), "micro_batches": 4, "time_limit": 10} | how))
+
+
+def test_a_hand_written_plan_is_simulated_as_it_stands() -> None:
+    """Layers, devices, micro-batches and schedule are the given ones; the time is the simulator's."""
+    found = _judged(schedule="gpipe")
+    plan = found.plan
+    assert [len(stage.layers) for stage in plan.stages] == [4, 4, 1]
+    assert [stage.devices for stage in plan.stages] == [(0,), (1,), (2,)]
+    assert (plan.micro_batches, plan.micro_batch, plan.schedule.family) == (4, 2, "gpipe")
+    assert found.value == plan.step_time == simulate(plan.schedule, plan.pipeline).makespan
+    assert not found.overflows and not found.outside
+    assert found.result is not None and found.excess == found.value / found.result.value - 1 >= 0
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_the_answer_of_the_search_is_judged_to_be_the_proved_one(count: int) -> None:
+    """The solver's own plan, written by hand, takes as long as it says."""
+    result = solve(MODEL, CLUSTER, batch=8, schedules=("gpipe", "1f1b-sno"), recompute="none", micro_batches=(count,))
+    plan = result.plan
+    found = _judged(
+        stages=[len(stage.layers) for stage in plan.stages],
+        replicas=[stage.replicas for stage in plan.stages],
+        micro_batches=plan.micro_batches,
+        schedule=plan.schedule.family,
+        zero=plan.zero,
+    )
+    assert found.value == result.value
+    assert found.result is not None and found.result.value <= result.value
+
+
+def test_a_stage_without_room_is_named_with_what_it_lacks() -> None:
+    """The plan is timed nevertheless; the text has the device, the bytes and the difference."""
+    roomy = _judged()
+    needs = [stage.memory.total for stage in roomy.plan.stages]
+    least = min(needs)
+    tight = _judged(memory=least)
+    assert [each.stage for each in tight.overflows] == [s for s, need in enumerate(needs) if need > least]
+    assert all(each.needed == needs[each.stage] and each.limit == least for each in tight.overflows)
+    assert tight.value == roomy.value
+    assert "does not fit" in str(tight) and "too much" in str(tight)
+    assert tight.as_json()["fits"] is False
+
+
+def test_recomputation_makes_room() -> None:
+    """Where some layers' activations are recomputed, the plan holds less and takes longer."""
+    model, cluster = load_model("gpt2-small"), load_cluster("4-v100-nvlink")
+    how: dict[str, Any] = {"batch": 64, "stages": (4, 3, 3, 4), "micro_batches": 16, "time_limit": 1}
+    plain, full = judge(model, cluster, **how), judge(model, cluster, recompute="full", **how)
+    assert full.plan.stages[0].memory.total < plain.plan.stages[0].memory.total
+    assert full.value > plain.value
+
+
+def test_no_proved_plan_leaves_the_judgement() -> None:
+    """Where nothing fits, the hand-written plan is still judged, and the reason given."""
+    found = _judged(memory=1)
+    assert found.result is None and found.excess is None
+    assert "No plan fits" in found.why and found.why in str(found)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"stages": (4, 4)}, r"4 \+ 4 = 8 layers, and chain has 9"),
+        ({"stages": (9, 0)}, "number of layers of a stage must be at least 1"),
+        ({"replicas": (1, 1)}, "3 stages have 2 numbers of replicas"),
+        ({"replicas": (2, 1, 1)}, r"2 \+ 1 \+ 1 = 4 devices, and 3 x unit has 3"),
+        ({"micro_batches": 3}, "3 micro-batches do not divide the batch of 8"),
+        ({"stages": (9,), "replicas": (3,), "micro_batches": 2}, "3 replicas of a stage share 2 micro-batches"),
+        ({"schedule": "gpip"}, "'gpip' is not known"),
+        ({"zero": 2, "stages": (4, 5), "replicas": (1, 2)}, "no such plan can be run"),
+        ({"recompute": "some"}, "recompute 'some' is not known"),
+    ],
+)
+def test_what_is_no_plan_is_refused(how: dict[str, Any], says: str) -> None:
+    """The message has the numbers, and comes before any search."""
+    with pytest.raises(InputError, match=says):
+        _judged(**how)
+
+
+def test_unlike_replicas_are_refused() -> None:
+    """Replicas of one stage are of one kind."""
+    kinds = {name: DeviceKind(name, timed_as="unit") for name in ("fast", "slow")}
+    mixed = Cluster("mixed", kinds, (Node(("fast", "slow"), Link()),))
+    with pytest.raises(InputError, match="replicas of stage 0, d0 to d1, are of unlike kinds"):
+        judge(MODEL, mixed, 8, stages=(9,), replicas=(2,), micro_batches=4)
+
+
+def test_constraints_of_the_job_are_checked() -> None:
+    """A plan that breaks a constraint is judged, and the text says what it breaks."""
+    found = _judged(no_cut_after=("l3",))
+    assert "it cuts the model where that is not allowed" in str(found)
+
+
+def test_the_command_prints_saves_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``judge`` prints one object, and saves a plan that fits, which can be loaded; not one that does not."""
+    path = tmp_path / "plan.json"
+    ask = ["judge", "vgg-16", "4-v100-nvlink", "--batch", "64", "--stages", "10,11", "--micro-batches", "8"]
+    ask += ["--replicas", "2,1", "--time", "2", "--json", "-o", str(path)]
+    assert main(ask) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["fits"] and answer["over_proved"] > 0
+    assert [stage.replicas for stage in Plan.load(path).stages] == [2, 1]
+    path.unlink()
+    assert main([*ask, "--memory", "1GiB"]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["overflows"]
+    assert "not saved, as it does not fit" in printed.err and not path.exists()
+
+
+def test_a_relative_bound_is_shown_where_a_gap_is_left() -> None:
+    """Without a proof the other plan is the best one found, and the text has the distance to its bound."""
+    found = _judged()
+    assert found.result is not None
+    open_ = replace(found.result, bound=found.result.value // 2)
+    assert "best plan found: " in str(replace(found, result=open_))
+    assert "more than its bound" in str(replace(found, result=open_))
