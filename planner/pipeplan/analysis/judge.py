@@ -264,7 +264,7 @@ def _row(value: Any, name: str) -> tuple[int, ...]:
         return ()
     if not isinstance(value, list | tuple | range):
         raise InputError(f"{name} {shown(value)}: a number for each stage is needed, like 4,8,4")
-    return tuple(whole(each, f"{name}: each number", 1) for each in value)
+    return tuple(value)
 
 
 def _proved(

@@ -66,7 +66,6 @@ def test_help_imports_only_what_it_prints(option: str, tmp_path: Path) -> None:
     [
         (["slove", "vgg-16"], "did you mean 'solve'"),
         (["list", "model"], "did you mean 'models'"),
-        (["solve", "vgg-16", "--backend", "cpsta"], "did you mean 'cpsat'"),
     ],
 )
 def test_mistyped_words_have_a_likely_one(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, SkipValidation
 
 from pipeplan.analysis.sweep.experiment import Experiment, Grid, NamedModel, Search, Series
 from pipeplan.baselines.partitioners import PARTITIONERS
@@ -34,7 +34,7 @@ from pipeplan.core.wording import hint
 from pipeplan.io.atomic import write_whole
 from pipeplan.io.datasets import shipped
 from pipeplan.io.device_file import Number
-from pipeplan.io.job_file import JobFile, job_data, job_of
+from pipeplan.io.job_file import JobFile, job_data, job_from_data
 from pipeplan.io.schema import Count, Items, Strict, check, listing
 from pipeplan.io.series import series_called
 from pipeplan.io.text import Line, Row, lean, parse_data, read_text, yaml_text
@@ -79,7 +79,7 @@ class GridEntry(Strict):
     """Models."""
     clusters: Items[str]
     """Names in the datasets, or files."""
-    jobs: Items[JobFile]
+    jobs: Items[SkipValidation[JobFile]]
     """Jobs, as in a job file."""
 
 
@@ -205,9 +205,9 @@ def _grid(entry: GridEntry, path: str, complaints: list[str]) -> Grid:
             complaints.append(f"{path}.models[{n}]: {error}")
     for n, job in enumerate(entry.jobs):
         try:
-            jobs.append(job_of(job))
+            jobs.append(job_from_data(job, f"{path}.jobs[{n}]"))
         except InputError as error:
-            complaints.append(f"{path}.jobs[{n}]: {error}")
+            complaints.append(str(error))
     return Grid(tuple(models), entry.clusters, tuple(jobs), entry.part)
 
 

@@ -296,7 +296,10 @@ def test_a_signal_shows_what_is_finished(data: Path, tmp_path: Path, number: sig
 def test_the_command_writes_every_format(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The table is printed in the chosen format, and written to the folder in all, with the spread over seeds."""
     asked = experiment("head", beside=("uniform-deepspeed", "data-parallel"))
-    write_experiment(replace(asked, searches=(SEARCH, replace(SEARCH, seed=1))), data / "experiment.yaml")
+    write_experiment(
+        replace(asked, searches=tuple(replace(SEARCH, backend="cpsat", seed=seed) for seed in (0, 1))),
+        data / "experiment.yaml",
+    )
     out = tmp_path / "out"
     assert main(["sweep", str(data / "experiment.yaml"), "-o", str(out), "--format", "csv"]) == 0
     printed = capsys.readouterr()

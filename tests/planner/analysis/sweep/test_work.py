@@ -33,7 +33,7 @@ def test_a_plan_is_named_by_its_widths() -> None:
 def test_a_record_says_what_ran_where_and_keeps_the_plan(tmp_path: Path) -> None:
     """It has the search, the computer with its versions, both times, and the name of the plan's file."""
     (tmp_path / "plans").mkdir()
-    search = Search(backend="exact", seed=3)
+    search = Search(seed=3)
     found = record(
         replace(CELL, search=search),
         Question(fat_head(), equal_devices(2), Job(8), search),
