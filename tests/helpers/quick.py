@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 QUICK = os.environ.get("HYPOTHESIS_PROFILE", "ci") == "ci"
-SHARE, LEAST = 0.2, 12
+SHARE, LEAST = 0.16, 12
 """Part of a property's examples that a quick run draws, and the number that it draws in any case."""
 Name, Value = TypeVar("Name"), TypeVar("Value")
 
@@ -22,6 +22,6 @@ def few(examples: int) -> int:
     return max(round(SHARE * examples), min(LEAST, examples))
 
 
-def thinned(cases: Mapping[Name, Value], every: int = 2) -> dict[Name, Value]:
+def thinned(cases: Mapping[Name, Value], every: int = 3) -> dict[Name, Value]:
     """Return the cases, of which a quick run has the first and each ``every``-th behind it."""
     return dict(list(cases.items())[:: every if QUICK else 1])

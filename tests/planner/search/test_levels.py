@@ -173,6 +173,7 @@ def test_replicas_that_gather_in_every_pass_begin_it_together() -> None:
     assert len(unequal) > 1
 
 
+@pytest.mark.slow
 def test_nobody_is_faster_with_fully_sharded_data_parallelism() -> None:
     """Llama 3 8B on 64 H100: level 1 on all of them hides its gathers better, and no plan of several stages does."""
     found = solve(load_model("llama3-8b"), load_cluster("64-h100"), 128, optimizer="adam", time_limit=30)

@@ -173,6 +173,7 @@ def test_shards_share_the_cells_and_merge(data: Path, tmp_path: Path) -> None:
     assert swept(asked, tmp_path / "all", data) == (whole, [])
 
 
+@pytest.mark.slow
 def test_merging_prefers_a_cell_that_did_not_fail(data: Path, tmp_path: Path) -> None:
     """Of two folders with one cell, that which failed counts only without the other; one out of date never does."""
     good, bad = tmp_path / "good", tmp_path / "bad"
@@ -198,6 +199,7 @@ def test_a_second_run_solves_nothing_again(data: Path, tmp_path: Path) -> None:
     assert again == first
 
 
+@pytest.mark.slow
 def test_only_what_changed_is_asked_again(data: Path, tmp_path: Path) -> None:
     """Another model in a file, or another search, makes a finished cell out of date; a new cell is added."""
     out = tmp_path / "out"
@@ -211,6 +213,7 @@ def test_only_what_changed_is_asked_again(data: Path, tmp_path: Path) -> None:
     assert len(solved) == 4
 
 
+@pytest.mark.slow
 def test_a_damaged_or_failed_cell_is_asked_again(data: Path, tmp_path: Path) -> None:
     """A damaged file, or one without its plan, counts as none; a failure is kept unless ``retry`` is set."""
     out = tmp_path / "out"
