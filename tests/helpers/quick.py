@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 QUICK = os.environ.get("HYPOTHESIS_PROFILE", "ci") == "ci"
-SHARE, LEAST = 0.16, 12
+SHARE, LEAST = 0.14, 12
 """Part of a property's examples that a quick run draws, and the number that it draws in any case."""
 Name, Value = TypeVar("Name"), TypeVar("Value")
 
