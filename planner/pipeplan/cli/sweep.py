@@ -102,16 +102,13 @@ def run(options: Namespace) -> int:
 
 def _read(options: Namespace) -> "tuple[Experiment, tuple[Path, ...]]":
     """The experiment, with all of its cells checked, and the folders of its files."""
-    from dataclasses import replace
-
     from pipeplan.analysis.sweep.experiment_file import find_experiment, read_experiment
     from pipeplan.analysis.sweep.faults import faults
 
     path = find_experiment(options.experiment)
     data = (*options.data, path.resolve().parent)
     experiment = read_experiment(path, lambda read: faults(read, data))
-    changed = {name: getattr(options, name) for name in ("time", "gap") if getattr(options, name) is not None}
-    return replace(experiment, searches=tuple(replace(search, **changed) for search in experiment.searches)), data
+    return experiment.limited(options.time, options.gap), data
 
 
 def _searched(record: "Record", columns: Sequence[str]) -> list[str]:

@@ -96,17 +96,12 @@ def job_from_data(data: Any, where: str) -> Job:
     """Build a job from plain data; ``where`` names the source in errors."""
     file = check(JobFile, data, where)
     try:
-        return job_of(file)
+        fields = {field: getattr(file, field) for field in JobFile.model_fields if field != "zero1"}
+        if file.zero1 is not None:  # as files had it before other levels were known
+            fields["zero"] = (int(file.zero1),)
+        return Job(**fields | {"pin": tuple(file.pin.items())})
     except InputError as error:
         raise InputError(listing(where, [str(error)])) from error
-
-
-def job_of(file: JobFile) -> Job:
-    """Build the job that a file's content describes."""
-    fields = {field: getattr(file, field) for field in JobFile.model_fields if field != "zero1"}
-    if file.zero1 is not None:  # as files had it before other levels were known
-        fields["zero"] = (int(file.zero1),)
-    return Job(**fields | {"pin": tuple(file.pin.items())})
 
 
 def write_job(job: Job, path: Path) -> None:

@@ -10,7 +10,8 @@ A series of models is a ladder: its next member is solved only if some plan fitt
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
@@ -120,3 +121,9 @@ class Experiment:
     searches: tuple[Search, ...] = (Search(),)
     beside: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def limited(self, time: float | None, gap: float | None) -> "Experiment":
+        """Return the experiment with these limits in all searches; None leaves theirs."""
+        given = (("time", time), ("gap", gap))
+        changed: dict[str, Any] = {name: value for name, value in given if value is not None}
+        return replace(self, searches=tuple(replace(search, **changed) for search in self.searches))

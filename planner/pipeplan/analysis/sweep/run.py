@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pipeplan.analysis.sweep.cell_file import read_cell, write_cell
 from pipeplan.analysis.sweep.cells import Cell, ask, ladders
@@ -112,9 +111,7 @@ def sweep(
         experiment, folders = read_experiment(path), (*folders, path.resolve().parent)
     require(experiment, Experiment)
     require(shard, Shard)
-    given = {"time": time_limit, "gap": gap}
-    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    experiment = replace(experiment, searches=tuple(replace(each, **changed) for each in experiment.searches))
+    experiment = experiment.limited(time_limit, gap)
     if not checked:
         require_sound(experiment, folders)
     own = SweepFolder(_folder(folder), merged or ())

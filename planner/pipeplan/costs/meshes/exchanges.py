@@ -11,6 +11,7 @@ from pipeplan.costs.meshes.prices import gather_order, key_exchanges, weight_par
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.relayouts import PlannedLayer
 from pipeplan.costs.meshes.ways import way
+from pipeplan.costs.meshes.words import ungathered
 from pipeplan.costs.teams.exchanges import BACKWARD, FORWARD
 from pipeplan.costs.teams.signatures import Exchange, exchange
 
@@ -66,7 +67,7 @@ def _weights(problem: MeshProblem, operator: Operator, word: Word) -> Iterator[S
     sizes, order = problem.mesh.sizes, gather_order(operator, word, problem.mesh)
     for weight in operator.weights:
         own = [axis for axis in order if word[axis].loop not in weight.loops]
-        held = tuple(letter._replace(gathers=False) for letter in word)
+        held = ungathered(word)
         for k, axis in enumerate(own):
             size = weight.size // weight_parts(weight, held, sizes) // prod(sizes[later] for later in own[k + 1 :])
             for kind, when in ((Exchange.GATHER, FORWARD), (Exchange.GATHER, BACKWARD), (Exchange.SCATTER, BACKWARD)):

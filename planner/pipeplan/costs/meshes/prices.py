@@ -14,6 +14,7 @@ from pipeplan.core.operators import SAMPLE, TOKEN, Operator, Weight
 from pipeplan.core.words import UNSPLIT, WHOLE, Layout, Word
 from pipeplan.costs.collectives import all_reduce, alone
 from pipeplan.costs.meshes.shapes import Mesh
+from pipeplan.costs.meshes.words import ungathered
 from pipeplan.costs.teams.problem import COORDINATES
 from pipeplan.costs.teams.rooflines import PASSES, Rooflines
 from pipeplan.costs.teams.signatures import Exchange, collective, crossings
@@ -89,18 +90,21 @@ def weight_exchange(operator: Operator, word: Word, mesh: Mesh, gathers: bool) -
 
     Weights are gathered along one axis after the other, in the best order.
     """
-    held = tuple(letter._replace(gathers=False) for letter in word) if gathers else word
-    sizes = [weight.size // weight_parts(weight, held, mesh.sizes) for weight in operator.weights]
-    axes = [exchanged_axes(operator, weight, word, gathers) for weight in operator.weights]
-    return _exchange(list(zip(sizes, axes, strict=True)), mesh, gathers)
+    return _exchange(_exchanged(operator, word, mesh, gathers), mesh, gathers)
 
 
 def gather_order(operator: Operator, word: Word, mesh: Mesh) -> tuple[int, ...]:
     """Return the axes along which an operator's weights are gathered, one after the other."""
-    held = tuple(letter._replace(gathers=False) for letter in word)
-    sizes = [weight.size // weight_parts(weight, held, mesh.sizes) for weight in operator.weights]
-    axes = [exchanged_axes(operator, weight, word, True) for weight in operator.weights]
-    return _in_order(list(zip(sizes, axes, strict=True)), mesh, True)[1]
+    return _in_order(_exchanged(operator, word, mesh, True), mesh, True)[1]
+
+
+def _exchanged(operator: Operator, word: Word, mesh: Mesh, gathers: bool) -> list[tuple[int, frozenset[int]]]:
+    """Bytes of each weight that are gathered, or whose gradients are summed, and along which axes."""
+    held = ungathered(word) if gathers else word
+    return [
+        (weight.size // weight_parts(weight, held, mesh.sizes), exchanged_axes(operator, weight, word, gathers))
+        for weight in operator.weights
+    ]
 
 
 def exchanged_axes(operator: Operator, weight: Weight, word: Word, gathers: bool) -> frozenset[int]:

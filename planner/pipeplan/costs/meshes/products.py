@@ -18,7 +18,7 @@ from pipeplan.costs.meshes.prices import weight_parts
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.redistributions import Redistributions, times
 from pipeplan.costs.meshes.volumes import Algorithm, received
-from pipeplan.costs.meshes.words import made, needed, share
+from pipeplan.costs.meshes.words import made, needed, share, ungathered
 
 
 class Product(NamedTuple):
@@ -65,7 +65,7 @@ def _products(problem: MeshProblem, words: dict[str, Signature], item: int) -> I
         arrives = words[source].held if source in words else needed(each, word, source)
         matrix = Fraction(weight.size, item)
         kept = matrix / weight_parts(weight, word, sizes)
-        plain = tuple(letter._replace(gathers=False) for letter in word)
+        plain = ungathered(word)
         numbers = matrix / weight_parts(weight, plain, sizes) - kept
         numbers += _moved(problem, source, arrives, needed(each, word, source), item)
         numbers += _moved(problem, each.name, made(each, word), held, item)

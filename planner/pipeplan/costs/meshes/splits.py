@@ -26,6 +26,7 @@ from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Mes
 from pipeplan.costs.meshes.prices import exchanged_axes, weight_parts
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.shapes import Mesh, fitting, mesh_on
+from pipeplan.costs.meshes.words import ungathered
 from pipeplan.costs.teams.places import Place
 from pipeplan.costs.teams.problem import COMPARED, COORDINATES, combined
 from pipeplan.costs.teams.rooflines import PASSES
@@ -242,7 +243,7 @@ class MeshTeams:
         found = [0]
         for each in graph.operators:
             word = words.operators[each.name].word
-            held = tuple(letter._replace(gathers=False) for letter in word)
+            held = ungathered(word)
             own = [weight for weight in each.weights if exchanged_axes(each, weight, word, True)]
             found.append(2 * sum(weight.size // weight_parts(weight, held, self.sizes) for weight in own))
         return max(found)

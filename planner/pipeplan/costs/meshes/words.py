@@ -67,6 +67,11 @@ def gathered_along(operator: Operator, weight: Weight, word: Word, sizes: Sequen
     return found
 
 
+def ungathered(word: Word) -> Word:
+    """Return a word under which weights that it gathers are whole, as an operator has them."""
+    return tuple(letter._replace(gathers=False) for letter in word)
+
+
 def needed(operator: Operator, word: Word, source: str) -> Layout:
     """Return the layout in which an operator needs what it reads of ``source``."""
     return tuple(read_layout(operator, letter.loop, source) for letter in word)
