@@ -178,6 +178,8 @@ def searched(options: Namespace) -> tuple[str, str]:
     """What is searched, and what its values are, for lines of progress: ``('gnmt-8 on 2-cpu', 'step time')``."""
     from pathlib import PurePath
 
+    from pipeplan.core.job import Objective
+
     place = PurePath(options.cluster).stem if options.cluster else f"{options.devices or 'its own'} devices"
-    figure = {"period": "period", "bottleneck": "load per sample"}.get(options.objective, "step time")
+    figure = next((each.figure for each in Objective if each == options.objective), Objective.STEP.figure)
     return f"{PurePath(options.model).stem} on {place}", figure

@@ -90,19 +90,21 @@ def weight_exchange(operator: Operator, word: Word, mesh: Mesh, gathers: bool) -
 
     Weights are gathered along one axis after the other, in the best order.
     """
-    return _exchange(_exchanged(operator, word, mesh, gathers), mesh, gathers)
+    return _exchange(exchanged(operator, word, mesh.sizes, gathers), mesh, gathers)
 
 
 def gather_order(operator: Operator, word: Word, mesh: Mesh) -> tuple[int, ...]:
     """Return the axes along which an operator's weights are gathered, one after the other."""
-    return _in_order(_exchanged(operator, word, mesh, True), mesh, True)[1]
+    return _in_order(exchanged(operator, word, mesh.sizes, True), mesh, True)[1]
 
 
-def _exchanged(operator: Operator, word: Word, mesh: Mesh, gathers: bool) -> list[tuple[int, frozenset[int]]]:
-    """Bytes of each weight that are gathered, or whose gradients are summed, and along which axes."""
+def exchanged(
+    operator: Operator, word: Word, sizes: tuple[int, ...], gathers: bool
+) -> list[tuple[int, frozenset[int]]]:
+    """Return for each weight the bytes that are gathered, or whose gradients are summed, and along which axes."""
     held = ungathered(word) if gathers else word
     return [
-        (weight.size // weight_parts(weight, held, mesh.sizes), exchanged_axes(operator, weight, word, gathers))
+        (weight.size // weight_parts(weight, held, sizes), exchanged_axes(operator, weight, word, gathers))
         for weight in operator.weights
     ]
 

@@ -23,10 +23,9 @@ from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import Operator, OperatorGraph
 from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, MeshSplit
-from pipeplan.costs.meshes.prices import exchanged_axes, weight_parts
+from pipeplan.costs.meshes.prices import exchanged
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.shapes import Mesh, fitting, mesh_on
-from pipeplan.costs.meshes.words import ungathered
 from pipeplan.costs.teams.places import Place
 from pipeplan.costs.teams.problem import COMPARED, COORDINATES, combined
 from pipeplan.costs.teams.rooflines import PASSES
@@ -166,7 +165,7 @@ class MeshTeams:
     ) -> MeshProblem:
         """The words of layers on a kind of device at a micro-batch size, at their mean cost; one for equal layers."""
         i, costs = layers[0], self.teams.costs(kind, size)
-        cost = mean_cost([costs[each] for each in layers])
+        cost = _mean_cost([costs[each] for each in layers])
         key = case, self.teams.model.layers[i].parameters, cost, kind.name, size, only
         if key not in self._problems:
             own = replace(self.teams.problem(i, kind, size, ()).rooflines, cost=cost)
@@ -242,10 +241,8 @@ class MeshTeams:
         """Most bytes of weights that are gathered for an operator, and of their gradients."""
         found = [0]
         for each in graph.operators:
-            word = words.operators[each.name].word
-            held = ungathered(word)
-            own = [weight for weight in each.weights if exchanged_axes(each, weight, word, True)]
-            found.append(2 * sum(weight.size // weight_parts(weight, held, self.sizes) for weight in own))
+            own = exchanged(each, words.operators[each.name].word, self.sizes, True)
+            found.append(2 * sum(size for size, axes in own if axes))
         return max(found)
 
     @staticmethod
@@ -316,7 +313,7 @@ def _least(problem: MeshProblem, case: Case, rows: NDArray[np.int64]) -> LayerWo
     return LayerWords(problem.words(found), sums, case[1], case[2])
 
 
-def mean_cost(costs: Sequence[LayerCost]) -> LayerCost:
+def _mean_cost(costs: Sequence[LayerCost]) -> LayerCost:
     """Return the mean of costs, rounded."""
     first = costs[0]
     if all(each == first for each in costs):
