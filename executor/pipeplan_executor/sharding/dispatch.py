@@ -4,7 +4,7 @@
 
     every tensor whole              the operation itself, on every tensor-parallel rank
     some are sharded                DTensor's rule for it if it is tested here, or our own (attention on a CPU, cross
-                                    entropy)
+                                    entropy, convolutions, pooling)
     no such rule, random numbers    gathered, computed alike on every rank; random numbers are those of one process
     partial sums                    forward: summed at once; backward: summed when an operation other than addition
                                     needs them, so that three products of one tensor cost one sum, also beside what is
@@ -85,6 +85,7 @@ from pipeplan_executor.sharding.products import aligned, features_wanted, is_wei
 from pipeplan_executor.sharding.rules import Rules
 from pipeplan_executor.sharding.sequence import Stream
 from pipeplan_executor.sharding.tokens import TOKENS, is_flat, is_split, reduced, reshaped
+from pipeplan_executor.sharding.windows import by_windows
 
 
 class ShardDispatch(TorchDispatchMode):
@@ -211,6 +212,8 @@ class ShardDispatch(TorchDispatchMode):
         if func in ATTENTION and not drawing and (made := attend(func, args, kwargs)) is not None:
             return made
         if (made := by_classes(func, args, kwargs)) is not None:
+            return made
+        if (made := by_windows(self._mesh, func, args, kwargs)) is not None:
             return made
         if drawing or not operation.by_parts:
             return self._run_gathered(func, operation, args, kwargs)

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from helpers.captured_models import tiny_bert, tiny_gnmt, tiny_gpt2, tiny_llama, tiny_t5, tiny_unet
 from pipeplan.core.grouped_axis import GroupedAxis
@@ -78,6 +79,38 @@ def tiny_mlp() -> Workload:
 def tiny_resnet() -> Workload:
     """Bottlenecks with and without a projection, with batch norm."""
     return resnet50(image=64, classes=5, width=4, blocks=(1, 2, 1, 1))
+
+
+class _Convolutions(nn.Module):
+    """Convolutions over all channels, over each, transposed and in groups, with padding and pooling between them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, 2 * channels, 3, bias=False)
+        self.each = nn.Conv2d(2 * channels, 2 * channels, 3, padding=1, groups=2 * channels)
+        self.point = nn.Conv2d(2 * channels, channels, 1)
+        self.grouped = nn.Conv2d(channels, channels, 3, padding=1, groups=2)
+        self.wider = nn.ConvTranspose2d(channels, channels, 2, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images of the same shape."""
+        y = functional.relu(self.first(functional.pad(x, (1, 1, 1, 1))))
+        y = self.grouped(self.point(functional.gelu(self.each(y))))
+        return torch.add(x, self.wider(functional.max_pool2d(y, 2)))
+
+
+def tiny_convolutions() -> Workload:
+    """Convolutions and pooling of images, then a perceptron."""
+    layers = {
+        "stem": nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(inplace=True)),
+        "middle": _Convolutions(8),
+        "head": nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4)),
+    }
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.randn(samples, 3, 16, 16, generator=generator), torch.randint(4, (samples,), generator=generator)
+
+    return Workload(Stages(*layers.values()), draw, functional.cross_entropy)
 
 
 class Begin(nn.Module):

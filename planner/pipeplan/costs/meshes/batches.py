@@ -15,6 +15,25 @@ def has_samples(graph: OperatorGraph) -> bool:
     return any(SAMPLE in row for each in graph.operators for row in (each.makes, *each.reads.values()))
 
 
+def by_samples(graph: OperatorGraph, size: int, plain: bool = False) -> OperatorGraph:
+    """Return the operators of a layer for ``size`` samples, of which devices may have parts; figures are those of one.
+
+    Operators that compute each sample by itself have the loop. One that reads all samples together has it not, nor has
+    the loss, which the whole outputs go to.
+
+    Parameters
+    ----------
+    plain : bool
+        As in `of_batch`.
+    """
+
+    def own(each: Operator) -> Operator:
+        splits = SAMPLE in each.makes and each.name not in graph.loss_names
+        return replace(each, loops={SAMPLE: size, **each.loops}) if splits and _along(each) else each
+
+    return replace(graph, operators=tuple(map(own, _with_axes(graph, set(), plain))))
+
+
 def of_batch(graph: OperatorGraph, batch: int, constant: Collection[str] = (), plain: bool = True) -> OperatorGraph:
     """Return the operators of a layer for a batch as their sample.
 
@@ -32,31 +51,36 @@ def of_batch(graph: OperatorGraph, batch: int, constant: Collection[str] = (), p
         samples in some other order, as the tokens of all of them do.
     """
     fixed = {*constant}
-    operators = tuple(_operators(graph, batch, fixed, plain))
+    operators = []
+    for each in _with_axes(graph, fixed, plain):
+        if each.name not in fixed:
+            own = replace(
+                each,
+                loops={SAMPLE: batch, **each.loops} if batch > 1 and _along(each, fixed) else each.loops,
+                output=each.output * batch if each.makes else each.output,
+                forward_flops=each.forward_flops * batch,
+                input_gradient_flops=each.input_gradient_flops * batch,
+                weight_gradient_flops=each.weight_gradient_flops * batch,
+            )
+        operators.append(each if each.name in fixed else own)
     inputs = {name: size if name in fixed else size * batch for name, size in graph.inputs.items()}
     loss = None if graph.loss is None else replace(graph.loss, rows=graph.loss.rows * batch)
-    return replace(graph, operators=operators, inputs=inputs, loss=loss)
+    return replace(graph, operators=tuple(operators), inputs=inputs, loss=loss)
 
 
-def _operators(graph: OperatorGraph, batch: int, fixed: set[str], plain: bool) -> Iterator[Operator]:
-    """Yield the operators; add to ``fixed`` those that depend on no sample."""
+def _with_axes(graph: OperatorGraph, fixed: set[str], plain: bool) -> Iterator[Operator]:
+    """Yield the operators, with an axis of samples if they are ``plain``; add to ``fixed`` those without samples."""
     for each in graph.operators:
         if all(source in fixed for source in each.reads):
             fixed.add(each.name)
             yield each
-            continue
-        reads, makes = each.reads, each.makes
-        if plain:
+        elif plain:
             reads = {source: row if source in fixed else (SAMPLE, *row) for source, row in each.reads.items()}
-            makes = (SAMPLE, *makes) if makes else ()
-        along = any(SAMPLE in row for source, row in reads.items() if source not in fixed)
-        yield replace(
-            each,
-            loops={SAMPLE: batch, **each.loops} if along and batch > 1 else each.loops,
-            reads=reads,
-            makes=makes,
-            output=each.output * batch if makes else each.output,
-            forward_flops=each.forward_flops * batch,
-            input_gradient_flops=each.input_gradient_flops * batch,
-            weight_gradient_flops=each.weight_gradient_flops * batch,
-        )
+            yield replace(each, reads=reads, makes=(SAMPLE, *each.makes) if each.makes else ())
+        else:
+            yield each
+
+
+def _along(operator: Operator, fixed: Collection[str] = ()) -> bool:
+    """Return whether an operator reads samples along an axis."""
+    return any(SAMPLE in row for source, row in operator.reads.items() if source not in fixed)

@@ -136,9 +136,17 @@ class Alignment:
         )
 
     def rows(self) -> Iterator[tuple[Source, tuple[str, ...]]]:
-        """Yield each source that is read, with the loop of each of its axes. Keys have tokens as queries have."""
+        """Yield each source that is read, with the loop of each of its axes. Keys have tokens as queries have.
+
+        Samples that are read together, like those of a softmax over them, are no loop.
+        """
+        together = () if self._rule.sums_samples else self._rule.whole
+        names_read = {
+            piece: WHOLE if piece[0] in together and name.startswith(SAMPLE) else name
+            for piece, name in self._names.items()
+        }
         for (view, _), (source, found) in zip(self._fine, self._read(), strict=True):
-            names = dict(self._names)
+            names = dict(names_read)
             if self.tokens and any(view is each for each in self._keys):
                 names |= {(axis, p): TOKEN for axis, p in names if axis == self._rule.keys}
             yield source, tuple(names[found[n][0]] if n in found else WHOLE for n in range(len(source.sizes)))

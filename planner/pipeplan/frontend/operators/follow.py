@@ -27,6 +27,9 @@ from pipeplan.frontend.operators.views import viewed, views
 from pipeplan.frontend.profile.ties import bytes_of
 from pipeplan.frontend.profile.work import counter
 
+CHANNEL, FEATURE = "channel", "feature"
+"""Loops of axes of a layer's inputs that teams may split."""
+
 
 class UnfollowedError(Exception):
     """The operators cannot be told from the calls."""
@@ -107,17 +110,20 @@ class _Follower:
     def _input(self, name: str, tensor: Tensor) -> View:
         """Return the view of an input: samples, tokens and, of floating-point numbers, features.
 
-        There are tokens along axis 1 of numbers [sample, token] and of tensors [sample, token, feature], not of images.
+        There are tokens along axis 1 of numbers [sample, token] and of tensors [sample, token, feature]. An image
+        [sample, channel, height, width] has channels there; one with channels last has them as features.
         """
         shape = tuple(tensor.shape)
         batched = shape[:1] == (self._samples,)
         kept = [n for n, size in enumerate(shape) if size > 1 or (n == 0 and batched)]
         features = tensor.is_floating_point() and len(shape) > 1
         rest = [TOKEN if len(shape) == 2 + features else WHOLE] * (len(shape) - 1 - features)
-        every = (SAMPLE if batched else WHOLE, *rest, *["feature"] * features)
+        if features and len(rest) > 1:
+            rest[0] = CHANNEL
+        every = (SAMPLE if batched else WHOLE, *rest, *[FEATURE] * features)
         names = tuple(every[n] for n in kept)
         sizes = tuple(shape[n] for n in kept)
-        parts = tuple(size if each == "feature" else 1 for each, size in zip(names, sizes, strict=True))
+        parts = tuple(size if each in (CHANNEL, FEATURE) else 1 for each, size in zip(names, sizes, strict=True))
         source = Source(name, names, sizes, parts)
         places = dict(zip(kept, source.axes, strict=True))
         return View(source, tuple(places.get(n, ()) for n in range(len(shape))))

@@ -7,7 +7,7 @@
 They are those of operations that run on shards (see docs/tensor-parallel.md). An operation without a rule runs whole.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,11 @@ from torch import Tensor
 from pipeplan.frontend.operators.record import Call
 
 _ATEN = torch.ops.aten
+POOLING = (
+    *(_ATEN.max_pool2d_with_indices, _ATEN.max_pool3d_with_indices, _ATEN.avg_pool2d, _ATEN.avg_pool3d),
+    *(_ATEN._adaptive_avg_pool2d, _ATEN._adaptive_avg_pool3d, _ATEN.adaptive_max_pool2d, _ATEN.adaptive_max_pool3d),
+)
+"""Operations that make an image smaller, for each sample and channel."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class Rule:
         says so: of products, whose tensors have samples and tokens in one axis; and of queries.
     keys : int or None
         Axis of attention that is the tokens of the second and third tensor, which it needs all.
+    sums_samples : bool
+        Whether samples may be split where their axis is one of ``whole``: in a loss, which is a sum over them.
     """
 
     kind: str
@@ -51,6 +58,7 @@ class Rule:
     tokens: bool = True
     by_plan: int | None = None
     keys: int | None = None
+    sums_samples: bool = False
 
 
 def rule_of(call: Call) -> Rule | None:
@@ -70,9 +78,11 @@ def loss_rule(call: Call) -> Rule | None:
     if packet in (_ATEN._to_copy, _ATEN.clone) or (packet is _ATEN._log_softmax and _is_last(call.args[1], made)):
         axes = tuple(range(made.dim()))
         kind = call.name.strip("_").replace("_", " ").removesuffix(" copy")
-        return Rule(kind, ((call.given[0], axes),), axes, {}, frozenset(axes[:-1]), tokens=False)
+        return Rule(kind, ((call.given[0], axes),), axes, {}, frozenset(axes[:-1]), tokens=False, sums_samples=True)
     if packet is _ATEN.nll_loss_forward and call.given[0].dim() == 2 and call.args[3]:
-        return Rule("nll loss forward", ((call.given[0], (0, 1)),), (), {}, frozenset({0}), tokens=False)
+        return Rule(
+            "nll loss forward", ((call.given[0], (0, 1)),), (), {}, frozenset({0}), tokens=False, sums_samples=True
+        )
     return None
 
 
@@ -176,6 +186,44 @@ def _reduction(call: Call) -> Rule:
     return Rule(call.name, ((given, axes),), makes, {}, gone)
 
 
+def _convolution(call: Call) -> Rule:
+    """Axes of samples and channels, in one group of these or one for each; places in an image are never split."""
+    given, weight, *bias = call.given
+    transposed, groups = call.args[6], call.args[8]
+    depthwise = groups == given.shape[1] == call.made[0].shape[1]
+    read, made = 1, 1 if depthwise else 2
+    weights = (read, 3) if depthwise else (read, made) if transposed else (made, read)
+    reads: list[tuple[Tensor, tuple[int | None, ...]]] = [
+        (given, (0, read, *_places(given, 4))),
+        (weight, (*(weights if depthwise or groups == 1 else (2, 3)), *_places(weight, 8))),
+        *((each, (made,)) for each in bias),
+    ]
+    whole = frozenset(range(3, 16)) | (frozenset() if depthwise or groups == 1 else {1, 2})
+    names = {1: "channel"} if depthwise else _PRODUCT
+    return Rule("convolution", tuple(reads), (0, made, *_places(call.made[0], 12)), names, whole, tokens=False)
+
+
+def _places(image: Tensor, first: int) -> tuple[int, ...]:
+    """Return axes for the places in an image, behind samples and channels."""
+    return tuple(range(first, first + image.dim() - 2))
+
+
+def last_axes(operation: Any, args: Sequence[Any]) -> int:
+    """Return the number of last axes, of an image, that a pooling or padding does not compute one by one."""
+    if operation.overloadpacket is _ATEN.constant_pad_nd:
+        return len(args[1]) // 2
+    return 3 if "3d" in operation._schema.name else 2
+
+
+def _by_image(call: Call) -> Rule:
+    given, made, last = call.given[0], call.made[0], last_axes(call.operation, call.args)
+    kind = "padding" if call.name == "constant_pad_nd" else "pooling"
+    first, inner = made.dim() - last, given.dim()
+    reads = (*range(first), *range(first, inner))
+    makes = (*range(first), *range(inner, inner + last))
+    return Rule(kind, ((given, reads),), makes, {}, frozenset(range(first, inner + last)), tokens=False)
+
+
 def _cat(call: Call) -> Rule:
     made = call.made[0]
     place = (call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", 0)) % made.dim()
@@ -197,4 +245,6 @@ _RULES: Mapping[Any, Callable[[Call], Rule]] = {
     _ATEN.embedding: _embedding,
     **dict.fromkeys((_ATEN.sum, _ATEN.mean), _reduction),
     _ATEN.cat: _cat,
+    _ATEN.convolution: _convolution,
+    **dict.fromkeys((*POOLING, _ATEN.constant_pad_nd), _by_image),
 }

@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from helpers.distributed.models import tiny_decoder, tiny_mlp, tiny_tied
+from helpers.distributed.models import tiny_convolutions, tiny_decoder, tiny_mlp, tiny_tied
 from helpers.fused_models import tiny_fused
 from helpers.layer_operators import LayersOperators, eager, fused, layers_operators, llama_like, post_norm
 from pipeplan.core.operators import OperatorGraph
@@ -158,7 +158,10 @@ def test_what_is_whole_is_added_to_parts_of_a_sum(mesh: DeviceMesh) -> None:
     assert run(model, "1", split, mesh) == ({"all_reduce": 1}, {"all_reduce": 1}, set())
 
 
-@pytest.mark.parametrize("build", [tiny_decoder, tiny_tied, tiny_mlp, llama_like, eager, post_norm, fused, tiny_fused])
+@pytest.mark.parametrize(
+    "build",
+    [tiny_decoder, tiny_tied, tiny_mlp, llama_like, eager, post_norm, fused, tiny_fused, tiny_convolutions],
+)
 def test_random_splits_send_what_graphs_say(build: Callable[[], Workload], mesh: DeviceMesh) -> None:
     """Forward sums are those of the graph, and nothing is gathered; backward too, if whole tensors are not sliced."""
     model = layers_operators(build, loss=False)
