@@ -17,7 +17,6 @@ from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
 from pipeplan.costs.meshes.splits import MeshTeams
 from pipeplan.costs.teams.places import team_cluster
-from pipeplan.costs.teams.question import mesh_model
 from pipeplan.costs.teams.splits import Teams
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.frontend.workload import Workload
@@ -117,9 +116,10 @@ def plan_of(case: Case, model: Model, cluster: Cluster) -> Plan:
     half = cluster.nodes[0].kinds[: case.team // 2]
     nodes = tuple(replace(cluster.nodes[0], kinds=half) for _ in range(2))
     cluster = replace(cluster, nodes=nodes, network=cluster.nodes[0].link)
-    (on_mesh,) = MeshTeams.of(Teams(model, cluster, case.team, (SIZE,), "adam", False), BATCH, 2)
+    of = Teams(model, cluster, case.team, (SIZE,), "adam", False)
+    on_mesh = next(each for each in MeshTeams.of(of, BATCH, 2) if len(each.sizes) == 2)
     split = on_mesh.splits(tokens=False)[0]
-    plan = solve(mesh_model(on_mesh, split), team_cluster(cluster, case.team), job=case.job).plan
+    plan = solve(on_mesh.model(split), team_cluster(cluster, case.team), job=case.job).plan
     return shared_out(plan, model, split)
 
 

@@ -115,7 +115,7 @@ def _over_nodes(random: Random, job: Document, cluster: Document) -> None:
         for node in nodes:
             node["devices"] = [dict(group) for group in row]
     if random.random() < 0.3:
-        job["mesh_axes"] = random.choice((1, 3))
+        job["mesh_axes"] = random.choice((0, 1, 3))
     wide = len(nodes[0]["devices"]) * random.choice((2, 2, len(nodes)))
     job["teams"] = sorted({*random.choice(((), (1,), job["teams"])), wide})
 

@@ -67,7 +67,7 @@ def add_questions(parser: ArgumentParser) -> None:
         type=number,
         default=2,
         metavar="N",
-        help="most axes of the meshes that teams over several nodes form, 1 to 3 (2)",
+        help="most axes of the meshes that teams form, 0 to 3 (2); several of teams over several nodes only",
     )
     parser.add_argument(
         "--vocabulary-parallel",

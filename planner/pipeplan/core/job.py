@@ -114,7 +114,8 @@ class Job:
         Let teams also run products of matrices and attention on parts of the tokens, with whole weights, where these
         pass between layers and operators are known to allow it.
     mesh_axes : int
-        Most axes of the meshes that teams over several nodes may be, split unlike along each; 1 is none of several.
+        Most axes of the meshes that teams may be, split unlike along each, also along samples; several axes only of
+        teams over several nodes. 0 is no meshes.
     vocabulary_parallel : bool
         Let teams compute the loss on logits that are split along their classes, where it is known to allow it.
     overlap_reduction : bool
@@ -203,7 +204,7 @@ class Job:
             ("teams", "devices of a team asked for (a team has at least one)"),
         ):
             self._set(name, numbers(getattr(self, name), name, what, 1, MOST_SAMPLES))
-        self._set("mesh_axes", whole(self.mesh_axes, "the most axes of a mesh", 1, MOST_AXES))
+        self._set("mesh_axes", whole(self.mesh_axes, "the most axes of a mesh", 0, MOST_AXES))
         levels = numbers(self.zero, "zero", "a level of ZeRO", 0, WHOLLY_SHARDED)
         self._set("zero", tuple(sorted(levels)))
         for name in ("schedules", "no_cut_after"):

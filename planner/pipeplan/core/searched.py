@@ -49,14 +49,14 @@ RECOMPUTED = {
 
 TENSOR = "tensor, sequence and context parallelism"
 TEAMS = (
-    "teams that split anything along samples, or share out the state of whole weights, equal layers of teams of one "
-    "size split in unlike ways, all combinations of ways for unlike layers where these are more than 128, teams over "
-    "parts of several nodes, {meshes}"
+    "teams that share out the state of whole weights, equal layers of teams of one size split in unlike ways, all "
+    "combinations of ways for unlike layers where these are more than 128, teams over parts of several nodes, {meshes}"
 )
 MESHES = (
-    "meshes of several axes",
-    "meshes inside a node, or of more than 2 axes (--mesh-axes)",
-    "meshes inside a node",
+    "teams as meshes, which alone split samples inside a team (--mesh-axes)",
+    "meshes of several axes (--mesh-axes)",
+    "meshes of several axes inside a node, or of more than 2 (--mesh-axes)",
+    "meshes of several axes inside a node",
 )
 """Those that are not searched, for the most axes that are."""
 UNLIKE_TEAMS = (
@@ -225,7 +225,7 @@ class Searched:
         ``mixes``: how the nodes are filled with teams of unlike sizes; empty if they are not.
         ``loss``: why none splits the loss; empty if some do. ``over``: which teams extend over nodes, by which links.
         ``context``: whether some run products of matrices and attention on parts of the tokens. ``meshes``: for each
-        mesh of several axes the ways to split layers that are searched. ``ties``: whether layers share weights.
+        mesh, by the devices along each axis, the ways to split layers that are searched. ``ties``: whether layers share weights.
         ``mesh_axes``: most axes of a mesh.
         """
         if not ways or set(ways) == {1}:
@@ -247,7 +247,7 @@ class Searched:
         without += [UNLIKE_MESHES] * bool(mixes and (over or meshes)) + [WHOLE_SEQUENCES] * (not tokens)
         without += [WHOLE_PRODUCTS] * (not context) + [KEYS_AT_ONCE] * context
         without += [loss] * bool(loss)
-        return replace(self, teams=teams, not_searched=(TEAMS.format(meshes=MESHES[mesh_axes - 1]), *without, *rest))
+        return replace(self, teams=teams, not_searched=(TEAMS.format(meshes=MESHES[mesh_axes]), *without, *rest))
 
     def without(self, sentence: str) -> "Searched":
         """Return the same description with one more sentence in ``not_searched``."""

@@ -69,7 +69,7 @@ class JobFile(Strict):
     unlike_teams: bool = False
     sequence_parallel: bool = True
     context_parallel: bool = True
-    mesh_axes: Count = 2
+    mesh_axes: Whole = 2
     vocabulary_parallel: bool = True
     overlap_reduction: bool = True
     order: Literal["search", "given"] = "search"

@@ -18,6 +18,7 @@ from pipeplan.core.model import LayerCost
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout
+from pipeplan.costs.meshes.batches import by_samples
 from pipeplan.costs.meshes.exchanges import mesh_exchanges
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.shapes import Mesh
@@ -68,10 +69,10 @@ def on_mesh(
     sequence = capture_layers(workload.module, inputs := source.draw(workload, SAMPLES, 0)[0])
     flow = trace(sequence, inputs)
     weights = named_weights(workload.module, sequence)
-    programs = [
-        program_of(record(layer, flow.tensors[n], nullcontext, None, None), weights[n], SAMPLES)
-        for n, layer in enumerate(sequence.layers)
-    ]
+    programs = []
+    for n, layer in enumerate(sequence.layers):
+        own = program_of(record(layer, flow.tensors[n], nullcontext, None, None), weights[n], SAMPLES)
+        programs.append(replace(own, graph=by_samples(own.graph, SAMPLES)))
     words, before, sent = [], tuple[int, ...](), {FORWARD: Sums(), BACKWARD: Sums()}
     for number, program in enumerate(programs):
         after = () if number == len(programs) - 1 else _between(draw, program, programs[number + 1], sizes)

@@ -63,8 +63,14 @@ def results(call: Call, operand: Operand, adds: bool = True) -> Sequence[Tensor]
         return known[id(tensor)]
 
     args, kwargs = mapped(part, call.args), mapped(part, call.kwargs)
-    if operation.overloadpacket in (_ATEN.addmm, _ATEN.baddbmm) and not adds:
+    packet = operation.overloadpacket
+    if packet in (_ATEN.addmm, _ATEN.baddbmm) and not adds:
         args = [_Elsewhere.apply(args[0]), *args[1:]]
+    if packet is _ATEN.convolution:
+        given, weight, bias, *rest, groups = args
+        if groups > 1:  # as many as the part has channels for
+            groups = groups * given.shape[1] // call.given[0].shape[1]
+        args = [given, weight, bias if adds or bias is None else _Elsewhere.apply(bias), *rest, groups]
     if operation._schema.is_mutable:
         operation, args = _functional(operation, args)
     made = operation(*args, **kwargs)

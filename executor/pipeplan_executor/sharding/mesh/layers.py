@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.words import LayerWords
+from pipeplan.costs.meshes.batches import by_samples
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.operators.find import named_weights
 from pipeplan.frontend.operators.follow import NamedWeight, UnfollowedError, program_of
@@ -146,7 +148,8 @@ def _program(
     before = {part: part.training for part in layer.modules()}
     layer.train(mode)
     try:
-        return program_of(record(layer, given, context, None, None), weights, given[0].shape[0])
+        found = program_of(record(layer, given, context, None, None), weights, samples := given[0].shape[0])
+        return replace(found, graph=by_samples(found.graph, samples))
     except UnfollowedError as error:
         raise PlanError(f"the operators of a layer cannot be followed, as the plan needs it: {error}") from error
     finally:

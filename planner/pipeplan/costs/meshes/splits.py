@@ -1,34 +1,33 @@
-"""Teams over several nodes as meshes of several axes; the shapes and words worth searching.
+"""Teams as meshes; the shapes and words worth searching.
 
-Inside a node of equal links several axes gain far less than across nodes (docs/meshes.md), and none are searched there.
-What passes between layers has one layout in all of the model, wherever it can have it::
+Inside a node of equal links several axes gain far less than across nodes (docs/meshes.md): there is one. What passes
+between layers has one layout in all of the model, or is whole::
 
     layer 0 ──whole──▶ layer 1 ──tokens over nodes, whole in each──▶ layer 2 ──the same──▶ … ──▶ loss
 
-For each such layout all layers have the words that are fastest for a number of micro-batches, or keep the fewest
-parameters, or save the fewest bytes. A way is left out if another one is not larger by more than 1 / `ALIKE` in any
-figure, on any kind of device, at any micro-batch size, whatever its shape.
+Tokens and features are split wherever they can be, samples where that is best: as long as weights are small, say. For
+each layout all layers have the words that are fastest for a number of micro-batches, or keep the fewest parameters, or
+save the fewest bytes. A way is left out if another one is not larger by more than 1 / `ALIKE` in any figure, on any
+kind of device, at any micro-batch size, whatever its shape, or if teams without a mesh have such a way.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from math import lcm, prod
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.cluster import DeviceKind
-from pipeplan.core.model import LayerCost
-from pipeplan.core.operators import Operator, OperatorGraph
-from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, MeshSplit
-from pipeplan.costs.meshes.prices import exchanged
+from pipeplan.core.model import Model
+from pipeplan.core.operators import SAMPLE, Operator, OperatorGraph
+from pipeplan.core.words import PARTIAL, WHOLE, LayerWords, Layout, MeshSplit
+from pipeplan.costs.meshes.members import Case, MeshMembers, splits_any
 from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.shapes import Mesh, fitting, mesh_on
-from pipeplan.costs.teams.places import Place
-from pipeplan.costs.teams.problem import COMPARED, COORDINATES, combined
-from pipeplan.costs.teams.rooflines import PASSES
+from pipeplan.costs.meshes.shapes import fitting
+from pipeplan.costs.teams.problem import combined
 from pipeplan.costs.teams.signatures import stream
 from pipeplan.costs.teams.splits import Teams
 from pipeplan_formulations.common.clock import Clock
@@ -50,74 +49,70 @@ FAST = tuple(
 
 ALIKE = 32
 """Ways are alike if no figure differs by more than one part in so many."""
+SAMPLES = 0
+"""Entry of a layout along which samples are split: they are the first axis."""
+MISSING = 2**50
+"""Figure of a way at a micro-batch size at which it is not possible."""
 
-Case = tuple[str, Layout, Layout]
-"""The operators of a layer, and the layouts of what it reads and makes."""
+Figures = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class MeshTeams:
-    """Teams of one size over several nodes as meshes of one shape.
+class MeshTeams(MeshMembers):
+    """The ways in which teams of one size run a model on meshes of one shape.
 
     Attributes
     ----------
-    teams : Teams
-    sizes : tuple of int
-        Devices along each axis.
     batch : int
         Samples of a step.
     """
 
-    teams: Teams
-    sizes: tuple[int, ...]
     batch: int
-    _problems: dict[tuple[object, ...], MeshProblem] = field(default_factory=dict, init=False, repr=False)
-    _known: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict, init=False, repr=False)
+    _words: dict[Hashable, tuple[Figures, LayerWords]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, teams: Teams, batch: int, axes: int) -> "tuple[MeshTeams, ...]":
-        """Return the meshes of 2 to ``axes`` axes that teams may be; none unless all lie in as many nodes, several."""
-        nodes = {place.nodes for place in teams.places.values()}
-        if len(nodes) > 1 or nodes == {1}:
-            return ()
-        within = teams.team // nodes.pop()
-        return tuple(cls(teams, sizes, batch) for sizes in fitting(teams.team, within) if 1 < len(sizes) <= axes)
+        """Return the meshes of up to ``axes`` axes that teams may be, of one in a node.
 
-    @cached_property
-    def kinds(self) -> tuple[DeviceKind, ...]:
-        """The kinds of device that have teams."""
-        return tuple(kind for kind in self.teams.cluster.kinds.values() if kind.name in self.teams.places)
+        None unless all teams lie in as many nodes.
+        """
+        nodes = {place.nodes for place in teams.places.values()}
+        if len(nodes) > 1:
+            return ()
+        most = min(axes, 1) if nodes == {1} else axes
+        within = teams.team // nodes.pop()
+        return tuple(cls(teams, sizes, batch) for sizes in fitting(teams.team, within) if len(sizes) <= most)
 
     def splits(self, tokens: bool = True) -> list[MeshSplit]:
         """Return ways, the best ones among them; ``tokens``: also those that split what passes between layers."""
         found: dict[MeshSplit, None] = {}
-        meshes = {kind.name: self._mesh(kind) for kind in self.kinds}
+        meshes = {kind.name: self.mesh(kind) for kind in self.kinds}
         links = tuple((name, tuple(link.in_collectives for link in own.links)) for name, own in meshes.items())
         sharing = next(iter(meshes.values())).sharing
         for layout in product((WHOLE, *range(self._rank if tokens else 0)), repeat=len(self.sizes)):
-            passes = self._passes(layout)
-            if any(passes) or set(layout) == {WHOLE}:
-                for words in self._ways(layout, passes):
-                    if self._agrees(words) and any(map(_splits, words.values())):
+            can = self._passes(layout)
+            if any(can) or set(layout) == {WHOLE}:
+                for passes, words in self._ways(layout, can):
+                    if self._agrees(words) and any(map(splits_any, words.values())):
                         found[MeshSplit(self.sizes, layout, passes, tuple(words.items()), links, sharing)] = None
-        return list(found)
+        return [split for split in found if self.possible(split)]
 
     @property
     def _rank(self) -> int:
         """The largest number of axes of what passes between layers."""
-        made = ((graph, stream(graph, graph.outputs)) for graph in self.teams.model.operators.values())
+        made = ((graph, stream(graph, graph.outputs)) for graph in self.graphs.values())
         return max((len(_rows(graph, name)[0][1]) for graph, name in made if name and _rows(graph, name)), default=0)
 
     def _passes(self, layout: Layout) -> tuple[bool, ...]:
         """Whether the output of each layer can have a layout: only the next one reads it, and nothing else."""
         model = self.teams.model
-        graphs = [model.operators.get(layer.operators) for layer in model.layers]
+        graphs = [self.graphs.get(layer.operators) for layer in model.layers]
         found = [
             before is not None
             and after is not None
             and set(layout) != {WHOLE}
             and model.crossing(cut) == (cut,)
-            and _hands_over(before, after)
+            and _hands_over(before, after, layout)
             and self._fits(before, before.outputs, layout)
             and self._fits(after, tuple(after.inputs), layout)
             for cut, (before, after) in enumerate(pairwise(graphs))
@@ -137,56 +132,61 @@ class MeshTeams:
         found: dict[Case, list[int]] = {}
         for i, layer in enumerate(self.teams.model.layers):
             if layer.operators:
-                found.setdefault(self._case(i, layout, passes), []).append(i)
+                found.setdefault(self.case(i, layout, passes), []).append(i)
         return found
 
-    def _case(self, i: int, layout: Layout, passes: tuple[bool, ...]) -> Case:
-        whole = (WHOLE,) * len(self.sizes)
-        before = layout if i and passes[i - 1] else whole
-        return self.teams.model.layers[i].operators, before, layout if passes[i] else whole
-
-    def _ways(self, layout: Layout, passes: tuple[bool, ...]) -> Iterator[dict[Case, LayerWords]]:
-        """Yield the words of all layers that have least of one figure.
+    def _ways(self, layout: Layout, can: tuple[bool, ...]) -> Iterator[tuple[tuple[bool, ...], dict[Case, LayerWords]]]:
+        """Yield which outputs have a layout, and the words of all layers, that have least of one figure.
 
         Least time is sought at the smallest and largest micro-batch size, for as many micro-batches as there may be.
         """
-        cases, smallest = self.cases(layout, passes), min(self.teams.sizes)
+        sizes = [size for size in self.teams.sizes if self._takes(layout, can, size)]
         for kind in self.kinds:
-            for size in sorted({smallest, max(self.teams.sizes)}):
+            for size in sorted({*sizes[:1], *sizes[-1:]}):
                 counts = sum(count * size <= self.batch for count in MICRO_BATCHES)
-                for rows in (*FAST[:counts], *(LEAN if size == smallest else ())):
+                for rows in (*FAST[:counts], *(LEAN if size == sizes[0] else ())):
                     self.teams.check()
-                    yield {
-                        case: _least(self._problem(own, case, kind, size), case, rows) for case, own in cases.items()
-                    }
+                    passes = self._best_passes(layout, can, kind, size, rows) if SAMPLES in layout else can
+                    cases = self.cases(layout, passes)
+                    yield passes, {case: self._least(own, case, kind, size, rows)[1] for case, own in cases.items()}
 
-    def _problem(
-        self, layers: Sequence[int], case: Case, kind: DeviceKind, size: int, only: LayerWords | None = None
-    ) -> MeshProblem:
-        """The words of layers on a kind of device at a micro-batch size, at their mean cost; one for equal layers."""
-        i, costs = layers[0], self.teams.costs(kind, size)
-        cost = _mean_cost([costs[each] for each in layers])
-        key = case, self.teams.model.layers[i].parameters, cost, kind.name, size, only
-        if key not in self._problems:
-            own = replace(self.teams.problem(i, kind, size, ()).rooflines, cost=cost)
-            tokens, ends = self.teams.context_parallel, case[1:]
-            self._problems[key] = MeshProblem(
-                own,
-                self._mesh(kind),
-                *ends,
-                gathers=not any(weight.shared for each in own.graph.operators for weight in each.weights),
-                split_loss=False,
-                tokens=tokens,
-                only=only,
-                known=self._known,
-            )
-        return self._problems[key]
+    def _takes(self, layout: Layout, can: tuple[bool, ...], size: int) -> bool:
+        """Whether what passes between layers can have a layout at a micro-batch size."""
+        named = {layer.operators for layer, passes in zip(self.teams.model.layers, can, strict=True) if passes}
+        graphs = [self.graph(name, size) for name in named]
+        return all(self._fits(graph, graph.outputs, layout) for graph in graphs)
 
-    def _mesh(self, kind: DeviceKind) -> Mesh:
-        place: Place = self.teams.places[kind.name]
-        network = self.teams.cluster.network
-        assert network is not None
-        return mesh_on(self.sizes, self.teams.team // place.nodes, place.inside, network)
+    def _best_passes(
+        self, layout: Layout, can: tuple[bool, ...], kind: DeviceKind, size: int, rows: NDArray[np.int64]
+    ) -> tuple[bool, ...]:
+        """Return which outputs have a layout so that all layers together have least: a shortest path along the chain.
+
+        Layers of equal operators count alike.
+        """
+        alike: dict[str, list[int]] = {}
+        for i in self.known:
+            alike.setdefault(self.teams.model.layers[i].operators, []).append(i)
+        paths: dict[bool, tuple[Figures, tuple[bool, ...]]] = {False: ((0,) * len(rows), ())}
+        for i, layer in enumerate(self.teams.model.layers):
+            longer: dict[bool, tuple[Figures, tuple[bool, ...]]] = {}
+            for after, (before, (spent, path)) in product((False, True) if can[i] else (False,), paths.items()):
+                found = spent, (*path, after)
+                if layer.operators:
+                    case = self.case(i, layout, (*(before,) * i, after))
+                    own = self._least(alike[layer.operators], case, kind, size, rows)[0]
+                    found = tuple(map(add, spent, own)), found[1]
+                longer[after] = min(longer.get(after, found), found)
+            paths = longer
+        return paths[False][1]
+
+    def _least(
+        self, layers: Sequence[int], case: Case, kind: DeviceKind, size: int, rows: NDArray[np.int64]
+    ) -> tuple[Figures, LayerWords]:
+        """Return the words of layers that have least of some sums of coordinates, in order, and these sums."""
+        key = tuple(layers), case, kind.name, size, rows.tobytes()
+        if key not in self._words:
+            self._words[key] = _least(self.problem(layers, case, kind, size), case, rows)
+        return self._words[key]
 
     def _agrees(self, words: Mapping[Case, LayerWords]) -> bool:
         """Whether layers that share weights split these alike; where operators are not known, they are whole."""
@@ -200,107 +200,55 @@ class MeshTeams:
                 return False
         return True
 
-    def figures(self, split: MeshSplit) -> list[int]:
-        """What ways are compared by, on each kind at each micro-batch size: sums over all layers, and bytes sent."""
-        found: list[int] = []
-        for kind in self.kinds:
-            self.teams.check()
-            for size in self.teams.sizes:
-                rows = [
-                    COMPARED @ np.array(self.costs(split, i, kind, size), np.int64)
-                    for i, layer in enumerate(self.teams.model.layers)
-                    if layer.operators
-                ]
-                found += [*np.sum(rows, axis=0).tolist(), 2**20 // split.parts]
-        return found
 
-    def costs(self, split: MeshSplit, i: int, kind: DeviceKind, size: int) -> tuple[int, ...]:
-        """Return the coordinates of a layer under a way."""
-        case = self._case(i, split.layout, split.passes)
-        problem = self._problem([i], case, kind, size, dict(split.words)[case])
-        found = problem.sharding.evaluate((0,) * len(problem.sharding.costs))
-        assert found is not None, "words that are possible at one size are possible at all"
-        return tuple(found)
-
-    def member(self, split: MeshSplit, i: int, kind: DeviceKind, size: int) -> LayerCost:
-        """Return the cost of a layer on each device."""
-        case = self._case(i, split.layout, split.passes)
-        own, words = self.teams.problem(i, kind, size, ()).rooflines, dict(split.words)[case]
-        of = dict(zip(COORDINATES, self.costs(split, i, kind, size), strict=True))
-        longer = {name: self._longer(own.graph, words, own.cost, kind, name) for name in PASSES[:1] + PASSES[2:]}
-        longer["backward"] = longer["input_gradient"] + longer["weight_gradient"]
-        return LayerCost(
-            **{name: of[name] + own.constant(name) + longer[name] for name in PASSES},
-            saved=of["saved"],
-            output=self._output(own.graph, own.cost, split, case, size),
-            workspace=own.cost.workspace + self._gathered(own.graph, words),
-            update=of["update"] + of["summed"],
-        )
-
-    def _gathered(self, graph: OperatorGraph, words: LayerWords) -> int:
-        """Most bytes of weights that are gathered for an operator, and of their gradients."""
-        found = [0]
-        for each in graph.operators:
-            own = exchanged(each, words.operators[each.name].word, self.sizes, True)
-            found.append(2 * sum(size for size, axes in own if axes))
-        return max(found)
-
-    @staticmethod
-    def _longer(graph: OperatorGraph, words: LayerWords, cost: LayerCost, kind: DeviceKind, name: str) -> int:
-        """Nanoseconds of a pass that operators take longer because they are split."""
-        if not _splits(words) or not getattr(cost, name):
-            return 0
-        return kind.shard_overhead * sum(name != "weight_gradient" or bool(each.weights) for each in graph.operators)
-
-    @staticmethod
-    def _output(graph: OperatorGraph, cost: LayerCost, split: MeshSplit, case: Case, size: int) -> int:
-        """Bytes of a device's outputs; those beside the one that is split are whole."""
-        if set(case[2]) == {WHOLE}:
-            return cost.output
-        own = stream(graph, graph.outputs)
-        sizes = {**graph.inputs} | {each.name: each.output for each in graph.operators}
-        beside = min(sum(sizes[name] for name in graph.outputs if name != own) * size, cost.output)
-        return beside - (beside - cost.output) // split.parts
-
-    def kept(self, split: MeshSplit, i: int) -> int:
-        """Return the bytes of a layer's parameters on each device."""
-        kind, size = self.kinds[0], self.teams.sizes[0]
-        return self.costs(split, i, kind, size)[COORDINATES.index("parameters")]
-
-    def shared(self, split: MeshSplit, i: int) -> tuple[int, int]:
-        """Return the bytes of the weights that a layer shares, and what each device has of them."""
-        case = self._case(i, split.layout, split.passes)
-        words, graph = dict(split.words)[case], self.teams.model.operators[case[0]]
-        whole = own = 0
-        for operator in graph.operators:
-            for weight in operator.weights:
-                if weight.shared:
-                    word = words.operators[operator.name].word
-                    parts = prod(n for n, letter in zip(self.sizes, word, strict=True) if letter.loop in weight.loops)
-                    whole, own = whole + weight.size, own + weight.size // parts
-        return whole, own
-
-
-def mesh_ways(every: Sequence[MeshTeams], tokens: bool = True) -> Iterator[tuple[MeshTeams, MeshSplit]]:
-    """Yield the ways over teams of one size that are worth searching, each with the mesh, shape by shape.
+def mesh_ways(
+    every: Sequence[MeshTeams], tokens: bool = True, others: Iterable[Model] = ()
+) -> Iterator[tuple[MeshTeams, MeshSplit, Model]]:
+    """Yield the ways over teams of one size that are worth searching, with the mesh and a device's costs.
 
     Those that take no figure less than another one by more than 1 / `ALIKE` are left out, of one shape or a former one.
+
+    Parameters
+    ----------
+    every : sequence of MeshTeams
+        The shapes.
+    tokens : bool
+        Whether what passes between layers may be split.
+    others : iterable of Model
+        Costs of a device in other ways that are searched.
     """
-    kept: list[NDArray[np.int64]] = []
+    kept = [_figures(model, every[0]) for model in others] if every else []
     for own in every:
-        splits = own.splits(tokens)
-        rows = [np.array(own.figures(split), np.int64) for split in splits]
+        models = [(split, own.model(split)) for split in own.splits(tokens)]
+        rows = [_figures(model, own) for _, model in models]
         unlike: list[int] = []
-        for k in sorted(range(len(splits)), key=lambda k: sum(rows[k])):
+        for k in sorted(range(len(models)), key=lambda k: sum(map(int, rows[k]))):
+            own.teams.check()
             if not any((other <= rows[k] + rows[k] // ALIKE).all() for other in kept):
                 unlike.append(k)
                 kept.append(rows[k])
-        first = len(kept) - len(unlike)
-        yield from ((own, replace(splits[k], number=first + n)) for n, k in enumerate(sorted(unlike)))
+        first = len(kept)
+        yield from ((own, replace(models[k][0], number=first + n), models[k][1]) for n, k in enumerate(sorted(unlike)))
 
 
-def _least(problem: MeshProblem, case: Case, rows: NDArray[np.int64]) -> LayerWords:
-    """Return the words with least of some sums of coordinates, compared in order as far as 61 bits go."""
+def _figures(model: Model, own: MeshTeams) -> NDArray[np.int64]:
+    """What ways are compared by, on each kind at each micro-batch size: sums over all layers, and the workspace."""
+    parameters, found = sum(layer.parameters for layer in model.layers), []
+    of = {(profile.device, profile.micro_batch): profile.costs for profile in model.profiles}
+    for kind in own.kinds:
+        for size in own.teams.sizes:
+            costs = of.get((kind.name, size))
+            if costs is None:
+                found += [MISSING] * 6
+                continue
+            found += [sum(each.forward + each.backward for each in costs), parameters]
+            found += [sum(getattr(each, name) for each in costs) for name in ("update", "saved", "output")]
+            found += [max(each.workspace for each in costs)]
+    return np.array(found, np.int64)
+
+
+def _least(problem: MeshProblem, case: Case, rows: NDArray[np.int64]) -> tuple[Figures, LayerWords]:
+    """Return the words with least of some sums of coordinates, compared in order as far as 61 bits go; and the sums."""
     one, *others = rows.astype(object)
     for other, bound in zip(others, problem.sharding.project(rows).largest[1:], strict=True):
         both = (bound + 1) * one + other
@@ -310,21 +258,10 @@ def _least(problem: MeshProblem, case: Case, rows: NDArray[np.int64]) -> LayerWo
     found = frontier(problem.sharding.project(np.array([one], np.int64)), Clock(Limits())).choice(0)
     chosen = found[len(problem.signatures) :]
     sums = {each.tensor: each.layouts[k] for each, k in zip(problem.sums, chosen, strict=True)}
-    return LayerWords(problem.words(found), sums, case[1], case[2])
-
-
-def _mean_cost(costs: Sequence[LayerCost]) -> LayerCost:
-    """Return the mean of costs, rounded."""
-    first = costs[0]
-    if all(each == first for each in costs):
-        return first
-    mean = {each.name: round(sum(getattr(cost, each.name) for cost in costs) / len(costs)) for each in fields(first)}
-    return LayerCost(**mean)
-
-
-def _splits(words: LayerWords) -> bool:
-    """Whether any operator is split."""
-    return any(letter.loop != UNSPLIT for word, _ in words.operators.values() for letter in word)
+    costs = problem.sharding.evaluate(found)
+    assert costs is not None, "it was found"
+    figures = tuple(int(each) for each in rows @ np.array(costs, np.int64))
+    return figures, LayerWords(problem.words(found), sums, case[1], case[2])
 
 
 def _cuts(graph: OperatorGraph, words: LayerWords) -> tuple[tuple[int, ...], ...]:
@@ -345,18 +282,23 @@ def _cuts(graph: OperatorGraph, words: LayerWords) -> tuple[tuple[int, ...], ...
     )
 
 
-def _hands_over(before: OperatorGraph, after: OperatorGraph) -> bool:
-    """Whether a layer hands the next one a tensor that may be split, and that neither of them passes on."""
+def _hands_over(before: OperatorGraph, after: OperatorGraph, layout: Layout) -> bool:
+    """Whether a layer hands the next one a tensor that may be split, and that neither of them passes on.
+
+    The one may see it with other axes than the other, behind the samples: as images, and as rows of a matrix.
+    """
     made, read = stream(before, before.outputs), stream(after, tuple(after.inputs))
     if not made or not read or len(before.outputs) != len(after.inputs):
         return False
+    one, other = _rows(before, made), _rows(after, read)
+    by_samples = max(layout) == SAMPLES and one[:1] and other[:1] and one[0][1][:1] == other[0][1][:1] == (SAMPLE,)
     return (
         before.outputs.index(made) == tuple(after.inputs).index(read)
         and made not in before.inputs
         and read not in after.outputs
-        and bool(_rows(before, made))
-        and bool(_rows(after, read))
-        and len(_rows(before, made)[0][1]) == len(_rows(after, read)[0][1])
+        and bool(one)
+        and bool(other)
+        and (bool(by_samples) or len(one[0][1]) == len(other[0][1]))
     )
 
 

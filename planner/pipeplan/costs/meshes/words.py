@@ -35,14 +35,15 @@ def words(operator: Operator, sizes: Sequence[int], gathers: bool = True, tokens
     letters = [Letter(loop) for loop in loops]
     if gathers and operator.weights:
         letters += [Letter(loop, True) for loop in loops if loop in operator.makes and _gathers(operator, loop)]
-    return tuple(word for word in product(letters, repeat=len(sizes)) if _divides(operator, word, sizes))
+    return tuple(word for word in product(letters, repeat=len(sizes)) if divides(operator, word, sizes))
 
 
 def _gathers(operator: Operator, loop: str) -> bool:
     return any(loop not in weight.loops for weight in operator.weights)
 
 
-def _divides(operator: Operator, word: Word, sizes: Sequence[int]) -> bool:
+def divides(operator: Operator, word: Word, sizes: Sequence[int]) -> bool:
+    """Return whether axes of these sizes divide the loops that they split, and weights that are gathered."""
     return not any(
         parts % prod(n for n, letter in zip(sizes, word, strict=True) if letter.loop == loop)
         for loop, parts in operator.loops.items()

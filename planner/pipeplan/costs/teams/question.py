@@ -8,11 +8,10 @@ from typing import NamedTuple
 from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job, Order
-from pipeplan.core.model import Model, Profile, Provenance
+from pipeplan.core.model import Model, Profile
 from pipeplan.core.operators import Mix, Split, Splitting
 from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan.core.wording import counted, listed, teams_of
-from pipeplan.core.words import MeshSplit
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.meshes.splits import MeshTeams, mesh_ways
 from pipeplan.costs.teams.left_whole import why_nothing
@@ -131,15 +130,18 @@ def _questions(
             unlike_teams=False,
             micro_batches=tuple(job.batch // size for size in teams.sizes),
         )
-        found = []
+        found, models = [], []
         for split in teams.splits(job.sequence_parallel):
             found.append(split)
-            yield TeamQuestion(split, team_model(teams, split), team_cluster(cluster, team), own)
+            models.append(team_model(teams, split))
+            yield TeamQuestion(split, models[-1], team_cluster(cluster, team), own)
         meshes = MeshTeams.of(teams, job.batch, job.mesh_axes) if levels or not job.zero else ()
         ways = 0
-        for on_mesh, way in mesh_ways(meshes, job.sequence_parallel):
+        for on_mesh, way, costs in mesh_ways(meshes, job.sequence_parallel, models):
             ways += 1
-            yield TeamQuestion(way, mesh_model(on_mesh, way), team_cluster(cluster, team), replace(own, zero=levels))
+            counts = tuple(job.batch // size for size in on_mesh.possible(way))
+            asked = replace(own, zero=levels, micro_batches=counts)
+            yield TeamQuestion(way, costs, team_cluster(cluster, team), asked)
         if not found and not ways:
             why = why_nothing(teams)
             raise InputError(
@@ -234,33 +236,3 @@ def team_model(teams: Teams, split: Split) -> Model:
     )
     shared = ties(model, dict.fromkeys(model.names, split))
     return replace(model, layers=layers, profiles=tuple(every), ties=shared, operators={})
-
-
-def mesh_model(on_mesh: MeshTeams, split: MeshSplit) -> Model:
-    """Return the model whose layers have the parameters and the costs of one device of a mesh, as profiles."""
-    teams = on_mesh.teams
-    model = teams.model
-    every = [
-        Profile(
-            kind.name,
-            size,
-            tuple(
-                on_mesh.member(split, i, kind, size) if layer.operators else cost
-                for i, (layer, cost) in enumerate(zip(model.layers, teams.costs(kind, size), strict=True))
-            ),
-            Provenance("analytic", f"teams of {' x '.join(map(str, split.sizes))}"),
-        )
-        for kind in on_mesh.kinds
-        for size in teams.sizes
-    ]
-    kept = [on_mesh.kept(split, i) if layer.operators else layer.parameters for i, layer in enumerate(model.layers)]
-    layers = tuple(
-        replace(layer, parameters=own, work=None, operators="") for layer, own in zip(model.layers, kept, strict=True)
-    )
-    found = []
-    for tie in model.ties:
-        first = model.names.index(tie.layers[0])
-        whole, own = on_mesh.shared(split, first) if model.layers[first].operators else (0, 0)
-        found.append(replace(tie, parameters=tie.parameters * own // whole if whole else tie.parameters))
-    found = [tie for tie in found if tie.parameters]
-    return replace(model, layers=layers, profiles=tuple(every), ties=tuple(found), operators={})
