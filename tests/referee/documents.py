@@ -81,7 +81,9 @@ class Question:
         self.network = _link(cluster["network"]) if cluster.get("network") is not None else None
         kinds = [(group["kind"], n) for n, node in enumerate(cluster["nodes"]) for group in node["devices"]]
         self.devices = [Device(number, kind, node) for number, (kind, node) in enumerate(kinds)]
-        self.job: Document = {**DEFAULTS, **document["job"]}
+        graphs = (model.get("operators") or {}).values()
+        attends = any(each.get("attention") for graph in graphs for each in graph["operators"])
+        self.job: Document = DEFAULTS | ({"optimizer": "adam"} if attends else {}) | document["job"]
         self.level = max(self.job["zero"], default=0) if level is None else level
         self.asked = self.job
         if self.level > 1:  # families only, of equally many replicas; layers that share weights lie on one stage

@@ -1,4 +1,4 @@
-"""Teams over several nodes as meshes of several axes: what a device has of layers under given words."""
+"""Teams as meshes: what a device has of layers under given words."""
 
 import heapq
 import math
@@ -17,6 +17,7 @@ Layout = tuple[int, ...]
 COUNTS = (1, 4, 16, 64)
 """Numbers of micro-batches for which the fastest words are searched, if a step has so many."""
 FEW = 3000
+SAMPLE = "sample"
 """Choices of a layer up to which all are tried."""
 
 
@@ -54,6 +55,27 @@ def shared(link: Link, rings: int) -> Link:
     return Link(max(link.bandwidth // rings, 1), link.latency, link.efficiency)
 
 
+def in_samples(entry: Document, size: int, plain: bool) -> Document:
+    """Operators of a micro-batch, which may be split along samples where each of them is computed by itself.
+
+    ``plain``: no tensor has samples as an axis, so that all that depend on an input get one.
+    """
+    depend = set(inputs(entry))
+    operators = []
+    for each in entry["operators"]:
+        own = dict(each)
+        if depend & set(each["reads"]):
+            depend.add(each["name"])
+            if plain:
+                own["reads"] = {name: [SAMPLE] * (name in depend) + [*row] for name, row in each["reads"].items()}
+                own["makes"] = [SAMPLE, *each["makes"]] if each["makes"] else []
+        along = SAMPLE in own["makes"] and any(SAMPLE in row for row in own["reads"].values())
+        if along and each["name"] not in (entry.get("loss") or {"operators": ()})["operators"]:
+            own["loops"] = each.get("loops", {}) | {SAMPLE: size}
+        operators.append(own)
+    return entry | {"operators": operators}
+
+
 class OnMesh(Member):
     """A layer on a mesh."""
 
@@ -61,9 +83,10 @@ class OnMesh(Member):
         self, teams: Teams, sizes: tuple[int, ...], layer: int, kind: str, size: int, ends: tuple[Layout, Layout]
     ) -> None:
         cost, parameters = layer_costs(teams.question, kind, size)[layer], teams.question.parameters[layer]
+        entry = in_samples(teams.graphs[teams.graph(layer)], size, not any(map(_has_samples, teams.graphs.values())))
         rest = {"team": 1, "size": size, "link": Link(None, 0), "sharing": 1, "ends": (False, False), "loss": False}
         super().__init__(
-            teams.graphs[teams.graph(layer)],
+            entry,
             teams.question,
             kind,
             cost,
@@ -72,12 +95,13 @@ class OnMesh(Member):
             context=teams.question.job["context_parallel"],
         )
         rows = teams.homes[kind]
-        inside = teams.slowest([teams.question.links[node] for node in teams.having(kind)])
-        assert teams.question.network is not None
+        nodes = teams.having(kind) if len(rows[0]) > 1 else {node for row in rows for node in row}
+        inside = teams.slowest([teams.question.links[node] for node in nodes])
+        network = teams.question.network or inside
         self.sizes, self.whole, self.ends = sizes, (WHOLE,) * len(sizes), ends
         passing = rings_of(sizes, teams.team // len(rows[0]))
         assert passing is not None, f"a mesh of {sizes} is uneven"
-        self.rings = [shared(teams.question.network, count) if count else inside for count, _ in passing]
+        self.rings = [shared(network, count) if count else inside for count, _ in passing]
         self.at_card = [members if count else 1 for count, members in passing]
         self.readers = {name: [each for each in self.operators if name in each["reads"]] for name in self.bytes}
         self.makers = {each["name"]: each for each in self.operators}
@@ -448,9 +472,14 @@ class Meshes:
     def __init__(self, teams: Teams) -> None:
         self.teams = teams
         nodes = {len(row) for rows in teams.homes.values() for row in rows}
-        count = nodes.pop() if len(nodes) == 1 else 1
-        every = shapes_of(teams.team, teams.question.job["mesh_axes"]) if count > 1 else ()
-        self.shapes = {own for own in every if len(own) > 1 and rings_of(own, teams.team // count) is not None}
+        axes = teams.question.job["mesh_axes"]
+        if nodes == {1}:  # inside a node
+            axes = 0 if any(TOKEN in each["makes"] for g in teams.graphs.values() for each in g["operators"]) else axes
+            self.shapes = {(teams.team,)} if axes else set[tuple[int, ...]]()
+        else:
+            every = shapes_of(teams.team, axes) if len(nodes) == 1 else ()
+            count = nodes.pop() if nodes else 1
+            self.shapes = {own for own in every if rings_of(own, teams.team // count) is not None}
 
     def layer(self, i: int, kind: str, size: int, split: Document) -> tuple[OnMesh, Document]:
         """A layer, and its words in a way."""
@@ -461,10 +490,26 @@ class Meshes:
         words = next(own for case, own in split["words"] if case == (self.teams.graph(i), *ends))
         return OnMesh(self.teams, sizes, i, kind, size, ends), words
 
+    def possible(self, split: Document) -> list[int]:
+        """The micro-batch sizes whose samples the axes divide that split them."""
+        return [size for size in self.teams.sizes if self._runs(split, size)]
+
+    def _runs(self, split: Document, size: int) -> bool:
+        kind = next(iter(self.teams.homes))
+        for i in filter(self.teams.graph, range(self.teams.question.n)):
+            member, words = self.layer(i, kind, size, split)
+            for each in member.operators:
+                axes = [n for n, own in zip(member.sizes, member.letters(words, each["name"]), strict=True) if own == SAMPLE]
+                if size % math.prod(axes):
+                    return False
+            if member.coordinates(words) is None:
+                return False
+        return True
+
     def document(self, split: Document) -> Document:
         """The question in which meshes are devices."""
-        teams, question = self.teams, self.teams.question
-        kind, size = next(iter(teams.homes)), teams.sizes[0]
+        teams, question, possible = self.teams, self.teams.question, self.possible(split)
+        kind, size = next(iter(teams.homes)), possible[0]
         own = teams.document({graph: frozenset() for graph in teams.firsts})
         layers, ties = [], []
         for i, layer in enumerate(own["model"]["layers"]):
@@ -478,6 +523,8 @@ class Meshes:
             ties += [tie | {"parameters": shared_bytes}] if shared_bytes else []
         profiles = []
         for profile in own["model"]["profiles"]:
+            if profile["micro_batch"] not in possible:
+                continue
             rows = dict(profile["costs"])
             for i, name in enumerate(question.names):
                 if teams.graph(i):
@@ -487,14 +534,15 @@ class Meshes:
                 else:
                     rows[name] = dict(vars(layer_costs(question, profile["device"], profile["micro_batch"])[i]))
             profiles.append(profile | {"costs": rows})
-        return own | {"model": own["model"] | {"layers": layers, "profiles": profiles, "ties": ties}}
+        job = own["job"] | {"micro_batches": [question.batch // size for size in possible]}
+        return own | {"job": job, "model": own["model"] | {"layers": layers, "profiles": profiles, "ties": ties}}
 
     def _shared(self, tie: Document, split: Document) -> int:
         first = self.teams.question.place[tie["layers"][0]]
         whole = int(tie["parameters"])
         if not self.teams.graph(first):
             return whole
-        member, words = self.layer(first, next(iter(self.teams.homes)), self.teams.sizes[0], split)
+        member, words = self.layer(first, next(iter(self.teams.homes)), self.possible(split)[0], split)
         every = own = 0
         for each in member.operators:
             loops = member.letters(words, each["name"])
@@ -511,29 +559,36 @@ class Meshes:
             for i, name in enumerate(self.teams.question.names)
         }
 
-    def unsearched(self, splits: Sequence[Document]) -> Iterator[str]:
-        """Wrong about the ways that are searched: impossible ones, none at all, or none of the fastest."""
+    def unsearched(self, splits: Sequence[Document], others: Sequence[Document]) -> Iterator[str]:
+        """Wrong about the ways that are searched: impossible ones, none at all, or none of the fastest.
+
+        ``others``: questions of the ways without a mesh, which may be as fast.
+        """
         teams, question = self.teams, self.teams.question
         cells = [(kind, size) for kind in teams.homes for size in teams.sizes]
         for split in splits:
             if tuple(split["sizes"]) not in self.shapes:
                 yield f"a mesh of {split['sizes']} is searched, not of {self.shapes}"
                 return
-        if question.ties or not splits:
+        if question.ties or not (splits or others):
             return
         layouts = {(sizes, (WHOLE,) * len(sizes)): [False] * question.n for sizes in self.shapes}
         layouts |= {(tuple(split["sizes"]), tuple(split["layout"])): split["passes"] for split in splits}
         for kind, size in cells:
             if size not in (min(teams.sizes), max(teams.sizes)):
                 continue
-            found = [self._figures(kind, size, split) for split in splits]
+            found = [self._figures(kind, size, split) for split in splits if size in self.possible(split)]
+            found += [self._alone(each, kind, size) for each in others]
+            later = 3 * question.kinds[kind].get("shard_overhead", 0) * sum(
+                len(teams.graphs[teams.graph(i)]["operators"]) for i in range(question.n) if teams.graph(i)
+            )  # what ways without a mesh have of it is among their costs
             for (sizes, layout), passes in layouts.items():
                 least = self._least(kind, size, sizes, layout, passes)
                 for count, best in least.items():
                     if count * size > question.job["batch"]:
                         continue
-                    have = min(count * time + once for time, once in found)
-                    if have > best + best // 16 + 8 * question.n * (count + 1):
+                    have = min((count * time + once for time, once in found), default=math.inf)
+                    if have > best + best // 16 + 8 * question.n * (count + 1) + count * later:
                         what = f"fastest words of {sizes} for {count} micro-batches on {kind}"
                         yield f"{what} take {best} in {layout}, not {have}"
 
@@ -545,6 +600,21 @@ class Meshes:
                 row = member.coordinates(words)
                 assert row is not None
                 time, once = time + row["forward"] + row["backward"], once + row["summed"] + row["update"]
+        return time, once
+
+    def _alone(self, document: Document, kind: str, size: int) -> tuple[int, int]:
+        """The same for a way without a mesh."""
+        profiles = document["model"]["profiles"]
+        rows = next(own["costs"] for own in profiles if (own["device"], own["micro_batch"]) == (kind, size))
+        time = once = 0
+        for i, name in enumerate(self.teams.question.names):
+            if self.teams.graph(i):
+                sizes = next(iter(self.shapes))
+                member = OnMesh(self.teams, sizes, i, kind, size, ((WHOLE,) * len(sizes),) * 2)
+                split = sum(member._rest(each) for each in ("forward", "backward"))
+                time += rows[name]["forward"] + rows[name]["backward"]
+                time -= member.cost.forward + member.cost.backward - split
+                once += rows[name]["update"]
         return time, once
 
     def _least(
@@ -578,6 +648,11 @@ class Meshes:
             found = {count: found[count] + best[count] for count in COUNTS}
             alone = {count: alone[count] + unsplit[count] for count in COUNTS}
         return {count: best for count, best in found.items() if best < alone[count]}
+
+
+def _has_samples(entry: Document) -> bool:
+    """Whether a tensor has samples as an axis."""
+    return any(SAMPLE in row for each in entry["operators"] for row in (each["makes"], *each["reads"].values()))
 
 
 def _fastest(rows: Sequence[dict[str, int]]) -> dict[int, int]:

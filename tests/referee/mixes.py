@@ -164,7 +164,7 @@ def on(question: Question, nodes: Nodes, splits: Splits) -> Iterator[Mix]:
     """The mixes that fill the nodes in one way."""
     every = {team for node in nodes for _, team in node}
     teams = sorted(every - {1})
-    for row in product(*(range(len(splits[team])) for team in teams)):
+    for row in product(*(range(len(splits.get(team, ()))) for team in teams)):
         if len({tuple(splits[team][k][0].sequence) for team, k in zip(teams, row, strict=True)}) == 1:
             chosen = tuple(zip(teams, row, strict=True))
             for homes in product(every, repeat=len(tied_sets(question))):

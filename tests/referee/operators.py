@@ -200,6 +200,10 @@ def _with_operators(random: Random, model: Document) -> None:
             elif not copied:
                 layer["parameters"] += sum(sizes)
         model["ties"] = [{"layers": [layers[i]["name"] for i in tied], "parameters": sum(sizes)}]
+    sampled = Random(f"samples {model['operators']}")
+    if sampled.random() < 0.4:
+        for graph in model["operators"].values():
+            _name_samples(sampled, graph)
     for graph in model["operators"].values():
         if not tokens or random.random() < 0.2:
             _more_ends(Random(f"ends {graph}"), graph)
@@ -227,6 +231,17 @@ def _pass_masks(random: Random, model: Document) -> None:
         if random.random() < 0.5:
             reader["reads"]["mask"] = [random.choice(reader["makes"])]
         graph |= {"inputs": dict(ends), "outputs": made, "without_gradient": ["mask"]}
+
+
+def _name_samples(random: Random, graph: Document) -> None:
+    """Call the first axis of most tensors that of the samples."""
+    for each in graph["operators"]:
+        for row in (each["makes"], *each["reads"].values()):
+            if random.random() < 0.8:
+                row[0] = "sample"
+        used = {loop for row in (each["makes"], *each["reads"].values()) for loop in row}
+        used |= {loop for weight in each["weights"] for loop in weight["loops"]}
+        each["loops"] = {loop: number for loop, number in each["loops"].items() if loop in used}
 
 
 def _name_tokens(random: Random, graph: Document) -> None:

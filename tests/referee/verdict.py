@@ -235,7 +235,8 @@ def _mesh_faults(document: Document, answer: Document) -> Iterator[str]:
             if splits and not (asked and meshes.shapes):
                 yield f"teams of {own.team} are searched on meshes"
             elif asked and meshes.shapes:
-                yield from meshes.unsearched(splits)
+                rows = _every_split(document, answer).get(own.team, ())
+                yield from meshes.unsearched(splits, [each.document(split) for each, split in rows])
 
 
 def _homeless(question: Question) -> bool:

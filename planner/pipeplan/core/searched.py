@@ -52,11 +52,12 @@ TEAMS = (
     "teams that share out the state of whole weights, equal layers of teams of one size split in unlike ways, all "
     "combinations of ways for unlike layers where these are more than 128, teams over parts of several nodes, {meshes}"
 )
+IN_NODES = "meshes inside a node (of one axis for models without tokens they are)"
 MESHES = (
     "teams as meshes, which alone split samples inside a team (--mesh-axes)",
-    "meshes of several axes (--mesh-axes)",
-    "meshes of several axes inside a node, or of more than 2 (--mesh-axes)",
-    "meshes of several axes inside a node",
+    f"{IN_NODES}, or of several axes (--mesh-axes)",
+    f"{IN_NODES}, or of more than 2 axes (--mesh-axes)",
+    IN_NODES,
 )
 """Those that are not searched, for the most axes that are."""
 UNLIKE_TEAMS = (
@@ -65,7 +66,7 @@ UNLIKE_TEAMS = (
     "of schedules)"
 )
 UNLIKE_TIES = "layers that share weights on teams of unlike sizes"
-UNLIKE_MESHES = "teams of unlike sizes of which some extend over several nodes or are meshes of several axes"
+UNLIKE_MESHES = "teams of unlike sizes of which some extend over several nodes or are meshes"
 WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
 WHOLE_PRODUCTS = "teams that run matrix products and attention on parts of the tokens (context parallelism)"
 KEYS_AT_ONCE = "keys and values sent round while attention runs (ring attention)"

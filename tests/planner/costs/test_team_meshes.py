@@ -34,6 +34,11 @@ def on_meshes(cluster: Cluster, team: int = 4, axes: int = 2) -> tuple[MeshTeams
     return MeshTeams.of(Teams(perceptrons(), cluster, team, (1, 2), "adam", False), 4, axes)
 
 
+def of_two_axes(cluster: Cluster, team: int = 4) -> tuple[MeshTeams, ...]:
+    """Those of them with two axes."""
+    return tuple(each for each in on_meshes(cluster, team) if len(each.sizes) == 2)
+
+
 def of_fours() -> Cluster:
     """Three nodes of four devices."""
     return replace(pairs(), nodes=(Node(("unit",) * 4, Link(10**9, 1)),) * 3)
@@ -42,25 +47,26 @@ def of_fours() -> Cluster:
 @pytest.mark.parametrize(
     ("cluster", "team", "axes", "shapes"),
     [
-        (pairs(), 4, 2, {(2, 2)}),
-        (pairs(), 2, 3, set()),
-        (pairs(), 4, 1, set()),
-        (replace(pairs(4), nodes=(Node(("unit",)),) * 4), 4, 3, {(2, 2)}),
-        (pairs(4), 8, 2, {(2, 4), (4, 2)}),
-        (pairs(4), 8, 3, {(2, 4), (4, 2), (2, 2, 2)}),
-        (of_fours(), 12, 2, {(3, 4), (6, 2)}),
+        (pairs(), 4, 2, {(4,), (2, 2)}),
+        (pairs(), 2, 3, {(2,)}),
+        (pairs(), 4, 1, {(4,)}),
+        (pairs(), 4, 0, set()),
+        (replace(pairs(4), nodes=(Node(("unit",)),) * 4), 4, 3, {(4,), (2, 2)}),
+        (pairs(4), 8, 2, {(8,), (2, 4), (4, 2)}),
+        (pairs(4), 8, 3, {(8,), (2, 4), (4, 2), (2, 2, 2)}),
+        (of_fours(), 12, 2, {(12,), (3, 4), (6, 2)}),
     ],
 )
-def test_teams_over_several_nodes_are_meshes(
+def test_teams_are_meshes(
     cluster: Cluster, team: int, axes: int, shapes: set[tuple[int, ...]]
 ) -> None:
-    """All that divide the nodes evenly; teams in one node are none."""
+    """All that divide the nodes evenly; teams in one node have one axis, or none if the model has tokens."""
     assert {each.sizes for each in on_meshes(cluster, team, axes)} == shapes
 
 
 def test_costs_of_ways_are_those_of_their_words() -> None:
     """A problem with one signature of each operator costs what these cost in the problem of all."""
-    (teams,) = on_meshes(pairs())
+    (teams,) = of_two_axes(pairs())
     (kind,) = teams.kinds
     ways = teams.splits()
     assert len(ways) > 1
@@ -107,7 +113,7 @@ def test_teams_may_be_meshes_only() -> None:
 
 def test_layers_hand_over_what_the_next_one_reads() -> None:
     """Ways whose layers do not begin and end whole agree at every boundary; the model's ends are whole."""
-    (teams,) = on_meshes(pairs())
+    (teams,) = of_two_axes(pairs())
     for way in teams.splits():
         rows = [way.of("pair", i) for i in range(4)]
         assert all(before.output == after.input for before, after in pairwise(rows))

@@ -29,7 +29,7 @@ def by_samples(graph: OperatorGraph, size: int, plain: bool = False) -> Operator
 
     def own(each: Operator) -> Operator:
         splits = SAMPLE in each.makes and each.name not in graph.loss_names
-        return replace(each, loops={SAMPLE: size, **each.loops}) if splits and _along(each) else each
+        return replace(each, loops={**each.loops, SAMPLE: size}) if splits and _along(each) else each
 
     return replace(graph, operators=tuple(map(own, _with_axes(graph, set(), plain))))
 

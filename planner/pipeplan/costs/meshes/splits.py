@@ -1,7 +1,7 @@
 """Teams as meshes; the shapes and words worth searching.
 
-Inside a node of equal links several axes gain far less than across nodes (docs/meshes.md): there is one. What passes
-between layers has one layout in all of the model, or is whole::
+Inside a node of equal links several axes gain far less than across nodes (docs/meshes.md): there is one, or none. What
+passes between layers has one layout in all of the model, or is whole::
 
     layer 0 ──whole──▶ layer 1 ──tokens over nodes, whole in each──▶ layer 2 ──the same──▶ … ──▶ loss
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import Model
-from pipeplan.core.operators import SAMPLE, Operator, OperatorGraph
+from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
 from pipeplan.core.words import PARTIAL, WHOLE, LayerWords, Layout, MeshSplit
 from pipeplan.costs.meshes.members import Case, MeshMembers, splits_any
 from pipeplan.costs.meshes.problem import MeshProblem
@@ -72,12 +72,14 @@ class MeshTeams(MeshMembers):
 
     @classmethod
     def of(cls, teams: Teams, batch: int, axes: int) -> "tuple[MeshTeams, ...]":
-        """Return the meshes of up to ``axes`` axes that teams may be, of one in a node.
+        """Return the meshes of up to ``axes`` axes that teams may be.
 
-        None unless all teams lie in as many nodes.
+        None unless all teams lie in as many nodes. In one node there is one axis, which splits samples in models that
+        have no tokens; in those that do, it found no way better than teams without a mesh have.
         """
         nodes = {place.nodes for place in teams.places.values()}
-        if len(nodes) > 1:
+        every = (each for graph in teams.model.operators.values() for each in graph.operators)
+        if len(nodes) > 1 or (nodes == {1} and any(TOKEN in each.makes for each in every)):
             return ()
         most = min(axes, 1) if nodes == {1} else axes
         within = teams.team // nodes.pop()
