@@ -499,7 +499,9 @@ class Meshes:
         for i in filter(self.teams.graph, range(self.teams.question.n)):
             member, words = self.layer(i, kind, size, split)
             for each in member.operators:
-                axes = [n for n, own in zip(member.sizes, member.letters(words, each["name"]), strict=True) if own == SAMPLE]
+                axes = [
+                    n for n, own in zip(member.sizes, member.letters(words, each["name"]), strict=True) if own == SAMPLE
+                ]
                 if size % math.prod(axes):
                     return False
             if member.coordinates(words) is None:
@@ -579,13 +581,16 @@ class Meshes:
                 continue
             found = [self._figures(kind, size, split) for split in splits if size in self.possible(split)]
             found += [self._alone(each, kind, size) for each in others]
-            later = 3 * question.kinds[kind].get("shard_overhead", 0) * sum(
-                len(teams.graphs[teams.graph(i)]["operators"]) for i in range(question.n) if teams.graph(i)
+            later = (
+                3
+                * question.kinds[kind].get("shard_overhead", 0)
+                * sum(len(teams.graphs[teams.graph(i)]["operators"]) for i in range(question.n) if teams.graph(i))
             )  # what ways without a mesh have of it is among their costs
             for (sizes, layout), passes in layouts.items():
                 least = self._least(kind, size, sizes, layout, passes)
+                time, once = self._unsplit(kind, size, sizes)
                 for count, best in least.items():
-                    if count * size > question.job["batch"]:
+                    if count * size > question.job["batch"] or best >= count * time + once:
                         continue
                     have = min((count * time + once for time, once in found), default=math.inf)
                     if have > best + best // 16 + 8 * question.n * (count + 1) + count * later:
@@ -600,6 +605,19 @@ class Meshes:
                 row = member.coordinates(words)
                 assert row is not None
                 time, once = time + row["forward"] + row["backward"], once + row["summed"] + row["update"]
+        return time, once
+
+    def _unsplit(self, kind: str, size: int, sizes: tuple[int, ...]) -> tuple[int, int]:
+        """The same if every device does everything."""
+        whole = (WHOLE,) * len(sizes)
+        time = once = 0
+        for i in filter(self.teams.graph, range(self.teams.question.n)):
+            member = OnMesh(self.teams, sizes, i, kind, size, (whole, whole))
+            own = {"loops": ("",) * len(sizes), "gathers": (False,) * len(sizes), "held": whole}
+            words = {"operators": {each["name"]: own for each in member.operators}}
+            row = member.coordinates(words | {"sums": dict.fromkeys(member.bytes, whole)})
+            assert row is not None
+            time, once = time + row["forward"] + row["backward"], once + row["update"]
         return time, once
 
     def _alone(self, document: Document, kind: str, size: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from helpers.operators import block, of_many_tokens, pair, perceptrons
 from pipeplan.core.cluster import Cluster, Link, Node
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
+from pipeplan.core.operators import Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.core.words import WHOLE
 from pipeplan.costs.meshes.problem import MeshProblem
@@ -48,7 +49,7 @@ def of_fours() -> Cluster:
     ("cluster", "team", "axes", "shapes"),
     [
         (pairs(), 4, 2, {(4,), (2, 2)}),
-        (pairs(), 2, 3, {(2,)}),
+        (pairs(), 2, 3, set()),
         (pairs(), 4, 1, {(4,)}),
         (pairs(), 4, 0, set()),
         (replace(pairs(4), nodes=(Node(("unit",)),) * 4), 4, 3, {(4,), (2, 2)}),
@@ -57,9 +58,7 @@ def of_fours() -> Cluster:
         (of_fours(), 12, 2, {(12,), (3, 4), (6, 2)}),
     ],
 )
-def test_teams_are_meshes(
-    cluster: Cluster, team: int, axes: int, shapes: set[tuple[int, ...]]
-) -> None:
+def test_teams_are_meshes(cluster: Cluster, team: int, axes: int, shapes: set[tuple[int, ...]]) -> None:
     """All that divide the nodes evenly; teams in one node have one axis, or none if the model has tokens."""
     assert {each.sizes for each in on_meshes(cluster, team, axes)} == shapes
 
@@ -73,13 +72,8 @@ def test_costs_of_ways_are_those_of_their_words() -> None:
     for way in ways:
         for i in range(4):
             words = way.of("pair", i)
-            problem = MeshProblem(
-                teams.teams.problem(i, kind, 2, ()).rooflines,
-                teams._mesh(kind),
-                words.input,
-                words.output,
-                split_loss=False,
-            )
+            own = replace(teams.teams.problem(i, kind, 2, ()).rooflines, graph=teams.graph("pair", 2))
+            problem = MeshProblem(own, teams.mesh(kind), words.input, words.output, split_loss=False)
             choice = [
                 own.index(words.operators[each.name])
                 for each, own in zip(problem.graph.operators, problem.signatures, strict=True)
@@ -104,6 +98,48 @@ def test_a_mesh_is_chosen_where_the_network_is_slow(tmp_path: Path) -> None:
     assert Plan.load(tmp_path / "plan.json") == plan
 
 
+def _images(name: str, weights: int, output: int, parts: int) -> OperatorGraph:
+    """A linear map of samples, as of images: no tokens."""
+    weight = Weight(f"{name}.weight", ("out", "in"), weights)
+    flops = dict.fromkeys(("forward_flops", "input_gradient_flops", "weight_gradient_flops"), 2000)
+    own = Operator(
+        name,
+        "linear",
+        {"out": parts, "in": parts},
+        {"input": ("sample", "in")},
+        ("sample", "out"),
+        output,
+        True,
+        (weight,),
+        **flops,
+    )
+    return OperatorGraph((own,), {"input": output}, without_gradient=("input",) if name == "images" else ())
+
+
+def test_one_stage_splits_samples_of_one_layer_and_the_weights_of_another(tmp_path: Path) -> None:
+    """Small weights and large tensors, then the reverse, as in VGG (AutoDDL's case): in one node, proved."""
+    graphs = {"images": _images("images", 40, 40_000, 3), "matrix": _images("matrix", 400_000, 400, 4)}
+    model = perceptrons(2)
+    layers = tuple(
+        replace(layer, operators=name, parameters=graphs[name].parameters)
+        for layer, name in zip(model.layers, graphs, strict=True)
+    )
+    model = replace(model, layers=layers, operators=graphs)
+    asked = {"teams": (1, 2), "depths": (1,), "workers": 1}
+    cluster = equal_devices(2, link=Link(10**9, 1))
+    found, without = (solve(model, cluster, 4, mesh_axes=axes, **asked) for axes in (2, 0))
+    assert found.value == found.bound < without.value
+    first, second = (
+        words.operators[name].word for words, name in zip(dict(found.plan.words).values(), graphs, strict=True)
+    )
+    assert [letter.loop for letter in first] == ["sample"]
+    assert second[0].loop in ("out", "in")
+    assert found.plan.mesh == (2,)
+    assert "which alone split samples" in " ".join(without.searched.not_searched)
+    found.plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == found.plan
+
+
 def test_teams_may_be_meshes_only() -> None:
     """Matrices of two by two: four devices split them along two axes, and planners of one axis have no such team."""
     found = solve(perceptrons(graph=pair(2, 2)), pairs(), 4, teams=(4,), depths=(1,), workers=1)
@@ -120,7 +156,7 @@ def test_layers_hand_over_what_the_next_one_reads() -> None:
         assert {*rows[0].input, *rows[-1].output} == {WHOLE}
 
 
-@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("axes", [0, 1, 2, 3])
 def test_jobs_say_which_meshes_are_searched(axes: int) -> None:
     """A job file has what was asked."""
     job = solve(perceptrons(1), equal_devices(2), 2, mesh_axes=axes, workers=1).job
@@ -128,9 +164,9 @@ def test_jobs_say_which_meshes_are_searched(axes: int) -> None:
     assert job_from_data(job_data(job), "job") == job
 
 
-@pytest.mark.parametrize("axes", [0, 4, 1.5])
+@pytest.mark.parametrize("axes", [-1, 4, 1.5])
 def test_more_axes_are_refused(axes: float) -> None:
-    """One to three."""
+    """None to three."""
     with pytest.raises(InputError, match="the most axes of a mesh"):
         Job(2, mesh_axes=axes)  # type: ignore[arg-type]
 
