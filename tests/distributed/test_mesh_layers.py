@@ -85,6 +85,7 @@ def test_queries_keys_and_values_in_one_matrix_are_split_on_meshes() -> None:
         (models.tiny_decoder, (2, 2), 2, 1e-10),
         (models.tiny_mlp, (2, 2), 2, 1e-10),
         (tiny_vgg, (2, 2), 1, 1e-10),
+        (models.tiny_convolutions, (2, 2), 1, 1e-10),
         (tiny_llama, (2, 2), 1, ROUNDED),
         (tiny_bert, (2, 2), 1, 1e-10),
         (tiny_t5, (2, 2), 1, ROUNDED),

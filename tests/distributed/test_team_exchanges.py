@@ -56,7 +56,9 @@ def test_members_send_what_was_predicted(ranks: Callable[[int], dict[str, Any]])
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "build", [models.tiny_decoder, models.tiny_vgg, models.tiny_mlp], ids=lambda build: build.__name__
+    "build",
+    [models.tiny_decoder, models.tiny_vgg, models.tiny_convolutions, models.tiny_mlp],
+    ids=lambda build: build.__name__,
 )
 def test_more_members_send_what_was_predicted(build: Callable[[], Workload]) -> None:
     """So do those of more models, split in more ways."""
