@@ -1,6 +1,6 @@
 # Two commands on a bare machine with Python 3.11 and a package index: `make demo` and `make test`.
 PYTHON ?= python3
-# Of the torch versions that pyproject.toml allows, the one to install: make test TORCH=2.14.1
+# The torch version to install: make test TORCH=2.13.0; pip refuses those that pyproject.toml does not allow
 TORCH ?= 2.13.0
 BIN := .venv/bin
 INSTALLED := .venv/installed-$(TORCH)
