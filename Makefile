@@ -1,6 +1,6 @@
 # Two commands on a bare machine with Python 3.11 and a package index: `make demo` and `make test`.
 PYTHON ?= python3
-# The torch version to install: make test TORCH=2.13.0; pip refuses those that pyproject.toml does not allow
+# The torch version to install; pip refuses those that pyproject.toml does not allow
 TORCH ?= 2.13.0
 BIN := .venv/bin
 INSTALLED := .venv/installed-$(TORCH)
