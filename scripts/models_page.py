@@ -70,6 +70,18 @@ MODELS = {
         '"num_attention_heads":4,"intermediate_size":48,"eos_token_id":2}&vision_config={"hidden_size":32,'
         '"num_hidden_layers":2,"num_attention_heads":4,"intermediate_size":48,"image_size":32,"patch_size":8}&tokens=12'
     ),
+    "ResNet-18": "vision_models:resnet18",
+    "ResNet-50": "vision_models:resnet50",
+    "VGG-11": "vision_models:vgg11",
+    "VGG-16 (batch norm)": "vision_models:vgg16_bn",
+    "DenseNet-121": "vision_models:densenet121",
+    "GoogLeNet": "vision_models:googlenet",
+    "Inception v3": "vision_models:inception_v3",
+    "MobileNetV3 small": "vision_models:mobilenet_v3_small",
+    "EfficientNet-B0": "vision_models:efficientnet_b0",
+    "ConvNeXt-Tiny": "vision_models:convnext_tiny",
+    "Swin-T": "vision_models:swin_t",
+    "ViT-B/16": "vision_models:vit_b_16",
 }
 
 

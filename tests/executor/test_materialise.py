@@ -99,6 +99,30 @@ def test_masters_draw_the_weights_of_their_submodules() -> None:
     assert values_of(alone, alone, ["0.weight"]).keys() == {"0.weight"}
 
 
+def test_each_module_is_drawn_by_the_innermost_master_around_it() -> None:
+    """A master within another one draws its submodules; the outer one draws itself, which the inner does not know."""
+
+    class Inner(Master):
+        def _init_weights(self, module: nn.Module) -> None:
+            assert not isinstance(module, Outer)
+            super()._init_weights(module)
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.scale = Inner(), nn.Parameter(torch.empty(2))
+
+        def _init_weights(self, module: nn.Module) -> None:
+            assert module is self or not isinstance(module, Bare)
+            if isinstance(module, Outer):
+                module.scale.fill_(3.0)
+
+    model = on_meta(Outer())
+    found = values_of(model, model, dict(named_tensors(model)))
+    assert found["scale"].tolist() == [3.0] * 2
+    assert found["inner.free.scale"].tolist() == [7.0] * 4
+
+
 def test_tied_names_get_one_tensor() -> None:
     """Under each of its names a tensor has the values of the first name's owner, in the same memory."""
     first, second = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)

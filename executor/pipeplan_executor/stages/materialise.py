@@ -164,9 +164,9 @@ def _draw(whole: nn.Module, path: str) -> None:
     if reset is not None:
         reset()
     line = [whole.get_submodule(each) for each in _prefixes(path)]
-    master = next((each for each in line if _initialises_others(each)), None)
-    if master is not None:
-        for each in line:
+    for number, each in enumerate(line):  # by the innermost that can, as transformers does; their configurations differ
+        master = next((outer for outer in line[number:] if _initialises_others(outer)), None)
+        if master is not None:
             master._init_weights(each)
 
 

@@ -98,7 +98,10 @@ def _model(transformers: Any, config: Any) -> Any:
     for kind in (*both, "MaskedLM", "CausalLM", "ImageClassification", "CTC", "AudioClassification"):
         auto = getattr(transformers, f"AutoModelFor{kind}")
         if type(config) in auto._model_mapping:
-            return auto.from_config(config, dtype=torch.float32)
+            found = auto._model_mapping[
+                type(config)
+            ]  # several classes where a teacher is distilled, the plain one first
+            return (found[0] if isinstance(found, tuple) else found)._from_config(config, dtype=torch.float32)
     return transformers.AutoModel.from_config(config, dtype=torch.float32)
 
 

@@ -23,6 +23,11 @@ SMALL = "hf:gpt2?n_layer=1&n_embd=16&n_head=2&vocab_size=32&tokens=8&bos_token_i
             {"pixel_values": (2, 3, 16, 16)},
             (2,),
         ),
+        (  # of several classes for images, the plain one
+            "hf:deit?num_hidden_layers=1&hidden_size=16&num_attention_heads=2&image_size=16&patch_size=8",
+            {"pixel_values": (2, 3, 16, 16)},
+            (2,),
+        ),
         (
             "hf:t5?d_model=16&d_kv=8&d_ff=16&num_layers=1&num_heads=2&vocab_size=32&tokens=6",
             {"input_ids": (2, 6), "decoder_input_ids": (2, 6)},
