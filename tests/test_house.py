@@ -36,7 +36,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "baselines": {"core", "costs"},
         "search": {"core", "schedules", "costs", "simulate", "baselines"},
         "solve": {"core", "costs", "frontend", "io", "search"},
-        "analysis": {"core", "costs", "simulate", "io", "baselines", "search", "solve"},
+        "analysis": {"core", "schedules", "costs", "simulate", "io", "baselines", "search", "solve"},
         "report": {"core", "costs", "io", "search", "analysis"},
         "cli": {
             "core",

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from pipeplan.frontend.capture.flow import DetectRandom
 from pipeplan_executor.stages.seeds import Moment, derive, seed_layers, seeded
-from pipeplan_executor.stages.shapes import DetectRandom
 
 
 def drawn(model: nn.Module, seed: int = 0, step: int = 0, micro_batch: int = 0) -> Tensor:

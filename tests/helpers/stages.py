@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence, Set
 import torch
 from torch import Tensor, nn
 
+from pipeplan.frontend.capture.flow import Tensors, trace
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.profile.ties import named_tensors
-from pipeplan_executor.stages.shapes import Tensors, trace
 from pipeplan_executor.stages.stage import Boundary, StageWork
 from pipeplan_executor.stages.stage_module import StageModule, treatment_of
 

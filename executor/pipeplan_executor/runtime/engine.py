@@ -21,12 +21,12 @@ from torch import Tensor
 
 from pipeplan.core.schedule import Action, Kind, find_readers
 from pipeplan.frontend.batch import Batch, tensors
+from pipeplan.frontend.capture.flow import Tensors
 from pipeplan_executor.runtime.program.lower import Message, Receive, Send, Settle, Step
 from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.runtime.routes import Routes
 from pipeplan_executor.sharding.sequence import AXIS, stream_of
 from pipeplan_executor.stages.seeds import Moment
-from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.stage import Boundary, StageWork
 
 SMALL = 1 << 20

@@ -79,7 +79,7 @@ def find_splits(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor
     names : sequence of str
         All layers, in order.
     flow : sequence of sequence of Tensor
-        Inputs of the first layer, then outputs of each layer (`pipeplan_executor.stages.shapes.Flow`).
+        Inputs of the first layer, then outputs of each layer (`pipeplan.frontend.capture.flow.Flow`).
     """
     found: dict[str, Split] = {}
     arrives: int | None = None

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.frontend.batch import Batch, tensors
+from pipeplan.frontend.capture.flow import Tensors, as_tuple
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import FakeTensorMode, fake, on_fake
 from pipeplan.frontend.profile.passes import FORMATS, autocast
-from pipeplan_executor.stages.shapes import Tensors, as_tuple
 
 
 def sharing_casts(precision: str | None, device: torch.device) -> AbstractContextManager[object]:

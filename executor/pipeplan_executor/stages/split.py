@@ -8,6 +8,7 @@
 """
 
 import copy
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -21,10 +22,12 @@ from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.model import Layer, Model
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import Batch
+from pipeplan.frontend.capture.flow import Flow, Tensors, trace
 from pipeplan.frontend.capture.front_ends import capture_layers, graph_of
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
+from pipeplan.frontend.runnable import changing_buffers, check_plain
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.sharding.declared import TensorParallel
 from pipeplan_executor.sharding.mesh.ends import check_mesh, mesh_part
@@ -39,7 +42,6 @@ from pipeplan_executor.stages.fully_sharded import (
 )
 from pipeplan_executor.stages.materialise import put, values_of
 from pipeplan_executor.stages.precision import formats
-from pipeplan_executor.stages.shapes import Flow, Tensors, trace
 from pipeplan_executor.stages.source import Source, build, constructed_by, converted, draw
 from pipeplan_executor.stages.stage import Boundary
 from pipeplan_executor.stages.stage_module import SplitLayers, StageModule, copy_inputs, treatment_of
@@ -156,7 +158,7 @@ def fit(
         )
     check_sharded_plan(plan)
     workload = build(source)
-    _check_plain(workload.module)
+    check_plain(workload.module)
     original = on_meta(workload.module)
     blank = original if dtype is None else on_meta(original).to(dtype)
     inputs = converted(draw(workload, plan.micro_batch, seed=0)[0], dtype)
@@ -205,22 +207,6 @@ def stage_shards(
         own, names = replace(wanted, size=fitted.plan.teams[stage]), dict(fitted.named_parameters(stage))
         found |= find_shards(blank, axes, own, tensor_rank, names.keys())
     return found
-
-
-def _check_plain(module: nn.Module) -> None:
-    """Refuse wrappers that shard parameters or sum gradients themselves, since they bypass the pipeline."""
-    for path, part in module.named_modules():
-        if isinstance(part, nn.parallel.DistributedDataParallel):
-            raise PlanError(
-                f"{path or 'the model'} is wrapped in DistributedDataParallel; give the bare module: the plan says "
-                "which stages have replicas, and their gradients are summed where it says so"
-            )
-    for name, parameter in module.named_parameters():
-        if type(parameter) is not nn.Parameter:
-            raise PlanError(
-                f"{name} is a {type(parameter).__name__}, which another library shards or fills later; give the "
-                "module with plain parameters (no fully_shard, no lazy layers): the plan assigns parameters to ranks"
-            )
 
 
 def find_sequence(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool = True) -> LayerSequence:
@@ -295,19 +281,10 @@ def describe(name: str, module: nn.Module, layers: Sequence[str], held: Held) ->
 
 def _check_buffers(fitted: Fitted) -> None:
     """Refuse changing buffers that stages share: each stage has its own copy and would not see the other's writes."""
-    known = dict(named_tensors(fitted.blank))
-    held = fitted.sequence.parameters
-    changed = {id(known[held[n][local]]) for n, names in enumerate(fitted.flow.changed) for local in names}
-    homes: dict[int, tuple[int, str]] = {}
-    for stage in range(len(fitted.plan.stages)):
-        for number in fitted.span(stage):
-            for full in held[number].values():
-                home, layer = homes.setdefault(id(known[full]), (stage, fitted.names[number]))
-                if home != stage and id(known[full]) in changed and not isinstance(known[full], nn.Parameter):
-                    raise PlanError(
-                        f"layers {layer} and {fitted.names[number]} share a buffer that changes ({full}), and stages "
-                        "have buffers of their own; give each layer one, or keep both on one stage (job: together)"
-                    )
+    edges = fitted.plan.boundaries
+    for shared in changing_buffers(fitted.blank, fitted.sequence, fitted.flow):
+        if len({bisect_right(edges, number) for number in shared.layers}) > 1:
+            raise PlanError(f"{shared.told(fitted.names)} (job: together)")
 
 
 def build_stage(

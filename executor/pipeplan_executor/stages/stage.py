@@ -17,12 +17,12 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pipeplan.core.errors import PlanError
 from pipeplan.frontend.batch import Batch
+from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.profile.passes import autocast
 from pipeplan.frontend.split_backward.attach import attach
 from pipeplan.frontend.split_backward.queue import WeightQueue, Work, run_delayed
 from pipeplan_executor.sharding.private import run_backward
 from pipeplan_executor.stages.precision import LossScale
-from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.stage_module import StageModule
 
 Loss = Callable[[Tensors, Batch], Tensor]

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from pipeplan.frontend.capture.flow import Flow, Tensors, as_tuple
 from pipeplan_executor.sharding.partial_gradients import Summed
-from pipeplan_executor.stages.shapes import Flow, Tensors, as_tuple
 
 
 class Pending(Protocol):

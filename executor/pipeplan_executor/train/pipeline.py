@@ -14,6 +14,7 @@ from pipeplan.core.errors import PlanError
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.frontend.batch import Batch, samples, split
+from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.optimizers import build_optimizer
 from pipeplan.frontend.profile.passes import autocast
 from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory
@@ -31,7 +32,6 @@ from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_paralle
 from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan, sharded_stages
 from pipeplan_executor.stages.precision import LossScale, sharing_casts
 from pipeplan_executor.stages.seeds import Moment, preserved_random_state, seed_layers
-from pipeplan_executor.stages.shapes import Tensors
 from pipeplan_executor.stages.source import Source, converted
 from pipeplan_executor.stages.split import build_stage, fit, stage_shards
 from pipeplan_executor.stages.stage import StageWork

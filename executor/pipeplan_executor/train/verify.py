@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import Batch, call, samples, split, tensors
+from pipeplan.frontend.capture.flow import as_tuple
 from pipeplan_executor.optim.updates import shares
 from pipeplan_executor.sharding.declared import TensorParallel
 from pipeplan_executor.stages.fully_sharded import local
 from pipeplan_executor.stages.seeds import seeded
-from pipeplan_executor.stages.shapes import as_tuple
 from pipeplan_executor.stages.source import Source, draw
 from pipeplan_executor.stages.split import Fitted, find_sequence, materialised
 from pipeplan_executor.train.pipeline import Pipeline

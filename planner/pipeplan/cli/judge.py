@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pipeplan.cli.base import Command, show, try_outputs
 from pipeplan.cli.questions import add_limits, add_questions, limits, number, question, searched
 
-PLAN = ("stages", "micro_batches", "schedule", "replicas", "recompute", "zero")
+PLAN = ("stages", "micro_batches", "schedule", "replicas", "team", "way", "chunks", "recompute", "zero")
 """Options that describe the plan to judge; the proved one is free in them."""
 
 
@@ -18,10 +18,23 @@ def configure(parser: ArgumentParser) -> None:
     plan = parser.add_argument_group("the plan to judge")
     plan.add_argument("--stages", required=True, metavar="N,N", help="layers of each stage, like 3,3,4,2")
     plan.add_argument("--micro-batches", required=True, type=number, metavar="N", help="micro-batches of a step")
-    plan.add_argument("--schedule", default="1f1b", metavar="NAME", help="a schedule family (1f1b, least in flight)")
     plan.add_argument(
-        "--replicas", default="", metavar="N,N", help="devices of each stage, in the cluster's order (1,1,…)"
+        "--schedule",
+        default="1f1b",
+        metavar="NAME",
+        help="a schedule family (1f1b, least in flight); interleaved and the like place several stages on a device",
     )
+    plan.add_argument(
+        "--replicas", default="", metavar="N,N", help="devices (or teams) of each stage, in the cluster's order (1,1,…)"
+    )
+    plan.add_argument("--team", default="", metavar="N,N", help="devices that share each layer of a stage (1,1,…)")
+    plan.add_argument(
+        "--way",
+        default="best",
+        metavar="WORD",
+        help="how teams split layers: plain, sequence, context, a mesh like 2x4, or the best of them (best)",
+    )
+    plan.add_argument("--chunks", type=number, metavar="N", help="stages per device of interleaved and the like (2)")
     plan.add_argument("--recompute", default="none", metavar="{none,choose,full}", help="(none)")
     plan.add_argument("--zero", type=number, default=0, metavar="N", help="level of ZeRO (0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object; progress stays on standard error")

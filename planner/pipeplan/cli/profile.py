@@ -63,6 +63,7 @@ def run(options: Namespace) -> int:
         input_spec=options.input,
         seed=options.seed,
         on_progress=lambda text: print(f"profiling  {text}", file=sys.stderr),
+        on_refusal=lambda text: print(f"pipeplan: note: {text}", file=sys.stderr),
         micro_batches=numbers(options.batch, "--batch", "micro-batches (sizes of samples)", 1, MOST_SAMPLES),
         repeats=options.repeats,
         optimizer=options.optimizer,

@@ -22,7 +22,7 @@ from pipeplan.core.pipeline import Bucket, Transfer, exposed
 from pipeplan.core.plan import Plan, PlanStage
 from pipeplan.core.schedule import Kind
 from pipeplan.core.validate.memory import validate_memory
-from pipeplan.core.validate.plan import stage_claims
+from pipeplan.core.validate.plan import device_faults, stage_claims
 from pipeplan.core.validate.schedule import refuse, validate_schedule
 from pipeplan.core.wording import counted
 from pipeplan.simulate import makespan, period
@@ -110,12 +110,10 @@ def _names(plan: Plan) -> Iterator[str]:
 
 def _places(plan: Plan) -> Iterator[str]:
     """Yield contradictions in ranks, devices, runtimes and memory limits of device kinds."""
-    used = [device for stage in plan.stages for device in stage.devices]
-    for device, count in Counter(used).items():
-        if count > 1:
-            yield f"it uses device {device} {count} times; a device holds one stage"
-    if sorted(plan.ranks) != sorted(used):
-        yield f"its ranks run on devices {sorted(plan.ranks)}, its stages on {sorted(used)}"
+    used = sorted({device for stage in plan.stages for device in stage.devices})
+    yield from device_faults(plan)
+    if sorted(plan.ranks) != used:
+        yield f"its ranks run on devices {sorted(plan.ranks)}, its stages on {used}"
     limits: dict[str, set[int]] = {}
     for number, (stage, homes) in enumerate(zip(plan.stages, plan.pipeline.placement, strict=True)):
         on = tuple(plan.ranks[rank] for rank in homes)

@@ -28,6 +28,7 @@ from pipeplan.costs.teams.rooflines import Rooflines
 from pipeplan.costs.teams.signatures import Exchange, stream
 from pipeplan.frontend.batch import tensors
 from pipeplan.frontend.capture import capture_layers
+from pipeplan.frontend.capture.flow import trace
 from pipeplan.frontend.operators.find import named_weights
 from pipeplan.frontend.operators.follow import program_of
 from pipeplan.frontend.operators.program import Program
@@ -35,7 +36,6 @@ from pipeplan.frontend.operators.record import record
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.sharding.mesh.shapes import shapes_of
 from pipeplan_executor.stages import source
-from pipeplan_executor.stages.shapes import trace
 from pipeplan_executor.train.pipeline import Pipeline
 from pipeplan_executor.train.verify import worst_error
 from pipeplan_formulations.common.report import Limits

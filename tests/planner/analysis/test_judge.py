@@ -13,7 +13,11 @@ from pipeplan.cli.main import main
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InputError
 from pipeplan.core.plan import Plan
+from pipeplan.core.validate import validate_plan
+from pipeplan.core.validate.memory import validate_memory
+from pipeplan.costs.teams.places import team_cluster
 from pipeplan.io.load import load_cluster, load_model
+from pipeplan.schedules import PLACED
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve
 
@@ -87,7 +91,7 @@ def test_no_proved_plan_leaves_the_judgement() -> None:
     [
         ({"stages": (4, 4)}, r"4 \+ 4 = 8 layers, and chain has 9"),
         ({"stages": (9, 0)}, "number of layers of a stage must be at least 1"),
-        ({"replicas": (1, 1)}, "3 stages have 2 numbers of replicas"),
+        ({"replicas": (1, 1)}, "replicas: 3 stages have 2 numbers; give one number for each stage"),
         ({"replicas": (2, 1, 1)}, r"2 \+ 1 \+ 1 = 4 devices, and 3 x unit has 3"),
         ({"micro_batches": 3}, "3 micro-batches do not divide the batch of 8"),
         ({"stages": (9,), "replicas": (3,), "micro_batches": 2}, "3 replicas of a stage share 2 micro-batches"),
@@ -139,3 +143,79 @@ def test_a_relative_bound_is_shown_where_a_gap_is_left() -> None:
     open_ = replace(found.result, bound=found.result.value // 2)
     assert "best plan found: " in str(replace(found, result=open_))
     assert "more than its bound" in str(replace(found, result=open_))
+
+
+def test_teams_are_judged_in_the_ways_of_the_search() -> None:
+    """The solver's own plan of teams, written by hand, takes as long as it says; a named way is kept."""
+    model, cluster = load_model("gpt2-small"), load_cluster("4-v100-nvlink")
+    how: dict[str, Any] = {"batch": 16, "recompute": "none", "zero": 0, "time_limit": 20, "workers": 1}
+    result = solve(model, cluster, teams=(2,), depths=2, replicas=1, micro_batches=4, schedules="1f1b-sno", **how)
+    stages = [len(stage.layers) for stage in result.plan.stages]
+    own = {"stages": stages, "micro_batches": 4, "team": 2, "schedule": "1f1b-sno"} | how | {"time_limit": 0.1}
+    best = judge(model, cluster, teams=(2,), **own)
+    assert best.value == result.value
+    assert best.plan.teams == (2, 2)
+    validate_plan(best.plan, model, team_cluster(cluster, 2))
+    plain = judge(model, cluster, teams=(2,), way="plain", **own)
+    assert not plain.plan.sequence and not plain.plan.context
+    assert plain.value >= best.value
+    with pytest.raises(InputError, match=r"way 'sequense' is none of these teams.*did you mean 'sequence'"):
+        judge(model, cluster, way="sequense", **own)
+    assert "asked for are teams of 1" in judge(model, cluster, teams=(1,), **own).outside
+
+
+def test_teams_of_unlike_sizes_lie_side_by_side() -> None:
+    """Each stage has its own team; weights that teams of unlike sizes would share are refused."""
+    model, cluster = load_model("gpt2-small"), load_cluster("4-v100-nvlink")
+    how: dict[str, Any] = {"batch": 16, "micro_batches": 4, "time_limit": 0.1}
+    with pytest.raises(InputError, match="embedding, head share weights, of which teams of 1 and 2"):
+        judge(model, cluster, stages=(7, 4, 3), team=(2, 1, 1), **how)
+    found = judge("llama3-8b", cluster, stages=(16, 9, 9), team=(2, 1, 1), **how)
+    assert found.plan.teams == (2, 1, 1)
+    assert found.value == simulate(found.plan.schedule, found.plan.pipeline).makespan
+
+
+@pytest.mark.parametrize("schedule", [name for name, family in PLACED.items() if name != "chimera"])
+def test_devices_may_have_several_stages(schedule: str, tmp_path: Path) -> None:
+    """Families that place stages are simulated as they stand; their plans are valid, and can be saved and loaded."""
+    chunks = PLACED[schedule].chunks or 2
+    stages = (3, 3, 3) if chunks == 1 else (2, 2, 1, 2, 1, 1)
+    found = _judged(stages=stages, schedule=schedule)
+    plan = found.plan
+    assert [len(own) for own in plan.pipeline.stages_on] == [chunks] * 3
+    assert found.value == simulate(plan.schedule, plan.pipeline).makespan == plan.step_time
+    assert found.timeline.peaks == validate_memory(plan.schedule, plan.pipeline)
+    assert chunks == 1 or "a device has 2 stages" in found.outside
+    validate_plan(plan, MODEL, CLUSTER)
+    plan.save(tmp_path / "plan.json")
+    assert replace(Plan.load(tmp_path / "plan.json"), yardstick=plan.yardstick) == plan
+
+
+def test_stages_of_one_device_share_its_memory() -> None:
+    """Where a device lacks room for its stages together, it is named with both."""
+    stages = {"stages": (2, 2, 1, 2, 1, 1), "schedule": "interleaved"}
+    peaks = _judged(**stages).timeline.peaks
+    tight = _judged(**stages, memory=max(peaks) - 1)
+    assert [(each.stages, each.needed) for each in tight.overflows] == [
+        ((rank, rank + 3), peak) for rank, peak in enumerate(peaks) if peak == max(peaks)
+    ]
+    assert f"stages {tight.overflows[0].stage} and" in str(tight)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"stages": (3, 3, 3), "schedule": "interleaved"}, "gives every device 2 stages, and there are 3 stages"),
+        ({"schedule": "interleaved", "replicas": 2}, "places stages itself, without replicas"),
+        ({"schedule": "gpipe", "chunks": 2}, "2 chunks: schedule gpipe gives a device one stage"),
+        ({"schedule": "interleaved", "recompute": "choose", "stages": (5, 4)}, "recompute none of the layers, or full"),
+        ({"schedule": "interleaved", "zero": 2, "stages": (5, 4)}, "level 2 of ZeRO runs one stage per device"),
+        ({"schedule": "interleaved", "objective": "period", "stages": (5, 4)}, "judged by the time of a step"),
+        ({"way": "plain"}, "is how teams split layers, and there are none"),
+        ({"team": 2}, "operators of 'chain' are not known"),
+    ],
+)
+def test_what_no_such_plan_has_is_refused(how: dict[str, Any], says: str) -> None:
+    """The message says what goes together, before any search."""
+    with pytest.raises(InputError, match=says):
+        _judged(**how)

@@ -12,6 +12,7 @@ from pipeplan.core.shared_weights import tied_stages
 from pipeplan.core.units import format_bytes
 from pipeplan.core.validate.memory import most_in_flight, validate_memory
 from pipeplan.core.validate.schedule import refuse, validate_schedule
+from pipeplan.core.wording import counted
 
 
 def validate_plan(plan: Plan, model: Model, cluster: Cluster) -> None:
@@ -29,7 +30,7 @@ def validate_plan(plan: Plan, model: Model, cluster: Cluster) -> None:
     refuse(what, [*_layers(plan, model), *_shares(plan), *_devices(plan, cluster), *_sizes(plan)])
     refuse(what, [*_ranks(plan), *_tied(plan, model)])
     validate_schedule(plan.schedule, len(plan.stages), plan.micro_batches, plan.pipeline.placement, plan.pipeline.tied)
-    refuse(what, [*_claims(plan), *_memory(plan, cluster)])
+    refuse(what, [*_claims(plan), *_memory(plan, cluster), *_limits(plan, cluster)])
     validate_memory(plan.schedule, plan.pipeline)
 
 
@@ -112,12 +113,11 @@ def _devices(plan: Plan, cluster: Cluster) -> Iterator[str]:
     kinds = tuple(device.kind.name for device in cluster.devices)
     if plan.device_kinds != kinds:
         yield f"it was made for devices {', '.join(plan.device_kinds)}; the cluster has {', '.join(kinds)}"
-    used = Counter(device for stage in plan.stages for device in stage.devices)
-    for device, count in sorted(used.items()):
+    used = {device for stage in plan.stages for device in stage.devices}
+    for device in sorted(used):
         if not 0 <= device < len(kinds):
             yield f"it uses device {device}; the cluster has devices 0 to {len(kinds) - 1}"
-        if count > 1:
-            yield f"it uses device {device} {count} times; a device holds one stage"
+    yield from device_faults(plan)
     for number, stage in enumerate(plan.stages):
         if not stage.devices:
             yield f"stage {number} has no device"
@@ -129,9 +129,17 @@ def _devices(plan: Plan, cluster: Cluster) -> Iterator[str]:
             )
 
 
+def device_faults(plan: Plan) -> Iterator[str]:
+    """Yield devices that hold more stages, or replicas, than their rank is timed for."""
+    timed = Counter(plan.ranks[rank] for homes in plan.pipeline.placement for rank in homes if rank < len(plan.ranks))
+    for device, count in sorted(Counter(device for stage in plan.stages for device in stage.devices).items()):
+        if count > max(timed[device], 1):
+            yield f"it uses device {device} {count} times; its times are for {counted(max(timed[device], 1), 'stage')}"
+
+
 def _sizes(plan: Plan) -> Iterator[str]:
     """Yield disagreements in the numbers of lists, ranks, stages and micro-batches; later checks rely on them."""
-    used = sorted(device for stage in plan.stages for device in stage.devices)
+    used = sorted({device for stage in plan.stages for device in stage.devices})
     if sorted(plan.ranks) != used:
         yield f"its ranks run on devices {sorted(plan.ranks)}, its stages on {used}"
     if len(plan.schedule.orders) != len(plan.ranks):
@@ -208,6 +216,14 @@ def _claims(plan: Plan) -> Iterator[str]:
             yield f"stage {number} alone takes longer than the step time of {plan.step_time} ns"
 
 
+def _limits(plan: Plan, cluster: Cluster) -> Iterator[str]:
+    """Yield ranks of several stages that may hold more than their device has; `validate_memory` checks the rest."""
+    for rank, (device, limit) in enumerate(zip(plan.ranks, plan.pipeline.limits, strict=True)):
+        has = cluster.devices[device].kind.memory
+        if has is not None and limit > has and len(plan.pipeline.stages_on[rank]) > 1:
+            yield f"rank {rank} may hold {format_bytes(limit)}, and device {device} has {format_bytes(has)}"
+
+
 def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:
     for number, stage in enumerate(plan.stages):
         priced, parts = plan.pipeline.stages[number], stage.memory
@@ -221,7 +237,8 @@ def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:
             )
         for device in stage.devices:
             limit = cluster.devices[device].kind.memory
-            if limit is not None and parts.total > limit:
+            several = len(plan.pipeline.stages_on[plan.ranks.index(device)]) > 1  # then see `validate_memory`
+            if limit is not None and parts.total > limit and not several:
                 yield (
                     f"stage {number} needs {format_bytes(parts.total)} of device {device}'s {format_bytes(limit)}: "
                     f"weights {format_bytes(parts.weights)}, gradients {format_bytes(parts.gradients)}, optimiser "

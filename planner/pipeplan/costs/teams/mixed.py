@@ -10,6 +10,7 @@ hold the same tensors between layers whole, or split along tokens. Layers that s
 so that the parts of a copy are those of the others.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, combinations_with_replacement, product
@@ -67,6 +68,25 @@ def mixed_cluster(cluster: Cluster, mix: Mix) -> Cluster:
         for name, (kind, team) in kinds_of(mix).items()
     }
     return Cluster(cluster.name, kinds, filled, cluster.network, cluster.overlap, cluster.notes)
+
+
+def fill_up(
+    cluster: Cluster, found: list[list[tuple[str, int]]], left: Sequence[Counter[str]], sizes: Sequence[int]
+) -> tuple[NodeTeams, ...]:
+    """Return the teams of each node: those found, and of the devices left the largest teams that fit.
+
+    Teams of a kind are listed together, the largest first.
+    """
+    for own, rest in zip(found, left, strict=True):
+        for kind in rest:
+            for size in sorted(sizes, reverse=True):
+                own += [(kind, size)] * (rest[kind] // size)
+                rest[kind] %= size
+    kinds = [tuple(dict.fromkeys(node.kinds)) for node in cluster.nodes]
+    return tuple(
+        tuple(sorted(own, key=lambda team: (order.index(team[0]), -team[1])))
+        for own, order in zip(found, kinds, strict=True)
+    )
 
 
 def kinds_of(mix: Mix) -> dict[str, tuple[str, int]]:

@@ -11,7 +11,8 @@ import os
 import pickle
 import signal
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
@@ -42,6 +43,7 @@ def profile(
     front_end: Literal["auto", "chain", "graph"] = "auto",
     precision: Literal["bf16", "fp16"] | None = None,
     on_progress: Callable[[str], None] | None = None,
+    on_refusal: Callable[[str], None] | None = None,
 ) -> Model:
     """Measure the costs of every layer of a torch module on this machine, in this process.
 
@@ -97,6 +99,9 @@ def profile(
         Measure forward and loss under autocast, as ``Pipeline(..., precision=)`` runs them.
     on_progress : callable, optional
         Called with a line of text as the measurement goes on.
+    on_refusal : callable, optional
+        Called with each reason why ``pipeplan run`` would refuse plans of this module, before anything is measured. By
+        default it is a warning.
 
     Returns
     -------
@@ -133,7 +138,20 @@ def profile(
         front_end=front_end,
         precision=precision,
     )
-    return run(module, example_inputs, targets, request, on_progress or (lambda _: None))
+    refused: list[str] = []
+
+    def refusal(reason: str) -> None:
+        refused.append(reason)
+        (on_refusal or _warn)(reason)
+
+    try:
+        return run(module, example_inputs, targets, request, on_progress or _ignore, refusal)
+    except PipeplanError:
+        raise
+    except Exception as error:
+        if not refused:
+            raise
+        raise InputError(f"cannot be profiled ({type(error).__name__}): {refused[0]}") from error
 
 
 def profile_workload(
@@ -142,6 +160,7 @@ def profile_workload(
     input_spec: str | None = None,
     seed: int = 0,
     on_progress: Callable[[str], None] | None = None,
+    on_refusal: Callable[[str], None] | None = None,
     **how: Any,
 ) -> Model:
     """Measure a workload's layers under the conditions of its workers.
@@ -159,8 +178,9 @@ def profile_workload(
         Type and shape of a sample, if ``'module:function'`` returns a plain module.
     seed : int
         Seed of the random batches.
-    on_progress : callable, optional
-        Called here with a line of text as the measurement goes on.
+    on_progress, on_refusal : callable, optional
+        Called here with a line of text as the measurement goes on, and with reasons why ``pipeplan run`` would refuse
+        plans of the workload.
     **how
         Any of `pipeplan.profile`'s ``micro_batches``, ``repeats``, ``warmup``, ``optimizer``, ``device``,
         ``device_name``, ``threads``, ``crowd``, ``name``, ``group``, ``front_end`` and ``precision``.
@@ -175,11 +195,11 @@ def profile_workload(
     """
     if find_spec("torch") is None:
         raise InputError("profiles need torch; install it with: pip install 'pipeplan[torch]'")
-    tell = on_progress or _ignore
+    hear = {"progress": on_progress or _ignore, "refusal": on_refusal or _warn}
     if isinstance(source, str):
         source = partial(load_workload, source, input_spec)
     if how.get("device", "cpu") != "cpu":
-        return _measure(source, seed, tell, how)
+        return _measure(source, seed, hear["progress"], hear["refusal"], how)
     try:
         task = pickle.dumps((source, seed, how))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -187,11 +207,11 @@ def profile_workload(
             f"the workload cannot be sent to a process of its own: {error}; name it as 'module:function', or measure "
             "it in this process with pipeplan.profile(module, example_inputs)"
         ) from error
-    return _ask_process(task, tell)
+    return _ask_process(task, hear)
 
 
-def _ask_process(task: bytes, on_progress: Callable[[str], None]) -> Model:
-    """Start the measuring process, pass its progress on, and return its model; the process always ends first."""
+def _ask_process(task: bytes, hear: Mapping[str, Callable[[str], None]]) -> Model:
+    """Start the measuring process, pass its lines on, and return its model; the process always ends first."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(theirs, task))
@@ -201,8 +221,8 @@ def _ask_process(task: bytes, on_progress: Callable[[str], None]) -> Model:
         theirs.close()  # so that reading ends when the process ends
         while True:
             what, value = ours.recv()
-            if what == "progress":
-                on_progress(value)
+            if what in hear:
+                hear[what](value)
             elif what == "model":
                 return value  # type: ignore[no-any-return]
             else:
@@ -228,7 +248,8 @@ def _serve(pipe: Connection, task: bytes) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         source, seed, how = pickle.loads(task)
-        pipe.send(("model", _measure(source, seed, lambda text: pipe.send(("progress", text)), how)))
+        progress, refusal = (lambda text, what=what: pipe.send((what, text)) for what in ("progress", "refusal"))
+        pipe.send(("model", _measure(source, seed, progress, refusal, how)))
     except BrokenPipeError:
         os._exit(1)  # the parent is gone
     except PipeplanError as error:
@@ -239,10 +260,15 @@ def _serve(pipe: Connection, task: bytes) -> None:
 
 
 def _measure(
-    source: Callable[[], Workload] | Workload, seed: int, on_progress: Callable[[str], None], how: dict[str, Any]
+    source: Callable[[], Workload] | Workload,
+    seed: int,
+    on_progress: Callable[[str], None],
+    on_refusal: Callable[[str], None],
+    how: dict[str, Any],
 ) -> Model:
     workload = source if isinstance(source, Workload) else source()
-    return profile(workload.module, drawing(workload, seed), loss=workload.loss, on_progress=on_progress, **how)
+    lines: dict[str, Any] = {"on_progress": on_progress, "on_refusal": on_refusal}
+    return profile(workload.module, drawing(workload, seed), loss=workload.loss, **lines, **how)
 
 
 def drawing(workload: Workload, seed: int) -> Callable[[int], tuple[Any, Any]]:
@@ -255,3 +281,7 @@ def drawing(workload: Workload, seed: int) -> Callable[[int], tuple[Any, Any]]:
 
 def _ignore(_: str) -> None:
     pass
+
+
+def _warn(reason: str) -> None:
+    warnings.warn(reason, stacklevel=6)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_SAMPLES, whole
@@ -29,6 +30,7 @@ from pipeplan.frontend.profile.passes import Feed, Loss, autocast, leaves, run_l
 from pipeplan.frontend.profile.saved import PassedTensors, saved_bytes
 from pipeplan.frontend.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
 from pipeplan.frontend.profile.work import without_values, work_of
+from pipeplan.frontend.runnable import refusals
 
 
 def provenance(device: torch.device, threads: int, crowd: int = 1, precision: str | None = None) -> Provenance:
@@ -53,6 +55,9 @@ def device_label(device: torch.device) -> str:
 
 OnProgress = Callable[[str], None]
 """Called with a line of text as the measurement goes on."""
+
+OnRefusal = Callable[[str], None]
+"""Called with each reason why ``pipeplan run`` would refuse plans of the module."""
 
 
 @dataclass(frozen=True)
@@ -97,18 +102,28 @@ class Request:
             raise InputError("no CUDA device is available; measure on cpu, or use a catalogued device's estimate")
 
 
-def run(module: nn.Module, example_inputs: Any, targets: Any, request: Request, on_progress: OnProgress) -> Model:
+def run(
+    module: nn.Module,
+    example_inputs: Any,
+    targets: Any,
+    request: Request,
+    on_progress: OnProgress,
+    on_refusal: OnRefusal,
+) -> Model:
     """Measure the module; see `pipeplan.profile`."""
     device = torch.device(request.device)
     sizes = tuple(sorted(set(request.micro_batches)))
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(tensor):
+            raise InputError(f"{name} has no shape yet; call the module with a batch before it is profiled")
     if device.type == "meta":
-        return _described(module, *batch_of(example_inputs, targets, sizes[0], device), request)
+        return _described(module, *batch_of(example_inputs, targets, sizes[0], device), request, on_refusal)
     batches = {size: batch_of(example_inputs, targets, size, device) for size in sizes}
     threads = torch.get_num_threads()
     torch.set_num_threads(request.threads)
     try:
         with preserved(module):
-            return _profile(module, batches, device, request, on_progress)
+            return _profile(module, batches, device, request, on_progress, on_refusal)
     finally:
         torch.set_num_threads(threads)
 
@@ -119,11 +134,14 @@ def _profile(
     device: torch.device,
     request: Request,
     on_progress: OnProgress,
+    on_refusal: OnRefusal,
 ) -> Model:
     # the layers at every size, and the segments to measure: all layers at once, or each alone
     smallest = min(batches)
     sequences = _sequences(module, {size: inputs for size, (inputs, _) in batches.items()}, request)
     sequence = sequences[smallest]
+    for reason in refusals(module, sequence, batches[smallest][0]):
+        on_refusal(reason)
     whole = is_on(module, device)
     elsewhere = _counted_elsewhere(module, sequence)
     segments = [range(len(sequence.names))] if whole else [range(n, n + 1) for n in range(len(sequence.names))]
@@ -196,13 +214,15 @@ def _profile(
     return _model(module, sequence, work, operators, profiles, notes, request)
 
 
-def _described(module: nn.Module, inputs: Batch, targets: Any, request: Request) -> Model:
+def _described(module: nn.Module, inputs: Batch, targets: Any, request: Request, on_refusal: OnRefusal) -> Model:
     """The sizes and operations of the layers, from a pass on a CPU's tensors without values.
 
     On the meta device itself some operations are others than on a device that computes, such as attention.
     """
     blank, size = on_meta(module), request.micro_batches[0]
     sequence = capture_layers(blank, inputs, group=request.group, front_end=request.front_end, both_modes=False)
+    for reason in refusals(blank, sequence, inputs):
+        on_refusal(reason)
     mode, loss = FakeTensorMode(allow_non_fake_inputs=True), _loss(request.loss, sequence)
 
     def faked(batch: Batch) -> Batch:

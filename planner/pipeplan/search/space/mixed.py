@@ -19,7 +19,7 @@ from itertools import product
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, StageDevices
 from pipeplan.core.operators import Mix, Split
 from pipeplan.costs.chain import Boundaries
-from pipeplan.costs.teams.mixed import NodeTeams, fillings, kind_name, mixed_cluster
+from pipeplan.costs.teams.mixed import NodeTeams, fill_up, fillings, kind_name, mixed_cluster
 from pipeplan.costs.teams.question import MixedQuestion
 from pipeplan.search.space.device_groups import Mode, device_classes, placements
 from pipeplan.search.space.space import Space
@@ -202,7 +202,7 @@ class MixedSpace:
 
     def _fill(self, rows: Sequence[tuple[MixedKind, int]]) -> Nodes | None:
         """Put teams into the first nodes with room, and fill up the rest; None if some team has no room."""
-        cluster, sizes = self.question.cluster, sorted(self.question.sizes, reverse=True)
+        cluster = self.question.cluster
         left = [Counter(node.kinds) for node in cluster.nodes]
         found: list[list[tuple[str, int]]] = [[] for _ in cluster.nodes]
         for kind, replicas in rows:
@@ -217,17 +217,7 @@ class MixedSpace:
                     return None
                 left[number][kind.name] -= kind.team
                 found[number].append((kind.name, kind.team))
-        for number, rest in enumerate(left):
-            for name in rest:
-                for size in sizes:
-                    found[number] += [(name, size)] * (rest[name] // size)
-                    rest[name] %= size
-        # Teams of a kind are listed together, the largest first.
-        kinds = [tuple(dict.fromkeys(node.kinds)) for node in cluster.nodes]
-        nodes = tuple(
-            tuple(sorted(own, key=lambda team: (order.index(team[0]), -team[1])))
-            for own, order in zip(found, kinds, strict=True)
-        )
+        nodes = fill_up(cluster, found, left, self.question.sizes)
         return nodes if len({team for own in nodes for _, team in own}) > 1 else None
 
 

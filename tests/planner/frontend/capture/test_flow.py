@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.frontend.capture import Stages
+from pipeplan.frontend.capture.flow import trace
 from pipeplan.frontend.capture.front_ends import capture_layers
-from pipeplan_executor.stages.shapes import trace
 
 
 class Mixed(nn.Module):

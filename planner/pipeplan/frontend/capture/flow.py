@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from pipeplan.core.errors import PlanError
 from pipeplan.frontend.batch import Batch, tensors
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
-from pipeplan.frontend.capture.private import memory_of, on_meta
+from pipeplan.frontend.capture.private import TorchDispatchMode, memory_of, on_meta
 from pipeplan.frontend.profile.ties import named_tensors
-from pipeplan_executor.sharding.private import TorchDispatchMode
 
 
-class DetectRandom(TorchDispatchMode):
+class DetectRandom(TorchDispatchMode):  # type: ignore[misc]
     """Dispatch mode that detects random operations inside ``with``, on tensors without values too.
 
     Torch tags the operations that draw. A dropout that is off, or of probability 0, calls none.
@@ -88,7 +87,8 @@ def trace(sequence: LayerSequence, inputs: Batch) -> Flow:
     Raises
     ------
     PlanError
-        If a layer returns anything except tensors, or writes into a tensor of which another one is a view.
+        If a layer returns anything except tensors, writes into a tensor of which another one is a view, or cannot be
+        called without values.
     """
     start = tuple(torch.empty_like(tensor, device="meta") for tensor in tensors(inputs))
     taken: list[Tensors] = [start]
@@ -102,7 +102,7 @@ def trace(sequence: LayerSequence, inputs: Batch) -> Flow:
         own = _held(layer, held)
         before, before_own = _versions(taken[-1]), {local: tensor._version for local, tensor in own.items()}
         with DetectRandom() as random:
-            returned = layer(*taken[-1])
+            returned = _called(name, layer, taken[-1])
         draws.append(random.seen)
         versions.append(before)
         writes.append(_differs(before, taken[-1]))
@@ -112,6 +112,18 @@ def trace(sequence: LayerSequence, inputs: Batch) -> Flow:
     for name, given, written in zip(sequence.names, taken, overwritten, strict=False):
         _check_aliases(name, given, written)
     return Flow(tuple(taken), isinstance(returned, Tensor), overwritten, tuple(writes), tuple(changed), tuple(draws))
+
+
+def _called(name: str, layer: nn.Module, given: Tensors) -> Any:
+    try:
+        return layer(*given)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0]
+        raise PlanError(
+            f"layer {name} cannot be called without values, as stages are to learn their shapes ({reason[:100]}): what "
+            "it computes may depend on no value in the batch (write an if or a size with torch.where or masks), and "
+            "tensors that it keeps must be parameters or buffers"
+        ) from error
 
 
 def _held(layer: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:

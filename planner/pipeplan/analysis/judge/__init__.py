@@ -1,0 +1,175 @@
+"""`judge()`: a hand-written plan, priced, simulated and checked against memory, beside the proved plan.
+
+::
+
+    stages, teams, schedule … ─▶ HandWritten ─▶ settings: a space for each way to split layers ─▶ priced ─▶ the best
+    model, cluster, job ──────────────────────▶ solve ────────────────────────────────────────▶ the proved plan
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeplan.analysis.judge.hand_written import HandWritten
+from pipeplan.analysis.judge.judgement import Judgement, Overflow
+from pipeplan.analysis.judge.priced import Priced, priced
+from pipeplan.analysis.judge.settings import settings
+from pipeplan.core.cluster import Cluster
+from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
+from pipeplan.core.figures import shown
+from pipeplan.core.job import Job, Recompute
+from pipeplan.core.model import Model
+from pipeplan.core.options import SEED, WORKERS, asked_limits, require_callback
+from pipeplan.core.wording import hint
+from pipeplan.search.branch_and_bound import OnProgress
+from pipeplan.search.result import Result
+from pipeplan.search.space.in_flight import FREE
+from pipeplan.solve import solve
+from pipeplan.solve.question import asked
+from pipeplan_formulations.common.signals import listening
+
+__all__ = ["Judgement", "Overflow", "judge"]
+
+BEST = "best"
+"""The way of teams that fits and takes least time."""
+
+
+@listening()
+def judge(
+    model: Model | str | Path | Any,
+    cluster: Cluster | str | Path | None = None,
+    batch: int | Job | None = None,
+    *,
+    stages: Sequence[int] | str,
+    micro_batches: int,
+    schedule: str = FREE,
+    replicas: Sequence[int] | int | str = (),
+    team: Sequence[int] | int | str = (),
+    way: str = BEST,
+    chunks: int | None = None,
+    recompute: Recompute | str = Recompute.NONE,
+    zero: int = 0,
+    job: Job | None = None,
+    time_limit: float = 60.0,
+    gap: float = 0.0,
+    backend: str = "cpsat",
+    workers: int = WORKERS,
+    seed: int = SEED,
+    on_progress: OnProgress = lambda *_: None,
+    example_inputs: Any = None,
+    **options: Any,
+) -> Judgement:
+    """Price, simulate and check a hand-written plan, and solve the same question for comparison.
+
+    A plan that does not fit is not refused: the answer names the stages that lack memory, and how much.
+
+    Parameters
+    ----------
+    model, cluster, batch, job, gap, backend, workers, seed, on_progress, example_inputs, **options
+        As in `pipeplan.solve`, for the proved plan. What a job says of micro-batches, replicas, teams, recomputation
+        and levels of ZeRO is not for the judged one. If it names no ``teams``, the proved plan may have those of the
+        judged one.
+    stages : sequence of int or str
+        Number of layers of each stage, in order; or as text, ``'5,5,5,6'``.
+    micro_batches : int
+        Micro-batches of a step.
+    schedule : str
+        A schedule family; ``'1f1b'`` is the one with the fewest micro-batches in flight. Families that give a device
+        several stages (`pipeplan.schedules.PLACED`, like ``'interleaved'``) place the stages themselves.
+    replicas : sequence of int, int or str
+        Devices of each stage, or of all; one each by default. Stages take devices in the order of the cluster: d0
+        first.
+    team : sequence of int, int or str
+        Devices that share every layer of a stage (tensor parallelism), for each stage or for all; one by default.
+        Replicas then count teams.
+    way : str
+        How teams split layers: ``'plain'`` (what passes between layers is whole), ``'sequence'`` (it is split along
+        tokens), ``'context'`` (products and attention run on parts of the tokens too), axes of a mesh like ``'2x4'``,
+        or ``'best'`` of those worth searching. Of several of one name the best counts.
+    chunks : int, optional
+        Stages per device under a schedule that places several; by default the family's own number, or two.
+    recompute : {'none', 'choose', 'full'}
+        Layers that the plan recomputes: none, those that it takes to fit, or all.
+    zero : int
+        Level of ZeRO.
+    time_limit : float
+        Seconds for the proved plan.
+
+    Raises
+    ------
+    InputError
+        If the plan is no plan for this model and cluster: it has other layers, too many devices, unlike replicas.
+    """
+    asked_limits(time_limit, gap, backend, workers, seed)
+    require_callback(on_progress)
+    asking = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="judge", **options)
+    model, cluster, job = asking.model, asking.cluster, asking.job
+    written = HandWritten.read(
+        stages,
+        replicas,
+        team,
+        recompute,
+        micro_batches=micro_batches,
+        schedule=schedule,
+        way=way,
+        chunks=chunks,
+        zero=zero,
+    )
+    best = _best(model, cluster, job, written)
+    searched = written.compared(job)
+    how = {"gap": gap, "backend": backend, "workers": workers, "seed": seed, "on_progress": on_progress}
+    result, why = _proved(model, cluster, searched, time_limit, how)
+    outside = best.outside or _unsearched(searched, written)
+    proves = result is not None and not outside
+    return Judgement(
+        plan=replace(best.plan, bound=min(result.bound, best.evaluated.value) if result and proves else 0),
+        value=best.evaluated.value,
+        timeline=best.evaluated.timeline,
+        objective=job.objective,
+        limits=best.limits,
+        overflows=best.overflows,
+        outside=outside,
+        result=result,
+        why=why,
+    )
+
+
+def _best(model: Model, cluster: Cluster, job: Job, written: HandWritten) -> Priced:
+    """The plan in the best way to split layers, or the best of the asked name."""
+    written.boundaries(model)
+    own = written.job(job)
+    if not own.teams and written.way != BEST:
+        raise InputError(
+            f"way {shown(written.way)} is how teams split layers, and there are none; give their size (team)"
+        )
+    found = [priced(model, own, setting, written) for setting in settings(model, cluster, own, written)]
+    if not found:
+        raise InputError(f"teams of {' and '.join(map(str, own.teams))} have no way to split {model.name} together")
+    named = [each for each in found if written.way in (BEST, each.way)]
+    if not named:
+        ways = [BEST, *sorted({each.way for each in found})]
+        raise InputError(
+            f"way {shown(written.way)} is none of these teams; choose from {', '.join(ways)}"
+            f"{hint(str(written.way), ways)}"
+        )
+    return min(named, key=lambda each: each.rank)
+
+
+def _unsearched(job: Job, written: HandWritten) -> str:
+    """Why the search has no such teams, if it has none."""
+    absent = sorted(set(written.team) - set(job.teams or (1,)))
+    if not absent:
+        return ""
+    wanted = ", ".join(map(str, job.teams or (1,)))
+    return f"it has teams of {' and '.join(map(str, absent))}, asked for are teams of {wanted}"
+
+
+def _proved(
+    model: Model, cluster: Cluster, job: Job, time_limit: float, how: dict[str, Any]
+) -> tuple[Result | None, str]:
+    """The result of the same question, or the reason why there is none."""
+    try:
+        return solve(model, cluster, job=job, time_limit=time_limit, **how), ""
+    except (InfeasibleError, UndecidedError) as error:
+        return None, str(error)

@@ -1,0 +1,142 @@
+"""`Judgement`: a hand-written plan, its time and memory, beside the proved one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeplan.core.job import Objective
+from pipeplan.core.plan import Plan
+from pipeplan.core.tabular import Table, Tabular
+from pipeplan.core.timeline import Timeline
+from pipeplan.core.units import format_bytes, format_time
+from pipeplan.core.wording import some
+from pipeplan.search.result import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """Devices with too little memory for their stages: one, or several of a device; bytes of each device.
+
+    ``letter`` begins the devices' names: d, or t for teams.
+    """
+
+    stages: tuple[int, ...]
+    devices: tuple[int, ...]
+    needed: int
+    limit: int
+    letter: str = "d"
+
+    @property
+    def stage(self) -> int:
+        """The first of the stages."""
+        return self.stages[0]
+
+    def __str__(self) -> str:
+        devices = some([f"{self.letter}{device}" for device in self.devices], 8)
+        own = f"stage {self.stage}" if len(self.stages) == 1 else f"stages {' and '.join(map(str, self.stages))}"
+        verb = "needs" if len(self.stages) == 1 else "need"
+        return (
+            f"{own} on {devices} {verb} {format_bytes(self.needed)} of {format_bytes(self.limit)}, "
+            f"{format_bytes(self.needed - self.limit)} too much"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Judgement(Tabular):
+    """A plan that was written by hand, beside the proved one for the same model, cluster and job.
+
+    Attributes
+    ----------
+    plan : Plan
+    value : int
+        Nanoseconds of what the job's objective is.
+    timeline : Timeline
+        One simulated step, as if memory were enough.
+    objective : Objective
+    limits : tuple of (int or None)
+        Bytes that a device of each stage has; None is no limit.
+    overflows : tuple of Overflow
+        The stages that do not fit.
+    outside : str
+        Why the plan is none of those that were searched, if it is none.
+    result : Result or None
+        The proved plan, if one was found in the time given.
+    why : str
+        The reason why there is none.
+    """
+
+    plan: Plan
+    value: int
+    timeline: Timeline
+    objective: Objective
+    limits: tuple[int | None, ...]
+    overflows: tuple[Overflow, ...]
+    outside: str
+    result: Result | None
+    why: str = ""
+
+    @property
+    def excess(self) -> float | None:
+        """How much longer the plan takes than the proved one, relative to that; None if there is none."""
+        return self.value / self.result.value - 1 if self.result is not None and self.result.value else None
+
+    @property
+    def headline(self) -> str:
+        """The plan, its time, and whether it fits."""
+        fits = "; does not fit" if self.overflows else ""
+        return f"{self.plan.headline}; {self._figure} {format_time(self.value)}{fits}"
+
+    def table(self) -> Table:
+        """A row per stage: those of the plan, with the memory that its devices have."""
+        table = self.plan.table()
+        rows = ((*row, limit) for row, limit in zip(table.rows, self.limits, strict=True))
+        return Table({**table.columns, "limit": "bytes"}, tuple(rows))
+
+    def __str__(self) -> str:
+        lines = [f"judged: {self.headline}", *(f"  {each}" for each in self.overflows)]
+        if self.outside:
+            lines.append(f"  outside what was asked: {self.outside}")
+        lines.append(self.table().as_text())
+        if self.result is None:
+            return "\n".join([*lines, f"proved: {self.why}"])
+        return "\n".join([*lines, f"{self._best}: {self.result.headline}", *self._compared(self.result)])
+
+    def as_json(self) -> dict[str, object]:
+        """The object that ``pipeplan judge --json`` prints. Times are seconds."""
+        return {
+            "time_s": self.value / 1e9,
+            "fits": not self.overflows,
+            "overflows": [
+                {
+                    "stage": each.stage,
+                    "stages": list(each.stages),
+                    "devices": list(each.devices),
+                    "needed_bytes": each.needed,
+                    "limit_bytes": each.limit,
+                }
+                for each in self.overflows
+            ],
+            "outside": self.outside,
+            "over_proved": self.excess,
+            "proved": None if self.result is None else self.result.as_json(),
+            "why": self.why,
+        }
+
+    @property
+    def _figure(self) -> str:
+        return self.objective.figure
+
+    @property
+    def _best(self) -> str:
+        """What the other plan is."""
+        return "best plan found" if self.result is None or self.result.gap else "proved plan"
+
+    def _compared(self, result: Result) -> Iterator[str]:
+        if self.excess is None:
+            return
+        as_if = "if memory were enough, " if self.overflows else ""
+        if self.excess < 0:
+            advice = "which is none of the plans searched" if self.outside else "give the search more time"
+            yield f"{as_if}the judged plan takes {-self.excess:.1%} less; {advice}"
+            return
+        least = f", {self.value / result.bound - 1:.1%} more than its bound" if result.gap and result.bound else ""
+        yield f"{as_if}the judged plan takes {self.excess:.1%} more than the {self._best}{least}"

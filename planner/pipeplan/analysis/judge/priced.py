@@ -1,0 +1,151 @@
+"""`priced`: a hand-written plan with the costs of a setting, simulated, and checked against memory."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pipeplan.analysis.judge.hand_written import HandWritten
+from pipeplan.analysis.judge.judgement import Overflow
+from pipeplan.analysis.judge.settings import Setting
+from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.plan import Plan
+from pipeplan.core.validate.memory import most_in_flight, peak_of_list
+from pipeplan.core.wording import counted
+from pipeplan.costs.assembly import assemble
+from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
+from pipeplan.schedules import PLACED, Family
+from pipeplan.schedules.placed import Placement
+from pipeplan.search.build_plan import build_plan, shared_out
+from pipeplan.search.evaluate import EvaluatedPlan, evaluate
+from pipeplan.search.space.candidates import Candidate
+from pipeplan.simulate import makespan
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A hand-written plan in a setting.
+
+    Attributes
+    ----------
+    plan : Plan
+        Without a bound.
+    evaluated : EvaluatedPlan
+    limits : tuple of (int or None)
+        Bytes that a device of each stage has; None is no limit.
+    overflows : tuple of Overflow
+    outside : str
+        Why no search of the job finds this plan; empty if one may.
+    """
+
+    plan: Plan
+    evaluated: EvaluatedPlan
+    limits: tuple[int | None, ...]
+    overflows: tuple[Overflow, ...]
+    outside: str
+
+    @property
+    def way(self) -> str:
+        """How teams split layers, in a word."""
+        if self.plan.mesh:
+            return "x".join(map(str, self.plan.mesh))
+        return "context" if self.plan.context else "sequence" if self.plan.sequence else "plain"
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """What of several ways is best: bytes that are missing, then time."""
+        return sum(each.needed - each.limit for each in self.overflows), self.evaluated.value
+
+
+def priced(model: Model, job: Job, setting: Setting, written: HandWritten) -> Priced:
+    """Return the plan with the costs of a setting.
+
+    Raises
+    ------
+    InputError
+        If no such plan can be run.
+    """
+    space, boundaries = setting.space, written.boundaries(model)
+    unable = None if written.placed else space.unable(written.replicas, written.micro_batches)
+    if unable is not None:
+        raise InputError(f"no such plan can be run: {unable}")
+    chain = space.prices.chain(setting.groups, space.job.batch // written.micro_batches)
+    candidate = space.candidates_of(chain, free=False)[0]
+    outside = space.unasked(candidate, boundaries) or ""
+    if written.placed:
+        evaluated: EvaluatedPlan = _placed(setting, candidate, boundaries, written)
+        several = max(map(len, evaluated.pipeline.stages_on))
+        outside = outside or f"a device has {counted(several, 'stage')}, and in plans that are searched one"
+    else:
+        evaluated = evaluate(space.cluster, candidate, boundaries)
+    plan = build_plan(space.model, space.cluster, replace(job, zero=(written.zero,)), evaluated, 0)
+    if written.placed:
+        plan = replace(plan, ranks=_ranks(chain, evaluated.pipeline.placement))
+    plan = shared_out(plan, model, space.split)
+    limits = tuple(None if limit == UNLIMITED else int(limit) for limit in chain.limit)
+    too_large = _overfull(plan, evaluated) if written.placed else _overflows(plan, limits)
+    return Priced(plan, evaluated, limits, tuple(too_large), outside)
+
+
+def _overflows(plan: Plan, limits: tuple[int | None, ...]) -> Iterator[Overflow]:
+    """Yield the stages that do not fit on devices of their own."""
+    for number, (stage, limit) in enumerate(zip(plan.stages, limits, strict=True)):
+        if limit is not None and stage.memory.total > limit:
+            yield Overflow((number,), stage.devices, stage.memory.total, limit, plan.letter)
+
+
+def _overfull(plan: Plan, evaluated: EvaluatedPlan) -> Iterator[Overflow]:
+    """Yield the devices that do not hold all their stages at once, by their lists."""
+    pipeline, schedule = evaluated.pipeline, evaluated.schedule
+    for rank, (order, limit) in enumerate(zip(schedule.orders, pipeline.limits, strict=True)):
+        needed = peak_of_list(order, rank, pipeline, schedule.two_lanes)
+        if needed > limit:
+            yield Overflow(pipeline.stages_on[rank], (plan.ranks[rank],), needed, limit, plan.letter)
+
+
+@dataclass(frozen=True)
+class _PlacedPlan(EvaluatedPlan):
+    """A plan whose stages share devices; ``homes`` are the ranks of each stage."""
+
+    homes: Placement = ()
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """The pipeline, with several stages on a device."""
+        chain = self.candidate.chain
+        own = assemble(chain, self.cluster, self.boundaries, self.candidate.recompute(self.boundaries))
+        stage_of = {rank: s for s, ranks in enumerate(self.homes) for rank in ranks}
+        devices = range(len(stage_of))
+        return replace(
+            own,
+            placement=self.homes,
+            runtime=tuple(int(chain.runtime[stage_of[rank]]) for rank in devices),
+            limits=tuple(int(chain.limit[stage_of[rank]]) for rank in devices),
+        )
+
+
+def _placed(setting: Setting, candidate: Candidate, boundaries: Boundaries, written: HandWritten) -> EvaluatedPlan:
+    """Return the plan under a family that places stages itself."""
+    own, homes = PLACED[written.schedule], written.homes
+    devices = 1 + max(number for ranks in homes for number in ranks)
+    schedule = own.write(devices, written.micro_batches, written.chunks)
+    held = tuple(
+        max(most_in_flight(schedule.orders[rank], stage) for rank in ranks) for stage, ranks in enumerate(homes)
+    )
+    as_family = Family(
+        own.name, lambda _, __: schedule, lambda _, __: held, frozenset({candidate.chain.overlap}), own.summary
+    )
+    found = _PlacedPlan(setting.space.cluster, replace(candidate, family=as_family), boundaries, 0, homes)
+    return replace(found, value=makespan(found.schedule, found.pipeline))
+
+
+def _ranks(chain: Chain, homes: Placement) -> tuple[int, ...]:
+    """The device of each rank."""
+    device = {
+        rank: own.index
+        for ranks, group in zip(homes, chain.groups, strict=True)
+        for rank, own in zip(ranks, group, strict=True)
+    }
+    return tuple(device[rank] for rank in sorted(device))

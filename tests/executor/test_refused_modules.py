@@ -1,0 +1,155 @@
+"""What `run` refuses in a module is told when the module is profiled, in the same words."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers.plans import plan_for
+from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.model import Model
+from pipeplan.frontend.capture import Stages
+from pipeplan.frontend.profile import profile, profile_workload
+from pipeplan.frontend.workload import Workload
+from pipeplan.schedules import FAMILIES
+from pipeplan_executor.stages.split import fit
+
+
+class Does(nn.Module):
+    """A layer from a function, with a matrix of its own."""
+
+    def __init__(self, function: Callable[..., object], constant: Tensor | None = None) -> None:
+        super().__init__()
+        self.function, self.constant, self.mix = function, constant, nn.Linear(4, 4)
+
+    def forward(self, *tensors: Tensor) -> object:
+        return self.function(self, *tensors)
+
+
+class Counts(nn.Module):
+    """Adds to a buffer, which it holds with others."""
+
+    def __init__(self, counter: Tensor) -> None:
+        super().__init__()
+        self.mix = nn.Linear(4, 4)
+        self.register_buffer("counter", counter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.counter.add_(1)
+        return self.mix(x) + self.counter
+
+
+class Special(nn.Parameter):
+    """A parameter that another library would fill."""
+
+
+def special() -> nn.Module:
+    """A chain with such a parameter."""
+    layer = nn.Linear(4, 4)
+    layer.bias = Special(torch.zeros(4))
+    return nn.Sequential(layer, nn.Linear(4, 4))
+
+
+def written() -> nn.Module:
+    """Stages of which the second writes into a tensor that it also gets as a view."""
+    first = Does(lambda own, x: (y := own.mix(x), y.view(-1)))
+    return Stages(first, Does(lambda own, x, flat: own.mix(x.mul_(2) * 1) + flat.view_as(x)))
+
+
+def counting() -> nn.Module:
+    """Stages that share a buffer which changes."""
+    counter = torch.zeros(1)
+    return Stages(Counts(counter), Counts(counter))
+
+
+def after(layer: nn.Module) -> nn.Module:
+    """Stages of which this layer is the second."""
+    return Stages(nn.Linear(4, 4), layer)
+
+
+REFUSED = {
+    "another class of parameter": (special, "0.bias is a Special"),
+    "a dict": (lambda: after(Does(lambda own, x: {"y": own.mix(x)})), "layer 1 returns dict"),
+    "a branch": (
+        lambda: after(Does(lambda own, x: own.mix(x) if x.sum() > 0 else x)),
+        "layer 1 cannot be called without values.*depend on no value in the batch",
+    ),
+    "a size": (lambda: after(Does(lambda own, x: own.mix(x[x[:, 0] > -9]))), "layer 1 cannot be called without values"),
+    "a tensor that is no buffer": (
+        lambda: after(Does(lambda own, x: own.mix(x) + own.constant, torch.ones(4))),
+        "layer 1 cannot be called without values.*must be parameters or buffers",
+    ),
+    "a write under two names": (written, "layer 1 or a later one writes in place into a tensor"),
+    "a buffer that changes": (counting, r"layers 0 and 1 share a buffer that changes \(0.counter\)"),
+}
+
+
+def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw a batch of four numbers a sample."""
+    return torch.randn(samples, 4, generator=generator), torch.zeros(samples)
+
+
+def loss(outputs: object, _: Tensor) -> Tensor:
+    """Loss of any outputs."""
+    found = next(iter(outputs.values())) if isinstance(outputs, dict) else outputs
+    return found.square().mean()  # type: ignore[attr-defined]
+
+
+def profiled(module: nn.Module, **how: object) -> tuple[Model, list[str]]:
+    """The quickest profile of a module, and what was said of `run`."""
+    told: list[str] = []
+    batch, targets = draw(1, torch.Generator().manual_seed(0))
+    settings = {"micro_batches": (1,), "repeats": 1, "warmup": 0, "loss": loss, "targets": targets, **how}
+    return profile(module, batch, on_refusal=told.append, **settings), told
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_profile_tells_what_a_run_refuses(name: str) -> None:
+    """A module that can be measured but not run is measured, with the reason; a run refuses it with the same one."""
+    build, reason = REFUSED[name]
+    model, (told,) = profiled(build())
+    assert model.names == ("0", "1")
+    assert not any("refuse" in note for note in model.notes)
+    with pytest.raises(PlanError, match=reason) as refused:
+        module = build()
+        plan = plan_for(nn.Sequential(*module), "01", (0, 1, 2), FAMILIES["gpipe"].write((1, 1), 2))
+        fit(plan, Workload(module, draw, loss))
+    assert told.startswith("pipeplan run refuses ")
+    assert str(refused.value) in told
+
+
+def test_a_module_that_runs_is_profiled_without_a_word() -> None:
+    """Nothing is said of a chain, nor of a captured graph with batch norm."""
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
+    for front_end in ("chain", "graph"):
+        assert profiled(module, front_end=front_end, micro_batches=(2,))[1] == []
+
+
+def test_without_a_listener_it_is_a_warning() -> None:
+    """`pipeplan.profile` warns where nobody listens, and names the caller's line."""
+    build, reason = REFUSED["a dict"]
+    with pytest.warns(UserWarning, match=reason) as caught:
+        profile(build(), draw(1, torch.Generator())[0], micro_batches=(1,), repeats=1, warmup=0)
+    assert caught[0].filename == __file__
+
+
+def test_what_cannot_even_be_profiled_is_refused() -> None:
+    """Lazy layers have no sizes, and on the meta device there are no values to branch on."""
+    with pytest.raises(InputError, match=r"0.weight has no shape yet; call the module with a batch"):
+        profiled(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4)))
+    with pytest.raises(InputError, match=r"cannot be profiled \(DataDependent.*depend on no value in the batch"):
+        profiled(REFUSED["a branch"][0](), device="meta")
+
+
+def refused_workload() -> Workload:
+    """A workload that is refused, by a name that another process can import."""
+    return Workload(special(), draw, loss)
+
+
+def test_the_measuring_process_passes_it_on() -> None:
+    """What is found in the process that measures is told in this one."""
+    told: list[str] = []
+    profile_workload(refused_workload, micro_batches=(1,), repeats=1, warmup=0, on_refusal=told.append)
+    assert len(told) == 1
+    assert "0.bias is a Special" in told[0]
