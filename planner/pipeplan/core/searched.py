@@ -226,8 +226,8 @@ class Searched:
         ``mixes``: how the nodes are filled with teams of unlike sizes; empty if they are not.
         ``loss``: why none splits the loss; empty if some do. ``over``: which teams extend over nodes, by which links.
         ``context``: whether some run products of matrices and attention on parts of the tokens. ``meshes``: for each
-        mesh, by the devices along each axis, the ways to split layers that are searched. ``ties``: whether layers share weights.
-        ``mesh_axes``: most axes of a mesh.
+        mesh, by the devices along each axis, the ways to split layers that are searched. ``ties``: whether layers share
+        weights. ``mesh_axes``: most axes of a mesh.
         """
         if not ways or set(ways) == {1}:
             return self
