@@ -116,6 +116,7 @@ class ShardDispatch(TorchDispatchMode):
         self._attended = 0
         self._last, self._groups = LastMoved(), GroupOperations(mesh)
         self._tables: dict[int, Placement] = {}
+        self._images: set[torch.Size] = set()  # their channels are no heads
 
     @contextmanager
     def during(
@@ -192,7 +193,8 @@ class ShardDispatch(TorchDispatchMode):
             args, kwargs = mapped(gathered, args), mapped(gathered, kwargs)
             found = tensors(args, kwargs)
         if operation.combines and not sums and (self._forward or self._streams):
-            args = mapped(partial(self._alike, found), args)
+            args = mapped(self._as_dtensor, args)
+            args = mapped(partial(self._alike, tensors(args, kwargs)), args)
             found = tensors(args, kwargs)
         if not sums:
             args = aligned(func, args, given, self._forward)
@@ -214,6 +216,7 @@ class ShardDispatch(TorchDispatchMode):
         if (made := by_classes(func, args, kwargs)) is not None:
             return made
         if (made := by_windows(self._mesh, func, args, kwargs)) is not None:
+            self._images |= {each.shape for each in tensors((made,), {})}
             return made
         if drawing or not operation.by_parts:
             return self._run_gathered(func, operation, args, kwargs)
@@ -347,7 +350,8 @@ class ShardDispatch(TorchDispatchMode):
         elif self.stream is not None and tensor.shape[:2] == self.stream and TOKENS in alike:
             wanted = TOKENS
         else:
-            wanted = ON_HEADS if alike == {WHOLE, ON_HEADS} and tensor.dim() > HEADS + 2 else WHOLE
+            scores = tensor.dim() > HEADS + 2 and tensor.shape not in self._images
+            wanted = ON_HEADS if scores and alike == {WHOLE, ON_HEADS} else WHOLE
         return placed(local(tensor, wanted), self._mesh, wanted)
 
     def _rows(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
