@@ -18,7 +18,7 @@ from pipeplan.core.plan import Context
 from pipeplan.core.words import PARTIAL, WHOLE, Layout, Word
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.kept import Kept
-from pipeplan.costs.meshes import prices, words
+from pipeplan.costs.meshes import members, prices, words
 from pipeplan.costs.meshes.shapes import Mesh
 from pipeplan.costs.meshes.splits import LEAN, MeshTeams
 from pipeplan.costs.pricing import Prices
@@ -586,6 +586,41 @@ def test_gathered_weights_that_take_no_room_or_time_are_noticed(
     assert not judge(document, answer, exact=False).faults
     monkeypatch.setattr(room, name, wrong)
     assert noticed(lambda document: True, gathering)
+
+
+def by_samples(document: dict[str, Any]) -> None:
+    """Linear maps that nothing but samples can be split along, on teams of two in one node."""
+    of_operators([drawn("map", ("sample", "f"), {"input": ["sample", "h"]}, {}, ["f", "h"])], document)
+    kind = min(document["cluster"]["devices"])
+    node = {"devices": [{"kind": kind, "count": 1}] * 2, "link": {"bandwidth": 4 * 10**9}}
+    document["cluster"] |= {"nodes": [node]}
+    document["job"]["depths"] = [1]
+    for profile in document["model"]["profiles"]:
+        passes = dict.fromkeys(("forward", "input_gradient", "weight_gradient"), 10**8 * profile["micro_batch"])
+        for costs in profile["costs"].values():
+            costs |= passes | {"backward": 2 * passes["forward"], "update": 0}
+
+
+SAMPLED = members.by_samples
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda graph, size, plain: SAMPLED(graph, 12 * size, plain),
+        lambda graph, size, plain: SAMPLED(graph, 1, plain),
+    ],
+    ids=["more samples than there are", "one sample"],
+)
+def test_samples_that_are_miscounted_are_noticed(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
+    """Nothing is noticed before, in a plan that splits samples."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    by_samples(document := question(1))
+    answer = ask(document)
+    assert any("sample" in each["loops"] for words in answer["words"].values() for each in words["operators"].values())
+    assert not judge(document, answer, exact=False).faults
+    monkeypatch.setattr(members, "by_samples", wrong)
+    assert noticed(lambda document: True, by_samples)
 
 
 def has_groups(document: dict[str, Any]) -> bool:

@@ -572,7 +572,7 @@ class Meshes:
             if tuple(split["sizes"]) not in self.shapes:
                 yield f"a mesh of {split['sizes']} is searched, not of {self.shapes}"
                 return
-        if question.ties or not (splits or others):
+        if question.ties:
             return
         layouts = {(sizes, (WHOLE,) * len(sizes)): [False] * question.n for sizes in self.shapes}
         layouts |= {(tuple(split["sizes"]), tuple(split["layout"])): split["passes"] for split in splits}

@@ -295,7 +295,9 @@ def _refusal(document: Document, answer: Document, late: bool) -> str | None:
     for size in {own.team for own in teams} if not late else ():
         on_mesh = any(each["team"] == size for each in answer["meshes"])
         alike = [own for own in teams if own.team == size]
-        if not on_mesh and not any(_splits(answer, own) or list(unsearched(own, ())) for own in alike):
+        lacking = not asked["zero"] or min(asked["zero"]) < 2
+        lacking = lacking and any(list(Meshes(own).unsearched((), ())) for own in alike if not own.tokens)
+        if not (on_mesh or lacking or any(_splits(answer, own) or list(unsearched(own, ())) for own in alike)):
             return "nothing can be split"
     stated = [own.document(split) for own in teams for split in _splits(answer, own)]
     stated += [meshes.document(split) for meshes, split in _on_meshes(document, answer)]
