@@ -402,6 +402,8 @@ def test_whole_gradients_that_are_no_part_of_a_sum_on_meshes_are_noticed(monkeyp
     def on_a_mesh(document: dict[str, Any]) -> None:
         of_operators(beside_a_residual(3), document)
         over_nodes(document)
+        document["cluster"]["network"] = {"bandwidth": 10**8, "latency": 1}
+        document["job"]["micro_batches"] = [4]  # of one sample, so that none is split
         for profile in document["model"]["profiles"]:
             passes = dict.fromkeys(("forward", "input_gradient", "weight_gradient"), 10**8 * profile["micro_batch"])
             for costs in profile["costs"].values():
@@ -556,6 +558,8 @@ def gathering(document: dict[str, Any]) -> None:
     wide |= dict.fromkeys(("forward_flops", "input_gradient_flops", "weight_gradient_flops"), 40)
     of_operators([wide], document)
     over_nodes(document)
+    image = drawn("image", ("sample", "f"), {"input": ["sample", "h"]}, {}, ["f", "h"])
+    document["model"]["operators"]["images"] = {"input": 0, "operators": [image]}  # so the others have no samples
     document["job"] |= {"depths": [1], "replicas": [1], "micro_batches": [1]}
     for profile in document["model"]["profiles"]:
         passes = dict.fromkeys(("forward", "input_gradient", "weight_gradient"), 10**8 * profile["micro_batch"])
