@@ -560,7 +560,8 @@ def gathering(document: dict[str, Any]) -> None:
     over_nodes(document)
     image = drawn("image", ("sample", "f"), {"input": ["sample", "h"]}, {}, ["f", "h"])
     document["model"]["operators"]["images"] = {"input": 0, "operators": [image]}  # so the others have no samples
-    document["job"] |= {"depths": [1], "replicas": [1], "micro_batches": [1]}
+    room = 7 * 10**6 * len(document["model"]["layers"])  # weights and gradients take eight
+    document["job"] |= {"depths": [1], "replicas": [1], "micro_batches": [1], "memory": room}
     for profile in document["model"]["profiles"]:
         passes = dict.fromkeys(("forward", "input_gradient", "weight_gradient"), 10**8 * profile["micro_batch"])
         for costs in profile["costs"].values():
