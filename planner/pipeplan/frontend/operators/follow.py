@@ -22,13 +22,10 @@ from pipeplan.frontend.operators.groups import Groups, Reading
 from pipeplan.frontend.operators.program import Program, Role, Step
 from pipeplan.frontend.operators.record import Call, Record
 from pipeplan.frontend.operators.rules import Rule, copied, is_causal, loss_rule, rule_of
-from pipeplan.frontend.operators.sources import WHOLE, Source, View
+from pipeplan.frontend.operators.sources import CHANNEL, FEATURE, WHOLE, Source, View
 from pipeplan.frontend.operators.views import viewed, views
 from pipeplan.frontend.profile.ties import bytes_of
 from pipeplan.frontend.profile.work import counter
-
-CHANNEL, FEATURE = "channel", "feature"
-"""Loops of axes of a layer's inputs that teams may split."""
 
 
 class UnfollowedError(Exception):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pipeplan.frontend.operators.record import Call
+from pipeplan.frontend.operators.sources import CHANNEL, FEATURE
 
 _ATEN = torch.ops.aten
 POOLING = (
@@ -164,7 +165,7 @@ def _norm(call: Call) -> Rule:
     reads = tuple((each, axes[made.dim() - each.dim() :]) for each in call.given)
     layer = "layer" in call.name  # of the other one, ranks of a team gather what they read
     kind = "layer norm" if layer else "rms norm"
-    return Rule(kind, reads, axes, {made.dim() - 1: "feature"}, frozenset(axes[first:]), tokens=layer)
+    return Rule(kind, reads, axes, {made.dim() - 1: FEATURE}, frozenset(axes[first:]), tokens=layer)
 
 
 def _embedding(call: Call) -> Rule:
@@ -172,7 +173,7 @@ def _embedding(call: Call) -> Rule:
     axes = tuple(range(numbers.dim()))
     feature, vocabulary = len(axes), len(axes) + 1
     reads: tuple[tuple[Tensor, tuple[int | None, ...]], ...] = ((weight, (vocabulary, feature)), (numbers, axes))
-    return Rule("embedding", reads, (*axes, feature), {feature: "feature", vocabulary: "vocabulary"})
+    return Rule("embedding", reads, (*axes, feature), {feature: FEATURE, vocabulary: "vocabulary"})
 
 
 def _reduction(call: Call) -> Rule:
@@ -190,16 +191,17 @@ def _convolution(call: Call) -> Rule:
     """Axes of samples and channels, in one group of these or one for each; places in an image are never split."""
     given, weight, *bias = call.given
     transposed, groups = call.args[6], call.args[8]
-    depthwise = groups == given.shape[1] == call.made[0].shape[1]
+    depthwise = 1 < groups == given.shape[1] == call.made[0].shape[1]
     read, made = 1, 1 if depthwise else 2
-    weights = (read, 3) if depthwise else (read, made) if transposed else (made, read)
+    first, second = (read, made) if transposed else (made, read)
+    second = second if groups == 1 else 3  # channels of one group
     reads: list[tuple[Tensor, tuple[int | None, ...]]] = [
         (given, (0, read, *_places(given, 4))),
-        (weight, (*(weights if depthwise or groups == 1 else (2, 3)), *_places(weight, 8))),
+        (weight, (first, second, *_places(weight, 8))),
         *((each, (made,)) for each in bias),
     ]
-    whole = frozenset(range(3, 16)) | (frozenset() if depthwise or groups == 1 else {1, 2})
-    names = {1: "channel"} if depthwise else _PRODUCT
+    whole = frozenset(range(1 if groups > 1 and not depthwise else 3, 16))
+    names = {1: CHANNEL} if depthwise else _PRODUCT
     return Rule("convolution", tuple(reads), (0, made, *_places(call.made[0], 12)), names, whole, tokens=False)
 
 

@@ -10,6 +10,8 @@ WHOLE = "whole"
 """Loop of an axis that an operator reads in another order, or in part; nothing splits it, and no team `SAMPLE`."""
 UNNAMED = "axis"
 """Name of an axis that nothing names."""
+CHANNEL, FEATURE = "channel", "feature"
+"""Loops over channels, axis 1 of images, and over features, the last axis of other tensors."""
 
 
 @dataclass(frozen=True)

@@ -239,6 +239,20 @@ class Reading(nn.Module):
         return x if float(x.detach().sum()) > 0 else -x
 
 
+def test_transposed_convolutions_in_groups_make_their_own_channels() -> None:
+    """The axes of its weight are those of what it reads, and of one group; the bias has those of what it makes."""
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.randn(samples, 3, 8, 8, generator=generator), torch.zeros(samples)
+
+    layers = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ConvTranspose2d(8, 12, 2, stride=2, groups=2))
+    found = layers_operators(lambda: Workload(layers, draw, lambda made, _: made.square().mean()), loss=False)
+    (own,) = found.graph("1").operators
+    assert own.loops == {}
+    assert [weight.loops[0] for weight in own.weights] == [own.reads["input"][1], own.makes[1]]
+    assert own.makes[1] != own.reads["input"][1]
+
+
 def test_what_has_no_rule_is_whole() -> None:
     """Operations without a rule, and matrices used twice, are in no loop; unused parameters are listed."""
     found = layers_operators(lambda: chain(Odd()), loss=False).operators("1")
