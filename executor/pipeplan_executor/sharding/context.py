@@ -29,7 +29,7 @@ from torch.distributed.tensor import DTensor, Shard
 from pipeplan.core.plan import BY_HEADS
 from pipeplan_executor.sharding.moves import shard_of
 from pipeplan_executor.sharding.operations import ATTENTION
-from pipeplan_executor.sharding.parts import WHOLE, all_gather, all_to_all, local, placed, reduce_scatter
+from pipeplan_executor.sharding.parts import WHOLE, all_gather, all_to_all, as_dtensor, local, placed, reduce_scatter
 
 _BY = "pipeplan_attention"
 HEADS, ROWS = 1, 2
@@ -86,7 +86,7 @@ def attend_forward(by: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
 def attend_backward(by: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[DTensor, ...]:
     """Run the backward of attention on parts of the tokens; return gradients of queries, keys and values."""
     mesh, options = args[1].device_mesh, options_of(args, 6, kwargs)
-    gradient, query, key, value, made = (shard_of(_as_dtensor(each, mesh), ROWS) for each in args[:5])
+    gradient, query, key, value, made = (shard_of(as_dtensor(each, mesh), ROWS) for each in args[:5])
     sums = local(args[5], _ON_HEADS if by == BY_HEADS else _ON_TOKENS)
     if by == BY_HEADS:
         query, key, value = _to_heads((query, key, value), mesh)
@@ -158,7 +158,7 @@ def _whole_block(keys: Tensor, values: Tensor, options: Options, mesh: DeviceMes
     """Return all keys, with the part along an axis of a mask that broadcasts."""
     mask = options.mask
     if mask is not None:
-        mask = mask if isinstance(mask, DTensor) else placed(mask, mesh, WHOLE)
+        mask = as_dtensor(mask, mesh)
         own = axis + mask.dim() - 4
         mask = shard_of(mask, own) if own >= 0 and mask.shape[own] > 1 else local(mask, WHOLE)
     return keys, values, options.causal, mask
@@ -194,10 +194,6 @@ def options_of(args: Sequence[Any], place: int, kwargs: Mapping[str, Any]) -> Op
     """Return the options among the arguments behind the tensors: dropout, which is none, and causality."""
     causal = args[place + 1] if len(args) > place + 1 else kwargs.get("is_causal", False)
     return Options(bool(causal), kwargs.get("attn_mask"), kwargs.get("scale"))
-
-
-def _as_dtensor(tensor: Tensor, mesh: DeviceMesh) -> DTensor:
-    return tensor if isinstance(tensor, DTensor) else placed(tensor, mesh, WHOLE)
 
 
 def _all_tokens(parts: Sequence[Tensor], mesh: DeviceMesh) -> list[Tensor]:

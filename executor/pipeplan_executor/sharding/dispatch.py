@@ -69,6 +69,7 @@ from pipeplan_executor.sharding.operations import (
 from pipeplan_executor.sharding.parts import (
     WHOLE,
     are_addends,
+    as_dtensor,
     blank_of,
     is_partial,
     is_sum,
@@ -257,7 +258,7 @@ class ShardDispatch(TorchDispatchMode):
         return [*args[:place], self._last.to_features(args[place], how), *args[place + 1 :]]
 
     def _as_dtensor(self, tensor: Tensor) -> DTensor:
-        return tensor if isinstance(tensor, DTensor) else placed(tensor, self._mesh, WHOLE)
+        return as_dtensor(tensor, self._mesh)
 
     def _added(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return a sum of partial sums, or of one and what is whole: that is marked, for `_complete`."""

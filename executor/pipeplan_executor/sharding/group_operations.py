@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Shard
 
 from pipeplan_executor.sharding.grouped import Grouped, divides, is_cut
 from pipeplan_executor.sharding.operations import COPIES, VIEWS, Traits
-from pipeplan_executor.sharding.parts import WHOLE, local, mapped, placed, spec, tensors
+from pipeplan_executor.sharding.parts import WHOLE, as_dtensor, local, mapped, placed, spec, tensors
 from pipeplan_executor.sharding.tokens import whole_shape
 
 _ATEN = torch.ops.aten
@@ -86,8 +86,7 @@ class GroupOperations:
 
     def _part(self, tensor: Tensor, how: Placement | None) -> Tensor:
         """Return the local part of a tensor, which may be plain and whole."""
-        there = tensor if isinstance(tensor, DTensor) else placed(tensor, self._mesh, WHOLE)
-        return local(there, WHOLE if how is None else (how,))
+        return local(as_dtensor(tensor, self._mesh), WHOLE if how is None else (how,))
 
     def _elementwise(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], like: DTensor) -> Made | None:
         """Run on the parts of all operands that have the axis; of others on the whole."""

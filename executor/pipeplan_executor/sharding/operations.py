@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from pipeplan_executor.sharding.parts import WHOLE, local, mapped, placed
+from pipeplan_executor.sharding.parts import WHOLE, as_dtensor, local, mapped, placed
 
 _ATEN = torch.ops.aten
 
@@ -168,5 +168,4 @@ def _part_like(whole: Tensor, tensor: DTensor, mesh: DeviceMesh) -> Tensor:
 
 
 def _part(tensor: Tensor, mesh: DeviceMesh, axis: int | None) -> Tensor:
-    there = tensor if isinstance(tensor, DTensor) else placed(tensor, mesh, WHOLE)
-    return local(there, WHOLE if axis is None else (Shard(axis),))
+    return local(as_dtensor(tensor, mesh), WHOLE if axis is None else (Shard(axis),))

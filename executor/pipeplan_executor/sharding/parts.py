@@ -34,6 +34,11 @@ def placed(part: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> D
     return of_spec(part, spec_of(part, mesh, placements))
 
 
+def as_dtensor(tensor: Tensor, mesh: DeviceMesh) -> DTensor:
+    """Return a DTensor as it is, and a plain tensor as one that is whole on every rank."""
+    return tensor if isinstance(tensor, DTensor) else placed(tensor, mesh, WHOLE)
+
+
 def spec_of(part: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> DTensorSpec:
     """Return the layout of a DTensor with this local shard; one object for equal layouts."""
     known: dict[object, DTensorSpec] | None = getattr(mesh, _SPECS, None)

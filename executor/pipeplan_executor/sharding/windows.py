@@ -12,6 +12,7 @@ Arguments are moved to these placements first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Shard
 
 from pipeplan.frontend.operators.rules import POOLING, last_axes
-from pipeplan_executor.sharding.parts import WHOLE, is_whole, local, placed
+from pipeplan_executor.sharding.parts import WHOLE, as_dtensor, is_whole, local, mapped, placed
 
 _ATEN = torch.ops.aten
 _CHANNELS, _FIRST, _PARTIAL = (Shard(1),), (Shard(0),), (Partial(),)
@@ -33,7 +34,7 @@ def by_windows(mesh: DeviceMesh, func: Any, args: Sequence[Any], kwargs: Mapping
     run = _RUNS.get(func.overloadpacket)
     if run is None or kwargs:
         return None
-    return run(func, [placed(each, mesh, WHOLE) if type(each) is Tensor else each for each in args])
+    return run(func, mapped(partial(as_dtensor, mesh=mesh), args))
 
 
 class _Cut(NamedTuple):
