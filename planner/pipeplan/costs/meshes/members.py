@@ -58,11 +58,6 @@ class MeshMembers:
         """Operators of all layers at the largest micro-batch size."""
         return {name: self.graph(name, max(self.teams.sizes)) for name in self.teams.model.operators}
 
-    @cached_property
-    def known(self) -> tuple[int, ...]:
-        """The numbers of the layers whose operators are known."""
-        return tuple(i for i, layer in enumerate(self.teams.model.layers) if layer.operators)
-
     def possible(self, split: MeshSplit) -> tuple[int, ...]:
         """Return the micro-batch sizes at which a way is possible: those whose samples axes divide."""
         if split not in self._possible:
@@ -73,7 +68,8 @@ class MeshMembers:
         every = [(self.graph(name, size), own) for (name, *_), own in split.words]
         rows = [(each, own.operators[each.name].word) for graph, own in every for each in graph.operators]
         return all(divides(operator, word, self.sizes) for operator, word in rows) and None not in (
-            self._evaluated(split, i, self.kinds[0], size) for i in self.known
+            self._evaluated(split, own[0], self.kinds[0], size)
+            for own in self.cases(split.layout, split.passes).values()
         )
 
     def case(self, i: int, layout: Layout, passes: tuple[bool, ...]) -> Case:
@@ -81,6 +77,14 @@ class MeshMembers:
         whole = (WHOLE,) * len(self.sizes)
         before = layout if i and passes[i - 1] else whole
         return self.teams.model.layers[i].operators, before, layout if passes[i] else whole
+
+    def cases(self, layout: Layout, passes: tuple[bool, ...]) -> dict[Case, list[int]]:
+        """Return the numbers of the layers that are split alike, by operators and ends."""
+        found: dict[Case, list[int]] = {}
+        for i, layer in enumerate(self.teams.model.layers):
+            if layer.operators:
+                found.setdefault(self.case(i, layout, passes), []).append(i)
+        return found
 
     def problem(
         self, layers: Sequence[int], case: Case, kind: DeviceKind, size: int, only: LayerWords | None = None

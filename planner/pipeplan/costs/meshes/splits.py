@@ -13,7 +13,7 @@ kind of device, at any micro-batch size, whatever its shape, or if teams without
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, product
+from itertools import count, pairwise, product
 from math import lcm, prod
 from operator import add
 
@@ -129,14 +129,6 @@ class MeshTeams(MeshMembers):
             for axis in range(len(rows[0][1]))
         )
 
-    def cases(self, layout: Layout, passes: tuple[bool, ...]) -> dict[Case, list[int]]:
-        """Return the numbers of the layers that are split alike, by operators and ends."""
-        found: dict[Case, list[int]] = {}
-        for i, layer in enumerate(self.teams.model.layers):
-            if layer.operators:
-                found.setdefault(self.case(i, layout, passes), []).append(i)
-        return found
-
     def _ways(self, layout: Layout, can: tuple[bool, ...]) -> Iterator[tuple[tuple[bool, ...], dict[Case, LayerWords]]]:
         """Yield which outputs have a layout, and the words of all layers, that have least of one figure.
 
@@ -165,18 +157,16 @@ class MeshTeams(MeshMembers):
 
         Layers of equal operators count alike.
         """
-        alike: dict[str, list[int]] = {}
-        for i in self.known:
-            alike.setdefault(self.teams.model.layers[i].operators, []).append(i)
+        alike = {name: own for (name, *_), own in self.cases((), (False,) * len(can)).items()}
         paths: dict[bool, tuple[Figures, tuple[bool, ...]]] = {False: ((0,) * len(rows), ())}
         for i, layer in enumerate(self.teams.model.layers):
             longer: dict[bool, tuple[Figures, tuple[bool, ...]]] = {}
             for after, (before, (spent, path)) in product((False, True) if can[i] else (False,), paths.items()):
-                found = spent, (*path, after)
                 if layer.operators:
                     case = self.case(i, layout, (*(before,) * i, after))
-                    own = self._least(alike[layer.operators], case, kind, size, rows)[0]
-                    found = tuple(map(add, spent, own)), found[1]
+                    own, _ = self._least(alike[layer.operators], case, kind, size, rows)
+                    spent = tuple(map(add, spent, own))
+                found = spent, (*path, after)
                 longer[after] = min(longer.get(after, found), found)
             paths = longer
         return paths[False][1]
@@ -205,8 +195,8 @@ class MeshTeams(MeshMembers):
 
 def mesh_ways(
     every: Sequence[MeshTeams], tokens: bool = True, others: Iterable[Model] = ()
-) -> Iterator[tuple[MeshTeams, MeshSplit, Model]]:
-    """Yield the ways over teams of one size that are worth searching, with the mesh and a device's costs.
+) -> Iterator[tuple[MeshSplit, Model]]:
+    """Yield the ways over teams of one size that are worth searching, with a device's costs: a profile for each size.
 
     Those that take no figure less than another one by more than 1 / `ALIKE` are left out, of one shape or a former one.
 
@@ -220,6 +210,7 @@ def mesh_ways(
         Costs of a device in other ways that are searched.
     """
     kept = [_figures(model, every[0]) for model in others] if every else []
+    numbers = count()
     for own in every:
         models = [(split, own.model(split)) for split in own.splits(tokens)]
         rows = [_figures(model, own) for _, model in models]
@@ -229,8 +220,8 @@ def mesh_ways(
             if not any((other <= rows[k] + rows[k] // ALIKE).all() for other in kept):
                 unlike.append(k)
                 kept.append(rows[k])
-        first = len(kept)
-        yield from ((own, replace(models[k][0], number=first + n), models[k][1]) for n, k in enumerate(sorted(unlike)))
+        for split, model in (models[k] for k in sorted(unlike)):
+            yield replace(split, number=next(numbers)), model
 
 
 def _figures(model: Model, own: MeshTeams) -> NDArray[np.int64]:
@@ -292,15 +283,15 @@ def _hands_over(before: OperatorGraph, after: OperatorGraph, layout: Layout) -> 
     made, read = stream(before, before.outputs), stream(after, tuple(after.inputs))
     if not made or not read or len(before.outputs) != len(after.inputs):
         return False
-    one, other = _rows(before, made), _rows(after, read)
-    by_samples = max(layout) == SAMPLES and one[:1] and other[:1] and one[0][1][:1] == other[0][1][:1] == (SAMPLE,)
+    rows = _rows(before, made)[:1] + _rows(after, read)[:1]
+    if len(rows) < 2:
+        return False
+    (_, axes), (_, others) = rows
     return (
         before.outputs.index(made) == tuple(after.inputs).index(read)
         and made not in before.inputs
         and read not in after.outputs
-        and bool(one)
-        and bool(other)
-        and (bool(by_samples) or len(one[0][1]) == len(other[0][1]))
+        and (len(axes) == len(others) or (max(layout) == SAMPLES and axes[:1] == others[:1] == (SAMPLE,)))
     )
 
 

@@ -137,9 +137,9 @@ def _questions(
             yield TeamQuestion(split, models[-1], team_cluster(cluster, team), own)
         meshes = MeshTeams.of(teams, job.batch, job.mesh_axes) if levels or not job.zero else ()
         ways = 0
-        for on_mesh, way, costs in mesh_ways(meshes, job.sequence_parallel, models):
+        for way, costs in mesh_ways(meshes, job.sequence_parallel, models):
             ways += 1
-            counts = tuple(job.batch // size for size in on_mesh.possible(way))
+            counts = tuple(dict.fromkeys(job.batch // profile.micro_batch for profile in costs.profiles))
             asked = replace(own, zero=levels, micro_batches=counts)
             yield TeamQuestion(way, costs, team_cluster(cluster, team), asked)
         if not found and not ways:
