@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.plans import plan_for
+from helpers.refused_models import draw, loss, refused_workload, special
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.model import Model
 from pipeplan.frontend.capture import Stages
@@ -38,17 +39,6 @@ class Counts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.counter.add_(1)
         return self.mix(x) + self.counter
-
-
-class Special(nn.Parameter):
-    """A parameter that another library would fill."""
-
-
-def special() -> nn.Module:
-    """A chain with such a parameter."""
-    layer = nn.Linear(4, 4)
-    layer.bias = Special(torch.zeros(4))
-    return nn.Sequential(layer, nn.Linear(4, 4))
 
 
 def written() -> nn.Module:
@@ -83,17 +73,6 @@ REFUSED = {
     "a write under two names": (written, "layer 1 or a later one writes in place into a tensor"),
     "a buffer that changes": (counting, r"layers 0 and 1 share a buffer that changes \(0.counter\)"),
 }
-
-
-def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw a batch of four numbers a sample."""
-    return torch.randn(samples, 4, generator=generator), torch.zeros(samples)
-
-
-def loss(outputs: object, _: Tensor) -> Tensor:
-    """Loss of any outputs."""
-    found = next(iter(outputs.values())) if isinstance(outputs, dict) else outputs
-    return found.square().mean()  # type: ignore[attr-defined]
 
 
 def profiled(module: nn.Module, **how: object) -> tuple[Model, list[str]]:
@@ -140,11 +119,6 @@ def test_what_cannot_even_be_profiled_is_refused() -> None:
         profiled(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4)))
     with pytest.raises(InputError, match=r"cannot be profiled \(DataDependent.*depend on no value in the batch"):
         profiled(REFUSED["a branch"][0](), device="meta")
-
-
-def refused_workload() -> Workload:
-    """A workload that is refused, by a name that another process can import."""
-    return Workload(special(), draw, loss)
 
 
 def test_the_measuring_process_passes_it_on() -> None:

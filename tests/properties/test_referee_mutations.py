@@ -404,10 +404,7 @@ def test_whole_gradients_that_are_no_part_of_a_sum_on_meshes_are_noticed(monkeyp
         over_nodes(document)
         document["cluster"]["network"] = {"bandwidth": 10**8, "latency": 1}
         document["job"]["micro_batches"] = [4]  # of one sample, so that none is split
-        for profile in document["model"]["profiles"]:
-            passes = dict.fromkeys(("forward", "input_gradient", "weight_gradient"), 10**8 * profile["micro_batch"])
-            for costs in profile["costs"].values():
-                costs |= passes | {"backward": 2 * passes["forward"], "update": 0}
+        take_long(document)
 
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     on_a_mesh(document := question(0))
@@ -498,6 +495,14 @@ def test_teams_that_have_the_network_for_themselves_are_noticed(monkeypatch: pyt
     assert "the step takes" in noticed(lambda document: len(document["cluster"]["nodes"]) == 2, on_teams)
 
 
+def take_long(document: dict[str, Any], **more: int) -> None:
+    """Every pass of every layer takes a tenth of a second for a sample, and the update no time."""
+    for profile in document["model"]["profiles"]:
+        passes = dict.fromkeys(("forward", "input_gradient", "weight_gradient"), 10**8 * profile["micro_batch"])
+        for costs in profile["costs"].values():
+            costs |= passes | {"backward": 2 * passes["forward"], "update": 0} | more
+
+
 def over_nodes(document: dict[str, Any]) -> None:
     """Teams of four on two nodes each, whose network is slow."""
     on_teams(document)
@@ -562,10 +567,7 @@ def gathering(document: dict[str, Any]) -> None:
     document["model"]["operators"]["images"] = {"input": 0, "operators": [image]}  # so the others have no samples
     room = 7 * 10**6 * len(document["model"]["layers"])  # weights and gradients take eight
     document["job"] |= {"depths": [1], "replicas": [1], "micro_batches": [1], "memory": room}
-    for profile in document["model"]["profiles"]:
-        passes = dict.fromkeys(("forward", "input_gradient", "weight_gradient"), 10**8 * profile["micro_batch"])
-        for costs in profile["costs"].values():
-            costs |= passes | {"backward": 2 * passes["forward"], "update": 0, "saved": 100, "workspace": 0}
+    take_long(document, saved=100, workspace=0)
 
 
 def free_gathers(operator: Operator, word: Word, mesh: Mesh, gathers: bool) -> int:
@@ -600,10 +602,7 @@ def by_samples(document: dict[str, Any]) -> None:
     node = {"devices": [{"kind": kind, "count": 1}] * 2, "link": {"bandwidth": 4 * 10**9}}
     document["cluster"] |= {"nodes": [node]}
     document["job"]["depths"] = [1]
-    for profile in document["model"]["profiles"]:
-        passes = dict.fromkeys(("forward", "input_gradient", "weight_gradient"), 10**8 * profile["micro_batch"])
-        for costs in profile["costs"].values():
-            costs |= passes | {"backward": 2 * passes["forward"], "update": 0}
+    take_long(document)
 
 
 SAMPLED = members.by_samples

@@ -17,8 +17,8 @@ Layout = tuple[int, ...]
 COUNTS = (1, 4, 16, 64)
 """Numbers of micro-batches for which the fastest words are searched, if a step has so many."""
 FEW = 3000
-SAMPLE = "sample"
 """Choices of a layer up to which all are tried."""
+SAMPLE = "sample"
 
 
 def rings_of(sizes: Sequence[int], within: int) -> list[tuple[int, int]] | None:
@@ -586,9 +586,10 @@ class Meshes:
                 * question.kinds[kind].get("shard_overhead", 0)
                 * sum(len(teams.graphs[teams.graph(i)]["operators"]) for i in range(question.n) if teams.graph(i))
             )  # what ways without a mesh have of it is among their costs
+            unsplit = {sizes: self._unsplit(kind, size, sizes) for sizes in self.shapes}
             for (sizes, layout), passes in layouts.items():
                 least = self._least(kind, size, sizes, layout, passes)
-                time, once = self._unsplit(kind, size, sizes)
+                time, once = unsplit[sizes]
                 for count, best in least.items():
                     if count * size > question.job["batch"] or best >= count * time + once:
                         continue

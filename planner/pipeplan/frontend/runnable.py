@@ -1,4 +1,4 @@
-"""What a module must satisfy to run in stages: the executor refuses it otherwise, and the profiler says so."""
+"""`check_plain`, `changing_buffers`, `refusals`: why a module cannot run in stages, for executor and profiler."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -83,7 +83,7 @@ class Judgement(Tabular):
     def headline(self) -> str:
         """The plan, its time, and whether it fits."""
         fits = "; does not fit" if self.overflows else ""
-        return f"{self.plan.headline}; {self._figure} {format_time(self.value)}{fits}"
+        return f"{self.plan.headline}; {self.objective.figure} {format_time(self.value)}{fits}"
 
     def table(self) -> Table:
         """A row per stage: those of the plan, with the memory that its devices have."""
@@ -120,10 +120,6 @@ class Judgement(Tabular):
             "proved": None if self.result is None else self.result.as_json(),
             "why": self.why,
         }
-
-    @property
-    def _figure(self) -> str:
-        return self.objective.figure
 
     @property
     def _best(self) -> str:
