@@ -146,7 +146,7 @@ def _at_most_as_predicted(build: Callable[[], Workload], cases: tuple[Case, ...]
 
 
 def test_products_and_attention_on_tokens_are_exact(ranks: Callable[[int], dict[str, Any]]) -> None:
-    """By keys and by heads; all collectives as predicted."""
+    """By keys, by heads and by ring; all collectives as predicted."""
     _compare_exact(models.wide_decoder, on_tokens(), *ranks(MEMBERS)["exchanges on tokens"])
 
 
@@ -167,7 +167,7 @@ def test_more_products_and_attention_on_tokens_are_exact(build: Callable[[], Wor
 def _compare_exact(
     build: Callable[[], Workload], cases: tuple[Case, ...], errors: list[float], found: Sequence[Iterable[Sums]]
 ) -> None:
-    assert {by for case in cases for _, _, by in case.plan.context.attention} == {"keys", "heads"}
+    assert {by for case in cases for _, _, by in case.plan.context.attention} == {"keys", "heads", "ring"}
     assert max(errors) < 1e-10, errors
     for case, sent in zip(cases, found, strict=True):
         assert not exchange_workers.compared(build, case, sent), case.plan.context

@@ -836,6 +836,16 @@ def test_attention_that_knows_all_keys_is_noticed(monkeypatch: pytest.MonkeyPatc
     assert noticed(lambda document: on_tokens(document, "attention"), on_teams)
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("messages", lambda team, back: ()), ("beside", lambda operator, loop, team: 0)]
+)
+def test_keys_that_go_round_for_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any) -> None:
+    """As if blocks of keys took no time, or no memory."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(import_module("pipeplan.costs.teams.problem"), name, wrong)
+    assert noticed(lambda document: on_tokens(document, "attention"), on_teams)
+
+
 def test_last_queries_that_see_as_few_keys_as_the_first_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a causal mask left all members the same work."""
     passes = Rooflines.passes

@@ -113,7 +113,9 @@ def as_document(result: Result) -> Document:
         "shards": [(name, axis if isinstance(axis, int) else (axis.axis, axis.groups)) for name, axis in plan.shards],
         "sequence": list(plan.sequence),
         "context": [(name, 0) for name in plan.context.products]
-        + [(f"{name}, {number}", -int(how == "heads")) for name, number, how in plan.context.attention],
+        + [
+            (f"{name}, {number}", -("keys", "heads", "ring").index(how)) for name, number, how in plan.context.attention
+        ],
         "vocabulary": plan.vocabulary,
         "mesh": plan.mesh,
         "words": {name: _words(own) if own.operators else {} for name, own in plan.words},

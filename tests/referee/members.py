@@ -18,8 +18,8 @@ WHOLE, PART = -1, -2
 """Layouts of a tensor; others are the axis along which it is split."""
 PASSES = ("forward", "input_gradient", "weight_gradient")
 INPUT, TOKEN = "input", "token"
-TURNED = "token, then heads"
-"""Attention on parts of the tokens that exchanges them for heads and back."""
+TURNED, ROUND = "token, then heads", "token, keys go round"
+"""Attention on parts of the tokens that exchanges them for heads and back; to which keys come one part at a time."""
 
 Cuts = frozenset[tuple[str, int]]
 """Weights of a graph of operators that are split, and their axes."""
@@ -38,6 +38,7 @@ class Choice:
     summed: int
     parameters: int
     saved: int
+    workspace: int
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -94,8 +95,9 @@ class Member:
         if not self.tokens or (waits(operator) and not self.context):
             loops = [loop for loop in loops if loop != TOKEN]
         heads = (operator.get("attention") or {}).get("heads", 1)
-        turned = [TURNED] if TOKEN in loops and operator.get("attention") and heads % self.team == 0 else []
-        return ["", *loops, *turned]
+        if TOKEN in loops and operator.get("attention"):
+            loops += [ROUND, TURNED] if heads % self.team == 0 else [ROUND]
+        return ["", *loops]
 
     def choices(self) -> Iterator[Choice]:
         """Every one of them."""
@@ -174,8 +176,8 @@ class Member:
                 elif loop and loop in each["makes"]:
                     whole += weight["size"]
                 mine += part if weight in self.counted else 0
-            if waits(each) and loop in (TOKEN, TURNED):
-                shards.add((each["name"], each["makes"].index(TOKEN) if loop == TOKEN else -1))
+            if waits(each) and loop in (TOKEN, TURNED, ROUND):
+                shards.add((each["name"], {TURNED: -1, ROUND: -2}.get(loop, each["makes"].index(TOKEN))))
             there, here = self._attends(each, loop)
             forward, back = forward + there, back + here
             if loop and each["name"] in self.loss[:1]:
@@ -188,9 +190,10 @@ class Member:
         for name in times:
             rest, total = self._rest(name), self.wholes[name]
             times[name] = getattr(self.cost, name) - rest
-            times[name] += sum(
-                _share(rest, self.roofline(each, loops[each["name"]], name), total) for each in self.operators
-            )
+            for each in self.operators:
+                alone = _share(rest, self.roofline(each, loops[each["name"]], name), total)
+                round_ = loops[each["name"]] == ROUND and name != "weight_gradient"
+                times[name] += self._one_by_one(each, alone, name) if round_ else alone
         if shards or self.split_input:
             later = {"forward": 0, "input_gradient": 0, "weight_gradient": 0}
             for each in self.operators:
@@ -203,7 +206,8 @@ class Member:
         times["weight_gradient"] += again
         times["input_gradient"] += back
         figures = {"update": update + summed, "summed": summed, "parameters": parameters}
-        return Choice(frozenset(shards), **times, **figures, saved=self._saved(loops))
+        own = {"saved": self._saved(loops), "workspace": self.cost.workspace + self._at_once(loops)}
+        return Choice(frozenset(shards), **times, **figures, **own)
 
     def _attends(self, operator: Document, loop: str) -> tuple[int, int]:
         """Nanoseconds that attention on parts of the tokens sends in the forward, and in the backward."""
@@ -217,6 +221,29 @@ class Member:
             there = [self._to_another_axis(size) for size in (both, made)]
             back = [self._to_another_axis(size) for size in (both, both, 2 * made)]
         return sum(there), 0 if operator["name"] in self.inert else sum(back)
+
+    def _one_by_one(self, operator: Document, alone: int, name: str) -> int:
+        """Nanoseconds of attention in which each part of the keys is sent on while it is attended to."""
+        own, team, back = operator["attention"], self.team, name != "forward"
+        part = -(-own["keys"] * self.size // team)
+        parts = [1] + [2 if own.get("causal") else 1] * (team - 1)
+        work = [-(-alone * each // sum(parts)) for each in parts] + [0]
+        # which parts of keys, and of their gradients, are under way in each step: T - 1 moves of these, T of those
+        under_way = [int(step < team - 1) + int(back and step > 0) for step in range(team + 1)]
+        if back and operator["name"] in self.inert:
+            under_way = [0] * (team + 1)
+        time = 0
+        for busy, count in zip(work, under_way, strict=True):
+            time += max(busy, self._to_the_next(count * part) if count else 0)
+        return time + (self.longer * (team - 1) if getattr(self.cost, name) > 0 else 0)
+
+    def _to_the_next(self, size: int) -> int:
+        link = self.link
+        if not size:
+            return 0
+        if link.bandwidth is not None and link.efficiency != 1:
+            link = Link(max(round(link.bandwidth * Fraction(str(link.efficiency))), 1), link.latency)
+        return link.latency + occupancy(link, size)
 
     def _rest(self, name: str) -> int:
         """Nanoseconds of a pass that are shared out to the operators."""
@@ -236,7 +263,7 @@ class Member:
             return sum(self.roofline(operator, loop, half) for half in PASSES[1:])
         flops, share = operator.get(f"{name}_flops", 0) * self.size, Fraction(self.team if loop else 1)
         own, moved = operator.get("attention") or {}, 0
-        if own and loop == TOKEN:
+        if own and loop in (TOKEN, ROUND):
             moved = own["keys"] * self.size - own["keys"] * self.size // self.team
             if own.get("causal"):  # the last part of the queries sees all keys but half of its own
                 share = Fraction(self.team**2, 2 * self.team - 1)
@@ -261,6 +288,24 @@ class Member:
             split = self._held(each["name"], loops) != WHOLE
             found += _share(self.cost.saved, each["output"] // (self.team if split else 1), total)
         return found
+
+    def _at_once(self, loops: dict[str, str]) -> int:
+        """Most bytes that one operator needs beside what is kept, because members keep parts."""
+        most = 0
+        for each in self.operators:
+            loop, own = loops[each["name"]], each.get("attention")
+            if own and loop in (TOKEN, TURNED, ROUND):
+                every = own["queries"] + own["keys"] + each["output"]
+                parts = {
+                    TOKEN: (2 * own["keys"], 1),
+                    ROUND: (5 * own["keys"], self.team),
+                    TURNED: (2 * every, self.team),
+                }
+                most = max(most, self.size * -(-parts[loop][0] // parts[loop][1]))
+            for source, axes in each["reads"].items():
+                if _axis(axes, loop) == WHOLE != self._held(source, loops):
+                    most = max(most, self.bytes[source] * self.size)
+        return most
 
     def _redistributed(self, loops: dict[str, str]) -> tuple[int, int, int]:
         """Nanoseconds of tensors forward, of gradients backward, and of tensors for weight gradients."""
@@ -322,12 +367,7 @@ class Member:
 
     def _to_another_axis(self, size: int) -> int:
         """Nanoseconds in which all members exchange their parts of a tensor for those along another axis."""
-        link, rounds = self.link, self.team - 1
-        if not size:
-            return 0
-        if link.bandwidth is not None and link.efficiency != 1:
-            link = Link(max(round(link.bandwidth * Fraction(str(link.efficiency))), 1), link.latency)
-        return rounds * (link.latency + occupancy(link, self.sharing * -(-size // self.team**2)))
+        return (self.team - 1) * self._to_the_next(self.sharing * -(-size // self.team**2))
 
     def _ring(self, size: int, halves: int) -> int:
         own = Ring(self.team, self.link, halves)
@@ -370,7 +410,7 @@ def _sums(makes: Sequence[str], loop: str) -> bool:
 
 
 def _axis(axes: Sequence[str], loop: str) -> int:
-    loop = TOKEN if loop == TURNED else loop
+    loop = TOKEN if loop in (TURNED, ROUND) else loop
     return list(axes).index(loop) if loop in axes else WHOLE
 
 

@@ -333,6 +333,20 @@ def _hands_over(before: Document, after: Document, *operators: list[Document]) -
     return token_axis(operators[0], own) != WHOLE and token_axis(operators[1], other) != WHOLE
 
 
+def _impossible(teams: Teams, graph: str, every: Iterable[Cuts]) -> set[Cuts]:
+    """Shards that a layer with the same operators cannot have, whose tensors at its ends are split otherwise."""
+    kind, size = next(iter(teams.links)), teams.sizes[0]
+    found = set()
+    for shards in every:
+        for i in range(len(teams.layers)):
+            if teams.graph(i) == graph:
+                try:
+                    teams.member(i, kind, size, {graph: shards})
+                except ImpossibleError:
+                    found.add(shards)
+    return found
+
+
 def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
     """What is wrong with the shards that were searched: impossible ones, and such that should have been."""
     searched = list(searched)
@@ -343,6 +357,8 @@ def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
         if set(split) != set(possible) or any(shards not in possible[graph] for graph, shards in split.items()):
             yield f"shards {split} are impossible"
             return
+        if any(shards in _impossible(teams, graph, possible[graph]) for graph, shards in split.items()):
+            yield f"shards {split} are impossible in a later layer"
         if not any(teams.splits_weights(graph, shards) for graph, shards in split.items()):
             yield "nothing is split"
         if not teams.agrees({graph: teams.shared_axes(graph, shards) for graph, shards in split.items()}):
@@ -355,7 +371,7 @@ def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
     together = [dict(zip(axes, row, strict=True)) for row in product(*axes.values())]
     together = [row for row in together if teams.agrees(row)]
     for graph, first in teams.firsts.items():
-        own = {split[graph] for split in searched}
+        own = {split[graph] for split in searched} | _impossible(teams, graph, possible[graph])
         if not _beside_whole(teams, graph, searched):
             own |= {shards for shards in possible[graph] if not teams.splits_weights(graph, shards)}
         figures = {shards: _figures(teams, first, rows[graph], cells, shards) for shards in possible[graph]}

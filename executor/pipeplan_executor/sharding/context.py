@@ -5,6 +5,7 @@
     by keys     forward    gather keys and values ──▶ own queries, all keys ──▶ own tokens
                 backward   gather them again ──▶ gradients of own queries, and parts of those of keys and values, which
                            are summed and scattered
+    by ring     both       keys and values go round (`pipeplan_executor.sharding.ring`)
     by heads    forward    exchange tokens for heads ──▶ some heads, all tokens ──▶ exchange them back
                 backward   the same for operands, and for output and gradient together ──▶ exchange gradients back
 
@@ -19,35 +20,33 @@ queries, and of its own tokens a square is causal; both parts are put together b
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from pipeplan.core.plan import BY_HEADS
+from pipeplan.core.plan import BY_HEADS, BY_RING
+from pipeplan_executor.sharding.blocks import (
+    BACKWARD,
+    HEADS,
+    ROWS,
+    Attended,
+    Block,
+    Options,
+    attend_backward_to,
+    attend_block_backward,
+    attend_to,
+    causal_blocks,
+    options_of,
+)
 from pipeplan_executor.sharding.moves import shard_of
-from pipeplan_executor.sharding.operations import ATTENTION
 from pipeplan_executor.sharding.parts import WHOLE, all_gather, all_to_all, as_dtensor, local, placed, reduce_scatter
+from pipeplan_executor.sharding.ring import RingAttention
 
 _BY = "pipeplan_attention"
-HEADS, ROWS = 1, 2
-"""Axes of queries, keys and values: heads, and tokens."""
 _ON_HEADS, _ON_TOKENS = (Shard(HEADS),), (Shard(ROWS),)
-FORWARD, BACKWARD = ATTENTION
-
-
-class Options(NamedTuple):
-    """Arguments of attention that are no tensors to share out."""
-
-    causal: bool
-    mask: Any
-    scale: float | None
-
-
-Block = tuple[Tensor, Tensor, bool, Any]
-"""Keys, values, whether they are causal, and the mask."""
 
 
 def mark_attention(query: Any, by: str) -> None:
@@ -76,10 +75,14 @@ def attend_forward(by: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
     query, key, value = (shard_of(each, ROWS) for each in args[:3])
     if by == BY_HEADS:
         query, key, value = _to_heads((query, key, value), mesh)
-        made, sums = _forward(query, _whole_block(key, value, options, mesh, HEADS), options)
+        block = Block(key, value, options.causal, _own_mask(options, mesh, HEADS))
+        made, sums = attend_to(query, [block], options.scale)
         return placed(_to_tokens((made,), mesh)[0], mesh, _ON_TOKENS), placed(sums, mesh, _ON_HEADS)
-    keys, values = _all_tokens((key, value), mesh)
-    made, sums = attend_to(query, _blocks(query, keys, values, options, mesh), options)
+    if by == BY_RING:
+        found = RingAttention(mesh, _own(options, mesh)).forward(query, key, value)
+    else:
+        found = attend_to(query, _blocks(query, _all_tokens((key, value), mesh), options, mesh), options.scale)
+    made, sums = found
     return placed(made, mesh, _ON_TOKENS), placed(sums, mesh, _ON_TOKENS)
 
 
@@ -87,113 +90,43 @@ def attend_backward(by: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     """Run the backward of attention on parts of the tokens; return gradients of queries, keys and values."""
     mesh, options = args[1].device_mesh, options_of(args, 6, kwargs)
     gradient, query, key, value, made = (shard_of(as_dtensor(each, mesh), ROWS) for each in args[:5])
-    sums = local(args[5], _ON_HEADS if by == BY_HEADS else _ON_TOKENS)
+    attended = Attended(made, local(args[5], _ON_HEADS if by == BY_HEADS else _ON_TOKENS))
+    found: Sequence[Tensor]
     if by == BY_HEADS:
         query, key, value = _to_heads((query, key, value), mesh)
         gradient, made = _to_heads((gradient, made), mesh)
-        block = _whole_block(key, value, options, mesh, HEADS)
-        found = _to_tokens(_backward(gradient, query, block, made, sums, options), mesh)
+        block = Block(key, value, options.causal, _own_mask(options, mesh, HEADS))
+        own = attend_block_backward(gradient, query, block, attended._replace(made=made), options.scale)
+        found = _to_tokens(own, mesh)
+    elif by == BY_RING:
+        found = RingAttention(mesh, _own(options, mesh)).backward(gradient, query, key, value, attended)
     else:
-        keys, values = _all_tokens((key, value), mesh)
-        found = list(_backward_by_keys(gradient, query, keys, values, made, sums, options, mesh))
+        wholes = _all_tokens((key, value), mesh)
+        blocks = _blocks(query, wholes, options, mesh)
+        to_query, *rest = attend_backward_to(gradient, query, wholes, blocks, attended, options.scale)
+        found = to_query, *_own_tokens(rest, mesh)
     return tuple(placed(each, mesh, _ON_TOKENS) for each in found)
 
 
-def _backward_by_keys(
-    gradient: Tensor,
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    made: Tensor,
-    sums: Tensor,
-    options: Options,
-    mesh: DeviceMesh,
-) -> tuple[Tensor, ...]:
-    blocks = _blocks(query, keys, values, options, mesh)
-    to_query, *rest = attend_backward_to(gradient, query, keys, values, blocks, made, sums, options)
-    return to_query, *_own_tokens(rest, mesh)
-
-
-def attend_to(query: Tensor, blocks: Sequence[Block], options: Options) -> tuple[Tensor, Tensor]:
-    """Return attention of queries to blocks of keys, and the logarithms of sums."""
-    return _put_together([_forward(query, block, options) for block in blocks])
-
-
-def attend_backward_to(
-    gradient: Tensor,
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    blocks: Sequence[Block],
-    made: Tensor,
-    sums: Tensor,
-    options: Options,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return gradients of queries, and of all keys and values; blocks have these from the first one on."""
-    to_query = torch.zeros_like(query)
-    to_keys, to_values = torch.zeros_like(keys), torch.zeros_like(values)
-    first = 0
-    for block in blocks:
-        own = _backward(gradient, query, block, made, sums, options)
-        end = first + block[0].shape[ROWS]
-        to_query += own[0]
-        to_keys[:, :, first:end] += own[1]
-        to_values[:, :, first:end] += own[2]
-        first = end
-    return to_query, to_keys, to_values
-
-
-def _blocks(query: Tensor, keys: Tensor, values: Tensor, options: Options, mesh: DeviceMesh) -> list[Block]:
+def _blocks(query: Tensor, wholes: Sequence[Tensor], options: Options, mesh: DeviceMesh) -> list[Block]:
     """Return the keys that a rank's queries attend to: all, or with a causal mask those before them and their own."""
     if not options.causal:
-        return [_whole_block(keys, values, options, mesh, ROWS)]
-    length = query.shape[ROWS]
-    first = mesh.get_local_rank() * length
-    before = (keys.narrow(ROWS, 0, first), values.narrow(ROWS, 0, first), False, None)
-    own = (keys.narrow(ROWS, first, length), values.narrow(ROWS, first, length), True, None)
-    return [before, own] if first else [own]
+        return [Block(wholes[0], wholes[1], False, _own_mask(options, mesh, ROWS))]
+    return causal_blocks(wholes, mesh.get_local_rank() * query.shape[ROWS], query.shape[ROWS])
 
 
-def _whole_block(keys: Tensor, values: Tensor, options: Options, mesh: DeviceMesh, axis: int) -> Block:
-    """Return all keys, with the part along an axis of a mask that broadcasts."""
-    mask = options.mask
-    if mask is not None:
-        mask = as_dtensor(mask, mesh)
-        own = axis + mask.dim() - 4
-        mask = shard_of(mask, own) if own >= 0 and mask.shape[own] > 1 else local(mask, WHOLE)
-    return keys, values, options.causal, mask
+def _own(options: Options, mesh: DeviceMesh) -> Options:
+    """Return options with the part of the mask for a rank's queries."""
+    return options._replace(mask=_own_mask(options, mesh, ROWS))
 
 
-def _put_together(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Return attention to several blocks of keys, from that to each of them and the logarithm of its sum."""
-    (made, sums), *others = parts
-    for other, own in others:
-        both = torch.logaddexp(sums, own)
-        made = made * (sums - both).exp().unsqueeze(-1) + other * (own - both).exp().unsqueeze(-1)
-        sums = both
-    return made.to(parts[0][0].dtype), sums
-
-
-def _forward(query: Tensor, block: Block, options: Options) -> tuple[Tensor, Tensor]:
-    keys, values, causal, mask = block
-    made, sums = FORWARD(query, keys, values, 0.0, causal, attn_mask=mask, scale=options.scale)
-    return made, sums
-
-
-def _backward(
-    gradient: Tensor, query: Tensor, block: Block, made: Tensor, sums: Tensor, options: Options
-) -> tuple[Tensor, ...]:
-    keys, values, causal, mask = block
-    found: tuple[Tensor, ...] = BACKWARD(
-        gradient, query, keys, values, made, sums, 0.0, causal, attn_mask=mask, scale=options.scale
-    )
-    return found
-
-
-def options_of(args: Sequence[Any], place: int, kwargs: Mapping[str, Any]) -> Options:
-    """Return the options among the arguments behind the tensors: dropout, which is none, and causality."""
-    causal = args[place + 1] if len(args) > place + 1 else kwargs.get("is_causal", False)
-    return Options(bool(causal), kwargs.get("attn_mask"), kwargs.get("scale"))
+def _own_mask(options: Options, mesh: DeviceMesh, axis: int) -> Tensor | None:
+    """Return the part along an axis of a mask that broadcasts."""
+    if options.mask is None:
+        return None
+    mask = as_dtensor(options.mask, mesh)
+    own = axis + mask.dim() - 4
+    return shard_of(mask, own) if own >= 0 and mask.shape[own] > 1 else local(mask, WHOLE)
 
 
 def _all_tokens(parts: Sequence[Tensor], mesh: DeviceMesh) -> list[Tensor]:

@@ -38,10 +38,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from pipeplan_executor.sharding.blocks import FORWARD, HEADS
 from pipeplan_executor.sharding.classes import by_classes
 from pipeplan_executor.sharding.context import (
-    FORWARD,
-    HEADS,
     attend_backward,
     attend_forward,
     fits,

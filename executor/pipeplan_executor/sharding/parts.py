@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
@@ -183,6 +184,25 @@ def reduce_scatter(parts: Tensor, mesh: DeviceMesh) -> Tensor:
     own = parts.contiguous()
     made = wait(_SENT.reduce_scatter_tensor(own, "sum", mesh.size(), mesh.get_group().group_name))
     return made.view(parts.shape[1:])
+
+
+def shift(parts: Sequence[Tensor], mesh: DeviceMesh) -> Callable[[], list[Tensor]]:
+    """Begin to send tensors to the next rank; what is returned waits for those of the rank before, of equal shapes."""
+    group, size, rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
+    own = list(parts)
+    found = [torch.empty_like(part) for part in own]
+    after, before = (rank + 1) % size, (rank - 1) % size
+    sends = [dist.P2POp(dist.isend, part, group=group, tag=n, group_peer=after) for n, part in enumerate(own)]
+    receives = [dist.P2POp(dist.irecv, part, group=group, tag=n, group_peer=before) for n, part in enumerate(found)]
+    begun = dist.batch_isend_irecv([*sends, *receives])
+
+    def arrived() -> list[Tensor]:
+        for each in begun:
+            each.wait()
+        own.clear()  # needed until it is sent
+        return found
+
+    return arrived
 
 
 def reduced_over(tensor: DTensor, part: Tensor, how: str = "sum") -> Tensor:

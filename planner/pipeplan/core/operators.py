@@ -22,9 +22,10 @@ from pipeplan.core.words import MeshSplit
 
 Shards = tuple[tuple[str, int], ...]
 """What a team splits in a layer: weights, by name, and the axis of each; with `OperatorGraph.loss_name` that of the
-logits; with the name of a `Operator.by_plan` that runs on tokens their axis, or `BY_HEADS`."""
-BY_HEADS = -1
-"""In place of an axis: attention that has its operands in parts of the tokens, and exchanges these for heads."""
+logits; with the name of a `Operator.by_plan` that runs on tokens their axis, `BY_HEADS` or `BY_RING`."""
+BY_HEADS, BY_RING = -1, -2
+"""In place of an axis: attention that has its operands in parts of the tokens, and exchanges these for heads, or to
+which keys and values come block by block."""
 INPUT = "input"
 """Name of a layer's first input, where operators say what they read; others are ``input#2``, ``input#3``."""
 SAMPLE = "sample"

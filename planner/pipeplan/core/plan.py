@@ -89,8 +89,8 @@ class Context:
         Parameters, whole on every member and by their names in the whole model, whose products each member makes with
         its own tokens.
     attention : tuple of (str, int, str)
-        A layer, the number of the attention among all in it, from 0, and ``'keys'`` if members gather keys and values
-        or ``'heads'`` if they exchange tokens for heads.
+        A layer, the number of the attention among all in it, from 0, and ``'keys'`` if members gather keys and values,
+        ``'ring'`` if these go round block by block, or ``'heads'`` if members exchange tokens for heads.
     """
 
     products: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class Context:
         return bool(self.products or self.attention)
 
 
-BY_KEYS, BY_HEADS = "keys", "heads"
+BY_KEYS, BY_RING, BY_HEADS = "keys", "ring", "heads"
 """How attention runs on parts of the tokens."""
 
 

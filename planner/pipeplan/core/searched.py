@@ -69,7 +69,7 @@ UNLIKE_TIES = "layers that share weights on teams of unlike sizes"
 UNLIKE_MESHES = "teams of unlike sizes of which some extend over several nodes or are meshes"
 WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
 WHOLE_PRODUCTS = "teams that run matrix products and attention on parts of the tokens (context parallelism)"
-KEYS_AT_ONCE = "keys and values sent round while attention runs (ring attention)"
+UNEVEN_QUERIES = "an early and a late part of the tokens on each device (even work under a causal mask)"
 WHOLE_LOSS = "a loss of teams on logits split along their classes (vocabulary parallelism)"
 UNKNOWN_LOSS = f"{WHOLE_LOSS}, as the model's loss is not known to be a cross entropy"
 BEYOND_NEIGHBOURS = "tensor, sequence and context parallelism beyond two neighbours that divide a layer"
@@ -246,7 +246,7 @@ class Searched:
         rest = tuple(sentence for sentence in self.not_searched if sentence != TENSOR)
         without = [UNLIKE_TEAMS] * (not mixes and len(ways) > 1) + [UNLIKE_TIES] * bool(mixes and ties)
         without += [UNLIKE_MESHES] * bool(mixes and (over or meshes)) + [WHOLE_SEQUENCES] * (not tokens)
-        without += [WHOLE_PRODUCTS] * (not context) + [KEYS_AT_ONCE] * context
+        without += [WHOLE_PRODUCTS] * (not context) + [UNEVEN_QUERIES] * context
         without += [loss] * bool(loss)
         return replace(self, teams=teams, not_searched=(TEAMS.format(meshes=MESHES[mesh_axes]), *without, *rest))
 

@@ -81,7 +81,7 @@ class AttentionEntry(Strict):
 
     layer: str
     number: Whole = 0
-    by: Literal["keys", "heads"]
+    by: Literal["keys", "ring", "heads"]
 
 
 class ContextEntry(Strict):

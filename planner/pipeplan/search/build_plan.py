@@ -9,7 +9,7 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.job import Job, Objective, Recompute
 from pipeplan.core.model import Model
-from pipeplan.core.operators import BY_HEADS, Mix, OperatorGraph, Splitting
+from pipeplan.core.operators import BY_HEADS, BY_RING, Mix, OperatorGraph, Splitting
 from pipeplan.core.pipeline import Stage
 from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind
@@ -110,8 +110,9 @@ def _context(layer: str, graph: OperatorGraph, found: Mapping[str, int]) -> Cont
         for weight in each.weights
         if len(weight.loops) > 1
     ]
+    ways = {BY_HEADS: plans.BY_HEADS, BY_RING: plans.BY_RING}
     attention = [
-        (layer, number, plans.BY_HEADS if found[each.name] == BY_HEADS else plans.BY_KEYS)
+        (layer, number, ways.get(found[each.name], plans.BY_KEYS))
         for number, each in enumerate(each for each in graph.operators if each.attention is not None)
         if each.name in found
     ]

@@ -14,7 +14,7 @@ from helpers.instances import equal_devices
 from helpers.plans import plan_for, with_teams
 from helpers.profile_of import profile_of
 from pipeplan.core.cluster import DeviceKind, Link
-from pipeplan.core.operators import BY_HEADS, TOKEN, Shards, Split
+from pipeplan.core.operators import BY_HEADS, BY_RING, TOKEN, Shards, Split
 from pipeplan.core.plan import Plan
 from pipeplan.costs.teams.exchanges import BACKWARD, FORWARD, STEP, exchanges
 from pipeplan.costs.teams.signatures import Exchange
@@ -33,7 +33,10 @@ OPERATIONS = {
     "all_gather_into_tensor": Exchange.GATHER,
     "reduce_scatter_tensor": Exchange.SCATTER,
     "all_to_all_single": Exchange.TURN,
+    "send": Exchange.SHIFT,
 }
+OF_PARTS = Exchange.GATHER, Exchange.TURN, Exchange.SHIFT
+"""Collectives that are called with a member's part."""
 
 Sums = Counter[tuple[str, int]]
 """How often tensors of so many bytes are gathered, and reduce-scattered; an all-reduce is one of each."""
@@ -120,12 +123,12 @@ def cases(
 
 
 def on_tokens(build: Callable[[], Workload], members: int = MEMBERS) -> tuple[Case, ...]:
-    """Ways to run products and attention on parts of the tokens: by keys, and by heads where these can be divided.
+    """Ways to run products and attention on parts of the tokens: by keys, by heads where these can be divided, by ring.
 
     Then attention so, and a perceptron behind it in the same layer by columns and rows, if there is one.
     """
     own = profiled(build, members)
-    ways = [_on_tokens(own.teams, by, pair) for pair in (False, True) for by in (0, BY_HEADS)]
+    ways = [_on_tokens(own.teams, by, pair) for pair in (False, True) for by in (0, BY_HEADS, BY_RING)]
     return tuple(own.case(split) for split in dict.fromkeys(ways))
 
 
@@ -145,8 +148,8 @@ def _on_tokens(teams: Teams, by: int, pair: bool) -> Split:
                 found[each.name] = each.makes.index(TOKEN)
         for each in graph.operators:
             if each.attention is not None and TOKEN in each.loops:
-                turned = by == BY_HEADS and each.attention.heads % teams.team == 0
-                found[each.name] = BY_HEADS if turned else each.makes.index(TOKEN)
+                possible = by and (by != BY_HEADS or each.attention.heads % teams.team == 0)
+                found[each.name] = by if possible else each.makes.index(TOKEN)
         shards[name] = tuple(found.items())
     return Split(teams.team, tuple(shards.items()), 0, teams.sequence)
 
@@ -169,8 +172,9 @@ class Seen(TorchDispatchMode):
         name = func.__name__.partition(".")[0]
         if "c10d" in func.namespace and name in OPERATIONS:
             tensor = args[0] if isinstance(args[0], Tensor) else args[0][0]
-            parts = dist.get_world_size() if OPERATIONS[name] in (Exchange.GATHER, Exchange.TURN) else 1
-            own = self.sent if "functional" in func.namespace else self.at_the_end
+            parts = dist.get_world_size() if OPERATIONS[name] in OF_PARTS else 1
+            in_layers = "functional" in func.namespace or OPERATIONS[name] is Exchange.SHIFT
+            own = self.sent if in_layers else self.at_the_end
             own.update(halves(OPERATIONS[name], tensor.nbytes * parts))
         return func(*args, **(kwargs or {}))
 

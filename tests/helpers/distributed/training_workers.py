@@ -328,6 +328,12 @@ TEAMS_CONTEXT = {
         context="heads",
         steps=3,
     ),
+    "teams, context, by ring, split backward": Case(
+        tiny_decoder, (1, 1), USERS, team_cuts={}, sequence=BODY, context="ring", steps=3, split=True
+    ),
+    "teams, context, by ring, ZeRO-3, recomputed": Case(
+        tiny_decoder, (2,), USERS, zero=3, team_cuts={}, sequence=BODY, context="ring", steps=3, recompute=True
+    ),
     "unlike teams, context": Case(
         tiny_decoder, (1, 2), USERS, team_cuts={}, teams=(2, 1), sequence=BODY, context="keys", steps=3
     ),
@@ -367,6 +373,15 @@ TEAMS_LOW = {
         team_cuts={},
         sequence=BODY,
         context="keys",
+        steps=3,
+    ),
+    "teams, context, by ring, bf16": Case(
+        tiny_decoder,
+        (1, 1),
+        {"optimizer": sgd, "precision": "bf16"},
+        team_cuts={},
+        sequence=BODY,
+        context="ring",
         steps=3,
     ),
     "tensor-parallel, fp16, ZeRO-2": Case(

@@ -9,15 +9,19 @@ from helpers.instances import equal_devices
 from helpers.operators import COST, block, perceptrons
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.errors import InputError
-from pipeplan.core.operators import BY_HEADS, INPUT, TOKEN, Attention, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import BY_HEADS, BY_RING, INPUT, TOKEN, Attention, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
+from pipeplan.costs.teams.problem import TeamProblem
+from pipeplan.costs.teams.ring import messages, ring_time
 from pipeplan.costs.teams.rooflines import Rooflines
 from pipeplan.costs.teams.signatures import (
+    RING,
     TURNED,
     UNSPLIT,
     Ends,
     Exchange,
     applicable,
+    beside,
     by_tokens,
     crossings,
     signatures,
@@ -33,13 +37,13 @@ ATTENTION = Operator(
 )  # fmt: skip
 
 
-def test_attention_has_two_ways() -> None:
-    """By keys and by heads, where these can be divided; what each sends."""
-    assert signatures(ATTENTION, 4, tokens=True) == (UNSPLIT, "head", TOKEN, TURNED)
-    assert signatures(ATTENTION, 8, tokens=True) == (UNSPLIT, "head", TOKEN)
+def test_attention_has_three_ways() -> None:
+    """By keys, by ring, and by heads where these can be divided; what is sent and needed beside."""
+    assert signatures(ATTENTION, 4, tokens=True) == (UNSPLIT, "head", TOKEN, RING, TURNED)
+    assert signatures(ATTENTION, 8, tokens=True) == (UNSPLIT, "head", TOKEN, RING)
     assert signatures(ATTENTION, 4, tokens=True, context=False) == (UNSPLIT, "head")
-    assert [by_tokens(ATTENTION, loop) for loop in ("head", TOKEN, TURNED)] == [
-        {}, {"attention": 0}, {"attention": BY_HEADS}
+    assert [by_tokens(ATTENTION, loop) for loop in ("head", TOKEN, TURNED, RING)] == [
+        {}, {"attention": 0}, {"attention": BY_HEADS}, {"attention": BY_RING}
     ]  # fmt: skip
     gather, scatter, turn = Exchange.GATHER, Exchange.SCATTER, Exchange.TURN
     assert crossings(ATTENTION, TOKEN) == ((gather, False, 128), (gather, True, 128), (scatter, True, 128))
@@ -48,6 +52,32 @@ def test_attention_has_two_ways() -> None:
     ]
     assert [back for _, back, _ in crossings(ATTENTION, TURNED, has_gradient=False)] == [False, False]
     assert not crossings(ATTENTION, "head")
+    assert not crossings(ATTENTION, RING)
+    assert [beside(ATTENTION, loop, 4) for loop in ("head", TOKEN, RING, TURNED)] == [0, 256, 160, 124]
+
+
+def test_a_ring_hides_what_it_sends() -> None:
+    """Steps of a team of three take as long as a block or a message; a causal mask leaves the first block half."""
+    assert messages(3, back=False) == (1, 1)
+    assert messages(3, back=True) == (1, 2, 1, 1)
+    assert messages(2, back=True) == (1, 1, 1)
+    assert ring_time(300, 3, False, (70, 70)) == 300
+    assert ring_time(300, 3, False, (70, 140, 70, 70)) == 100 + 140 + 100 + 70
+    assert ring_time(500, 3, True, (150, 150)) == 150 + 200 + 200
+    assert ring_time(300, 3, False, ()) == 300
+
+
+def test_slow_links_are_hidden_by_a_ring() -> None:
+    """Keys that take as long as attention itself are gathered before it, or come while it runs, in less memory."""
+    graph = OperatorGraph((ATTENTION,), {INPUT: 60})
+    cost = replace(COST, forward=1600, backward=3200, input_gradient=3200, weight_gradient=0, workspace=0)
+    link = Link(128 * 10**9 // 1050)
+    own = TeamProblem(graph, cost, 0, DeviceKind("unit"), None, 1, 4, link, Ends(True, True))
+    keys, ring = (own.member(((ATTENTION.name, way),)) for way in (0, BY_RING))
+    assert (keys.forward, ring.forward) == (700 + 3 * 263, 263 + 2 * 263 + 200)
+    assert ring.workspace < keys.workspace
+    slower = replace(own, kind=DeviceKind("unit", shard_overhead=100))
+    assert slower.member(((ATTENTION.name, BY_RING),)).forward == ring.forward + 4 * 100
 
 
 def test_the_last_tokens_work_longest() -> None:
@@ -92,7 +122,7 @@ def test_long_sequences_are_multiplied_where_they_are(tmp_path: Path) -> None:
     assert "context-parallel teams of 2" in str(found)
     said = [" ".join(each.searched.not_searched) for each in (found, without)]
     assert ["(context parallelism)" in each for each in said] == [False, True]
-    assert ["(ring attention)" in each for each in said] == [True, False]
+    assert ["(even work under a causal mask)" in each for each in said] == [True, False]
     found.plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == found.plan
     assert "context" not in plan_data(without.plan)

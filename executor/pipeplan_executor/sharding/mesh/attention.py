@@ -8,13 +8,15 @@ from torch import Tensor
 
 from pipeplan.core.words import PARTIAL, WHOLE
 from pipeplan.frontend.operators.record import Call
-from pipeplan_executor.sharding.context import (
+from pipeplan_executor.sharding.blocks import (
     FORWARD,
     ROWS,
+    Attended,
     Block,
     Options,
     attend_backward_to,
     attend_to,
+    causal_blocks,
     options_of,
 )
 from pipeplan_executor.sharding.mesh.calls import Operand
@@ -38,8 +40,8 @@ class _ByKeys(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, options: Options, axes: MeshAxes, own: tuple[int, ...]
     ) -> Tensor:
-        keys, values = _gathered((key, value), axes, own)
-        made, sums = attend_to(query, _blocks(query, keys, values, options, axes, own), options)
+        blocks = _blocks(query, _gathered((key, value), axes, own), options, axes, own)
+        made, sums = attend_to(query, blocks, options.scale)
         ctx.save_for_backward(query, key, value, made, sums)
         ctx.options, ctx.axes, ctx.own = options, axes, own
         return made
@@ -48,9 +50,10 @@ class _ByKeys(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, made, sums = ctx.saved_tensors
         axes, own, options = ctx.axes, ctx.own, ctx.options
-        keys, values = _gathered((key, value), axes, own)
-        blocks = _blocks(query, keys, values, options, axes, own)
-        to_query, *rest = attend_backward_to(gradient, query, keys, values, blocks, made, sums, options)
+        wholes = _gathered((key, value), axes, own)
+        blocks = _blocks(query, wholes, options, axes, own)
+        found = Attended(made, sums)
+        to_query, *rest = attend_backward_to(gradient, query, wholes, blocks, found, options.scale)
         return to_query, *_scattered(rest, axes, own), None, None, None
 
 
@@ -63,16 +66,12 @@ def _first(length: int, axes: MeshAxes, own: Sequence[int]) -> int:
 
 
 def _blocks(
-    query: Tensor, keys: Tensor, values: Tensor, options: Options, axes: MeshAxes, own: Sequence[int]
+    query: Tensor, wholes: Sequence[Tensor], options: Options, axes: MeshAxes, own: Sequence[int]
 ) -> list[Block]:
     """Return the keys that this process's queries attend to: all, or those before them and their own."""
     if not options.causal:
-        return [(keys, values, False, options.mask)]
-    length = query.shape[ROWS]
-    first = _first(length, axes, own)
-    before = (keys.narrow(ROWS, 0, first), values.narrow(ROWS, 0, first), False, None)
-    here = (keys.narrow(ROWS, first, length), values.narrow(ROWS, first, length), True, None)
-    return [before, here] if first else [here]
+        return [Block(wholes[0], wholes[1], False, options.mask)]
+    return causal_blocks(wholes, _first(query.shape[ROWS], axes, own), query.shape[ROWS])
 
 
 def _gathered(parts: Sequence[Tensor], axes: MeshAxes, own: Sequence[int]) -> list[Tensor]:

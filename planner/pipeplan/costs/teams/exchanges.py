@@ -5,7 +5,16 @@ from typing import NamedTuple
 
 from pipeplan.core.operators import Shards
 from pipeplan.costs.teams.problem import TeamProblem
-from pipeplan.costs.teams.signatures import Exchange, Moves, crossings, exchange, summed_weights, tensor_moves
+from pipeplan.costs.teams.ring import messages
+from pipeplan.costs.teams.signatures import (
+    RING,
+    Exchange,
+    Moves,
+    crossings,
+    exchange,
+    summed_weights,
+    tensor_moves,
+)
 
 FORWARD, BACKWARD, STEP = "forward", "backward", "step"
 
@@ -37,8 +46,7 @@ def exchanges(problem: TeamProblem, shards: Shards) -> tuple[Sent, ...]:
 
 def _sent(problem: TeamProblem, shards: Shards) -> Iterator[Sent]:
     graph, (_, choice) = problem.graph, problem.chosen(shards)
-    loops = [own[k] for own, k in zip(problem.loops, choice, strict=False)]
-    rows = {name: own[k] for (name, own), k in zip(problem.tensors, choice[len(loops) :], strict=True)}
+    loops, rows = problem.in_words(choice)
     for each, loop in zip(graph.operators, loops, strict=True):
         if (size := summed_weights(each, loop)) > 0:
             yield Sent(Exchange.SUM, STEP, each.name, size)
@@ -48,6 +56,10 @@ def _sent(problem: TeamProblem, shards: Shards) -> Iterator[Sent]:
         for kind, back, bytes_ in crossings(each, loop, each.name not in graph.without_gradient):
             if bytes_ and problem.micro_batch:
                 yield Sent(kind, BACKWARD if back else FORWARD, each.name, bytes_ * problem.micro_batch)
+        if loop == RING and each.attention is not None and (size := each.attention.keys * problem.micro_batch):
+            has_gradient = each.name not in graph.without_gradient
+            for when in (FORWARD, BACKWARD)[: 1 + has_gradient]:
+                yield from [Sent(Exchange.SHIFT, when, each.name, size)] * sum(messages(problem.team, when == BACKWARD))
         for source in each.reads:
             yield from _moved(problem, source, problem.read(each, loop, source, rows[source]))
         yield from _moved(problem, each.name, problem.made(each, loop, rows[each.name]))

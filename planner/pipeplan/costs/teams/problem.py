@@ -24,14 +24,17 @@ from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph, Shards
 from pipeplan.core.words import UNSPLIT, WHOLE
 from pipeplan.costs.collectives import all_reduce, alone
+from pipeplan.costs.teams.ring import messages, ring_time
 from pipeplan.costs.teams.rooflines import PASSES, Rooflines
 from pipeplan.costs.teams.signatures import (
+    RING,
     WHOLE_ENDS,
     Ends,
     Layout,
     Moves,
     applicable,
     axis_loop,
+    beside,
     by_tokens,
     collective,
     crossings,
@@ -177,9 +180,25 @@ class TeamProblem:
             **{name: of[name] + self.rooflines.constant(name) + self._longer(name, shards) for name in PASSES},
             saved=of["saved"],
             output=-(-self.cost.output // self.team) if split else self._output,
-            workspace=self.cost.workspace,
+            workspace=self.cost.workspace + self._at_once(shards),
             update=of["update"] + of["summed"],
         )
+
+    def _at_once(self, shards: Shards) -> int:
+        """Most bytes of what is kept in parts and an operator reads whole, or that comes to attention on tokens."""
+        loops, rows = self.in_words(self.chosen(shards)[1])
+        found = [0]
+        for each, loop in zip(self.graph.operators, loops, strict=True):
+            found.append(beside(each, loop, self.team) * self.micro_batch)
+            for source in each.reads:
+                if rows[source].held != WHOLE == read_layout(each, loop, source):
+                    found.append(self.size(source))
+        return max(found)
+
+    def in_words(self, choice: tuple[int, ...]) -> tuple[list[str], dict[str, Layout]]:
+        """The signature of each operator in a choice, and the layouts of each tensor."""
+        loops = [own[k] for own, k in zip(self.loops, choice, strict=False)]
+        return loops, {name: own[k] for (name, own), k in zip(self.tensors, choice[len(loops) :], strict=True)}
 
     @property
     def _output(self) -> int:
@@ -216,17 +235,22 @@ class TeamProblem:
 
     def _find(self, shards: Shards) -> dict[str, int]:
         problem, choice = self.chosen(shards)
-        costs = problem.evaluate(choice)
+        costs = problem.evaluate(choice) if choice else ()
         assert costs is not None
-        return dict(zip(COORDINATES, costs, strict=True))
+        return dict(zip(COORDINATES, costs, strict=bool(costs)))
+
+    def possible(self, shards: Shards) -> bool:
+        """Whether a layer with these ends has any choice in which exactly this is split, as far as they allow."""
+        return bool(self._fastest(applicable(self.graph, shards, self.ends)))
 
     def chosen(self, shards: Shards) -> tuple[Sharding, tuple[int, ...]]:
-        """The problem in which exactly this is split, as far as the ends allow, and its fastest choice."""
+        """The problem in which exactly this is split, as far as the ends allow, and its fastest choice; () if none."""
         axes = dict(applicable(self.graph, shards, self.ends))
         names = (*(weight.name for weight in self.graph.weights), self.graph.loss_name)
         names += tuple(each.name for each in self.graph.operators if each.by_plan)
         problem = self.sharding({name: axes.get(name) for name in names})
-        return problem, frontier(problem.project(_in_order(problem)), Clock(Limits())).choice(0)
+        found = frontier(problem.project(_in_order(problem)), Clock(Limits()))
+        return problem, found.choice(0) if len(found.points) else ()
 
     @property
     def shared_axes(self) -> Iterator[dict[str, int | None]]:
@@ -271,8 +295,10 @@ class TeamProblem:
             if weight in self.rooflines.counted
         )
         parts = {axis_loop(loop): self.team} if loop else {}
-        by_keys = self.team if operator.attention is not None and loop == TOKEN else 1
+        by_keys = self.team if operator.attention is not None and loop in (TOKEN, RING) else 1
         passes = self.rooflines.passes(operator, parts, by_keys)
+        if loop == RING:
+            passes = self._around(operator, passes)
         for kind, back, bytes_ in crossings(operator, loop, operator.name not in self.graph.without_gradient):
             time = collective(kind, bytes_ * self.micro_batch, self.team, self.link, self.sharing)
             for place in (PASSES.index("backward"), PASSES.index("input_gradient")) if back else (0,):
@@ -284,6 +310,21 @@ class TeamProblem:
             rows = self.graph.loss.rows * self.micro_batch
             passes[0] += 2 * alone(ring, rows) if rows else 0
         return [*passes, self.rooflines.update(own), summed, own, 0]
+
+    def _around(self, operator: Operator, passes: list[int]) -> list[int]:
+        """The passes of attention to which keys and values come block by block; each block is an operator more."""
+        assert operator.attention is not None
+        block = -(-operator.attention.keys * self.micro_batch // self.team)
+        link, found = self.link.in_collectives, list(passes)
+        for place, name in enumerate(PASSES[:3]):
+            sent = [
+                (link.latency + link.occupancy(count * block)) * bool(block)
+                for count in messages(self.team, place > 0)
+                if not (place and operator.name in self.graph.without_gradient)
+            ]
+            found[place] = ring_time(passes[place], self.team, operator.attention.causal, sent)
+            found[place] += (self.team - 1) * self.kind.shard_overhead * bool(getattr(self.cost, name))
+        return found
 
     def _tensor(self, name: str, rows: tuple[Layout, ...]) -> NDArray[np.int64]:
         """A tensor costs what is kept of it until the backward, and its own moves."""

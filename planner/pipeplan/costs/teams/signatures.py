@@ -17,10 +17,11 @@ Where tensors between layers are split along tokens, so is most of what is not s
 that read the tensor. They are not kept: a weight gradient gathers them again.
 
 Products of matrices and attention run on parts of the tokens where a plan says so (context parallelism). Weights are
-then whole. Attention needs the keys and values of all tokens, in one of two ways::
+then whole. Attention needs the keys and values of all tokens, in one of three ways::
 
-    TOKEN     each member gathers keys and values, and has its own queries
-    BY_HEADS  members exchange tokens for heads, have some heads of all tokens, and exchange these again
+    TOKEN   each member gathers keys and values, and has its own queries
+    RING    keys and values go round block by block while each member attends to the block before (`costs.teams.ring`)
+    TURNED  members exchange tokens for heads, have some heads of all tokens, and exchange these again
 """
 
 from collections.abc import Sequence
@@ -28,12 +29,15 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from pipeplan.core.cluster import Link
-from pipeplan.core.operators import BY_HEADS, TOKEN, Operator, OperatorGraph, Shards
+from pipeplan.core.operators import BY_HEADS, BY_RING, TOKEN, Operator, OperatorGraph, Shards
 from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE
 from pipeplan.costs.collectives import all_reduce, alone
+from pipeplan.costs.teams.ring import BUFFERS
 
-TURNED = "token by head"
-"""The signature of attention on parts of the tokens that exchanges these for heads."""
+RING, TURNED = "token by ring", "token by head"
+"""Signatures of attention on parts of the tokens: keys and values go round, or tokens are exchanged for heads."""
+ON_TOKENS = TOKEN, RING, TURNED
+"""Signatures of products and attention on parts of the tokens."""
 
 
 class Ends(NamedTuple):
@@ -81,6 +85,7 @@ class Exchange(StrEnum):
     GATHER = "all-gather"
     SCATTER = "reduce-scatter"
     TURN = "all-to-all"
+    SHIFT = "send-recv"
 
 
 def signatures(operator: Operator, team: int, tokens: bool = False, context: bool = True) -> tuple[str, ...]:
@@ -90,15 +95,16 @@ def signatures(operator: Operator, team: int, tokens: bool = False, context: boo
     """
     tokens = tokens and (context or not operator.by_plan)
     loops = tuple(loop for loop, parts in operator.loops.items() if parts % team == 0 and (tokens or loop != TOKEN))
-    heads = 1 if operator.attention is None else operator.attention.heads
-    return UNSPLIT, *loops, *(TURNED for _ in range(TOKEN in loops and heads % team == 0))
+    if operator.attention is None or TOKEN not in loops:
+        return UNSPLIT, *loops
+    return UNSPLIT, *loops, RING, *(TURNED for _ in range(operator.attention.heads % team == 0))
 
 
 def by_tokens(operator: Operator, loop: str) -> dict[str, int]:
     """Return the entry of `Shards` for a product or attention on parts of the tokens."""
-    if not operator.by_plan or loop not in (TOKEN, TURNED):
+    if not operator.by_plan or loop not in ON_TOKENS:
         return {}
-    return {operator.name: BY_HEADS if loop == TURNED else operator.makes.index(TOKEN)}
+    return {operator.name: {RING: BY_RING, TURNED: BY_HEADS}.get(loop, operator.makes.index(TOKEN))}
 
 
 def applicable(graph: OperatorGraph, shards: Shards, ends: Ends) -> Shards:
@@ -150,7 +156,7 @@ def summed_weights(operator: Operator, loop: str) -> int:
 
 def axis_loop(loop: str) -> str:
     """Return the loop of the axes along which a signature splits tensors."""
-    return TOKEN if loop == TURNED else loop
+    return TOKEN if loop in ON_TOKENS else loop
 
 
 def _layout(axes: tuple[str, ...], loop: str) -> int:
@@ -167,7 +173,7 @@ class Crossing(NamedTuple):
 
 
 def crossings(operator: Operator, loop: str, has_gradient: bool = True) -> tuple[Crossing, ...]:
-    """Return what attention on parts of the tokens exchanges.
+    """Return what attention on parts of the tokens exchanges before it runs, and behind it.
 
     What is kept are the parts, so the backward exchanges operands again, and the output together with its gradient.
     """
@@ -181,6 +187,22 @@ def crossings(operator: Operator, loop: str, has_gradient: bool = True) -> tuple
         rows = [(Exchange.TURN, False, size) for size in (both, made)]
         rows += [(Exchange.TURN, True, size) for size in (both, 2 * made, both)]
     return tuple(Crossing(*row) for row in rows if has_gradient or not row[1])
+
+
+def beside(operator: Operator, loop: str, team: int) -> int:
+    """Return the bytes of a sample that attention on parts of the tokens needs in a backward beside these parts.
+
+    All keys and values with their gradients, some blocks of these, or what is exchanged for heads with its gradients.
+    """
+    if operator.attention is None or loop not in ON_TOKENS:
+        return 0
+    queries, keys = operator.attention.queries, operator.attention.keys
+    every = {
+        TOKEN: 2 * keys,
+        RING: -(-BUFFERS * keys // team),
+        TURNED: -(-2 * (queries + keys + operator.output) // team),
+    }
+    return every[loop]
 
 
 def collective(kind: Exchange, size: int, team: int, link: Link, sharing: int = 1) -> int:

@@ -124,7 +124,7 @@ class Teams:
             choices = {name: self._worthwhile(i, sequence) for name, i in firsts.items()}
             for row in self._together(choices):
                 split = Split(self.team, tuple(zip(choices, row, strict=True)), number, sequence)
-                if self._splits_operators(split) and self._agrees(split):
+                if self._splits_operators(split) and self._agrees(split) and self._is_possible(split):
                     number += 1
                     yield split
 
@@ -189,6 +189,15 @@ class Teams:
     def _splits_operators(self, split: Split) -> bool:
         """Whether any weight is split, or a product or attention runs on parts of the tokens; not only the loss."""
         return any(dict(own).keys() - {self.model.operators[name].loss_name} for name, own in split.shards)
+
+    def _is_possible(self, split: Split) -> bool:
+        """Whether all layers with the same operators can be split alike: some have other ends than the first."""
+        kind = next(kind for kind in self.cluster.kinds.values() if kind.name in self.places)
+        return all(
+            self.problem(i, kind, self.sizes[0], split.sequence).possible(tuple(split.of(layer.operators).items()))
+            for i, layer in enumerate(self.model.layers)
+            if layer.operators
+        )
 
     def _agrees(self, split: Split) -> bool:
         """Whether layers that share weights split them alike; where operators are not known, these are whole."""

@@ -1,0 +1,122 @@
+"""Attention of some queries to blocks of keys, by torch's fused operation for CPUs, and how blocks are put together.
+
+A block's attention and the logarithm of its sums are enough to add those of other blocks. In a backward the sums over
+all blocks are known, so that each block is computed by itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pipeplan_executor.sharding.operations import ATTENTION
+
+HEADS, ROWS = 1, 2
+"""Axes of queries, keys and values: heads, and tokens."""
+FORWARD, BACKWARD = ATTENTION
+
+
+class Options(NamedTuple):
+    """Arguments of attention that are no tensors to share out."""
+
+    causal: bool
+    mask: Any
+    scale: float | None
+
+
+class Block(NamedTuple):
+    """Keys and values, whether queries see only those up to their own place, and a mask."""
+
+    keys: Tensor
+    values: Tensor
+    causal: bool
+    mask: Any = None
+
+
+def causal_blocks(wholes: Sequence[Tensor], first: int, length: int) -> list[Block]:
+    """Return what so many queries from a place on see of all keys and values under a causal mask."""
+    keys, values = wholes
+    before = Block(keys.narrow(ROWS, 0, first), values.narrow(ROWS, 0, first), False)
+    own = Block(keys.narrow(ROWS, first, length), values.narrow(ROWS, first, length), True)
+    return [before, own] if first else [own]
+
+
+class Attended(NamedTuple):
+    """What queries have of some blocks, and the logarithms of the sums: `NOTHING` where all keys are masked."""
+
+    made: Tensor
+    sums: Tensor
+
+
+def options_of(args: Sequence[Any], place: int, kwargs: Mapping[str, Any]) -> Options:
+    """Return the options among the arguments behind the tensors: dropout, which is none, and causality."""
+    causal = args[place + 1] if len(args) > place + 1 else kwargs.get("is_causal", False)
+    return Options(bool(causal), kwargs.get("attn_mask"), kwargs.get("scale"))
+
+
+def attend_block(query: Tensor, block: Block, scale: float | None) -> Attended:
+    """Return attention to one block; the operation itself has sums of 1 where all keys are masked."""
+    made, sums = FORWARD(query, block.keys, block.values, 0.0, block.causal, attn_mask=block.mask, scale=scale)
+    if block.mask is not None and (unseen := block.mask.isneginf().all(-1)).any():
+        sums = sums.masked_fill(unseen, -torch.inf)
+    return Attended(made, sums)
+
+
+def joined(one: Attended, other: Attended) -> Attended:
+    """Return attention to the blocks of both."""
+    sums = torch.logaddexp(one.sums, other.sums)
+    finite = sums.masked_fill(sums.isneginf(), 0)
+    own, added = ((each.sums - finite).exp().unsqueeze(-1) for each in (one, other))
+    return Attended(one.made * own + other.made * added, sums)
+
+
+def attend_to(query: Tensor, blocks: Sequence[Block], scale: float | None) -> Attended:
+    """Return attention of queries to blocks of keys."""
+    found = attend_block(query, blocks[0], scale)
+    for block in blocks[1:]:
+        found = joined(found, attend_block(query, block, scale))
+    return settled(found, query)
+
+
+def settled(found: Attended, query: Tensor) -> Attended:
+    """Return attention to all blocks as the operation has it: in numbers like the queries', with sums as above."""
+    return Attended(found.made.to(query.dtype), found.sums.masked_fill(found.sums.isneginf(), 0))
+
+
+def attend_block_backward(
+    gradient: Tensor, query: Tensor, block: Block, found: Attended, scale: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of queries, keys and values that one block has; ``found``: attention to all blocks."""
+    of_query, of_keys, of_values = BACKWARD(
+        gradient,
+        query,
+        block.keys,
+        block.values,
+        found.made,
+        found.sums,
+        0.0,
+        block.causal,
+        attn_mask=block.mask,
+        scale=scale,
+    )
+    return of_query, of_keys, of_values
+
+
+def attend_backward_to(
+    gradient: Tensor,
+    query: Tensor,
+    wholes: Sequence[Tensor],
+    blocks: Sequence[Block],
+    found: Attended,
+    scale: float | None,
+) -> tuple[Tensor, ...]:
+    """Return gradients of queries, and of all keys and values; blocks have these from the first one on."""
+    of_query, of_wholes, first = torch.zeros_like(query), [torch.zeros_like(each) for each in wholes], 0
+    for block in blocks:
+        own, *rest = attend_block_backward(gradient, query, block, found, scale)
+        of_query += own
+        for whole, part in zip(of_wholes, rest, strict=True):
+            whole.narrow(ROWS, first, part.shape[ROWS]).copy_(part)
+        first += block.keys.shape[ROWS]
+    return of_query, *of_wholes
