@@ -64,7 +64,7 @@ def mixed(
             entry = teams.device(kind) | {"parts": teams.parameters(split)}
             costs = {size: teams.costs(kind, size, split) for size in some.sizes}
         else:
-            entry = some.device(kind) | {"team": 1}
+            entry = some.device(kind) | {"team": 1, "spread": 1}
             costs = {
                 size: {
                     layer: dict(vars(cost))
