@@ -293,7 +293,7 @@ class Member:
         """Most bytes that one operator needs beside what is kept, because members keep parts."""
         most = 0
         for each in self.operators:
-            loop, own = loops[each["name"]], each.get("attention")
+            loop, own, bytes_ = loops[each["name"]], each.get("attention"), 0
             if own and loop in (TOKEN, TURNED, ROUND):
                 every = own["queries"] + own["keys"] + each["output"]
                 parts = {
@@ -301,10 +301,11 @@ class Member:
                     ROUND: (5 * own["keys"], self.team),
                     TURNED: (2 * every, self.team),
                 }
-                most = max(most, self.size * -(-parts[loop][0] // parts[loop][1]))
+                bytes_ += self.size * -(-parts[loop][0] // parts[loop][1])
             for source, axes in each["reads"].items():
                 if _axis(axes, loop) == WHOLE != self._held(source, loops):
-                    most = max(most, self.bytes[source] * self.size)
+                    bytes_ += self.bytes[source] * self.size
+            most = max(most, bytes_)
         return most
 
     def _redistributed(self, loops: dict[str, str]) -> tuple[int, int, int]:

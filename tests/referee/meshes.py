@@ -376,12 +376,22 @@ class OnMesh(Member):
         return own | {"output": self._output(), "workspace": self.cost.workspace + self._at_once(words)}
 
     def _at_once(self, words: Document) -> int:
-        """Most bytes of the weights that are gathered for an operator, and of their gradients."""
+        """Most bytes that come for one operator: weights and keys, with gradients, and what it reads of others."""
         found = [0]
         for each in self.operators:
             loops, gathers = self.letters(words, each["name"]), self.gathers(words, each["name"])
             rows = [weight for weight in each.get("weights", ()) if self.gathered(weight, loops, gathers)]
-            found.append(2 * sum(weight["size"] // self.divided(weight, loops) for weight in rows))
+            own = 2 * sum(weight["size"] // self.divided(weight, loops) for weight in rows)
+            if each.get("attention") and TOKEN in loops:
+                others = math.prod(n for n, loop in zip(self.sizes, loops, strict=True) if loop not in (TOKEN, ""))
+                own += 2 * -(-each["attention"]["keys"] * self.size // others)
+            for source, axes in each["reads"].items():
+                parts = [
+                    math.prod(n for n, entry in zip(self.sizes, layout, strict=True) if entry >= 0)
+                    for layout in (self.laid(axes, loops), self.held(words, source))
+                ]
+                own += self.bytes[source] * self.size // parts[0] if parts[0] < parts[1] else 0
+            found.append(own)
         return max(found)
 
     def _output(self) -> int:

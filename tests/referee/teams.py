@@ -183,7 +183,10 @@ class Teams:
             ends = [(kind, row) for kind, rows in self.homes.items() for row in rows if row[-1] == number]
             order = list(dict.fromkeys(group["kind"] for group in node["devices"]))
             groups = [{"kind": kind, "count": 1} for kind, _ in sorted(ends, key=lambda end: order.index(end[0]))]
-            nodes += [{"devices": groups, "link": node["link"]}] if groups else []
+            # no other team is where one extends over nodes: all of these are alike
+            firsts = [self.homes[kind][0][0] for kind, row in ends if len(row) > 1]
+            link = cluster["nodes"][firsts[0] if firsts else number]["link"]
+            nodes += [{"devices": groups, "link": link}] if groups else []
         devices = {kind: self.device(kind) for kind in self.links}
         layers = [
             {"name": layer["name"], "inputs": layer["inputs"], "parameters": parameters}

@@ -1,28 +1,19 @@
-"""Attention of some queries to blocks of keys, by torch's fused operation for CPUs, and how blocks are put together.
+"""Attention of some queries to blocks of keys, and how blocks are put together.
 
 A block's attention and the logarithm of its sums are enough to add those of other blocks. In a backward the sums over
 all blocks are known, so that each block is computed by itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pipeplan_executor.sharding.operations import ATTENTION
+from pipeplan_executor.sharding.kernels import Options, attend, attend_back
 
 HEADS, ROWS = 1, 2
 """Axes of queries, keys and values: heads, and tokens."""
-FORWARD, BACKWARD = ATTENTION
-
-
-class Options(NamedTuple):
-    """Arguments of attention that are no tensors to share out."""
-
-    causal: bool
-    mask: Any
-    scale: float | None
 
 
 class Block(NamedTuple):
@@ -43,21 +34,15 @@ def causal_blocks(wholes: Sequence[Tensor], first: int, length: int) -> list[Blo
 
 
 class Attended(NamedTuple):
-    """What queries have of some blocks, and the logarithms of the sums: `NOTHING` where all keys are masked."""
+    """What queries have of some blocks, and the logarithms of the sums: -inf where all keys are masked."""
 
     made: Tensor
     sums: Tensor
 
 
-def options_of(args: Sequence[Any], place: int, kwargs: Mapping[str, Any]) -> Options:
-    """Return the options among the arguments behind the tensors: dropout, which is none, and causality."""
-    causal = args[place + 1] if len(args) > place + 1 else kwargs.get("is_causal", False)
-    return Options(bool(causal), kwargs.get("attn_mask"), kwargs.get("scale"))
-
-
 def attend_block(query: Tensor, block: Block, scale: float | None) -> Attended:
-    """Return attention to one block; the operation itself has sums of 1 where all keys are masked."""
-    made, sums = FORWARD(query, block.keys, block.values, 0.0, block.causal, attn_mask=block.mask, scale=scale)
+    """Return attention to one block; the operation for CPUs has sums of 1 where all keys are masked."""
+    made, sums = attend(query, block.keys, block.values, Options(block.causal, block.mask, scale))
     if block.mask is not None and (unseen := block.mask.isneginf().all(-1)).any():
         sums = sums.masked_fill(unseen, -torch.inf)
     return Attended(made, sums)
@@ -88,19 +73,8 @@ def attend_block_backward(
     gradient: Tensor, query: Tensor, block: Block, found: Attended, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of queries, keys and values that one block has; ``found``: attention to all blocks."""
-    of_query, of_keys, of_values = BACKWARD(
-        gradient,
-        query,
-        block.keys,
-        block.values,
-        found.made,
-        found.sums,
-        0.0,
-        block.causal,
-        attn_mask=block.mask,
-        scale=scale,
-    )
-    return of_query, of_keys, of_values
+    options = Options(block.causal, block.mask, scale)
+    return attend_back(gradient, query, block.keys, block.values, found, options)
 
 
 def attend_backward_to(

@@ -29,18 +29,16 @@ from torch.distributed.tensor import DTensor, Shard
 
 from pipeplan.core.plan import BY_HEADS, BY_RING
 from pipeplan_executor.sharding.blocks import (
-    BACKWARD,
     HEADS,
     ROWS,
     Attended,
     Block,
-    Options,
     attend_backward_to,
     attend_block_backward,
     attend_to,
     causal_blocks,
-    options_of,
 )
+from pipeplan_executor.sharding.kernels import BACKWARDS, Options, arguments_of, in_place_of, options_of
 from pipeplan_executor.sharding.moves import shard_of
 from pipeplan_executor.sharding.parts import WHOLE, all_gather, all_to_all, as_dtensor, local, placed, reduce_scatter
 from pipeplan_executor.sharding.ring import RingAttention
@@ -56,7 +54,7 @@ def mark_attention(query: Any, by: str) -> None:
 
 def marked_attention(func: Any, args: Sequence[Any]) -> str | None:
     """Return how the attention of a backward ran in the forward; None for other operations."""
-    return getattr(args[1], _BY, None) if func is BACKWARD else None
+    return getattr(args[1], _BY, None) if func in BACKWARDS else None
 
 
 def fits(args: Sequence[Any], by: str) -> bool:
@@ -69,28 +67,30 @@ def fits(args: Sequence[Any], by: str) -> bool:
     return tokens and (by != BY_HEADS or not any(each.shape[HEADS] % size for each in (query, key)))
 
 
-def attend_forward(by: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[DTensor, ...]:
-    """Run the forward of attention on parts of the tokens; return them and the logarithms of sums."""
-    mesh, options = args[0].device_mesh, options_of(args, 3, kwargs)
+def attend_forward(func: Any, by: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Run the forward of attention on parts of the tokens; return them, and the logarithms of sums."""
+    mesh, options = args[0].device_mesh, options_of(arguments_of(func, args, kwargs))
     query, key, value = (shard_of(each, ROWS) for each in args[:3])
     if by == BY_HEADS:
         query, key, value = _to_heads((query, key, value), mesh)
         block = Block(key, value, options.causal, _own_mask(options, mesh, HEADS))
         made, sums = attend_to(query, [block], options.scale)
-        return placed(_to_tokens((made,), mesh)[0], mesh, _ON_TOKENS), placed(sums, mesh, _ON_HEADS)
+        tokens = placed(_to_tokens((made,), mesh)[0], mesh, _ON_TOKENS)
+        return in_place_of(func, (tokens, placed(sums, mesh, _ON_HEADS)))
     if by == BY_RING:
         found = RingAttention(mesh, _own(options, mesh)).forward(query, key, value)
     else:
         found = attend_to(query, _blocks(query, _all_tokens((key, value), mesh), options, mesh), options.scale)
     made, sums = found
-    return placed(made, mesh, _ON_TOKENS), placed(sums, mesh, _ON_TOKENS)
+    return in_place_of(func, (placed(made, mesh, _ON_TOKENS), placed(sums, mesh, _ON_TOKENS)))
 
 
-def attend_backward(by: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[DTensor, ...]:
+def attend_backward(func: Any, by: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Run the backward of attention on parts of the tokens; return gradients of queries, keys and values."""
-    mesh, options = args[1].device_mesh, options_of(args, 6, kwargs)
-    gradient, query, key, value, made = (shard_of(as_dtensor(each, mesh), ROWS) for each in args[:5])
-    attended = Attended(made, local(args[5], _ON_HEADS if by == BY_HEADS else _ON_TOKENS))
+    named = arguments_of(func, args, kwargs)
+    mesh, options, operands = args[1].device_mesh, options_of(named), (*args[:4], named["out"])
+    gradient, query, key, value, made = (shard_of(as_dtensor(each, mesh), ROWS) for each in operands)
+    attended = Attended(made, local(named["logsumexp"], _ON_HEADS if by == BY_HEADS else _ON_TOKENS))
     found: Sequence[Tensor]
     if by == BY_HEADS:
         query, key, value = _to_heads((query, key, value), mesh)
@@ -105,7 +105,7 @@ def attend_backward(by: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         blocks = _blocks(query, wholes, options, mesh)
         to_query, *rest = attend_backward_to(gradient, query, wholes, blocks, attended, options.scale)
         found = to_query, *_own_tokens(rest, mesh)
-    return tuple(placed(each, mesh, _ON_TOKENS) for each in found)
+    return in_place_of(func, [placed(each, mesh, _ON_TOKENS) for each in found])
 
 
 def _blocks(query: Tensor, wholes: Sequence[Tensor], options: Options, mesh: DeviceMesh) -> list[Block]:

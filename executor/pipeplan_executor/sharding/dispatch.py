@@ -38,7 +38,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from pipeplan_executor.sharding.blocks import FORWARD, HEADS
+from pipeplan_executor.sharding.blocks import HEADS
 from pipeplan_executor.sharding.classes import by_classes
 from pipeplan_executor.sharding.context import (
     attend_backward,
@@ -49,6 +49,7 @@ from pipeplan_executor.sharding.context import (
 )
 from pipeplan_executor.sharding.group_operations import GroupOperations, is_grouped
 from pipeplan_executor.sharding.grouped import divides, is_cut
+from pipeplan_executor.sharding.kernels import FORWARDS
 from pipeplan_executor.sharding.moves import LastMoved
 from pipeplan_executor.sharding.operations import (
     ATTENTION,
@@ -232,15 +233,15 @@ class ShardDispatch(TorchDispatchMode):
         """Run what the plan has on parts of the tokens; None for all else."""
         by = marked_attention(func, args)
         if by is not None:
-            return attend_backward(by, args, kwargs)
-        if func is FORWARD:
+            return attend_backward(func, by, args, kwargs)
+        if func in FORWARDS:
             by = self._attention.get(self._attended) if self._forward else None
             self._attended += 1
             if by is None:
                 return None
             if not draws(func, args, kwargs) and fits(args, by):
                 mark_attention(args[0], by)
-                return attend_forward(by, args, kwargs)
+                return attend_forward(func, by, args, kwargs)
             self.gathered[f"{func} by {by}"] += 1
             return None
         return None if kwargs else on_tokens(func, args, self._streams, self._last, self._forward)

@@ -20,12 +20,12 @@ from pipeplan_executor.sharding.blocks import (
     ROWS,
     Attended,
     Block,
-    Options,
     attend_block,
     attend_block_backward,
     joined,
     settled,
 )
+from pipeplan_executor.sharding.kernels import Options
 from pipeplan_executor.sharding.parts import shift
 
 

@@ -1,5 +1,7 @@
 """Places of teams: in nodes, and over whole nodes."""
 
+from dataclasses import replace
+
 import pytest
 
 from helpers.operators import perceptrons
@@ -48,6 +50,14 @@ def test_nodes_of_a_team_are_one_node() -> None:
     assert found.between(kinds["a"], kinds["b"]) == Link(10**9 // 2, 5)
     inside = team_cluster(cluster("aaaa", "aaaa"), 4)
     assert inside.between(inside.kinds["a"], inside.kinds["a"]) == Link(10**9 // 4, 5)
+
+
+def test_teams_over_unlike_links_are_alike() -> None:
+    """Nobody but a team over nodes uses their links, which are in its costs; so such teams may be replicas of a stage."""
+    slow = Node(("a", "a"), Link(10**9, 1))
+    drawn = cluster("aa", "aa", "aa", "aa")
+    found = team_cluster(replace(drawn, nodes=(slow, *drawn.nodes[1:])), 4)
+    assert [node.link for node in found.nodes] == [slow.link, slow.link]
 
 
 def test_members_that_send_to_all_others_share_a_card() -> None:

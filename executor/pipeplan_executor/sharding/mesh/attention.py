@@ -9,16 +9,14 @@ from torch import Tensor
 from pipeplan.core.words import PARTIAL, WHOLE
 from pipeplan.frontend.operators.record import Call
 from pipeplan_executor.sharding.blocks import (
-    FORWARD,
     ROWS,
     Attended,
     Block,
-    Options,
     attend_backward_to,
     attend_to,
     causal_blocks,
-    options_of,
 )
+from pipeplan_executor.sharding.kernels import FORWARDS, Options, arguments_of, options_of
 from pipeplan_executor.sharding.mesh.calls import Operand
 from pipeplan_executor.sharding.mesh.moves import MeshAxes, along
 from pipeplan_executor.sharding.parts import mapped
@@ -29,9 +27,9 @@ _AXIS = 1
 
 def attention(call: Call, operand: Operand, axes: MeshAxes, own: Sequence[int]) -> Sequence[Tensor]:
     """Return the results of attention whose queries, keys and values are split along tokens by the axes ``own``."""
-    assert call.operation is FORWARD, "attention without known parts runs whole"
+    assert call.operation in FORWARDS, "attention without known parts runs whole"
     args, kwargs = mapped(operand, call.args), mapped(operand, call.kwargs)
-    made: Tensor = _ByKeys.apply(*args[:3], options_of(args, 3, kwargs), axes, tuple(own))
+    made: Tensor = _ByKeys.apply(*args[:3], options_of(arguments_of(call.operation, args, kwargs)), axes, tuple(own))
     return (made,)
 
 

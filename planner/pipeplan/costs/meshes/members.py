@@ -10,13 +10,13 @@ from pipeplan.core.model import LayerCost, Model, Profile, Provenance
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, MeshSplit
 from pipeplan.costs.meshes.batches import by_samples, has_samples
-from pipeplan.costs.meshes.prices import exchanged
+from pipeplan.costs.meshes.prices import exchanged, key_exchanges
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.shapes import Mesh, mesh_on
-from pipeplan.costs.meshes.words import divides
+from pipeplan.costs.meshes.words import divides, needed, share
 from pipeplan.costs.teams.problem import COORDINATES
 from pipeplan.costs.teams.rooflines import PASSES
-from pipeplan.costs.teams.signatures import stream
+from pipeplan.costs.teams.signatures import Exchange, stream
 from pipeplan.costs.teams.splits import Teams
 
 Case = tuple[str, Layout, Layout]
@@ -141,16 +141,27 @@ class MeshMembers:
             **{name: of[name] + own.constant(name) + longer[name] for name in PASSES},
             saved=of["saved"],
             output=self._output(own.graph, own.cost, split, case, size),
-            workspace=own.cost.workspace + self._gathered(own.graph, words),
+            workspace=own.cost.workspace + self._at_once(problem, words),
             update=of["update"] + of["summed"],
         )
 
-    def _gathered(self, graph: OperatorGraph, words: LayerWords) -> int:
-        """Most bytes of weights that are gathered for an operator, and of their gradients."""
+    def _at_once(self, problem: MeshProblem, words: LayerWords) -> int:
+        """Most bytes that an operator needs beside what is kept.
+
+        Weights that are gathered for it and their gradients, keys and theirs, and tensors that it reads in fewer parts
+        than they are held in.
+        """
         found = [0]
-        for each in graph.operators:
-            own = exchanged(each, words.operators[each.name].word, self.sizes, True)
-            found.append(2 * sum(size for size, axes in own if axes))
+        for each in problem.graph.operators:
+            word = words.operators[each.name].word
+            weights = exchanged(each, word, self.sizes, True)
+            keys = key_exchanges(problem.own(each).rooflines, each, word, self.sizes)
+            own = 2 * sum(size for size, axes in weights if axes)
+            own += 2 * max((size for kind, _, _, size in keys if kind is Exchange.GATHER), default=0)
+            for source in each.reads:
+                held, read = problem.held(source, words), share(needed(each, word, source), self.sizes)
+                own += problem.tensors[source].size // read * (read < share(held, self.sizes))
+            found.append(own)
         return max(found)
 
     @staticmethod

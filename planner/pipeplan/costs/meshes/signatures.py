@@ -182,6 +182,11 @@ class MeshSignatures:
         sends = name not in self.graph.without_gradient
         return Tensor(size, size * sends, parts_of(self.graph, name), self._end(name) if is_end else None)
 
+    def held(self, name: str, words: LayerWords) -> Layout:
+        """Return the layout in which a tensor is held."""
+        end = self.tensors[name].end
+        return words.operators[name].held if end is None else end
+
     def _end(self, name: str) -> Layout:
         """Layout of an input or output of the layer."""
         graph = self.graph

@@ -10,6 +10,7 @@ A team lies in one node if any node has enough devices of its kind. Otherwise it
 if all nodes with this kind have equally many devices of it, and no others.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -64,16 +65,18 @@ def team_cluster(cluster: Cluster, team: int) -> Cluster:
 
 
 def _filled(cluster: Cluster, own: Mapping[str, Place], team: int) -> Iterator[Node]:
-    """Yield the nodes of a cluster of teams; those over which one team extends are one node."""
-    waiting: dict[str, list[Link]] = {}
+    """Yield the nodes of a cluster of teams; those over which one team extends are one node.
+
+    A single team is in it, so the link inside is no other team's, and all such nodes of a kind are alike.
+    """
+    waiting: Counter[str] = Counter()
     for node in cluster.nodes:
         kinds = [kind for kind in dict.fromkeys(node.kinds) if kind in own]
         for kind in kinds:
             if own[kind].nodes > 1:
-                links = waiting.setdefault(kind, [])
-                links.append(node.link)
-                if len(links) == own[kind].nodes:
-                    yield Node((kind,), _slowest(waiting.pop(kind)))
+                waiting[kind] += 1
+                if waiting[kind] % own[kind].nodes == 0:
+                    yield Node((kind,), own[kind].inside)
         teams = [kind for kind in kinds if own[kind].nodes == 1 for _ in range(node.kinds.count(kind) // team)]
         if teams:
             yield Node(tuple(teams), node.link)

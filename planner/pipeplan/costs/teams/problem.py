@@ -24,7 +24,7 @@ from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph, Shards
 from pipeplan.core.words import UNSPLIT, WHOLE
 from pipeplan.costs.collectives import all_reduce, alone
-from pipeplan.costs.teams.ring import messages, ring_time
+from pipeplan.costs.teams.ring import ring_passes
 from pipeplan.costs.teams.rooflines import PASSES, Rooflines
 from pipeplan.costs.teams.signatures import (
     RING,
@@ -185,14 +185,12 @@ class TeamProblem:
         )
 
     def _at_once(self, shards: Shards) -> int:
-        """Most bytes of what is kept in parts and an operator reads whole, or that comes to attention on tokens."""
+        """Most bytes that an operator reads whole of what is kept in parts, or that come to attention on tokens."""
         loops, rows = self.in_words(self.chosen(shards)[1])
         found = [0]
         for each, loop in zip(self.graph.operators, loops, strict=True):
-            found.append(beside(each, loop, self.team) * self.micro_batch)
-            for source in each.reads:
-                if rows[source].held != WHOLE == read_layout(each, loop, source):
-                    found.append(self.size(source))
+            whole = [name for name in each.reads if rows[name].held != WHOLE == read_layout(each, loop, name)]
+            found.append(beside(each, loop, self.team) * self.micro_batch + sum(map(self.size, whole)))
         return max(found)
 
     def in_words(self, choice: tuple[int, ...]) -> tuple[list[str], dict[str, Layout]]:
@@ -298,7 +296,10 @@ class TeamProblem:
         by_keys = self.team if operator.attention is not None and loop in (TOKEN, RING) else 1
         passes = self.rooflines.passes(operator, parts, by_keys)
         if loop == RING:
-            passes = self._around(operator, passes)
+            has_gradient = operator.name not in self.graph.without_gradient
+            passes = ring_passes(operator, passes, self.micro_batch, self.team, self.link, has_gradient)
+            for place, name in enumerate(PASSES[:3]):  # each block but the first is an operator more
+                passes[place] += (self.team - 1) * self.kind.shard_overhead * bool(getattr(self.cost, name))
         for kind, back, bytes_ in crossings(operator, loop, operator.name not in self.graph.without_gradient):
             time = collective(kind, bytes_ * self.micro_batch, self.team, self.link, self.sharing)
             for place in (PASSES.index("backward"), PASSES.index("input_gradient")) if back else (0,):
@@ -310,21 +311,6 @@ class TeamProblem:
             rows = self.graph.loss.rows * self.micro_batch
             passes[0] += 2 * alone(ring, rows) if rows else 0
         return [*passes, self.rooflines.update(own), summed, own, 0]
-
-    def _around(self, operator: Operator, passes: list[int]) -> list[int]:
-        """The passes of attention to which keys and values come block by block; each block is an operator more."""
-        assert operator.attention is not None
-        block = -(-operator.attention.keys * self.micro_batch // self.team)
-        link, found = self.link.in_collectives, list(passes)
-        for place, name in enumerate(PASSES[:3]):
-            sent = [
-                (link.latency + link.occupancy(count * block)) * bool(block)
-                for count in messages(self.team, place > 0)
-                if not (place and operator.name in self.graph.without_gradient)
-            ]
-            found[place] = ring_time(passes[place], self.team, operator.attention.causal, sent)
-            found[place] += (self.team - 1) * self.kind.shard_overhead * bool(getattr(self.cost, name))
-        return found
 
     def _tensor(self, name: str, rows: tuple[Layout, ...]) -> NDArray[np.int64]:
         """A tensor costs what is kept of it until the backward, and its own moves."""

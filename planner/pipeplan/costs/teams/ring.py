@@ -16,6 +16,9 @@ Of causal attention the member with the last tokens works longest: half a block 
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from pipeplan.core.cluster import Link
+from pipeplan.core.operators import Operator
+
 BUFFERS = 5
 """Blocks of keys and values that a member has in a backward beside its own: the one at hand and the next, two gradients
 that come and go, and what it adds."""
@@ -34,3 +37,25 @@ def ring_time(time: int, team: int, causal: bool, sent: Sequence[int]) -> int:
     shares = [1] + [1 + causal] * (team - 1)
     blocks = [-(-time * share // sum(shares)) for share in shares]
     return sum(max(both) for both in zip_longest(blocks, sent, fillvalue=0))
+
+
+def ring_passes(
+    operator: Operator, passes: Sequence[int], micro_batch: int, team: int, link: Link, has_gradient: bool
+) -> list[int]:
+    """Return the nanoseconds of forward, backward and input gradient by ring, and of what else there is.
+
+    ``passes``: of the attention alone, in this order.
+    """
+    assert operator.attention is not None
+    size, causal, rounds = (
+        -(-operator.attention.keys * micro_batch // team),
+        operator.attention.causal,
+        link.in_collectives,
+    )
+
+    def longer(time: int, back: bool) -> int:
+        counts = () if back and not has_gradient else messages(team, back)
+        return ring_time(time, team, causal, [(link.latency + rounds.occupancy(n * size)) * bool(size) for n in counts])
+
+    forward, backward, input_gradient, *rest = passes
+    return [longer(forward, False), longer(backward, True), longer(input_gradient, True), *rest]
