@@ -164,7 +164,7 @@ class PipelineEntry(Strict):
     placement: Items[Items[Whole]]
     transfers: Items[Items[TransferEntry]]
     returns: Items[Items[TransferEntry]]
-    overlap: Annotated[Overlap, BeforeValidator(Overlap)]
+    overlap: Annotated[Overlap, BeforeValidator(lambda value: Overlap(value))]
     runtime: Items[Whole]
     limits: Items[Whole]
     tied: Items[Items[Whole]] = ()

@@ -53,7 +53,7 @@ def test_nodes_of_a_team_are_one_node() -> None:
 
 
 def test_teams_over_unlike_links_are_alike() -> None:
-    """Nobody but a team over nodes uses their links, which are in its costs; so such teams may be replicas of a stage."""
+    """Only a team over nodes uses their links, which are in its costs; so such teams may be replicas of a stage."""
     slow = Node(("a", "a"), Link(10**9, 1))
     drawn = cluster("aa", "aa", "aa", "aa")
     found = team_cluster(replace(drawn, nodes=(slow, *drawn.nodes[1:])), 4)
