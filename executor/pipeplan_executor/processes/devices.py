@@ -4,6 +4,7 @@ import os
 
 import torch
 
+from pipeplan.core.choices import known
 from pipeplan.core.errors import InputError
 
 
@@ -20,8 +21,7 @@ def choose(wanted: str, local: int) -> str:
     InputError
         If there are fewer GPUs than processes.
     """
-    if wanted not in ("auto", "cpu", "cuda"):
-        raise InputError(f"device {wanted!r} is not known; choose auto, cpu or cuda")
+    known(wanted, "device", ("auto", "cpu", "cuda"))
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "cpu" or (wanted == "auto" and not there):
         return "cpu"

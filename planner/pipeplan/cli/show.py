@@ -157,9 +157,8 @@ def _plan(path: str) -> Iterator[str]:
 
     plan = Plan.load(path)
     yield plan.headline
-    gap = 1 - plan.bound / plan.value if plan.value else 0.0
     figure = "step time" if plan.period is None else "period"
-    yield f"{figure} {format_time(plan.value)}, proven bound {format_time(plan.bound)}, gap {gap:.2%}"
+    yield f"{figure} {format_time(plan.value)}, {plan.proof}"
     yield plan.table().as_text()
 
 

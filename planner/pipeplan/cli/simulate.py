@@ -18,6 +18,7 @@ def run(options: Namespace) -> int:
     """Simulate the plan; print, write and draw the time line."""
     from pipeplan.core.plan import Plan
     from pipeplan.core.units import format_bytes, format_time
+    from pipeplan.core.wording import some
     from pipeplan.report.plot.labels import device_labels
     from pipeplan.simulate import period, simulate
 
@@ -37,10 +38,14 @@ def run(options: Namespace) -> int:
             f"{plan.model} on {plan.cluster}: one step takes {format_time(timeline.makespan)} on paper, in a long run "
             f"{format_time(long_run)} from step to step"
         ]
+        alike: dict[tuple[str, str], list[str]] = {}
         for rank, device in enumerate(plan.ranks):
             share = timeline.busy(rank) / timeline.makespan if timeline.makespan else 0.0
-            peak = format_bytes(timeline.peaks[rank])
-            lines.append(f"  {labels[rank]}, {plan.device_kinds[device]}: busy {share:.1%}, peak {peak}")
+            own = plan.pipeline.stages_on[rank]
+            kind, stages = plan.kind_of(plan.stages[own[0]]), ", ".join(map(str, own))
+            figures = f"{kind}: busy {share:.1%}, peak {format_bytes(timeline.peaks[rank])}"
+            alike.setdefault((stages, figures), []).append(f"{plan.letter}{device}")
+        lines += [f"  stage {stages}: {some(names, 8)}, {figures}" for (stages, figures), names in alike.items()]
     show("\n".join(lines), options, "trace")
     if options.trace:
         from pipeplan.report.trace import write_trace

@@ -10,6 +10,7 @@ from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.throughput import Yardstick
+from pipeplan.core.units import format_time
 from pipeplan.core.wording import counted, team_suffix, zero_suffix
 from pipeplan.core.words import LayerWords
 
@@ -216,6 +217,13 @@ class Plan(Tabular):
     def value(self) -> int:
         """The time that ``bound`` bounds: the period, or without one the step time."""
         return self.step_time if self.period is None else self.period
+
+    @property
+    def proof(self) -> str:
+        """What was proved of that time, in words; of a hand-written plan that no search has it is nothing."""
+        if not self.bound:
+            return "no bound was proved for it"
+        return f"proven bound {format_time(self.bound)}, gap {1 - self.bound / self.value if self.value else 0.0:.2%}"
 
     @property
     def teams(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from math import isqrt
 
 import numpy as np
 
+from pipeplan.core.choices import known
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import OPTIMIZER_STATE
@@ -29,9 +30,7 @@ ITEM_SIZE = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 def item_size(dtype: str) -> int:
     """Return the bytes of one number of the format ``dtype``."""
-    if dtype not in ITEM_SIZE:
-        raise InputError(f"number format {dtype!r} is not known; choose from {', '.join(ITEM_SIZE)}")
-    return ITEM_SIZE[dtype]
+    return ITEM_SIZE[known(dtype, "number format", ITEM_SIZE)]
 
 
 def optimizer_bytes(parameters: int, dtype: str, optimizer: str) -> int:

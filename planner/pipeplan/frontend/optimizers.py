@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from pipeplan.core.errors import InputError
+from pipeplan.core.choices import known
 from pipeplan.core.job import OPTIMIZER_STATE
 
 
@@ -28,8 +28,7 @@ def build_optimizer(name: str, parameters: Iterable[Any], rate: float) -> torch.
     InputError
         If the name is not known.
     """
-    if name not in OPTIMIZER_STATE:
-        raise InputError(f"optimizer {name!r} is not known; choose from {', '.join(OPTIMIZER_STATE)}")
+    known(name, "optimizer", OPTIMIZER_STATE)
     if name == "adam":
         return torch.optim.Adam(parameters, lr=rate, fused=True)
     return torch.optim.SGD(parameters, lr=rate, momentum=0.9 if name == "momentum" else 0.0, fused=True)

@@ -128,6 +128,20 @@ def test_a_saved_plan_simulates_to_its_promise(
     assert "<svg" in Path(picture).read_text()
 
 
+def test_devices_that_are_alike_have_one_line(
+    model_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four replicas of a stage are simulated in one line."""
+    plan = str(tmp_path / "plan.json")
+    asked = ["--devices", "4", "--batch", "8", "--replicas", "4", "--depths", "1", "--micro-batches", "4"]
+    assert main(["solve", model_file, *asked, "-o", plan]) == 0
+    capsys.readouterr()
+    assert main(["simulate", plan]) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1
+    assert lines[0].strip().startswith("stage 0: d0, d1, d2, d3, ")
+
+
 def test_compare_lists_every_partitioner_and_family_with_the_solver(
     model_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

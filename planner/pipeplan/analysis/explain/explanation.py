@@ -82,7 +82,7 @@ class Explanation:
         if self.outcomes:
             own = f"; the plan itself has a gap of {percent(1 - self.bound / self.step)}" if self.open else ""
             lines += [f"what would it bring? (each solved afresh{own})", *(f"  {each}" for each in self.outcomes)]
-        return "\n".join([*lines, *([UNKNOWN] if self.searched is None else self.searched.lines())])
+        return "\n".join([*lines, *([UNKNOWN] * bool(self.bound) if self.searched is None else self.searched.lines())])
 
     @property
     def open(self) -> bool:

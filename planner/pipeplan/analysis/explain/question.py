@@ -158,7 +158,7 @@ def _explanation(
         f"{counted(len(plan.stages), 'stage')} on {counted(len(plan.ranks), 'device' if plan.team == 1 else 'team')}"
     )
     many = f"{counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
-    times = f"step {format_time(setting.step)}, bound {format_time(plan.bound)}"
+    times = f"step {format_time(setting.step)}, {plan.proof}"
     return Explanation(
         headline=f"{plan.model} on {plan.cluster}: {shape}, {many}, {times}",
         step=setting.step,

@@ -94,7 +94,7 @@ class Judgement(Tabular):
     def __str__(self) -> str:
         lines = [f"judged: {self.headline}", *(f"  {each}" for each in self.overflows)]
         if self.outside:
-            lines.append(f"  outside what was asked: {self.outside}")
+            lines.append(f"  none of the plans that are searched: {self.outside}")
         lines.append(self.table().as_text())
         if self.result is None:
             return "\n".join([*lines, f"proved: {self.why}"])

@@ -77,7 +77,7 @@ def priced(model: Model, job: Job, setting: Setting, written: HandWritten) -> Pr
     if written.placed:
         evaluated: EvaluatedPlan = _placed(setting, candidate, boundaries, written)
         several = max(map(len, evaluated.pipeline.stages_on))
-        outside = outside or f"a device has {counted(several, 'stage')}, and in plans that are searched one"
+        outside = outside or f"a device has {counted(several, 'stage')}, and in those it has one"
     else:
         evaluated = evaluate(space.cluster, candidate, boundaries)
     plan = build_plan(space.model, space.cluster, replace(job, zero=(written.zero,)), evaluated, 0)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import torch
 from torch import nn
 
+from pipeplan.core.choices import known
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.batch import Batch, mapped, tensors
 from pipeplan.frontend.capture.layer_sequence import LayerSequence, Stages
@@ -51,8 +52,7 @@ def capture_layers(
     InputError
         If the front end cannot describe the module; the text has the reason, and what to change.
     """
-    if front_end not in ("auto", "chain", "graph"):
-        raise InputError(f"front end {front_end!r} is not known; choose auto, chain or graph")
+    known(front_end, "front end", ("auto", "chain", "graph"))
     if isinstance(module, Stages) and front_end != "graph":
         return _submodules(module, tuple(name for name, _ in module.named_children()))
     if front_end == "graph":

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeplan.core.errors import InputError
+from pipeplan.core.choices import known
 from pipeplan.frontend.batch import tensors
 from pipeplan.frontend.profile.meter import Clock
 from pipeplan.frontend.split_backward.attach import attached
@@ -41,9 +41,7 @@ def autocast(precision: str | None, device: torch.device) -> AbstractContextMana
     """
     if precision is None:
         return nullcontext()
-    if precision not in FORMATS:
-        raise InputError(f"precision {precision!r} is not known; choose from {', '.join(FORMATS)}, or None")
-    return torch.autocast(device.type, FORMATS[precision])  # type: ignore[no-any-return]
+    return torch.autocast(device.type, FORMATS[known(precision, "precision", FORMATS)])  # type: ignore[no-any-return]
 
 
 Loss = Callable[[Any, Any], Any]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from pipeplan.core.choices import known
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_SAMPLES, whole
 from pipeplan.core.job import OPTIMIZER_STATE
@@ -87,11 +88,9 @@ class Request:
         whole(self.crowd, "crowd (workers that are busy at once)", 0, MOST_WORKERS)
         if self.repeats < 1 or self.warmup < 0:
             raise InputError(f"at least 1 repeat and 0 warm-ups are needed, not {self.repeats} and {self.warmup}")
-        if self.optimizer not in OPTIMIZER_STATE:
-            raise InputError(f"optimizer {self.optimizer!r} is not known; choose from {', '.join(OPTIMIZER_STATE)}")
+        known(self.optimizer, "optimizer", OPTIMIZER_STATE)
         autocast(self.precision, torch.device("cpu"))
-        if self.device not in ("cpu", "cuda", "meta"):
-            raise InputError(f"device {self.device!r} cannot be measured; choose cpu or cuda, or meta for sizes alone")
+        known(self.device, "device", ("cpu", "cuda", "meta"))
         if self.device == "meta" and len(set(self.micro_batches)) > 1:
             raise InputError(
                 f"on meta nothing is measured, and sizes are those of one sample; give one of {self.micro_batches}"
@@ -291,10 +290,10 @@ def _sequences(module: nn.Module, batches: dict[int, Batch], request: Request) -
     sequences: dict[int, LayerSequence] = {}
     for size, inputs in batches.items():
         sequence = capture_layers(module, inputs, group=request.group, front_end=request.front_end, both_modes=False)
-        for other, known in sequences.items():
-            if known.names != sequence.names:
+        for other, earlier in sequences.items():
+            if earlier.names != sequence.names:
                 raise InputError(
-                    f"with {other} samples the model has {len(known.names)} layers, with {size} samples it has "
+                    f"with {other} samples the model has {len(earlier.names)} layers, with {size} samples it has "
                     f"{len(sequence.names)}, or their names differ; a model must compute alike at every size"
                 )
         sequences[size] = sequence

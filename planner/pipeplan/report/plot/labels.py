@@ -8,7 +8,7 @@ from pipeplan.core.plan import Plan
 
 def device_labels(plan: Plan) -> tuple[str, ...]:
     """Label of each rank: its device in the cluster, its stage and, for a replicated stage, its replica."""
-    return tuple(f"d{device}{_stages(plan, rank)}" for rank, device in enumerate(plan.ranks))
+    return tuple(f"{plan.letter}{device}{_stages(plan, rank)}" for rank, device in enumerate(plan.ranks))
 
 
 def _stages(plan: Plan, rank: int) -> str:

@@ -217,5 +217,5 @@ def test_neither_chain_nor_graph_tells_both_reasons() -> None:
 
 def test_an_unknown_front_end_is_refused() -> None:
     """The error lists the known front ends."""
-    with pytest.raises(InputError, match="choose auto, chain or graph"):
+    with pytest.raises(InputError, match="choose from auto, chain, graph"):
         capture_layers(Dropping(), torch.randn(2, WIDTH), front_end="fx")  # type: ignore[arg-type]

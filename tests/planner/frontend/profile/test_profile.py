@@ -221,7 +221,7 @@ def test_progress_is_told() -> None:
         ({"micro_batches": (0,)}, "micro_batches"),
         ({"repeats": 0}, "1 repeat"),
         ({"optimizer": "lamb"}, "choose from sgd, momentum, adam"),
-        ({"device": "tpu"}, "choose cpu or cuda"),
+        ({"device": "tpu"}, "choose from cpu, cuda, meta"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: dict, message: str) -> None:
