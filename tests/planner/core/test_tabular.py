@@ -7,6 +7,8 @@ import pytest
 
 from helpers.instances import fat_head
 from pipeplan.analysis.compare import compare
+from pipeplan.analysis.explain import explain
+from pipeplan.analysis.frontier import frontier
 from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
@@ -60,7 +62,9 @@ def test_everything_a_notebook_shows_is_short() -> None:
     model, cluster = fat_head(), Cluster.uniform(2, DeviceKind("unit"))
     result = solve(model, cluster, batch=8, time_limit=10)
     comparison = compare(model, cluster, Job(8, schedules=("gpipe",)), time_limit=10)
-    shown: list[Tabular] = [model, cluster, result, result.plan, comparison, load_cluster("64-h100")]
+    curve = frontier(model, cluster, 8, over="memory", points=2, time_limit=10)
+    explained = explain(model, cluster, result=result)
+    shown: list[Tabular] = [model, cluster, result, result.plan, comparison, curve, explained, load_cluster("64-h100")]
     for each in shown:
         assert repr(each).startswith(f"<{type(each).__name__} ") and len(repr(each)) < 250
         assert each._repr_html_().count("<tr>") == len(each.table().as_text().splitlines())

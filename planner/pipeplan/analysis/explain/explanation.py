@@ -9,6 +9,7 @@ from pipeplan.analysis.explain.room import Room
 from pipeplan.analysis.explain.sensitivities import Sensitivity
 from pipeplan.analysis.explain.setting import Use
 from pipeplan.core.searched import Searched
+from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.throughput import Throughput
 from pipeplan.core.units import format_time
 from pipeplan.costs.chain import UNLIMITED
@@ -22,13 +23,13 @@ NOTABLE = 0.005
 """Least fraction of the step for which a sensitivity is named in the text."""
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Tabular):
     """Bottlenecks of a step, and the effect of changes on its time.
 
     Attributes
     ----------
-    headline : str
+    title : str
         Model, cluster, stages, step time, bound.
     step, bound : int
         Nanoseconds.
@@ -54,7 +55,7 @@ class Explanation:
         Sources of the times, and the space over which the bound was proved; None for a plan explained by itself.
     """
 
-    headline: str
+    title: str
     step: int
     bound: int
     throughput: Throughput
@@ -83,6 +84,18 @@ class Explanation:
             own = f"; the plan itself has a gap of {percent(1 - self.bound / self.step)}" if self.open else ""
             lines += [f"what would it bring? (each solved afresh{own})", *(f"  {each}" for each in self.outcomes)]
         return "\n".join([*lines, *([UNKNOWN] * bool(self.bound) if self.searched is None else self.searched.lines())])
+
+    @property
+    def headline(self) -> str:
+        """Model, cluster, stages, step time, bound."""
+        return self.title
+
+    def table(self) -> Table:
+        """What binds, and by what the step falls if it takes a tenth less; then how long devices and links are busy."""
+        columns: dict[str, Unit] = {"resource": "", "kind": "", "fall": "share", "busy": "ns", "of the step": "share"}
+        binding = ((each.name, each.kind, each.fall, None, None) for each in (*self.groups, *self.sensitivities))
+        busy = ((use.name, use.kind, None, use.busy, use.share) for use in self.uses)
+        return Table(columns, (*binding, *busy))
 
     @property
     def open(self) -> bool:

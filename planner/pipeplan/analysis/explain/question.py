@@ -160,7 +160,7 @@ def _explanation(
     many = f"{counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
     times = f"step {format_time(setting.step)}, {plan.proof}"
     return Explanation(
-        headline=f"{plan.model} on {plan.cluster}: {shape}, {many}, {times}",
+        title=f"{plan.model} on {plan.cluster}: {shape}, {many}, {times}",
         step=setting.step,
         bound=plan.bound,
         throughput=plan.yardstick.throughput(plan.batch, setting.step),

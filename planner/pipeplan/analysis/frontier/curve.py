@@ -4,14 +4,16 @@ import csv
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from pipeplan.analysis.frontier.answers import Answer
 from pipeplan.core.job import Objective
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import Searched
+from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.throughput import Throughput
-from pipeplan.core.units import format_bytes, format_time
+from pipeplan.core.units import format_bytes
+from pipeplan.core.wording import counted
 from pipeplan.costs.sources import Costs
 
 
@@ -78,8 +80,8 @@ Over = Literal["memory", "devices", "price"]
 AXES: tuple[Over, ...] = get_args(Over)
 
 
-@dataclass(frozen=True)
-class Frontier:
+@dataclass(frozen=True, repr=False)
+class Frontier(Tabular):
     """Non-dominated plans: none is both as cheap and as fast as another one.
 
     Attributes
@@ -113,15 +115,15 @@ class Frontier:
     costs: Costs
 
     def __str__(self) -> str:
+        table = self.table().as_text()
+        return "\n".join([self.headline, table, *self._end(), *self.costs.lines(), *self.searched.lines()])
+
+    @property
+    def headline(self) -> str:
+        """What is set against what, and whether all of it is proved."""
         verdict = "complete and proved" if self.complete else "as far as asked for and proved"
-        what = f"{self.objective.figure} against {self.over}, {len(self.points)} points, {verdict}"
-        title = f"{self.model} on {self.cluster}: {what}"
-        rows = [self._heading(), *map(self._row, self.points)]
-        filled = [any(row[i] for row in rows[1:]) or not rows[1:] for i in range(len(rows[0]))]
-        rows = [tuple(cell for cell, kept in zip(row, filled, strict=True) if kept) for row in rows]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([title, *table, *self._end(), *self.costs.lines(), *self.searched.lines()])
+        what = f"{self.objective.figure} against {self.over}, {counted(len(self.points), 'point')}, {verdict}"
+        return f"{self.model} on {self.cluster}: {what}"
 
     def as_json(self) -> dict[str, object]:
         """Plain data; times in seconds, memory in bytes."""
@@ -160,41 +162,30 @@ class Frontier:
         writer.writerows(rows)
         return text.getvalue()
 
-    def _heading(self) -> tuple[str, ...]:
-        cost = ("price/h", "per 1000 samples") if self.over == "price" else ()
-        return (
-            *cost,
-            "memory",
-            "devices",
-            *(() if self.over == "memory" else ("of",)),
-            self.objective.figure,
-            "bound",
-            "gap",
-            *Throughput().cells(),
-            "stages",
-            "micro-batches",
-            "schedule",
+    def table(self) -> Table:
+        """A row per point; columns without any figure are left out."""
+        cost, of = (
+            ("price/h", "per 1000 samples") if self.over == "price" else (),
+            () if self.over == "memory" else ("of",),
         )
+        plain: dict[str, Unit] = dict.fromkeys((*Throughput().cells(), "stages", "micro-batches", "schedule"), "")
+        columns: dict[str, Unit] = dict.fromkeys(cost, "")
+        columns |= {"memory": "bytes", "devices": ""}
+        columns |= dict.fromkeys(of, "")
+        columns |= {self.objective.figure: "ns", "bound": "ns", "gap": "share", **plain}
+        rows = [self._row(point) for point in self.points]
+        kept = [n for n in range(len(columns)) if not rows or any(row[n] not in ("", None) for row in rows)]
+        named = [each for n, each in enumerate(columns.items()) if n in kept]
+        return Table(dict(named), tuple(tuple(row[n] for n in kept) for row in rows), max(len(rows), 1))
 
-    def _row(self, point: Point) -> tuple[str, ...]:
-        cost: tuple[str, ...] = ()
+    def _row(self, point: Point) -> tuple[Any, ...]:
+        plan, cost = point.plan, tuple[Any, ...]()
         if self.over == "price":
-            samples = point.cost * point.value / 3.6e12 / self.batch * 1000
-            cost = (f"{point.cost:g}", f"{samples:.4g}")
-        plan = point.plan
-        return (
-            *cost,
-            format_bytes(point.memory),
-            str(point.devices),
-            *(() if self.over == "memory" else (available(point),)),
-            format_time(point.value),
-            format_time(point.bound),
-            f"{point.gap:.2%}",
-            *self.throughput(point).cells().values(),
-            str(len(plan.stages)),
-            f"{plan.micro_batches} x {plan.micro_batch}",
-            plan.schedule.family,
-        )
+            cost = point.cost, f"{point.cost * point.value / 3.6e12 / self.batch * 1000:.4g}"
+        available_ = () if self.over == "memory" else (available(point),)
+        figures = (point.value, point.bound, point.gap, *self.throughput(point).cells().values())
+        how = len(plan.stages), f"{plan.micro_batches} x {plan.micro_batch}", plan.schedule.family
+        return *cost, point.memory, point.devices, *available_, *figures, *how
 
     @property
     def nothing_below(self) -> bool:
