@@ -157,7 +157,7 @@ jobs = st.builds(
     no_cut_after=st.lists(word, max_size=2).map(tuple),
     pin=st.dictionaries(word, st.sampled_from(["d3", "v100"]), max_size=2).map(lambda pins: tuple(pins.items())),
     intra_layer=st.booleans(),
-)
+) | st.just(Job(48, regular=True))
 
 
 @st.composite

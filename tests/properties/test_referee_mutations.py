@@ -836,6 +836,31 @@ def test_attention_that_knows_all_keys_is_noticed(monkeypatch: pytest.MonkeyPatc
     assert noticed(lambda document: on_tokens(document, "attention"), on_teams)
 
 
+def test_stages_on_parts_of_nodes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every group of devices were regular."""
+    for where in ("space.device_groups", "space.space", "nodes.aggregate"):
+        monkeypatch.setattr(import_module(f"pipeplan.search.{where}"), "aligned", lambda cluster, groups: True)
+
+    def wished(document: dict[str, Any]) -> None:
+        document["job"] |= {"regular": True, "depths": [1], "replicas": [3], "micro_batches": [4], "batch": 4}
+        for name in (
+            "objective",
+            "order",
+            "pin",
+            "intra_layer",
+            "unlike_teams",
+            "teams",
+            "zero",
+            "memory",
+            "schedules",
+        ):
+            document["job"].pop(name, None)
+        for entry in document["cluster"]["devices"].values():
+            entry.pop("memory", None)
+
+    assert "parts of several nodes" in noticed(several, wished)
+
+
 @pytest.mark.parametrize(
     ("name", "wrong"), [("messages", lambda team, back: ()), ("beside", lambda operator, loop, team: 0)]
 )

@@ -19,6 +19,7 @@ DEFAULTS: Document = {
     "extrapolate": False,
     "replicas": (),
     "equal_replicas": False,
+    "regular": False,
     "recompute": "choose",
     "zero": (),
     "teams": (),
@@ -84,6 +85,8 @@ class Question:
         graphs = (model.get("operators") or {}).values()
         attends = any(each.get("attention") for graph in graphs for each in graph["operators"])
         self.job: Document = DEFAULTS | ({"optimizer": "adam"} if attends else {}) | document["job"]
+        if self.job["regular"]:
+            self.job = self.job | {"equal_replicas": True}
         self.level = max(self.job["zero"], default=0) if level is None else level
         self.asked = self.job
         if self.level > 1:  # families only, of equally many replicas; layers that share weights lie on one stage

@@ -207,6 +207,7 @@ def _job(random: Random, names: list[str], cluster: Document, model: Document, l
     draw("objective", 0.25, "bottleneck")
     draw("replicas", 0.25, sorted(random.sample(range(1, devices + 1), random.randint(1, min(2, devices)))))
     draw("equal_replicas", 0.15, True)
+    draw("regular", 0.15, True)
     draw("recompute", 0.4, random.choice(("none", "full")))
     draw("zero", 0.2, [1])
     draw("order", 0.2, "given")

@@ -30,6 +30,8 @@ def shapes(question: Question, micro_batches: int) -> Iterator[Groups]:
     ways = _given(question, micro_batches) if question.job["order"] == "given" else _searched(question, micro_batches)
     unlike = len({question.team(device.kind) for device in question.devices}) > 1
     for groups in dict.fromkeys(ways):
+        if question.job["regular"] and not regular(question, groups):
+            continue
         if not unlike or len({question.team(own[0].kind) for own in groups}) > 1:
             yield groups
 
@@ -40,6 +42,15 @@ def _widths(question: Question, micro_batches: int, room: int) -> list[int]:
     even = question.level > 1  # each of a micro-batch's gradients are summed at once
     widths = range(1, min(room, micro_batches) + 1)
     return [r for r in widths if (not asked or r in asked) and not (even and micro_batches % r)]
+
+
+def regular(question: Question, groups: Groups) -> bool:
+    """Whether no stage has some of the devices of one node beside devices of another one."""
+    for own in groups:
+        nodes = {device.node for device in own}
+        if len(nodes) > 1 and any(device.node in nodes and device not in own for device in question.devices):
+            return False
+    return True
 
 
 def deep_enough(question: Question, depth: int) -> bool:
@@ -186,6 +197,8 @@ def unasked(question: Question, sizes: Sequence[int], size: int, groups: Groups)
         return f"replicas {widths} with {question.batch // size} micro-batches, asked for are {job['replicas']}"
     if job["equal_replicas"] and len(set(widths)) > 1:
         return f"unequal replicas {widths}"
+    if job["regular"] and not regular(question, groups):
+        return f"devices {used} are parts of several nodes"
     if job["order"] == "given" and used != list(range(len(used))):
         return f"devices {used} are not the first in the given order"
     if len(set(used)) < len(used) or any(len({device.kind for device in own}) > 1 for own in groups):

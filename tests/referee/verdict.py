@@ -341,6 +341,8 @@ def contradiction(question: Question) -> str | None:
             return "sharded weights that layers on several stages share"
         if not space.family_names(question):
             return "sharded gradients on two lanes"
+    if job["regular"] and (job["objective"] == "bottleneck" or job["intra_layer"] or job["unlike_teams"]):
+        return "regular plans of anything but steps, whole layers and equal teams"
     try:
         costs.sizes(question)
     except ContradictionError as reason:

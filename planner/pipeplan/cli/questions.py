@@ -31,6 +31,11 @@ def add_questions(parser: ArgumentParser) -> None:
     parser.add_argument("--replicas", metavar="N,N", help="how many devices may share a stage; 1 is no replication")
     parser.add_argument("--equal-replicas", action="store_true", help="one number of replicas for all stages")
     parser.add_argument(
+        "--regular",
+        action="store_true",
+        help="equal replicas, each stage inside a node or on whole ones; and their cost",
+    )
+    parser.add_argument(
         "--recompute",
         default="choose",
         metavar="{none,choose,full}",

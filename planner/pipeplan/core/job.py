@@ -98,6 +98,9 @@ class Job:
         Numbers of devices that may share a stage; empty is every number, ``(1,)`` is no replication.
     equal_replicas : bool
         Require the same number of replicas for all stages.
+    regular : bool
+        Require equal groups of devices, as other launchers have them: equally many replicas of all stages, each stage
+        inside one node or on whole nodes. It sets ``equal_replicas``.
     recompute : Recompute
     zero : tuple of int
         Levels of ZeRO to consider (Rajbhandari et al., ZeRO, 2020); empty is every level that suits. The replicas of a
@@ -151,6 +154,7 @@ class Job:
     extrapolate: bool = False
     replicas: tuple[int, ...] = ()
     equal_replicas: bool = False
+    regular: bool = False
     recompute: Recompute = Recompute.CHOOSE
     zero: tuple[int, ...] = ()
     teams: tuple[int, ...] = ()
@@ -188,6 +192,7 @@ class Job:
         for name in (
             "extrapolate",
             "equal_replicas",
+            "regular",
             "unlike_teams",
             "sequence_parallel",
             "context_parallel",
@@ -221,6 +226,8 @@ class Job:
             raise InputError(
                 "unlike_teams lets stages have teams of unlike sizes; name several sizes (teams), like 1, 2 and 4"
             )
+        if self.regular:
+            self._check_regular()
         if self.intra_layer and max(self.teams, default=1) > 1:
             raise InputError(
                 f"teams of {max(self.teams)} split layers between their devices, and intra_layer between stages; drop "
@@ -237,6 +244,18 @@ class Job:
             raise InputError(f"{level} is planned for the time of steps; ask for level 1, or for the objective 'step'")
         if self.intra_layer:
             raise InputError(f"{level} keeps layers whole, and intra_layer divides them between stages; drop one")
+
+    def _check_regular(self) -> None:
+        """Require equal replicas, and refuse what contradicts regular plans."""
+        self._set("equal_replicas", True)
+        if self.unlike_teams:
+            raise InputError("regular plans have teams of one size, and unlike_teams of several; drop one")
+        if not self.objective.simulated:
+            raise InputError(
+                "regular plans are planned for the time of steps; ask for the objective 'step' or 'period'"
+            )
+        if self.intra_layer:
+            raise InputError("regular plans have whole layers, and intra_layer divides them between stages; drop one")
 
     def of(self, model: Model) -> "Job":
         """Return the job with an optimiser: where it names none, Adam if the model has attention, SGD elsewhere."""

@@ -60,6 +60,7 @@ class JobFile(Strict):
     extrapolate: bool = False
     replicas: Items[Count] = ()
     equal_replicas: bool = False
+    regular: bool = False
     recompute: Literal["none", "choose", "full"] = "choose"
     """Layers whose activations are computed again in the backward: none, those that it takes to fit, or all."""
     zero: Items[Whole] = ()
@@ -120,7 +121,8 @@ def job_data(job: Job) -> dict[str, Any]:
         reserve=written_bytes(job.reserve) if isinstance(job.reserve, int) and job.reserve else job.reserve or None,
         extrapolate=job.extrapolate or None,
         replicas=Line(job.replicas),
-        equal_replicas=job.equal_replicas or None,
+        equal_replicas=(job.equal_replicas and not job.regular) or None,
+        regular=job.regular or None,
         recompute=None if job.recompute is Recompute.CHOOSE else job.recompute.value,
         zero=Line(job.zero),
         teams=Line(job.teams),

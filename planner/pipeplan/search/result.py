@@ -16,6 +16,7 @@ from pipeplan.core.wording import counted, wrapped
 from pipeplan.costs.sources import Costs
 from pipeplan.costs.teams.left_whole import LeftWhole
 from pipeplan.search.heuristics import LATE, Baseline, ranked
+from pipeplan.search.irregular import Irregular
 from pipeplan.search.robust import summary as words
 from pipeplan.search.robust.choice import Choice
 from pipeplan_formulations.common.report import Status, Stop
@@ -48,7 +49,7 @@ class Result(Tabular):
     where times vary. The chosen plan may then have a longer nominal step than another. On large clusters ``layouts``
     has the bound of each layout, the least first; those that reach the value are excluded. ``late`` says that time was
     over before all ways to split layers over teams were known, so that nothing bounds the answer. ``whole`` is what
-    devices of the largest teams run whole.
+    devices of the largest teams run whole. ``irregular`` is what there is without a job's wish for regular plans.
 
     Raises
     ------
@@ -73,6 +74,7 @@ class Result(Tabular):
     layouts: tuple[tuple[str, int], ...] = ()
     late: bool = False
     whole: LeftWhole = field(default_factory=LeftWhole)
+    irregular: Irregular | None = None
 
     def __post_init__(self) -> None:
         if self.bound > self.value:
@@ -120,6 +122,7 @@ def in_words(result: Result) -> str:
         *_reserve(result.job),
         *_stages(plan),
         *_shared_weights(plan),
+        *([] if result.irregular is None else [result.irregular.line(result.value, result.bound)]),
         *(line for note in result.whole.in_words() for line in wrapped(note)),
     ]
     others = [entry for entry in result.runners_up if entry[1] > result.value]
@@ -183,6 +186,8 @@ def _beside(result: Result) -> dict[str, object]:
     tied, found = result.plan.pipeline.tied, dict[str, object]()
     if result.job.reserve:
         found["reserve"] = result.job.reserve
+    if result.irregular is not None:
+        found["irregular"] = result.irregular.as_json(result.value, result.bound)
     if tied:
         found["tied_stages"] = [list(group) for group in tied]
     if result.whole.operators or result.whole.lengths:

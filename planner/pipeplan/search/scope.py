@@ -127,7 +127,8 @@ def with_divided_layers(whole: Searched, opened: int = 0) -> Searched:
 def narrowing_options(job: Job) -> tuple[str, ...]:
     """The options of a job that leave plans out and that no other part of the description mentions."""
     given = {
-        "--equal-replicas": job.equal_replicas,
+        "--regular": job.regular,
+        "--equal-replicas": job.equal_replicas and not job.regular,
         "--together": bool(job.together),
         "--no-cut-after": bool(job.no_cut_after),
         "--pin": bool(job.pin),

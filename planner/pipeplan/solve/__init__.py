@@ -24,6 +24,7 @@ from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.heuristics import Baseline, baselines
 from pipeplan.search.infeasible import promising
 from pipeplan.search.intra_layer import divide
+from pipeplan.search.irregular import Irregular
 from pipeplan.search.local_search import Improver
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
@@ -41,6 +42,9 @@ FOR_HEURISTICS = 0.2
 """Share of the time limit in which heuristics may begin."""
 FOR_CHOICE = 0.3
 """Share of the time limit in which plans are compared where times vary."""
+FOR_IRREGULAR, LONGER, LEAST = 0.3, 5.0, 5.0
+"""Share of the time limit that is left for plans that need not be regular; they have at most so many times what regular
+ones took, or so many seconds."""
 FOR_FAMILIES = 0.35
 """Share of the time limit in which only schedule families are searched, where any order is allowed: the best of them is
 the start of the search for other orders."""
@@ -142,6 +146,7 @@ def solve(
     questions = None if proposals is None else proposals.questions_at(job.schedules)
     spaces = Spaces(model, cluster, job, questions=questions, opening=Clock(Limits(time=FOR_TEAMS * limits.time)))
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
+    compared += FOR_IRREGULAR * time_limit * job.regular
     searching = replace(limits, time=clock.left - compared)
     search = PlanSearch(searching, on_progress, cluster_of=spaces.cluster_of, backend=backend, outside=spaces.outside)
     search.unbounded = spaces.late
@@ -234,7 +239,7 @@ def solve(
         plan = build_plan(own.model, own.cluster, job, chosen, search.bound)
         validate_plan(plan, own.model, own.cluster)
         plan = replace(shared_out(plan, model, own.split), yardstick=yardstick(model, cluster))
-        return Result(
+        found = Result(
             plan=plan,
             timeline=chosen.timeline,
             job=job,
@@ -253,6 +258,20 @@ def solve(
             late=spaces.late,
             whole=left_whole(plan, model, cluster, job),
         )
+    seconds = min(clock.left, max(LONGER * clock.wall, LEAST))
+    if not job.regular or search.stop is Stop.INTERRUPT or seconds <= 0:
+        return found
+    how: dict[str, Any] = {"gap": gap, "backend": backend, "workers": workers, "seed": seed, "on_progress": on_progress}
+    return replace(found, irregular=_irregular(model, cluster, job, time_limit=seconds, **how))
+
+
+def _irregular(model: Model, cluster: Cluster, job: Job, **how: Any) -> Irregular | None:
+    """The best plan without the wish for regular ones; None if none is found in the time."""
+    try:
+        found = solve(model, cluster, job=replace(job, regular=False, equal_replicas=False), **how)
+    except UndecidedError:
+        return None
+    return Irregular(found.value, found.bound)
 
 
 def _check_robust(job: Job) -> None:

@@ -203,7 +203,7 @@ def _constraints(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator
         (
             "replicas",
             bool(job.replicas or job.equal_replicas),
-            {"replicas": (), "equal_replicas": False},
+            {"replicas": (), "equal_replicas": False, "regular": False},
             "any replicas",
         ),
         ("together", bool(job.together or job.no_cut_after), {"together": (), "no_cut_after": ()}, "a cut anywhere"),

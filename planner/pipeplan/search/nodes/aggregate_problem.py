@@ -103,6 +103,8 @@ def layouts(space: Space, micro_batches: int) -> Iterator[Layout]:
     whole = unequal is not None and unequal.unit == 1 and unequal.small(layers)  # it contains all packed layouts
     for replicas in _equal(job, classes, most, micro_batches):
         placements: tuple[int | None, ...] = (None, *distinct_tiles(classes, replicas))
+        if job.regular:  # a tile is a part of a stage in a node
+            placements = tuple(tile for tile in placements if tile in (None, replicas))
         for tile in placements[1:] if whole else placements:
             layout = _equal_layout(classes, replicas, tile)
             if any(layout.units):

@@ -17,6 +17,7 @@ the node and gradients leave it; with large ones the other way round. Tiles fill
     tile 2     node 0: stages 0 0 1 1                      node 1: stages 2 2 3 3
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,6 +121,19 @@ def all_device_groups(cluster: Cluster, job: Job, layers: int, micro_batches: in
 
 def placements(cluster: Cluster, job: Job, classes: tuple[DeviceClass, ...], modes: Modes) -> Iterator[StageDevices]:
     """Yield the device groups of one sequence of modes that the job allows, each once."""
+    for groups in _placements(cluster, job, classes, modes):
+        if not job.regular or aligned(cluster, groups):
+            yield groups
+
+
+def aligned(cluster: Cluster, groups: StageDevices) -> bool:
+    """Return whether every group lies inside one node, or is made of whole nodes."""
+    there = Counter(device.node for device in cluster.devices)
+    own = (Counter(device.node for device in group) for group in groups)
+    return all(len(nodes) == 1 or all(count == there[node] for node, count in nodes.items()) for nodes in own)
+
+
+def _placements(cluster: Cluster, job: Job, classes: tuple[DeviceClass, ...], modes: Modes) -> Iterator[StageDevices]:
     if job.order is Order.GIVEN:
         yield _listed(cluster, modes)
         return

@@ -24,6 +24,7 @@ from pipeplan.search.space.candidates import Candidate, in_flight
 from pipeplan.search.space.constraints import Constraints
 from pipeplan.search.space.device_groups import (
     DeviceClass,
+    aligned,
     all_device_groups,
     all_modes,
     device_classes,
@@ -165,6 +166,8 @@ class Space:
             return unable
         if job.equal_replicas and len(set(widths)) > 1:
             return f"its stages have {_listed(widths)} devices, asked for are equal numbers"
+        if job.regular and not aligned(self.cluster, candidate.chain.groups):
+            return "a stage has parts of several nodes, asked for are stages inside a node or on whole ones"
         if max(widths) > candidate.micro_batches:
             return f"{max(widths)} replicas of a stage share {counted(candidate.micro_batches, 'micro-batch')}"
         taken = [device.index for device in candidate.chain.devices]
