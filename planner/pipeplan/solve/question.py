@@ -10,7 +10,7 @@ The program passes what the command line says to the same function, so both refu
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -82,11 +82,7 @@ def asked(
     InputError
         If an argument is invalid, is not known, contradicts another one or would be ignored.
     """
-    known = (*JOB, *READING, *LINKS)
-    for name in options:
-        if name not in known:
-            hinted = hint(name, known).removesuffix("?")
-            raise InputError(f"{asker} has no option {name!r}{hinted}; options are {', '.join(known)}")
+    require_options(asker, options, (*JOB, *READING, *LINKS))
     if isinstance(batch, Job) and job is None:
         batch, job = None, batch
     of_job = {name: value for name, value in options.items() if name in JOB}
@@ -94,14 +90,22 @@ def asked(
     links = {name: options[name] for name in LINKS if options.get(name) is not None}
     place = None if cluster is None else _cluster(cluster, links)
     if _is_module(model):
-        own = _job(batch, job, of_job, None)
+        own = job_of(batch, job, of_job, None)
         found = _profiled(model, example_inputs, own, place)
     else:
         found = _model(model, reading)
-        own = _job(batch, job, of_job, found)
+        own = job_of(batch, job, of_job, found)
     if place is None:
         place = _carried(model, reading, links) if "devices" not in links else _equal_devices(found, **links)
     return Question(found, place, own.of(found), "" if own.optimizer else _assumed(own.of(found), found))
+
+
+def require_options(asker: str, options: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse options that a function does not have, with those like them."""
+    for name in options:
+        if name not in known:
+            hinted = hint(name, known).removesuffix("?")
+            raise InputError(f"{asker} has no option {name!r}{hinted}; options are {', '.join(known)}")
 
 
 def _assumed(job: Job, model: Model) -> str:
@@ -109,7 +113,8 @@ def _assumed(job: Job, model: Model) -> str:
     return f"optimizer {job.optimizer}, assumed since the model {has}; name another with --optimizer"
 
 
-def _job(batch: Any, job: Any, options: Mapping[str, Any], model: Model | None) -> Job:
+def job_of(batch: Any, job: Any, options: Mapping[str, Any], model: Model | None = None) -> Job:
+    """Return the job of a batch and options, or the one that is given in their place."""
     if job is None:
         if batch is None and (model is None or options.get("objective") != Objective.BOTTLENECK):
             raise InputError("say how many samples a step has: --batch N (batch=N in Python)")

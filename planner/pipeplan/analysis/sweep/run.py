@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from pipeplan.analysis.sweep.asked import experiment_of
 from pipeplan.analysis.sweep.cell_file import read_cell, write_cell
 from pipeplan.analysis.sweep.cells import Cell, ask, ladders
 from pipeplan.analysis.sweep.experiment import Experiment
@@ -21,7 +23,9 @@ from pipeplan.analysis.sweep.work import error_text, without_plan, work
 from pipeplan.analysis.sweep.workers import WorkerPool
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import shown, whole
+from pipeplan.core.job import Job
 from pipeplan.core.options import MOST_WORKERS, require, require_callback
+from pipeplan.solve.question import require_options
 from pipeplan_formulations.common.signals import listening
 
 OVERTIME = 120.0
@@ -55,27 +59,46 @@ class Shard:
 
 @listening()
 def sweep(
-    experiment: Experiment | str | Path,
-    folder: str | Path,
+    experiment: Experiment | str | Path | list[str],
+    place: str | Path | list[str],
+    batch: Any = None,
     *,
+    job: Job | list[Job] | None = None,
+    folder: str | Path | None = None,
     data: str | Path | Sequence[str | Path] = (),
-    time_limit: float | None = None,
-    gap: float | None = None,
+    time_limit: float | list[float] | None = None,
+    gap: float | list[float] | None = None,
     workers: int = 1,
     retry: bool = False,
     shard: Shard = Shard(1, 1),
     merged: tuple[Path, ...] | None = None,
     checked: bool = False,
     on_progress: OnProgress = lambda *_: None,
+    **options: Any,
 ) -> list[Record]:
     """Solve all cells, and return their records in the order of the experiment.
 
+    ::
+
+        sweep("mine.yaml", "runs/mine")                                                  an experiment, and a folder
+        sweep(["vgg-16", "gnmt-8"], "4-v100-nvlink", [64, 128], depths=(2, 4), seed=[0, 1], folder="runs/other")
+
+    In the second form the arguments are those of `pipeplan.solve`, and a list of values is an axis: all combinations
+    are solved. A tuple is one value, like the depths of a cell above. Models and clusters are names or files.
+
     Parameters
     ----------
-    experiment : Experiment, str or Path
-        An experiment, a name in ``datasets/experiments``, or a file.
+    experiment : Experiment, str, Path or list
+        An experiment, a name in ``datasets/experiments``, or a file; or a model, or a list of them.
+    place : str, Path or list
+        Folder of finished cells and their plans, a file each (`SweepFolder`); made if it does not exist. Beside
+        models a cluster, or a list of them.
+    batch : int or list, optional
+        Samples of a step.
+    job : Job or list, optional
+        In place of ``batch`` and the options of jobs.
     folder : str or Path
-        Folder of finished cells and their plans, a file each (`SweepFolder`); made if it does not exist.
+        Beside models and clusters the folder of cells; its name is that of the experiment.
     data : str, Path or sequence of them
         Folders to search for the files that the experiment names; that of the experiment's file comes last.
     time_limit, gap : float, optional
@@ -93,6 +116,8 @@ def sweep(
         The caller has checked the experiment (`pipeplan.analysis.sweep.faults`).
     on_progress : callable
         Called as ``on_progress(cell, record, kept)`` for every finished cell; ``kept``: an earlier run finished it.
+    **options
+        Beside models and clusters fields of `Job`, ``backend`` and ``seed``; a list of values is an axis.
 
     Raises
     ------
@@ -106,17 +131,32 @@ def sweep(
     require_callback(on_progress)
     whole(workers, "the number of workers", 1, MOST_WORKERS)
     folders = tuple(map(_folder, data if isinstance(data, list | tuple) else (data,)))
+    if batch is not None or job is not None or isinstance(experiment, list):
+        own_folder = _folder(folder)
+        limits = {"time_limit": time_limit, "gap": gap}
+        experiment = experiment_of(own_folder.name, experiment, place, batch, job, {**options, **limits})
+        time_limit = gap = None
+    else:
+        require_options("sweep of an experiment", options, ("folder", "data", "time_limit", "gap", "workers", "retry"))
+        own_folder = _folder(place if folder is None else folder)
     if isinstance(experiment, str | Path):
         path = find_experiment(experiment)
         experiment, folders = read_experiment(path), (*folders, path.resolve().parent)
     require(experiment, Experiment)
     require(shard, Shard)
-    experiment = experiment.limited(time_limit, gap)
+    experiment = experiment.limited(_one(time_limit, "time_limit"), _one(gap, "gap"))
     if not checked:
         require_sound(experiment, folders)
-    own = SweepFolder(_folder(folder), merged or ())
+    own = SweepFolder(own_folder, merged or ())
     chosen = ladders(experiment, folders)[shard.number - 1 :: shard.count]
     return _Sweep(chosen, own, folders, retry, merged is None, on_progress).run(workers)
+
+
+def _one(value: Any, name: str) -> float | None:
+    if isinstance(value, list):
+        raise InputError(f"{name} of an experiment is one number, in place of the experiment's; axes are in its file")
+    found: float | None = value
+    return found
 
 
 def _folder(name: object) -> Path:
