@@ -229,6 +229,35 @@ def test_import_and_help_load_no_heavy_package(code: str, tmp_path: Path) -> Non
     assert _python(check, cwd=tmp_path).splitlines()[-1] == "[]"
 
 
+ALONE = """
+import importlib, os, sys
+import numpy, torch, torch.distributed.tensor  # from outside, once for all
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            print(f"{name}: {type(error).__name__}: {error}", flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_module_can_be_imported_first(package: str) -> None:
+    """In a process that has imported none of the others."""
+    home = PACKAGES[package]
+    names = [
+        ".".join(path.relative_to(home.parent).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted(home.rglob("*.py"))
+        if path.name != "__main__.py"
+    ]
+    done = subprocess.run([sys.executable, "-c", ALONE, *names], capture_output=True, text=True, check=True)
+    assert not done.stdout, done.stdout
+
+
 def test_datasets_is_data_only() -> None:
     """The datasets folder never becomes a Python package."""
     assert not list((ROOT / "datasets").rglob("__init__.py"))
