@@ -39,7 +39,13 @@ NEEDS = {
     "completion": [("--print-completion", "bash")],
 }
 """For each extra, commands that need it, in the order in which they work."""
-TRAINING = [PROFILE, RUN, ("demo",), ("machine", "-o", "machine.yaml"), ("calibrate", "plan.json", MODEL, "gnmt-8", "4-v100-nvlink")]
+TRAINING = [
+    PROFILE,
+    RUN,
+    ("demo",),
+    ("machine", "-o", "machine.yaml"),
+    ("calibrate", "plan.json", MODEL, "gnmt-8", "4-v100-nvlink"),
+]
 WITHOUT = {extra: TRAINING if extra == "torch" else commands for extra, commands in NEEDS.items()}
 """For each extra, commands that name it where it is missing."""
 
