@@ -127,7 +127,7 @@ def test_a_missing_device_is_refused_before_anything_starts() -> None:
     """More GPUs than the machine has, or a device that is not known, are an error with advice."""
     with pytest.raises(InputError, match=r"9999 processes on this machine need a GPU each.*--device cpu"):
         launch(losses.misbehaving, 9999, "raise", 0, device="cuda")
-    with pytest.raises(InputError, match=r"'tpu'.*auto, cpu or cuda"):
+    with pytest.raises(InputError, match=r"'tpu'.*auto, cpu, cuda"):
         launch(losses.misbehaving, 2, "raise", 0, device="tpu")
 
 

@@ -580,7 +580,7 @@ EXCHANGE = prices.weight_exchange
 
 @pytest.mark.parametrize(
     ("room", "name", "wrong"),
-    [(MeshTeams, "_gathered", lambda own, graph, words: 0), (prices, "weight_exchange", free_gathers)],
+    [(MeshTeams, "_at_once", lambda own, problem, words: 0), (prices, "weight_exchange", free_gathers)],
 )
 def test_gathered_weights_that_take_no_room_or_time_are_noticed(
     monkeypatch: pytest.MonkeyPatch, room: Any, name: str, wrong: Any
@@ -862,12 +862,15 @@ def test_stages_on_parts_of_nodes_are_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong"), [("messages", lambda team, back: ()), ("beside", lambda operator, loop, team: 0)]
+    ("where", "name", "wrong"),
+    [("ring", "messages", lambda team, back: ()), ("problem", "beside", lambda operator, loop, team: 0)],
 )
-def test_keys_that_go_round_for_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any) -> None:
+def test_keys_that_go_round_for_nothing_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, where: str, name: str, wrong: Any
+) -> None:
     """As if blocks of keys took no time, or no memory."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(import_module("pipeplan.costs.teams.problem"), name, wrong)
+    monkeypatch.setattr(import_module(f"pipeplan.costs.teams.{where}"), name, wrong)
     assert noticed(lambda document: on_tokens(document, "attention"), on_teams)
 
 
