@@ -86,11 +86,16 @@ def attend_backward_to(
     scale: float | None,
 ) -> tuple[Tensor, ...]:
     """Return gradients of queries, and of all keys and values; blocks have these from the first one on."""
-    of_query, of_wholes, first = torch.zeros_like(query), [torch.zeros_like(each) for each in wholes], 0
+    of_query, of_wholes, first = empty_sum(query), [torch.zeros_like(each) for each in wholes], 0
     for block in blocks:
         own, *rest = attend_block_backward(gradient, query, block, found, scale)
         of_query += own
         for whole, part in zip(of_wholes, rest, strict=True):
             whole.narrow(ROWS, first, part.shape[ROWS]).copy_(part)
         first += block.keys.shape[ROWS]
-    return of_query, *of_wholes
+    return of_query.to(query.dtype), *of_wholes
+
+
+def empty_sum(like: Tensor) -> Tensor:
+    """Return zeros to which gradients of several blocks are added, in 32 bits at least."""
+    return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))

@@ -22,6 +22,7 @@ from pipeplan_executor.sharding.blocks import (
     Block,
     attend_block,
     attend_block_backward,
+    empty_sum,
     joined,
     settled,
 )
@@ -62,7 +63,7 @@ class RingAttention:
         self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, found: Attended
     ) -> tuple[Tensor, ...]:
         """Return gradients of a rank's queries, keys and values; ``found``: what `forward` returned."""
-        of_query = torch.zeros_like(query)
+        of_query = empty_sum(query)
         block, sums = _joined((key, value)), list[Tensor]()
         for step in range(self.mesh.size()):
             blocks = [block] if step + 1 < self.mesh.size() else []
@@ -79,7 +80,7 @@ class RingAttention:
                 before += added
             block, sums = blocks[0] if blocks else block, [before]
         (home,) = shift(sums, self.mesh)()
-        return of_query, *_divided(home, (key, value))
+        return of_query.to(query.dtype), *_divided(home, (key, value))
 
     def _block(self, step: int, parts: Sequence[Tensor]) -> Block | None:
         """Return the block of a step with the part of the mask for its keys; None if no query sees it."""
