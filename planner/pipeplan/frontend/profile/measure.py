@@ -9,6 +9,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -86,13 +87,26 @@ def background_workers(count: int, layers: Sequence[nn.Module], feed: Feed) -> I
     try:
         for sibling in siblings:
             sibling.start()
-        if not all(event.wait(PATIENCE) for event in started):
-            raise PipeplanError(f"a busy sibling made no pass within {PATIENCE:.0f} s; profile with crowd=1")
+        for sibling, event in zip(siblings, started, strict=True):
+            _await(sibling, event)
         yield
     finally:
         for sibling in siblings:
             sibling.kill()
             sibling.join()
+
+
+def _await(sibling: Any, started: Any) -> None:
+    """Wait for the first pass of a background worker."""
+    end = time.monotonic() + PATIENCE
+    while not started.wait(0.2):
+        if not sibling.is_alive():
+            raise PipeplanError(
+                "a busy sibling ended before its first pass; profile in a process that has run no backward before "
+                "(pipeplan profile, or profile_workload), or with crowd=1"
+            )
+        if time.monotonic() > end:
+            raise PipeplanError(f"a busy sibling made no pass within {PATIENCE:.0f} s; profile with crowd=1")
 
 
 def _work(layers: Sequence[nn.Module], feed: Feed, started: Any, parent: int) -> None:

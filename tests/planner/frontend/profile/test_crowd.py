@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from helpers.torch_chains import perceptron
-from pipeplan.core.errors import InputError
+from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.frontend.profile import profile
 from pipeplan.frontend.profile.measure import background_workers
 from pipeplan.frontend.profile.passes import Feed
@@ -37,6 +37,22 @@ def test_a_crowded_profile_says_so() -> None:
     module, batch = perceptron()
     model = profile(module, batch, micro_batches=(2,), repeats=1, warmup=0, crowd=2)
     assert "2 workers busy" in model.profiles[0].provenance.source
+
+
+class _Ending(nn.Linear):
+    def forward(self, _: torch.Tensor) -> torch.Tensor:
+        raise SystemExit
+
+
+def test_a_sibling_that_ends_is_not_awaited() -> None:
+    """The error says what to do, at once."""
+    feed = Feed((torch.ones(2, 4),), (True,))
+    with (
+        pytest.raises(PipeplanError, match="ended before its first pass"),
+        background_workers(1, [_Ending(4, 4)], feed),
+    ):
+        pytest.fail("it was awaited")
+    assert not multiprocessing.active_children()
 
 
 def test_an_empty_crowd_is_refused() -> None:
