@@ -179,6 +179,7 @@ def compare(
                 backend=backend,
                 workers=workers,
                 seed=seed,
+                price_regular=False,
             )
         except InfeasibleError as error:
             refusals[name] = str(error)

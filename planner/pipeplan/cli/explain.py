@@ -79,7 +79,7 @@ def _question(options: Namespace) -> "Explanation | Remedies":
 
     try:
         with solving(*searched(options)) as on_progress:
-            result = solve(**asking, **limits(options), on_progress=on_progress)
+            result = solve(**asking, **limits(options), on_progress=on_progress, price_regular=False)
     except InfeasibleError:
         found = remedies(**asking, time_limit=options.each, **each, on_progress=tell)
         if found is None:

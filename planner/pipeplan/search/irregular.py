@@ -10,7 +10,10 @@ SHOWN = 5e-5
 
 @dataclass(frozen=True, slots=True)
 class Irregular:
-    """The best plan found if plans need not be regular, and the bound on all of these; nanoseconds."""
+    """The best plan found if plans need not be regular, and the bound on all of these; nanoseconds.
+
+    Without a plan, ``value`` is that of the regular one; without a bound, ``bound`` is 0.
+    """
 
     value: int
     bound: int
@@ -28,9 +31,13 @@ class Irregular:
         least, most = self.cost(value, bound)
         if most is not None and most - least < SHOWN:
             how = f"costs {most:.2%}, proved" if most >= SHOWN else "costs nothing, proved"
+        elif most is None and least < SHOWN:
+            return "regular: what it costs is not known (no time was left for plans that need not be)"
         else:
             how = f"costs {least:.2%} at least" + (f" and {most:.2%} at most" if most is not None else "")
-        without = f"without --regular {format_time(min(self.value, value))}, bound {format_time(self.bound)}"
+        without = (
+            f"without --regular {format_time(min(self.value, value))}, bound {format_time(min(self.bound, bound))}"
+        )
         return f"regular: {how} ({without})"
 
     def as_json(self, value: int, bound: int) -> dict[str, float | None]:
@@ -38,7 +45,7 @@ class Irregular:
         least, most = self.cost(value, bound)
         return {
             "time_s": min(self.value, value) / 1e9,
-            "bound_s": self.bound / 1e9,
+            "bound_s": min(self.bound, bound) / 1e9,
             "costs_at_least": least,
             "costs_at_most": most,
         }

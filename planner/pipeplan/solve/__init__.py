@@ -72,6 +72,7 @@ def solve(
     on_progress: OnProgress = lambda *_: None,
     example_inputs: Any = None,
     proposals: Proposals | None = None,
+    price_regular: bool = True,
     **options: Any,
 ) -> Result:
     """Find the best plan for one training step, with a proven bound on its distance from the optimum.
@@ -112,6 +113,9 @@ def solve(
         For a torch module: one batch, whose first axis counts samples.
     proposals : Proposals, optional
         What heuristics proposed for the same model, cluster and job under other schedules.
+    price_regular : bool
+        For a job that asks for regular plans: use up to 30 % of the time limit for plans that need not be regular, and
+        state what regularity costs.
     **options
         Other fields of `Job`, like ``optimizer='adam'``, ``depths=2`` or ``memory='16GiB'``; ``merge_misbooked`` and
         ``corrected`` for importers; ``devices=4`` with ``bandwidth`` and ``latency`` in place of a cluster.
@@ -146,7 +150,7 @@ def solve(
     questions = None if proposals is None else proposals.questions_at(job.schedules)
     spaces = Spaces(model, cluster, job, questions=questions, opening=Clock(Limits(time=FOR_TEAMS * limits.time)))
     compared = FOR_CHOICE * time_limit if question is not None else 0.0
-    compared += FOR_IRREGULAR * time_limit * job.regular
+    compared += FOR_IRREGULAR * time_limit * (job.regular and price_regular)
     searching = replace(limits, time=clock.left - compared)
     search = PlanSearch(searching, on_progress, cluster_of=spaces.cluster_of, backend=backend, outside=spaces.outside)
     search.unbounded = spaces.late
@@ -258,20 +262,25 @@ def solve(
             late=spaces.late,
             whole=left_whole(plan, model, cluster, job),
         )
-    seconds = min(clock.left, max(LONGER * clock.wall, LEAST))
-    if not job.regular or search.stop is Stop.INTERRUPT or seconds <= 0:
+    if not (job.regular and price_regular):
         return found
-    how: dict[str, Any] = {"gap": gap, "backend": backend, "workers": workers, "seed": seed, "on_progress": on_progress}
-    return replace(found, irregular=_irregular(model, cluster, job, time_limit=seconds, **how))
+    seconds = 0.0 if search.stop is Stop.INTERRUPT else min(clock.left, max(LONGER * clock.wall, LEAST))
+    how: dict[str, Any] = {"gap": gap, "backend": backend, "workers": workers, "seed": seed}
+    return replace(found, irregular=_irregular(model, cluster, job, found.value, time_limit=seconds, **how))
 
 
-def _irregular(model: Model, cluster: Cluster, job: Job, **how: Any) -> Irregular | None:
-    """The best plan without the wish for regular ones; None if none is found in the time."""
+def _irregular(model: Model, cluster: Cluster, job: Job, value: int, *, time_limit: float, **how: Any) -> Irregular:
+    """What there is without the wish for regular plans, of which one takes ``value`` nanoseconds."""
+    free = replace(job, regular=False, equal_replicas=False)
     try:
-        found = solve(model, cluster, job=replace(job, regular=False, equal_replicas=False), **how)
-    except UndecidedError:
-        return None
-    return Irregular(found.value, found.bound)
+        found = solve(model, cluster, job=free, time_limit=time_limit, **how) if time_limit > 0 else None
+    except InfeasibleError:  # only regular plans leave devices out between stages, which a pin may ask for
+        return Irregular(value, value)
+    except UndecidedError as error:
+        return Irregular(value, error.bound)
+    except InputError:  # too many device groups for any order of actions
+        found = None
+    return Irregular(value, 0) if found is None else Irregular(found.value, found.bound)
 
 
 def _check_robust(job: Job) -> None:

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from helpers.instances import model_of
+from pipeplan.analysis.explain.changes import more_never_hurt
+from pipeplan.analysis.frontier.fewest import fewest_devices
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InfeasibleError, InputError
 from pipeplan.core.job import Job
@@ -73,7 +75,8 @@ def test_what_is_not_proved_is_said_so() -> None:
     assert Irregular(90, 90).line(99, 99) == "regular: costs 10.00%, proved (without --regular 90 ns, bound 90 ns)"
     assert Irregular(99, 99).line(99, 99).startswith("regular: costs nothing, proved")
     assert Irregular(90, 80).line(100, 95).startswith("regular: costs 5.56% at least and 25.00% at most")
-    assert Irregular(120, 0).line(100, 90).startswith("regular: costs 0.00% at least (without")
+    assert Irregular(80, 0).line(100, 90).startswith("regular: costs 12.50% at least (without")
+    assert "not known" in Irregular(120, 0).line(100, 90)
 
 
 def test_wishes_that_contradict_it_are_refused() -> None:
@@ -83,3 +86,14 @@ def test_wishes_that_contradict_it_are_refused() -> None:
             Job(8, regular=True, **beside)
     with pytest.raises(InfeasibleError, match="--regular"):
         solve(unlike_layers(4), nodes(2, 2), 8, replicas=(3,), depths=(1,), regular=True, time_limit=5)
+
+
+def test_more_devices_may_spoil_whole_nodes() -> None:
+    """So the fewest devices are counted up, and nothing is proved by halves; other functions do not price the wish."""
+    cluster = nodes(2, 2)
+    assert not more_never_hurt(cluster, Job(8, regular=True))
+    assert more_never_hurt(cluster, Job(8))
+    assert more_never_hurt(nodes(4), Job(8, regular=True))
+    assert solve(unlike_layers(4), cluster, 8, regular=True, time_limit=5, price_regular=False).irregular is None
+    found = fewest_devices(unlike_layers(4), cluster, 8, regular=True, time_limit=5)
+    assert found.count == 1

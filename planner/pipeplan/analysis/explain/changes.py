@@ -1,4 +1,4 @@
-"""Changes of a question: more memory, faster links, more devices, other micro-batches.
+"""Changes of a question: more memory, faster links, more devices, other micro-batches, plans that need not be regular.
 
 Each change is a new cluster and a new job, to be solved afresh.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
-from pipeplan.core.job import Job
+from pipeplan.core.job import Job, Order
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
 from pipeplan.core.wording import teams_of
@@ -50,8 +50,12 @@ def changes(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Iterator[Ch
         yield Change("1 GiB more memory per device", *more, eases=True, frees_memory=True)
     yield from _faster_links(cluster, job)
     for kind in dict.fromkeys(device.kind.name for device in cluster.devices):
-        yield Change(f"one more {kind}", *with_devices(cluster, job, kind), eases=True)
+        yield Change(f"one more {kind}", *with_devices(cluster, job, kind), eases=more_never_hurt(cluster, job))
     yield from _micro_batches(cluster, job, plan)
+    if job.regular:
+        yield Change(
+            "plans that need not be regular", cluster, replace(job, regular=False, equal_replicas=False), eases=True
+        )
     larger = 2 * plan.team
     if larger not in job.teams and larger <= largest_team(model, cluster, job):
         wider = replace(job, teams=(*(job.teams or (1,)), larger))
@@ -64,6 +68,22 @@ def largest_team(model: Model, cluster: Cluster, job: Job) -> int:
     if not model.operators or alone or any(kind.on_chip is not None for kind in cluster.kinds.values()):
         return 1
     return max(node.kinds.count(kind) for node in cluster.nodes for kind in node.kinds)
+
+
+def may_leave_out(cluster: Cluster, job: Job) -> bool:
+    """True if a plan may leave out any devices; in a given order it uses the first ones, whatever their kinds."""
+    return job.order is Order.SEARCH or len({device.kind.name for device in cluster.devices}) == 1
+
+
+def more_never_hurt(cluster: Cluster, job: Job) -> bool:
+    """True if a plan on some of the devices is a plan on more.
+
+    It is if a plan may leave out any devices, and neither stages nor teams have to consist of whole nodes, which
+    further devices enlarge: stages of regular plans, teams larger than a node (see `pipeplan.costs.teams.places`).
+    """
+    inside = max(node.kinds.count(kind) for node in cluster.nodes for kind in node.kinds)
+    whole = (job.regular and len(cluster.nodes) > 1) or max(job.teams, default=1) > inside
+    return may_leave_out(cluster, job) and not whole
 
 
 def has_limits(cluster: Cluster, job: Job) -> bool:

@@ -100,6 +100,7 @@ def outcome(model: Model, change: Change, base: Result, *, limits: Limits, backe
             backend=backend,
             workers=limits.workers,
             seed=limits.seed,
+            price_regular=False,
         )
     except PipeplanError as error:
         if received():

@@ -80,9 +80,14 @@ def explain(
     model, cluster, job = question.model, question.cluster, question.job
     require_step(job.objective)
     if result is None:
-        result = solve(
-            model, cluster, job=job, time_limit=time_limit, gap=gap, backend=backend, workers=workers, seed=seed
-        )
+        how: dict[str, Any] = {
+            "time_limit": time_limit,
+            "gap": gap,
+            "backend": backend,
+            "workers": workers,
+            "seed": seed,
+        }
+        result = solve(model, cluster, job=job, price_regular=False, **how)  # a change below prices it
         result = replace(result, costs=question.stated(result.costs))
     plan = result.plan
     tried: list[Outcome] = []

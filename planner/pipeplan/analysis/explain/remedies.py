@@ -1,7 +1,7 @@
 """Smallest changes with which an infeasible job fits, each one searched for and proved.
 
 The search of `pipeplan.solve` decides if a changed problem has a plan. Numbers are found by bisection: a job that fits
-also fits with more memory, with more devices, and with fewer micro-batches of the same size.
+also fits with more memory, with fewer micro-batches of the same size, and mostly with more devices.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeplan.analysis.explain.changes import has_limits, largest_team, with_devices, with_memory, without_limits
+from pipeplan.analysis.explain.changes import (
+    has_limits,
+    largest_team,
+    more_never_hurt,
+    with_devices,
+    with_memory,
+    without_limits,
+)
 from pipeplan.analysis.explain.feasible import Fit, fit, memory_too_small
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
@@ -200,10 +207,11 @@ def _constraints(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator
         ("micro_batches", bool(job.micro_batches), {"micro_batches": ()}, "any number of micro-batches"),
         ("depths", bool(job.depths), {"depths": ()}, "any number of stages"),
         ("schedules", bool(job.schedules), {"schedules": ()}, "any schedule"),
+        ("regular", job.regular, {"regular": False, "equal_replicas": False}, "plans that need not be regular"),
         (
             "replicas",
-            bool(job.replicas or job.equal_replicas),
-            {"replicas": (), "equal_replicas": False, "regular": False},
+            bool(job.replicas) or (job.equal_replicas and not job.regular),
+            {"replicas": (), "equal_replicas": False},
             "any replicas",
         ),
         ("together", bool(job.together or job.no_cut_after), {"together": (), "no_cut_after": ()}, "a cut anywhere"),
@@ -281,7 +289,11 @@ def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remed
 
 
 def _devices(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
-    """For each kind, the fewest additional devices: at most one device per layer, or twice the present number."""
+    """For each kind, the fewest additional devices: at most one device per layer, or twice the present number.
+
+    Where more devices may hurt, nothing is proved of numbers that are not tried.
+    """
+    gradual = more_never_hurt(cluster, job)
     most = max(len(model.layers) - len(cluster.devices), len(cluster.devices))
     for kind in dict.fromkeys(device.kind.name for device in cluster.devices):
 
@@ -291,7 +303,7 @@ def _devices(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Rem
 
         tried, more = 0, 1
         answer, _ = fits(more)
-        undecided = answer is None
+        undecided = answer is None or not gradual
         while not answer and more < most:
             tried, more = more, min(2 * more, most)
             answer, _ = fits(more)

@@ -125,6 +125,7 @@ class Answers:
                 backend=self.backend,
                 workers=self.limits.workers,
                 seed=self.limits.seed,
+                price_regular=False,
             )
         except InputError:
             raise

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeplan.analysis.explain.changes import more_never_hurt
 from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict, answers_path
-from pipeplan.analysis.frontier.over_devices import ask, check_pins, more_never_hurt, prices
+from pipeplan.analysis.frontier.over_devices import ask, check_pins, prices
 from pipeplan.analysis.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, PipeplanError
@@ -113,8 +114,8 @@ def fewest_devices(
 
     A part of the cluster has a number of devices of each kind, the first of them in the cluster's order. Where more
     devices never hurt the number is found by bisection, and every part with one device fewer is then proved not to
-    fit. If the order of devices is given, or teams extend over nodes, it is found by counting up, and every smaller
-    part is proved not to fit.
+    fit. If the order of devices is given, or teams or the stages of regular plans extend over nodes, it is found by
+    counting up, and every smaller part is proved not to fit.
 
     Parameters
     ----------
@@ -151,7 +152,7 @@ def fewest_devices(
         return None
 
     # bisection: nothing fits on `low` devices, something fits on `high`
-    low, high, monotonous = 0, len(cluster.devices), more_never_hurt(answers)
+    low, high, monotonous = 0, len(cluster.devices), more_never_hurt(cluster, job)
     if first_that_fits(high) is None:
         whole = ask(answers, on(high)[0])
         raise InfeasibleError(whole.why) if whole.verdict is Verdict.INFEASIBLE else PipeplanError(whole.why)

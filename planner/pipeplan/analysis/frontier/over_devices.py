@@ -13,12 +13,11 @@ of a cheaper plan is left out.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pipeplan.analysis.explain.changes import pinned_device
+from pipeplan.analysis.explain.changes import may_leave_out, pinned_device
 from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
 from pipeplan.analysis.frontier.curve import Floor, Point, point
 from pipeplan.analysis.frontier.subsets import Part, kind_counts, parts, sub_cluster
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import Order
 from pipeplan.core.wording import listed
 from pipeplan.costs.teams.places import places
 from pipeplan.search.space.spaces import Spaces
@@ -111,21 +110,6 @@ def ask(answers: Answers, part: Part, *, any_plan: bool = False) -> Answer:
     return find(f"{part.counts}", cluster, job)
 
 
-def may_leave_out(answers: Answers) -> bool:
-    """True if a plan may leave out any devices; in a given order it uses the first ones, whatever their kinds."""
-    return answers.job.order is Order.SEARCH or len(kind_counts(answers.cluster)) == 1
-
-
-def more_never_hurt(answers: Answers) -> bool:
-    """True if what fits on some devices fits on more.
-
-    It does if a plan may leave out any devices, unless teams extend over nodes: there a node that is only partly there
-    may spoil them (see `places`).
-    """
-    inside = max(node.kinds.count(kind) for node in answers.cluster.nodes for kind in node.kinds)
-    return may_leave_out(answers) and max(answers.job.teams, default=1) <= inside
-
-
 def nested(answers: Answers) -> bool:
     """True if the plans of a part are among those searched for every part that contains it.
 
@@ -133,7 +117,7 @@ def nested(answers: Answers) -> bool:
     depend on the free devices of each node, and then every part is solved.
     """
     space = Spaces(answers.model, answers.cluster, answers.job).lowest
-    return len(answers.cluster.nodes) == 1 and may_leave_out(answers) and not space.large
+    return len(answers.cluster.nodes) == 1 and may_leave_out(answers.cluster, answers.job) and not space.large
 
 
 def check_pins(answers: Answers) -> None:

@@ -159,6 +159,9 @@ def _best(model: Model, cluster: Cluster, job: Job, written: HandWritten) -> Pri
 def _unsearched(job: Job, written: HandWritten) -> str:
     """Why the search has no such teams, if it has none."""
     absent = sorted(set(written.team) - set(job.teams or (1,)))
+    sizes = " and ".join(map(str, sorted(set(written.team))))
+    if not absent and len(set(written.team)) > 1 and not job.unlike_teams:
+        return f"it has teams of {sizes}, asked for are teams of one size"
     if not absent:
         return ""
     wanted = ", ".join(map(str, job.teams or (1,)))
@@ -170,6 +173,6 @@ def _proved(
 ) -> tuple[Result | None, str]:
     """The result of the same question, or the reason why there is none."""
     try:
-        return solve(model, cluster, job=job, time_limit=time_limit, **how), ""
+        return solve(model, cluster, job=job, time_limit=time_limit, price_regular=False, **how), ""
     except (InfeasibleError, UndecidedError) as error:
         return None, str(error)

@@ -150,6 +150,7 @@ class HandWritten:
             depths=(),
             replicas=(),
             equal_replicas=False,
+            regular=job.regular and len(sizes) == 1,
             recompute=self.recompute,
             zero=(self.zero,),
             teams=() if sizes == (1,) else sizes,
@@ -161,7 +162,7 @@ class HandWritten:
         sizes = {1, *self.team}
         if job.teams or sizes == {1} or job.intra_layer or not job.objective.simulated:
             return job
-        return replace(job, teams=tuple(sorted(sizes)), unlike_teams=len(set(self.team)) > 1)
+        return replace(job, teams=tuple(sorted(sizes)), unlike_teams=len(set(self.team)) > 1 and not job.regular)
 
 
 def _row(value: Any, name: str, what: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import time
 import traceback
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeplan.analysis.sweep.cell_file import write_cell
 from pipeplan.analysis.sweep.cells import Cell, Question
@@ -52,9 +52,10 @@ def _solved(cell: Cell, question: Question, plan: Path) -> Record:
     from pipeplan.solve import solve
 
     fingerprint = question.fingerprint
-    how = {name: value for name, value in asdict(question.search).items() if name != "time"}
+    how: dict[str, Any] = {name: value for name, value in asdict(question.search).items() if name != "time"}
     try:
-        result = solve(question.model, question.cluster, job=question.job, time_limit=question.search.time, **how)
+        how |= {"time_limit": question.search.time, "price_regular": False}
+        result = solve(question.model, question.cluster, job=question.job, **how)
         result.plan.save(plan)
     except InfeasibleError as error:
         return without_plan(cell, fingerprint, "infeasible", str(error))
