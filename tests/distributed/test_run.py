@@ -27,6 +27,7 @@ CAPTURED = {2: 2, 3: 1, 4: 0}
 BESIDES = {
     2: {"replicas": (), "evaluation": (), "verification": ()},
     3: {"training": (3,), "tied_training": (3,)},
+    4: {"tied_pairs": (3,)},
 }
 """Further jobs by number of ranks."""
 
@@ -111,7 +112,16 @@ def _all_exact(errors: dict[str, float], count: int) -> None:
 @pytest.mark.parametrize(("name", "count"), [("training", 6), ("tied_training", 8)])
 def test_training_follows_the_unsplit_model(name: str, count: int, results: Results) -> None:
     """Over several steps losses and weights stay the unsplit model's: every optimiser, replicated, ZeRO-1, tied."""
-    found = results.found[name]
+    _all_follow(results.found[name], count)
+
+
+@on(4)
+def test_copies_on_replicated_stages_follow_the_unsplit_model(results: Results) -> None:
+    """A shared weight's gradients are summed over all replicas of all its stages, none left out or counted twice."""
+    _all_follow(results.found["tied_pairs"], 4)
+
+
+def _all_follow(found: dict[str, tuple[list[float], list[float], float]], count: int) -> None:
     assert len(found) == count
     for case, (ours, theirs, apart) in found.items():
         assert ours == pytest.approx(theirs, rel=1e-10), case

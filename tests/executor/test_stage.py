@@ -43,6 +43,30 @@ def test_recomputed_layers_change_no_gradient(recompute: tuple[str, ...], dropou
     assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
 
 
+@pytest.mark.parametrize("split", [frozenset(), frozenset({0, 1, 2}), frozenset({1})])
+def test_every_micro_batch_has_its_own_weight(split: frozenset[int]) -> None:
+    """The gradients of a stage with the loss are those of the weighted sum, in whatever order backwards run."""
+    weights, inputs = (0.5, 0.125, 0.375), torch.randn(3, 4, 6, dtype=torch.float64)
+    layer = nn.Linear(6, 2).double()
+    work, module = stage_of({"a": copy.deepcopy(layer)}, (inputs[0],), split=split, loss=_mean_square)
+    work.weights = weights
+    for number in range(3):
+        work.forward(number, (inputs[number],), torch.zeros(()))
+    for number in (2, 0, 1):
+        if number in split:
+            work.input_gradient(number, ())
+            work.weight_gradient(number)
+        else:
+            work.backward(number, ())
+    sum(weight * _mean_square(layer(x)) for weight, x in zip(weights, inputs, strict=True)).backward()
+    for ours, theirs in zip(module.parameters(), layer.parameters(), strict=True):
+        assert torch.allclose(ours.grad, theirs.grad, rtol=1e-12)
+
+
+def _mean_square(outputs: Tensor, *_: object) -> Tensor:
+    return outputs.square().mean()
+
+
 @pytest.mark.parametrize("recompute", [(), ("b",), ("d",), ("b", "d"), ("a", "b", "c", "d", "e")])
 def test_a_stage_holds_what_the_plan_counts(recompute: tuple[str, ...]) -> None:
     """In flight, a micro-batch takes what layers save, and of recomputed ones the output."""

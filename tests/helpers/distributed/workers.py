@@ -119,6 +119,14 @@ def tied_training(steps: int) -> dict[str, tuple[list[float], list[float], float
     return training(steps, tied=True)
 
 
+def tied_pairs(steps: int) -> dict[str, tuple[list[float], list[float], float]]:
+    """The same where both stages that share weights have several replicas: two by two, and one beside three."""
+    cases = [("sgd", (2, 2), False), ("adam", (2, 2), True), ("momentum", (1, 3), False), ("sgd", (3, 1), True)]
+    return {
+        f"{name} {replicas} {zero1}": _train(steps, name, replicas, zero1, tiny_tied) for name, replicas, zero1 in cases
+    }
+
+
 def _train(
     steps: int, optimizer: str, replicas: tuple[int, ...], zero1: bool, build: Callable[[], Workload]
 ) -> tuple[list[float], list[float], float]:
