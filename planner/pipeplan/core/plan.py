@@ -11,7 +11,7 @@ from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.throughput import Yardstick
 from pipeplan.core.units import format_time
-from pipeplan.core.wording import counted, team_suffix, zero_suffix
+from pipeplan.core.wording import counted, device_names, team_suffix, zero_suffix
 from pipeplan.core.words import LayerWords
 
 
@@ -198,7 +198,7 @@ class Plan(Tabular):
         rows = (
             (
                 number,
-                " ".join(f"{self.letter}{device}" for device in stage.devices),
+                device_names(stage.devices, self.letter).replace(",", ""),
                 self.kind_of(stage),
                 len(stage.layers),
                 stage.layers[0],

@@ -31,6 +31,14 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}{'es' if thing.endswith('ch') else 's'}"
 
 
+def device_names(devices: Sequence[int], letter: str = "d", most: int = 8) -> str:
+    """Name devices (``letter`` d) or teams (t): ``'d0, d1'``; of many the ends: ``'d0 … d127 (128 devices)'``."""
+    if len(devices) <= most:
+        return ", ".join(f"{letter}{device}" for device in devices)
+    many = counted(len(devices), "device" if letter == "d" else "team")
+    return f"{letter}{devices[0]} … {letter}{devices[-1]} ({many})"
+
+
 def zero_suffix(level: int) -> str:
     """Return ``', ZeRO-1'``; an empty text at level 0."""
     return f", ZeRO-{level}" if level else ""

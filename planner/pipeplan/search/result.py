@@ -12,7 +12,7 @@ from pipeplan.core.tabular import Table, Tabular
 from pipeplan.core.throughput import Throughput
 from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes, format_reserve, format_time
-from pipeplan.core.wording import counted, wrapped
+from pipeplan.core.wording import counted, device_names, wrapped
 from pipeplan.costs.sources import Costs
 from pipeplan.costs.teams.left_whole import LeftWhole
 from pipeplan.search.heuristics import LATE, Baseline, ranked
@@ -259,11 +259,9 @@ def _alike(stages: tuple[PlanStage, ...], plan: Plan) -> str:
     )
 
 
-def _devices(stage: PlanStage, plan: Plan, most: int = 8) -> str:
+def _devices(stage: PlanStage, plan: Plan) -> str:
     """``d0, d1 v100``, or ``t0, t1 8 x v100`` for teams: replicas are of one kind."""
-    shown = ", ".join(f"{plan.letter}{device}" for device in stage.devices[:most])
-    more = f" … ({counted(stage.replicas, 'device' if stage.team == 1 else 'team')})" if stage.replicas > most else ""
-    return f"{shown}{more} {plan.kind_of(stage)}"
+    return f"{device_names(stage.devices, plan.letter)} {plan.kind_of(stage)}"
 
 
 def _heuristic(row: Baseline, result: Result) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from helpers.instances import fat_head
+from helpers.instances import fat_head, model_of
 from pipeplan.analysis.judge import Judgement, judge
 from pipeplan.cli.main import main
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
@@ -25,8 +25,9 @@ MODEL = fat_head()
 CLUSTER = Cluster.uniform(3, DeviceKind("unit"))
 
 
-def _judged(**how: Any) -> Judgement:
-    return judge(MODEL, CLUSTER, **({"batch": 8, "stages": (4, 4, 1), "micro_batches": 4, "time_limit": 10} | how))
+def _judged(cluster: int = 3, **how: Any) -> Judgement:
+    devices = Cluster.uniform(cluster, DeviceKind("unit"))
+    return judge(MODEL, devices, **({"batch": 8, "stages": (4, 4, 1), "micro_batches": 4, "time_limit": 10} | how))
 
 
 def test_a_hand_written_plan_is_simulated_as_it_stands() -> None:
@@ -104,6 +105,46 @@ def test_what_is_no_plan_is_refused(how: dict[str, Any], says: str) -> None:
     """The message has the numbers, and comes before any search."""
     with pytest.raises(InputError, match=says):
         _judged(**how)
+
+
+def test_many_devices_are_abbreviated() -> None:
+    """The table names the ends of a long row of devices, and counts them."""
+    found = _judged(stages=(9,), replicas=(16,), micro_batches=16, batch=16, cluster=16)
+    assert "d0 … d15 (16 devices)" in str(found)
+    assert max(map(len, str(found).splitlines())) < 200
+
+
+def test_more_time_is_advised_only_where_it_helps() -> None:
+    """A faster plan that does not fit needs the missing bytes, whatever the time; what makes it fit is named."""
+    saved = model_of([10, 10], saved=[40, 40], output=[4, 4], parameters=[8, 8])
+    two = Cluster.uniform(2, DeviceKind("unit", memory=90), Link(10**7, 0))
+    found = judge(saved, two, 2, stages=(2,), micro_batches=2, optimizer="sgd", time_limit=10)
+    assert found.overflows and found.result is not None and found.result.gap == 0
+    assert found.excess is not None and found.excess < 0
+    text = str(found)
+    assert "more time" not in text
+    assert "22 B more on a device (--memory, where that is the limit)" in text
+    assert "with --recompute choose it fits" in text and "or --recompute choose" in text
+
+
+def test_split_backwards_are_named_as_the_reason() -> None:
+    """ZB-H1 has one stage per device; it is not searched since it splits backwards, until any order is."""
+    plan: dict[str, Any] = {"stages": (3, 3, 3), "micro_batches": 4, "schedule": "zb-h1"}
+    assert "schedule zb-h1 splits backwards" in _judged(**plan).outside
+    assert not _judged(**plan, schedules="any").outside
+
+
+def test_a_way_that_the_search_leaves_out_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequence parallelism is judged also where the search leaves it out, and is then none of the plans searched."""
+    model, cluster = load_model("gpt2-small"), load_cluster("4-v100-nvlink")
+    how: dict[str, Any] = {"stages": (7, 7), "micro_batches": 4, "team": 2, "time_limit": 0.1}
+    searched = judge(model, cluster, 16, way="sequence", **how)
+    monkeypatch.setattr("pipeplan.costs.teams.splits.MOST", 1)  # of many ways to split layers few are searched
+    monkeypatch.setattr("pipeplan.costs.teams.splits.PREFERRED", (0,))
+    found = judge(model, cluster, 16, way="sequence", **how)
+    assert found.plan.sequence and not found.plan.context
+    assert found.value >= searched.value and not found.plan.bound
+    assert "the search leaves its way to split layers out" in found.outside and not searched.outside
 
 
 def test_unlike_replicas_are_refused() -> None:

@@ -6,14 +6,16 @@
     model, cluster, job ──────────────────────▶ solve ────────────────────────────────────────▶ the proved plan
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pipeplan.analysis.judge.hand_written import HandWritten
 from pipeplan.analysis.judge.judgement import Judgement, Overflow
+from pipeplan.analysis.judge.outside import outside
 from pipeplan.analysis.judge.priced import Priced, priced
+from pipeplan.analysis.judge.remedies import remedies
 from pipeplan.analysis.judge.settings import settings
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
@@ -33,6 +35,12 @@ __all__ = ["Judgement", "Overflow", "judge"]
 
 BEST = "best"
 """The way of teams that fits and takes least time."""
+ALONE: Mapping[str, Mapping[str, Any]] = {
+    "plain": {"sequence_parallel": False, "context_parallel": False, "mesh_axes": 0},
+    "sequence": {"context_parallel": False, "mesh_axes": 0},
+    "context": {"mesh_axes": 0},
+}
+"""Fields of a job that leave out the ways to split layers that the search may prefer to the named one."""
 
 
 @listening()
@@ -86,7 +94,8 @@ def judge(
     way : str
         How teams split layers: ``'plain'`` (what passes between layers is whole), ``'sequence'`` (it is split along
         tokens), ``'context'`` (products and attention run on parts of the tokens too), axes of a mesh like ``'2x4'``,
-        or ``'best'`` of those worth searching. Of several of one name the best counts.
+        or ``'best'`` of those worth searching. Of several of one name the best counts. The first three are judged
+        also where the search leaves them out.
     chunks : int, optional
         Stages per device under a schedule that places several; by default the family's own number, or two.
     recompute : {'none', 'choose', 'full'}
@@ -118,10 +127,10 @@ def judge(
     )
     best = _best(model, cluster, job, written)
     searched = written.compared(job)
+    beyond = outside(best, written, searched)
     how = {"gap": gap, "backend": backend, "workers": workers, "seed": seed, "on_progress": on_progress}
     result, why = _proved(model, cluster, searched, time_limit, how)
-    outside = best.outside or _unsearched(searched, written)
-    proves = result is not None and not outside
+    proves = result is not None and not beyond
     return Judgement(
         plan=replace(best.plan, bound=min(result.bound, best.evaluated.value) if result and proves else 0),
         value=best.evaluated.value,
@@ -129,7 +138,8 @@ def judge(
         objective=job.objective,
         limits=best.limits,
         overflows=best.overflows,
-        outside=outside,
+        outside=beyond,
+        remedies=remedies(model, cluster, job, written) if best.overflows else (),
         result=result,
         why=why,
     )
@@ -146,7 +156,7 @@ def _best(model: Model, cluster: Cluster, job: Job, written: HandWritten) -> Pri
     found = [priced(model, own, setting, written) for setting in settings(model, cluster, own, written)]
     if not found:
         raise InputError(f"teams of {' and '.join(map(str, own.teams))} have no way to split {model.name} together")
-    named = [each for each in found if written.way in (BEST, each.way)]
+    named = [each for each in found if written.way in (BEST, each.way)] or _left_out(model, cluster, own, written)
     if not named:
         ways = [BEST, *sorted({each.way for each in found})]
         raise InputError(
@@ -156,16 +166,14 @@ def _best(model: Model, cluster: Cluster, job: Job, written: HandWritten) -> Pri
     return min(named, key=lambda each: each.rank)
 
 
-def _unsearched(job: Job, written: HandWritten) -> str:
-    """Why the search has no such teams, if it has none."""
-    absent = sorted(set(written.team) - set(job.teams or (1,)))
-    sizes = " and ".join(map(str, sorted(set(written.team))))
-    if not absent and len(set(written.team)) > 1 and not job.unlike_teams:
-        return f"it has teams of {sizes}, asked for are teams of one size"
-    if not absent:
-        return ""
-    wanted = ", ".join(map(str, job.teams or (1,)))
-    return f"it has teams of {' and '.join(map(str, absent))}, asked for are teams of {wanted}"
+def _left_out(model: Model, cluster: Cluster, job: Job, written: HandWritten) -> list[Priced]:
+    """The plan in the ways of the asked name that the search leaves out."""
+    alone = ALONE.get(written.way)
+    if alone is None:
+        return []
+    narrow = replace(job, **{name: value and getattr(job, name) for name, value in alone.items()})
+    every = (setting._replace(left_out=True) for setting in settings(model, cluster, narrow, written))
+    return [own for own in (priced(model, narrow, setting, written) for setting in every) if own.way == written.way]
 
 
 def _proved(

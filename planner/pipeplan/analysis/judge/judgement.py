@@ -8,8 +8,19 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.tabular import Table, Tabular
 from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes, format_time
-from pipeplan.core.wording import some
+from pipeplan.core.wording import device_names
 from pipeplan.search.result import Result
+from pipeplan_formulations.common.report import Stop
+
+ADVICE = {
+    Stop.TIME: "give the search more time (--time)",
+    Stop.INTERRUPT: "let the search run to its end",
+    Stop.GAP: "ask the search for a smaller gap (--gap)",
+    Stop.EXHAUSTED: "the search is exhausted with a gap, in which this plan lies",
+    Stop.ERROR: "a solver contradicted itself; try another one (--backend)",
+    Stop.OPTIMALITY: "which contradicts the proof; please report this question",
+}
+"""What finds a plan that is faster than the search's and that the search may find, by why it stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +42,24 @@ class Overflow:
         return self.stages[0]
 
     def __str__(self) -> str:
-        devices = some([f"{self.letter}{device}" for device in self.devices], 8)
+        devices = device_names(self.devices, self.letter)
         own = f"stage {self.stage}" if len(self.stages) == 1 else f"stages {' and '.join(map(str, self.stages))}"
         verb = "needs" if len(self.stages) == 1 else "need"
         return (
             f"{own} on {devices} {verb} {format_bytes(self.needed)} of {format_bytes(self.limit)}, "
             f"{format_bytes(self.needed - self.limit)} too much"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """The plan at another level of ZeRO, or with recomputation, which fits; ``value`` is nanoseconds.
+
+    ``options`` are those of ``pipeplan judge``.
+    """
+
+    options: str
+    value: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,6 +80,8 @@ class Judgement(Tabular):
         The stages that do not fit.
     outside : str
         Why the plan is none of those that were searched, if it is none.
+    remedies : tuple of Fitting
+        Where it does not fit: other levels of ZeRO, or recomputation, with which it does.
     result : Result or None
         The proved plan, if one was found in the time given.
     why : str
@@ -71,6 +95,7 @@ class Judgement(Tabular):
     limits: tuple[int | None, ...]
     overflows: tuple[Overflow, ...]
     outside: str
+    remedies: tuple[Fitting, ...]
     result: Result | None
     why: str = ""
 
@@ -93,6 +118,7 @@ class Judgement(Tabular):
 
     def __str__(self) -> str:
         lines = [f"judged: {self.headline}", *(f"  {each}" for each in self.overflows)]
+        lines += [f"  with {each.options} it fits, and takes {format_time(each.value)}" for each in self.remedies]
         if self.outside:
             lines.append(f"  none of the plans that are searched: {self.outside}")
         lines.append(self.table().as_text())
@@ -115,6 +141,7 @@ class Judgement(Tabular):
                 }
                 for each in self.overflows
             ],
+            "fits_with": [{"options": each.options, "time_s": each.value / 1e9} for each in self.remedies],
             "outside": self.outside,
             "over_proved": self.excess,
             "proved": None if self.result is None else self.result.as_json(),
@@ -131,8 +158,20 @@ class Judgement(Tabular):
             return
         as_if = "if memory were enough, " if self.overflows else ""
         if self.excess < 0:
-            advice = "which is none of the plans searched" if self.outside else "give the search more time"
-            yield f"{as_if}the judged plan takes {-self.excess:.1%} less; {advice}"
+            yield f"{as_if}the judged plan takes {-self.excess:.1%} less; {self._advice(result)}"
             return
         least = f", {self.value / result.bound - 1:.1%} more than its bound" if result.gap and result.bound else ""
         yield f"{as_if}the judged plan takes {self.excess:.1%} more than the {self._best}{least}"
+
+    def _advice(self, result: Result) -> str:
+        """What would find a plan that is faster than the proved one, or why the search has none."""
+        if self.overflows:
+            lacks = max(each.needed - each.limit for each in self.overflows)
+            options = "".join(f", or {each.options}" for each in self.remedies)
+            return (
+                f"that takes {format_bytes(lacks)} more on a device (--memory, where that is the limit){options}; "
+                "pipeplan frontier shows what memory buys"
+            )
+        if self.outside:
+            return "it is none of the plans searched"
+        return ADVICE[result.stop]

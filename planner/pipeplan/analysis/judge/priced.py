@@ -13,7 +13,6 @@ from pipeplan.core.model import Model
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.plan import Plan
 from pipeplan.core.validate.memory import most_in_flight, peak_of_list
-from pipeplan.core.wording import counted
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.schedules import PLACED, Family
@@ -36,15 +35,15 @@ class Priced:
     limits : tuple of (int or None)
         Bytes that a device of each stage has; None is no limit.
     overflows : tuple of Overflow
-    outside : str
-        Why no search of the job finds this plan; empty if one may.
+    setting : Setting
+        Where it has these costs.
     """
 
     plan: Plan
     evaluated: EvaluatedPlan
     limits: tuple[int | None, ...]
     overflows: tuple[Overflow, ...]
-    outside: str
+    setting: Setting
 
     @property
     def way(self) -> str:
@@ -73,20 +72,18 @@ def priced(model: Model, job: Job, setting: Setting, written: HandWritten) -> Pr
         raise InputError(f"no such plan can be run: {unable}")
     chain = space.prices.chain(setting.groups, space.job.batch // written.micro_batches)
     candidate = space.candidates_of(chain, free=False)[0]
-    outside = space.unasked(candidate, boundaries) or ""
-    if written.placed:
-        evaluated: EvaluatedPlan = _placed(setting, candidate, boundaries, written)
-        several = max(map(len, evaluated.pipeline.stages_on))
-        outside = outside or f"a device has {counted(several, 'stage')}, and in those it has one"
-    else:
-        evaluated = evaluate(space.cluster, candidate, boundaries)
+    evaluated: EvaluatedPlan = (
+        _placed(setting, candidate, boundaries, written)
+        if written.placed
+        else evaluate(space.cluster, candidate, boundaries)
+    )
     plan = build_plan(space.model, space.cluster, replace(job, zero=(written.zero,)), evaluated, 0)
     if written.placed:
         plan = replace(plan, ranks=_ranks(chain, evaluated.pipeline.placement))
     plan = shared_out(plan, model, space.split)
     limits = tuple(None if limit == UNLIMITED else int(limit) for limit in chain.limit)
     too_large = _overfull(plan, evaluated) if written.placed else _overflows(plan, limits)
-    return Priced(plan, evaluated, limits, tuple(too_large), outside)
+    return Priced(plan, evaluated, limits, tuple(too_large), setting)
 
 
 def _overflows(plan: Plan, limits: tuple[int | None, ...]) -> Iterator[Overflow]:

@@ -20,10 +20,14 @@ from pipeplan.search.space.space import Space
 
 
 class Setting(NamedTuple):
-    """A space, and the devices of each stage in it."""
+    """A space, and the devices of each stage in it.
+
+    ``left_out`` says that the search leaves this way to split layers out.
+    """
 
     space: Space
     groups: StageDevices
+    left_out: bool = False
 
 
 def settings(model: Model, cluster: Cluster, job: Job, plan: HandWritten) -> Iterator[Setting]:

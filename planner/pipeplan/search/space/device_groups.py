@@ -126,6 +126,23 @@ def placements(cluster: Cluster, job: Job, classes: tuple[DeviceClass, ...], mod
             yield groups
 
 
+def same_places(cluster: Cluster, one: StageDevices, other: StageDevices) -> bool:
+    """Return whether two device groups differ only in which like devices, and which like nodes, they name."""
+    return _places(cluster, one) == _places(cluster, other)
+
+
+def _places(cluster: Cluster, groups: StageDevices) -> list[list[tuple[int, Link, str]]]:
+    """For each device its node, numbered by first appearance, the node's link, and its kind."""
+    number: dict[int, int] = {}
+    return [
+        [
+            (number.setdefault(device.node, len(number)), cluster.nodes[device.node].link, device.kind.name)
+            for device in group
+        ]
+        for group in groups
+    ]
+
+
 def aligned(cluster: Cluster, groups: StageDevices) -> bool:
     """Return whether every group lies inside one node, or is made of whole nodes."""
     there = Counter(device.node for device in cluster.devices)

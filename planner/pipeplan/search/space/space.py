@@ -175,7 +175,7 @@ class Space:
             return f"it takes devices {_listed(taken)}, asked for are the first {len(taken)} in the given order"
         if size not in self.sizes or candidate.micro_batches * size != job.batch:
             return f"its micro-batches hold {size} samples, asked for are {_listed(self.sizes)}"
-        if not self._lists(candidate):
+        if not self.lists(candidate):
             return f"its schedule is {candidate.family.name}, asked for are {', '.join(self.schedules)}"
         replicated = max(widths) > 1  # else all levels are alike
         if replicated and candidate.chain.zero != job.level:
@@ -203,7 +203,7 @@ class Space:
             return f"its stages may share weights of {', '.join(self.model.ties[0].layers)}, which {level} keeps on one"
         return None
 
-    def _lists(self, candidate: Candidate) -> bool:
+    def lists(self, candidate: Candidate) -> bool:
         """Return True if the candidate's schedule is in the space."""
         if candidate.family.name == FOUND:
             return self.any_order
