@@ -7,25 +7,18 @@ The model is built for real, under the seed, and emptied while it grows, so that
     Model.__init__     block = …     block.fc becomes meta; block.scale, which has no rule, stays
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_module_registration_hook
 
+from pipeplan.frontend.blank import emptied_while_built
 from pipeplan.frontend.profile.ties import named_tensors
 from pipeplan_executor.stages.seeds import derive
 
 Built = TypeVar("Built")
-
-
-def rule_of(module: nn.Module) -> Callable[[], object] | None:
-    """Return the method by which a module draws its own tensors; None if it has none."""
-    reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
-    return reset if callable(reset) else None
 
 
 def built(build: Callable[[], Built], seed: int = 0, *, whole: bool = False) -> Built:
@@ -38,27 +31,12 @@ def built(build: Callable[[], Built], seed: int = 0, *, whole: bool = False) -> 
         if not whole:
             try:
                 torch.manual_seed(derive(seed, "weights"))
-                with _emptied_while_built():
+                with emptied_while_built():
                     return build()
             except Exception:  # the same error comes again if it has another reason
                 pass
         torch.manual_seed(derive(seed, "weights"))
         return build()
-
-
-@contextmanager
-def _emptied_while_built() -> Iterator[None]:
-    def empty(_: nn.Module, __: str, module: nn.Module | None) -> None:
-        inner = (part for child in module.children() for part in child.modules()) if module is not None else ()
-        for part in inner:
-            if rule_of(part) is not None:
-                part.to_empty(device="meta", recurse=False)
-
-    handle = register_module_module_registration_hook(empty)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 @dataclass

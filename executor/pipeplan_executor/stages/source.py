@@ -1,16 +1,14 @@
 """Sources of a model and its batches."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeplan.frontend.batch import Batch, mapped
-from pipeplan.frontend.capture.private import on_meta, pytree
-from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.blank import blank_workload
 from pipeplan.frontend.workload import Workload, load_workload
 from pipeplan_executor.stages.constructed import Constructed, built
 
@@ -26,30 +24,12 @@ def build(source: Source) -> Workload:
     """
     if isinstance(source, Workload):
         return source
-    try:
-        with torch.device("meta"):
-            workload = _called(source)
-        if not _keeps_constants(workload.module):
-            return workload
-    except Exception:  # if it has another reason than the meta device, the same error comes again
-        pass
-    workload = built(partial(_called, source))
-    return replace(workload, module=on_meta(workload.module))
+    called = partial(_called, source)
+    return blank_workload(called, partial(built, called))
 
 
 def _called(source: str | Callable[[], Workload]) -> Workload:
     return load_workload(source) if isinstance(source, str) else source()
-
-
-def _keeps_constants(module: nn.Module) -> bool:
-    """Return whether submodules keep tensors on the meta device that are neither parameters nor buffers."""
-    known = {id(tensor) for _, tensor in named_tensors(module)}
-    values = (value for part in module.modules() for name, value in vars(part).items() if name not in _REGISTERED)
-    leaves = (leaf for value in values for leaf in pytree.tree_leaves(value))
-    return any(isinstance(leaf, Tensor) and leaf.is_meta and id(leaf) not in known for leaf in leaves)
-
-
-_REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def constructed_by(source: Source) -> Constructed | None:

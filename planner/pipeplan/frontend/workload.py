@@ -10,6 +10,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,8 @@ def load_workload(spec: str, input_spec: str | None = None) -> Workload:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        build = getattr(importlib.import_module(name), attribute)
+        with _with_values():
+            build = getattr(importlib.import_module(name), attribute)
     except (ImportError, AttributeError) as error:
         raise InputError(f"cannot import {spec!r}: {error} (the current folder is {Path.cwd()})") from error
     if not callable(build):
@@ -95,6 +97,13 @@ def load_workload(spec: str, input_spec: str | None = None) -> Workload:
             "like --input float32:3x224x224 or --input int64:128@50257, or return a pipeplan.Workload"
         )
     return Workload(built, _drawer(input_spec), lambda outputs, _: outputs.square().mean())
+
+
+def _with_values() -> AbstractContextManager[object]:
+    """Context for an import: tensors of the imported module are shared by all who build models, and have values."""
+    import torch
+
+    return torch.device("cpu") if torch.get_default_device().type == "meta" else nullcontext()
 
 
 def _drawer(input_spec: str) -> Callable[[int, Any], tuple[Any, Any]]:

@@ -118,7 +118,7 @@ def profile(
 
     if isinstance(module, str):
         name = name or module.partition(":")[2].partition("?")[0]
-        workload = load_workload(module)
+        workload = _built(partial(load_workload, module), device, on_refusal or _warn)
         module, loss = workload.module, workload.loss
         example_inputs = example_inputs or drawing(workload, seed=0)
     elif example_inputs is None:
@@ -266,9 +266,16 @@ def _measure(
     on_refusal: Callable[[str], None],
     how: dict[str, Any],
 ) -> Model:
-    workload = source if isinstance(source, Workload) else source()
+    workload = source if isinstance(source, Workload) else _built(source, how.get("device", "cpu"), on_refusal)
     lines: dict[str, Any] = {"on_progress": on_progress, "on_refusal": on_refusal}
     return profile(workload.module, drawing(workload, seed), loss=workload.loss, **lines, **how)
+
+
+def _built(build: Callable[[], Workload], device: str, on_note: Callable[[str], None]) -> Workload:
+    """Build the workload; for the meta device without values."""
+    from pipeplan.frontend.blank import blank_workload, built_for_real
+
+    return blank_workload(build, partial(built_for_real, build), on_note) if device == "meta" else build()
 
 
 def drawing(workload: Workload, seed: int) -> Callable[[int], tuple[Any, Any]]:
