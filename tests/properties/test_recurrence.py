@@ -7,6 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.alternating import random_alternating
+from helpers.pipelines import line
+from pipeplan.core.cluster import Overlap
+from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.simulate import makespan, simulate
 from pipeplan.simulate.recurrence import least_step_time, peaks, step_time
 from pipeplan.simulate.recurrence.leaps import run
@@ -29,6 +32,22 @@ def check(seed: int, most_micro_batches: int = 200) -> None:
 def test_the_recurrence_equals_the_simulator(seed: int) -> None:
     """Step times are equal, with shared resources or without, coupled or not; leaps over periods change nothing."""
     check(seed)
+
+
+@pytest.mark.parametrize("overlap", Overlap)
+@pytest.mark.parametrize("occupancy", [3, 12, 17, 25])
+def test_a_link_of_its_own_beside_shared_ones_takes_turns(occupancy: int, overlap: Overlap) -> None:
+    """A link that is busy for longer than an action delays the next tensor, also where it leaves while it is made."""
+    pipeline = line(3, 10, 10, occupancy=occupancy, latency=2, overlap=overlap)
+    shared = replace(pipeline.transfers[1][0], occupancy=4, resources=("card",))
+    mixed = replace(
+        pipeline,
+        transfers=(pipeline.transfers[0], (shared,)),
+        returns=(pipeline.returns[0], (replace(shared, occupancy=5),)),
+    )
+    counts = (7, 5, 3)
+    schedule = one_forward_one_backward((1, 1, 1), 9, counts)
+    assert step_time(mixed, 9, counts) == makespan(schedule, mixed)
 
 
 @pytest.mark.slow

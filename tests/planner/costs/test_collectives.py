@@ -35,6 +35,20 @@ def test_a_shared_card_is_shared_in_collectives_too() -> None:
     assert shared(Link(3 * 10**9, 0, 0.5), 3).in_collectives.occupancy(10**6) == 2 * 10**6
 
 
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_rings_over_nodes_share_their_cards(others: int) -> None:
+    """Each ring that spans two nodes has its part of their cards; those inside a node take nothing of them."""
+    node = Node(("k",) * 4, FAST)
+    two = Cluster("two", {"k": DeviceKind("k")}, (node, node), network=Link(6 * 10**8, 0))
+    d = two.devices
+    spanning = [(d[i], d[4 + i]) for i in range(1 + others)]
+    alone = (d[3],), (d[7],)
+    for ring in rings(two, [*spanning, *alone])[: 1 + others]:
+        assert ring.link.bandwidth == 6 * 10**8 // (1 + others)
+    *_, inside = rings(two, [spanning[0], (d[2], d[3])])
+    assert inside.link == FAST
+
+
 def test_a_free_link_is_free_for_collectives() -> None:
     """Without a bandwidth there is nothing to have a share of."""
     assert Link(None, 5, 0.1).in_collectives.occupancy(10**9) == 0

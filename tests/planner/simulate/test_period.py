@@ -8,6 +8,7 @@ from helpers.pipelines import line
 from pipeplan.core.pipeline import Pipeline, Stage
 from pipeplan.schedules import FAMILIES
 from pipeplan.simulate import longest_path, makespan, period
+from pipeplan.simulate.long_run import long_run
 from pipeplan.simulate.recurrence import period as without_lists
 
 
@@ -56,3 +57,9 @@ def test_a_longest_path_may_end_with_a_stage(to: int) -> None:
     pipeline = stages(Stage(5, 5), Stage(1, 1, update=14))
     path = longest_path(FAMILIES["1f1b-sno"].write((1, 1), 1), pipeline, to=to)
     assert path[-1].end == (12, 21)[to]
+
+
+def test_a_period_is_the_average_of_steps_rounded_up() -> None:
+    """Steps that take 3 and 4 ns in turn make a period of 4 ns, not of 3."""
+    turns = {0: (3, 5), 2: (4, 4)}  # by how much stage 1 begins later: the ends of both lists
+    assert long_run(lambda late: turns[late[1]], first=(0,), earliest=(0, 0), gathers=(0, 0)) == 4

@@ -7,7 +7,7 @@ import pytest
 from helpers.pipelines import line
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import PlanError
-from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.pipeline import Pipeline, Stage
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.schedules import FAMILIES
 from pipeplan.simulate import simulate
@@ -122,3 +122,12 @@ def test_slices_may_take_different_times() -> None:
     three = Schedule.from_text("sliced", ["0F0 0F0.1 0F0.2 0B0.2 0B0.1 0B0"])
     with pytest.raises(PlanError, match="stage 0 has times for 2 slices, the schedule has 3"):
         simulate(three, line(1, (10, 20), (20, 40)))
+
+
+def test_a_device_of_several_stages_waits_for_the_parameters_of_all() -> None:
+    """Stages 0 and 2 lie on device 0, and gather for 5 and 9 ns: nothing runs there before."""
+    stages = (Stage(1, 1, gather=5), Stage(1, 1), Stage(1, 1, gather=9))
+    placed = replace(line(3, 0, 0), stages=stages, placement=((0,), (1,), (0,)), runtime=(0, 0), limits=(9, 9))
+    lists = ["0F0 2F0 2B0 0B0 0U 2U", "1F0 1B0 1U"]
+    spans = simulate(Schedule.from_text("placed", lists), placed).spans
+    assert min(s.start for s in spans if s.device == 0 and s.action.kind is not Kind.GATHER) == 9
