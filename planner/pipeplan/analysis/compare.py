@@ -161,7 +161,7 @@ def compare(
     for number, name in enumerate(families):
         if received():
             refusals[name] = NOT_REACHED
-            undecided.append(UndecidedError(Stop.INTERRUPT, _lower_bound(spaces)))
+            undecided.append(UndecidedError(Stop.INTERRUPT, spaces.least))
             continue
         try:
             share = max(end - time.monotonic(), 0.0) / (len(families) - number)
@@ -204,12 +204,6 @@ def _order(row: Row) -> tuple[bool, int, bool]:
     """Fastest rows first, those without a plan last."""
     value = row.at_least if row.value is None else row.value
     return value is None, value or 0, row.method != SOLVER
-
-
-def _lower_bound(spaces: Spaces) -> int:
-    """Lower bound on the step time of every plan under every family, in nanoseconds."""
-    lowest = [spaces.lowest, *(own.lowest for own in spaces.teams.values())]
-    return min(space.lower_bounds(size).evenly_shared(space.cluster) for space in lowest for size in space.sizes)
 
 
 def _rows(family: str, result: Result, bound: int) -> list[Row]:

@@ -6,7 +6,7 @@
                                      └──────▶ not_searched   "several stages per device": only where it is true
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -218,6 +218,7 @@ class Searched:
         context: bool = False,
         meshes: Mapping[tuple[int, ...], int] = MappingProxyType({}),
         ties: bool = False,
+        left_out: Sequence[str] = (),
         mesh_axes: int = 2,
     ) -> "Searched":
         """Return the description with teams: for each number of devices the ways to split layers that are searched.
@@ -227,7 +228,8 @@ class Searched:
         ``loss``: why none splits the loss; empty if some do. ``over``: which teams extend over nodes, by which links.
         ``context``: whether some run products of matrices and attention on parts of the tokens. ``meshes``: for each
         mesh, by the devices along each axis, the ways to split layers that are searched. ``ties``: whether layers share
-        weights. ``mesh_axes``: most axes of a mesh.
+        weights. ``left_out``: which sizes of teams are asked for and not searched, and why. ``mesh_axes``: most axes
+        of a mesh.
         """
         if not ways or set(ways) == {1}:
             return self
@@ -242,6 +244,7 @@ class Searched:
         teams += ", tensors between layers whole or split along tokens" * tokens
         teams += ", matrix products and attention also on parts of the tokens" * context
         teams += ", losses also on logits split along their classes" * (not loss)
+        teams += "".join(f", {why}" for why in left_out)
         teams += f", stages also with teams of unlike sizes{levels} ({mixes})" * bool(mixes)
         rest = tuple(sentence for sentence in self.not_searched if sentence != TENSOR)
         without = [UNLIKE_TEAMS] * (not mixes and len(ways) > 1) + [UNLIKE_TIES] * bool(mixes and ties)

@@ -113,8 +113,8 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
         The local search around the plans found.
     unaffordable : float or None
         Least seconds of a plan that was skipped for lack of time to simulate and check it.
-    unbounded : bool
-        Whether some plans are in none of the nodes: nothing is known about them.
+    unopened : int or None
+        A lower bound on the plans that are in none of the nodes; None if there are no such plans.
     parts : dict of str to int
         The bound of each of `Node.parts` so far.
     """
@@ -125,7 +125,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     pace: Pace = field(default_factory=Pace)
     improver: Improver | None = None
     unaffordable: float | None = None
-    unbounded: bool = False
+    unopened: int | None = None
     parts: dict[str, int] = field(default_factory=dict, init=False)
     _early: list[tuple[tuple[int, ...], int, int, Node]] = field(default_factory=list, init=False)
     _deferred: list[Node] = field(default_factory=list, init=False)
@@ -263,7 +263,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
 
     def _bounds(self) -> Iterator[int]:
         yield from super()._bounds()
-        yield from [0] * self.unbounded
+        yield from [] if self.unopened is None else [self.unopened]
         yield from (bound for _, bound, _, _ in self._early)
         yield from (node.bound for node in self._deferred)
 

@@ -48,8 +48,9 @@ class Result(Tabular):
     ``costs`` is the source of the times: measured, imported, or estimates. ``robust`` holds the comparison of plans
     where times vary. The chosen plan may then have a longer nominal step than another. On large clusters ``layouts``
     has the bound of each layout, the least first; those that reach the value are excluded. ``late`` says that time was
-    over before all ways to split layers over teams were known, so that nothing bounds the answer. ``whole`` is what
-    devices of the largest teams run whole. ``irregular`` is what there is without a job's wish for regular plans.
+    over before all ways to split layers over teams were known, so that the others are bounded by their work alone.
+    ``whole`` is what devices of the largest teams run whole. ``irregular`` is what there is without a job's wish for
+    regular plans.
 
     Raises
     ------

@@ -66,11 +66,22 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
     loss = "" if split_loss else sentences.WHOLE_LOSS if losses else sentences.UNKNOWN_LOSS
     at_levels = found.at_levels(spaces.levels, bool(spaces.model.ties), orders)
     over = ", ".join(_over_nodes(spaces.cluster, [team for team in job.teams if team > 1]))
-    counts = {team: ways[team] for team in job.teams}
+    left_out = dict(_left_out(spaces))
+    counts = {team: ways[team] for team in job.teams if team not in left_out}
     ties = bool(spaces.model.ties)
     return at_levels.with_teams(
-        counts, tokens, _mixes(spaces), loss, over, context, meshes, ties, mesh_axes=job.mesh_axes
+        counts, tokens, _mixes(spaces), loss, over, context, meshes, ties, [*left_out.values()], job.mesh_axes
     )
+
+
+def _left_out(spaces: Spaces) -> Iterator[tuple[int, str]]:
+    """Yield the sizes of teams that are asked for and not searched, each with the reason in words."""
+    split = {each.team for each in spaces.teams if not isinstance(each, Mix)}
+    for team in spaces.job.teams:
+        if team > 1 and not places(spaces.cluster, team):
+            yield team, f"no teams of {team}, for which {spaces.cluster.name} has no room"
+        elif team > 1 and not spaces.late and team not in split:
+            yield team, f"no teams of {team}, over which no operator can be split"
 
 
 def _mixes(spaces: Spaces) -> str:

@@ -153,7 +153,7 @@ def solve(
     compared += FOR_IRREGULAR * time_limit * (job.regular and price_regular)
     searching = replace(limits, time=clock.left - compared)
     search = PlanSearch(searching, on_progress, cluster_of=spaces.cluster_of, backend=backend, outside=spaces.outside)
-    search.unbounded = spaces.late
+    search.unopened = spaces.least
     rows: Mapping[str, Baseline] = {}
     hopeful: list[Space] = []
     try:
@@ -170,6 +170,7 @@ def solve(
                             search.push(node)
                     for late in any_orders(space):
                         search.defer(late)
+                search.unopened = _not_open(spaces, alike)
                 if max(job.teams, default=1) > 1:  # to find their splits takes time
                     search.find_plan(FOR_A_PLAN)
             for node in joined_nodes(alike):
@@ -177,9 +178,9 @@ def solve(
             for mixed in spaces.mixed:
                 for node in mixed_nodes(mixed):
                     search.defer(node)
-        search.unbounded = spaces.late
+        search.unopened = spaces.unopened
         if spaces.late and not any(True for _ in spaces):
-            raise UndecidedError(Stop.TIME, 0)
+            raise UndecidedError(Stop.TIME, search.bound)
         if not spaces.late and not hopeful and not spaces.mixed:
             raise InfeasibleError(why_infeasible(spaces, limits.time))
         if any(map(searches_locally, hopeful)):
@@ -267,6 +268,12 @@ def solve(
     seconds = 0.0 if search.stop is Stop.INTERRUPT else min(clock.left, max(LONGER * clock.wall, LEAST))
     how: dict[str, Any] = {"gap": gap, "backend": backend, "workers": workers, "seed": seed}
     return replace(found, irregular=_irregular(model, cluster, job, found.value, time_limit=seconds, **how))
+
+
+def _not_open(spaces: Spaces, waiting: Iterable[Node]) -> int | None:
+    """A lower bound on the plans that no open node has: those of ways that are not known yet, and of waiting nodes."""
+    bounds = [node.bound for node in waiting]
+    return min([*bounds, *([] if spaces.unopened is None else [spaces.unopened])], default=None)
 
 
 def _irregular(model: Model, cluster: Cluster, job: Job, value: int, *, time_limit: float, **how: Any) -> Irregular:

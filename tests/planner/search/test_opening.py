@@ -1,4 +1,4 @@
-"""Teams are opened after a first plan; what the time does not suffice for is bounded by nothing."""
+"""Teams are opened after a first plan; what the time does not suffice for is bounded by its least work."""
 
 from importlib import import_module
 
@@ -7,7 +7,7 @@ import pytest
 from helpers.instances import equal_devices
 from helpers.operators import perceptrons
 from pipeplan.core.cluster import Link
-from pipeplan.core.errors import UndecidedError
+from pipeplan.core.errors import InputError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
@@ -27,13 +27,26 @@ def test_spaces_are_opened_one_by_one() -> None:
     assert not later.late and not at_once.late
 
 
-def test_without_time_for_teams_nothing_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan without teams is an answer, with a bound of 0; if only teams are asked for there is none."""
+def test_without_time_for_teams_their_least_work_is_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan without teams is an answer, and so is that bound; if only teams are asked for there is none."""
+    proved = solve(perceptrons(), CLUSTER, 4, teams=(1, 2), workers=1)
     monkeypatch.setattr(import_module("pipeplan.solve"), "FOR_TEAMS", 0.0)
     found = solve(perceptrons(), CLUSTER, 4, teams=(1, 2), workers=1)
     assert found.plan.team == 1
-    assert (found.bound, found.status, found.late) == (0, Status.FEASIBLE, True)
-    assert found.stop is Stop.TIME
+    assert 0 < found.bound <= proved.value
+    assert (found.status, found.late, found.stop) == (Status.FEASIBLE, True, Stop.TIME)
     assert "not all ways to split layers over teams are known" in str(found)
-    with pytest.raises(UndecidedError):
+    with pytest.raises(UndecidedError) as undecided:
         solve(perceptrons(), CLUSTER, 4, teams=(2,), workers=1)
+    assert undecided.value.bound > 0
+
+
+def test_sizes_without_room_are_left_out_with_a_word() -> None:
+    """If others have room: the answer is that without them, and says so; alone they are refused."""
+    words = "no teams of 8, for which "
+    found = solve(perceptrons(), CLUSTER, 4, teams=(1, 2, 8), workers=1)
+    without = solve(perceptrons(), CLUSTER, 4, teams=(1, 2), workers=1)
+    assert (found.value, found.bound) == (without.value, without.bound)
+    assert words in found.searched.in_words() and words not in without.searched.in_words()
+    with pytest.raises(InputError, match=r"no node of .* has 8 devices"):
+        solve(perceptrons(), CLUSTER, 4, teams=(1, 8), workers=1)

@@ -114,14 +114,28 @@ def team_questions(
     OutOfTimeError
         Once the clock is over, if there is one.
     """
-    every = {team: replace(_teams(model, cluster, job, team), clock=clock) for team in job.teams if team > 1}
+    every = {team: replace(own, clock=clock) for team, own in every_team(model, cluster, job).items()}
     return _questions(every, model, cluster, job)
+
+
+def every_team(model: Model, cluster: Cluster, job: Job) -> dict[int, Teams]:
+    """Return the teams of several devices of a job, by size; sizes without room are left out if others have some.
+
+    Raises
+    ------
+    InputError
+        If there are no teams of any size, or the job excludes them.
+    """
+    asked = [team for team in job.teams if team > 1]
+    fitting = [team for team in asked if places(cluster, team)] or asked[:1]
+    return {team: _teams(model, cluster, job, team) for team in fitting}
 
 
 def _questions(
     every: Mapping[int, Teams], model: Model, cluster: Cluster, job: Job
 ) -> Iterator[TeamQuestion | MixedQuestion]:
     splits: list[Split] = []
+    nothing: list[str] = []
     levels = tuple(level for level in job.zero if level < SHARDED)
     for team, teams in every.items():
         own = replace(
@@ -144,11 +158,13 @@ def _questions(
             yield TeamQuestion(way, costs, team_cluster(cluster, team), asked)
         if not found and not ways:
             why = why_nothing(teams)
-            raise InputError(
+            nothing.append(
                 f"teams of {team}: no operator of {model.name!r} can be split over them"
                 + (f": they have {counted(team, 'device')}, {why}" if why else "")
             )
         splits += found
+    if nothing and len(nothing) == len(every):
+        raise InputError(nothing[0])
     pinned = {name for names in tied_layers(model) for name in names} & {name for name, _ in job.pin}
     if every and job.unlike_teams and not pinned and job.order is Order.SEARCH and (levels or not job.zero):
         largest = max(node.kinds.count(kind) for node in cluster.nodes for kind in node.kinds)

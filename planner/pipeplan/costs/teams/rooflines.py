@@ -5,7 +5,7 @@ roofline of each, and a split operator takes less by its own roofline. What a ki
 layer (`DeviceKind.overhead`) stays.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -58,6 +58,17 @@ class Rooflines:
                 self._wholes[name],
             )
             for name in PASSES
+        ]
+
+    def least(self, operator: Operator, parts: int, names: Sequence[str] = PASSES) -> list[int]:
+        """Return the least nanoseconds of these passes of an operator in at most so many parts, whatever is split."""
+        return [
+            share(
+                getattr(self.cost, name) - self.constant(name),
+                self._least(operator, parts, name),
+                self._wholes[name],
+            )
+            for name in names
         ]
 
     def update(self, own: int) -> int:
@@ -123,6 +134,21 @@ class Rooflines:
             keys = self.micro_batch * operator.attention.keys
             moved += keys - keys // by_keys
         return round(PICOSECONDS * max(flops * share / (devices * peak), moved / bandwidth))
+
+    def _least(self, operator: Operator, parts: int, name: str) -> int:
+        """Lower bound on `_estimate` of at most so many parts: of operations, and of each tensor, one of them."""
+        if name == "backward":
+            return sum(self._least(operator, parts, half) for half in ("input_gradient", "weight_gradient"))
+        flops = int(getattr(operator, f"{name}_flops")) * self.micro_batch
+        if self.rates is None:
+            return flops * 1000 // parts
+        if name == "weight_gradient" and not operator.weights:
+            return 0
+        peak, bandwidth = self.rates
+        sizes = [weight.size for weight in operator.weights]
+        sizes += [self.micro_batch * size for size in (*map(self.sizes.__getitem__, operator.reads), operator.output)]
+        moved = sum(size // parts for size in sizes)
+        return round(PICOSECONDS * max(flops / (parts * peak), moved / bandwidth))
 
 
 def rates_of(kind: DeviceKind, dtype: str) -> tuple[float, float] | None:

@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 
 from pipeplan.core.cluster import Cluster
-from pipeplan.core.job import Objective
+from pipeplan.core.job import Job, Objective
 from pipeplan.costs.chain import Array, Chain
 from pipeplan.costs.pricing import Prices
 
@@ -28,14 +28,24 @@ class LowerBounds:
         for name, kind in kinds.items():
             table = prices.table(kind, size)
             work[name] = table.forward + table.backward
+        self._set(work, prices.job, size)
+
+    @classmethod
+    def of_work(cls, work: Mapping[str, Array], job: Job, size: int) -> "LowerBounds":
+        """The bounds where each kind of device takes at least so many nanoseconds for the layers of a micro-batch."""
+        found = cls.__new__(cls)
+        found._set(work, job, size)
+        return found
+
+    def _set(self, work: Mapping[str, Array], job: Job, size: int) -> None:
         least = np.minimum.reduce(list(work.values()))
         busy = least > 0
         self._slower = {
             name: float((own[busy] / least[busy]).min()) if busy.any() else 1.0 for name, own in work.items()
         }
         self._total, self._largest, self._layers = int(least.sum()), int(least.max()), len(least)
-        self._count, self._samples = prices.job.batch // size, prices.job.batch
-        self._bottleneck = prices.job.objective is Objective.BOTTLENECK
+        self._count, self._samples = job.batch // size, job.batch
+        self._bottleneck = job.objective is Objective.BOTTLENECK
 
     def of_stages(self, stages: Iterable[tuple[str, int]]) -> int:
         """Lower bound in nanoseconds on all plans on these stages, each a kind's name and a number of replicas."""

@@ -19,6 +19,7 @@ from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.mixed import MixedSpace
 from pipeplan.search.space.space import ANY, Space
+from pipeplan.search.space.unopened import Unopened
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 
 
@@ -83,6 +84,7 @@ class Spaces:
         self._mixes: dict[Mix, Spaces | None] = {}
         self.mixed: tuple[MixedSpace, ...] = ()
         self._opening = opening
+        self._size, self._only_mixes = 0, False
         self._to_open = team_questions(model, cluster, job, opening) if questions is None else iter(questions)
         for _ in self.open_teams() if opening is None else ():
             pass
@@ -93,18 +95,42 @@ class Spaces:
             for own in self._to_open:
                 self.questions += (own,)
                 if isinstance(own, TeamQuestion):
+                    self._size = own.split.team
                     self.teams[own.split] = Spaces(own.model, own.cluster, own.job, own.split)
                     yield self.teams[own.split]
                 if self._opening is not None:
                     self._opening.check()
         except OutOfTimeError:
             return
+        self._only_mixes = True
         every = [own for own in self.questions if isinstance(own, MixedQuestion)]
         if ANY in self.job.schedules:
             yield from self._search_each(every)
         else:
             self.mixed = tuple(MixedSpace(own, partial(self._of_all, own), partial(self._of, own)) for own in every)
         self.late = False
+
+    @property
+    def unopened(self) -> int | None:
+        """A lower bound in nanoseconds on plans of teams that are not open yet; None if all are."""
+        if not self.late:
+            return None
+        sizes = self._least_times.sizes
+        left = sizes[sizes.index(self._size) if self._size else 0 :]
+        bounds = [self._least_times.of_team(team) for team in left if not self._only_mixes]
+        if self.job.unlike_teams:
+            bounds.append(self._least_times.of_mixes)
+        return min(bounds, default=None)
+
+    @cached_property
+    def _least_times(self) -> Unopened:
+        return Unopened(self.model, self.cluster, self.job)
+
+    @property
+    def least(self) -> int:
+        """A lower bound in nanoseconds on all plans, open or not: the work of each shared evenly over all devices."""
+        bounds = [space.lower_bounds(size).evenly_shared(space.cluster) for space in self for size in space.sizes]
+        return min([*bounds, *([] if self.unopened is None else [self.unopened])], default=0)
 
     def _search_each(self, questions: Sequence[MixedQuestion]) -> Iterator["Spaces"]:
         """Search mixes by themselves, if they are few; yield the spaces of each."""

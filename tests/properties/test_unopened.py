@@ -1,0 +1,130 @@
+"""Ways to split layers that are not known yet are bounded by their least work, whenever the search is stopped."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
+from pipeplan.costs.layers import layer_costs
+from pipeplan.costs.teams.least import least_work
+from pipeplan.costs.teams.question import TeamQuestion, every_team, team_questions
+from pipeplan.search.space.spaces import Spaces
+from pipeplan.search.space.unopened import Unopened
+from pipeplan.solve import solve
+from pipeplan_formulations.common.clock import Clock, OutOfTimeError
+from pipeplan_formulations.common.report import Limits
+from referee.bridge import objects
+from referee.questions import question
+
+SEEDS = range(7000, 7800)
+
+
+class Counted(Clock):
+    """A clock that is over after so many looks, however long they take."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__(Limits())
+        self.looks = looks
+
+    def check(self) -> None:
+        self.looks -= 1
+        if self.looks < 0:
+            raise OutOfTimeError
+
+
+def with_teams() -> Iterator[tuple[int, Any, Any, Any]]:
+    """Drawn questions about teams: of unlike devices, on meshes, with losses, recomputation and levels of ZeRO."""
+    for seed in SEEDS:
+        document = question(seed)
+        if max(document["job"].get("teams") or [1]) > 1:
+            with suppress(InputError):
+                yield seed, *objects(document)
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[tuple[int, Any, Any, Any]]:
+    return list(with_teams())
+
+
+def test_no_member_computes_less_than_the_least_work(questions: Any) -> None:
+    """Of every layer, kind, micro-batch size and way that is searched; single ways reach it."""
+    seen = equal = 0
+    for _, model, cluster, job in questions[:50]:
+        with suppress(InputError):
+            teams = every_team(model, cluster, job.of(model))
+            for own in team_questions(model, cluster, job.of(model)):
+                if not isinstance(own, TeamQuestion):
+                    continue
+                for profile in own.model.profiles:
+                    kind, size = own.cluster.kinds[profile.device], profile.micro_batch
+                    least = least_work(teams[own.split.team], cluster.kinds[kind.name], size)
+                    costs = layer_costs(own.model, kind, size, extrapolate=False, optimizer=job.of(model).optimizer)
+                    work = np.array([cost.forward + cost.backward for cost in costs])
+                    assert (least <= work).all()
+                    seen, equal = seen + work.size, equal + int((least == work).sum())
+    assert seen > 1000 and equal > seen // 20
+
+
+class Interrupt:
+    """Ctrl-C at the so manieth report of progress."""
+
+    def __init__(self, reports: int) -> None:
+        self.reports = reports
+
+    def __call__(self, *_: Any) -> None:
+        self.reports -= 1
+        if self.reports < 0:
+            raise KeyboardInterrupt
+
+
+def test_a_search_stopped_anywhere_claims_no_more_than_the_best_plan(
+    monkeypatch: pytest.MonkeyPatch, questions: Any
+) -> None:
+    """Its bound is at most the proved optimum, and above 0: whichever ways are open by then."""
+    module, late = import_module("pipeplan.solve"), 0
+    for seed, model, cluster, job in questions[:16]:
+        with suppress(InfeasibleError, InputError, UndecidedError):
+            best = solve(model, cluster, job=job, workers=1, time_limit=20)
+            if best.bound != best.value:
+                continue
+            random = Random(seed)
+            for looks in random.sample(range(12), 3):
+                opened = partial(_until, looks if random.random() < 0.7 else 1000)
+                monkeypatch.setattr(module, "Spaces", opened)
+                stop = Interrupt(random.choice((0, 1, 3, 10, 1000)))
+                try:
+                    found = solve(model, cluster, job=job, workers=1, time_limit=20, on_progress=stop)
+                    bound, late = found.bound, late + found.late
+                except UndecidedError as error:
+                    bound, late = error.bound, late + 1
+                assert 0 < bound <= best.value
+                monkeypatch.undo()
+    assert late
+
+
+def _until(looks: int, *rest: Any, opening: Clock, **how: Any) -> Spaces:
+    """Spaces whose teams are open after so many looks at the clock."""
+    return Spaces(*rest, opening=Counted(looks), **how)
+
+
+def test_each_bound_is_at_most_the_best_plan_of_its_teams(questions: Any) -> None:
+    """Of teams of one size, and of mixes: what is opened last is bounded by what it has."""
+    seen = mixed = 0
+    for _, model, cluster, job in questions[16:36]:
+        with suppress(InfeasibleError, InputError, UndecidedError):
+            found = solve(model, cluster, job=job, workers=1, time_limit=20)
+            split = found.plan.teams
+            bounds = Unopened(model, cluster, job.of(model))
+            if len(set(split)) == 1 and split[0] > 1:
+                seen += 1
+                assert 0 < bounds.of_team(split[0]) <= found.value
+            if job.unlike_teams:
+                mixed += 1
+                assert 0 < bounds.of_mixes <= found.value
+    assert seen and mixed
