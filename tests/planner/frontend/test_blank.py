@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -58,7 +59,7 @@ def test_a_profile_without_values_allocates_no_weights() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", PEAK, f"{__name__.rpartition('.')[2]}:wide"],
-        cwd=os.path.dirname(__file__),
+        cwd=Path(__file__).parent,
         env=environment,
         capture_output=True,
         text=True,
