@@ -109,17 +109,7 @@ def write_record(record: Record, path: Path) -> None:
         "scaler": record.scaler,
         "extra": record.extra,
     }
-    buffer = io.BytesIO()
-    try:
-        torch.save(state, buffer)
-        buffer.seek(0)
-        torch.load(buffer, weights_only=True)
-    except (pickle.PicklingError, pickle.UnpicklingError, AttributeError, TypeError) as error:
-        raise InputError(
-            f"a checkpoint keeps numbers, texts, tensors and lists, tuples and dicts of them (optimiser options, the "
-            f"schedule's state, extra=): {str(error).strip().partition(chr(10))[0]}"
-        ) from error
-    write_whole(path / STATE, buffer.getvalue())
+    write_whole(path / STATE, packed(state))
     manifest = {
         "format": FORMAT,
         "step": record.step,
@@ -130,6 +120,27 @@ def write_record(record: Record, path: Path) -> None:
         "tensors": [asdict(entry) for entry in record.inventory],
     }
     write_whole(path / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+
+def packed(state: dict[str, Any]) -> bytes:
+    """Return a state as bytes that torch's restricted unpickler reads.
+
+    Raises
+    ------
+    InputError
+        If it could not read a value again.
+    """
+    buffer = io.BytesIO()
+    try:
+        torch.save(state, buffer)
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except (pickle.PicklingError, pickle.UnpicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"a checkpoint keeps numbers, texts, tensors and lists, tuples and dicts of them (optimiser options, the "
+            f"schedule's state, extra=): {str(error).strip().partition(chr(10))[0]}"
+        ) from error
+    return buffer.getvalue()
 
 
 def read_record(path: Path) -> Record:

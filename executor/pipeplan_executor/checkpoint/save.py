@@ -1,21 +1,24 @@
 """Saving of a checkpoint: every rank writes its tensors, the first one the record; complete or not at all."""
 
+import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
+import torch
 from torch import Tensor
 
 from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint import folder as places
 from pipeplan_executor.checkpoint.inventory import Inventory, check_complete
+from pipeplan_executor.checkpoint.lock import hold
 from pipeplan_executor.checkpoint.optimizer import OptimizerState, take
-from pipeplan_executor.checkpoint.record import Group, Record, write_record
+from pipeplan_executor.checkpoint.record import Group, Record, packed, write_record
 from pipeplan_executor.checkpoint.slices import Slice, model_key, replica_key, write
 from pipeplan_executor.checkpoint.together import on_all, on_first
 from pipeplan_executor.checkpoint.training_state import StageState, TrainingState, layout, stage_states
+from pipeplan_executor.processes.exchange import gather_bytes
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def save(state: TrainingState, folder: str | Path, *, keep: int = 3, extra: Any 
     if state.accumulates:
         raise InputError("gradients of steps without update are not saved; save after a step that updates")
     step, inventory = state.moment.step, state.inventory()
-    part = on_first(lambda: places.begin(Path(folder), step))
+    part = on_first(lambda: _begin(Path(folder), step))
     stages = stage_states(state, inventory)
     # optimiser states, then all tensors of this rank by key
     taken = on_all(lambda: [take(one.optimizer, one.own_parts(), one.stage) for one in stages if one.optimizer])
@@ -66,14 +69,24 @@ def save(state: TrainingState, folder: str | Path, *, keep: int = 3, extra: Any 
         tensors.update(one.tensors)
     write(part, tensors)
     # the first rank writes the record of all ranks
-    everyone: list[_RankState | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, _rank_state(stages, taken, tensors))
+    own = on_all(lambda: packed(asdict(_rank_state(stages, taken, tensors))))
+    everyone = [_unpacked(data) for data in gather_bytes(own)]
 
     def finish() -> Path:
-        write_record(_record(state, inventory, [one for one in everyone if one is not None], extra), part)
+        write_record(_record(state, inventory, everyone, extra), part)
         return places.publish(part, step, keep)
 
     return on_first(finish)
+
+
+def _begin(folder: Path, step: int) -> Path:
+    hold(folder)
+    return places.begin(folder, step)
+
+
+def _unpacked(data: bytes) -> _RankState:
+    fields = torch.load(io.BytesIO(data), weights_only=True)
+    return _RankState(**{**fields, "groups": tuple(Group(**group) for group in fields["groups"])})
 
 
 def _of_model(stages: Sequence[StageState], inventory: Inventory) -> dict[str, Tensor | Slice]:

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import (
     DefaultLoadPlanner,
@@ -51,6 +51,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWrite
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from pipeplan.core.errors import InputError
+from pipeplan_executor.checkpoint.metadata import Reader
 
 
 def model_key(name: str) -> str:
@@ -230,7 +231,7 @@ def stored(path: Path) -> dict[str, Stored]:
         If its description is missing or damaged.
     """
     try:
-        metadata = FileSystemReader(path).read_metadata()
+        metadata = Reader(path).read_metadata()
     except Exception as error:  # a damaged pickle raises anything
         raise InputError(f"cannot read checkpoint {path}: {_told(error)}") from error
     return {
@@ -251,7 +252,7 @@ def read(path: Path, wanted: Tensors) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:
-            dcp.load(dict(wanted), storage_reader=FileSystemReader(path), planner=_LoadPlanner(), no_dist=True)
+            dcp.load(dict(wanted), storage_reader=Reader(path), planner=_LoadPlanner(), no_dist=True)
         except (Exception, CheckpointException) as error:  # a damaged file raises anything
             raise InputError(f"cannot read checkpoint {path}: {_told(error)}") from error
 

@@ -1,34 +1,41 @@
 """Calls on the first rank or on all, with the result or the error on every rank."""
 
+import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import torch.distributed as dist
 
 from pipeplan.core.errors import InputError
+from pipeplan_executor.processes.exchange import gather_bytes
 
 T = TypeVar("T")
+P = TypeVar("P", Path, Path | None)
 
 
-def on_first(function: Callable[[], T]) -> T:
-    """Call a function on the first rank and return its result, or raise its error, on every rank.
+def on_first(function: Callable[[], P]) -> P:
+    """Call a function that returns a path on the first rank, and return its result, or raise its error, on every rank.
 
     Raises
     ------
     InputError
         On the other ranks, if the function raises on the first.
     """
-    said: list[Any] = [None, None]
     if dist.get_rank() == 0:
         try:
-            said = [function(), None]
+            made = function()
         except Exception as error:
-            dist.broadcast_object_list([None, str(error)])
+            _gather({"error": str(error)})
             raise
-    dist.broadcast_object_list(said)
-    if said[1] is not None:
-        raise InputError(said[1])
-    return said[0]  # type: ignore[no-any-return]
+        _gather({"path": None if made is None else str(made)})
+        return made
+    answer = _gather(None)[0]
+    assert answer is not None
+    if (failure := answer.get("error")) is not None:
+        raise InputError(failure)
+    path = answer["path"]
+    return None if path is None else Path(path)  # type: ignore[return-value]
 
 
 def on_all(function: Callable[[], T]) -> T:
@@ -45,9 +52,12 @@ def on_all(function: Callable[[], T]) -> T:
         value = function()
     except InputError as error:
         failure = error
-    everyone: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, None if failure is None else str(failure))
-    message = next((text for text in everyone if text is not None), None)
+    everyone = _gather(None if failure is None else {"error": str(failure)})
+    message = next((answer["error"] for answer in everyone if answer is not None), None)
     if message is not None:
         raise InputError(message) from failure
     return value  # type: ignore[return-value]
+
+
+def _gather(answer: dict[str, str | None] | None) -> list[dict[str, str | None] | None]:
+    return [json.loads(data) for data in gather_bytes(json.dumps(answer).encode())]

@@ -1,32 +1,42 @@
 """Ranks as processes of this machine: started together, monitored, ended together when one is lost.
 
-Torch's elastic agent detects a rank that dies. A rank that stands still has no pulse and is killed. Ranks that wait for
-each other reach the process group's timeout. In each case the call ends with one `RunError` that names the first
-cause.
+Ranks meet through a file of the run's folder, and exchange tensors over the loopback interface, so nothing that other
+machines reach listens. A rank that stands still has no pulse and is killed (`Watch`). Ranks that wait for each other
+reach the process group's timeout. In each case the call ends with one `RunError` that names the first cause.
 """
 
 import json
-import logging
 import multiprocessing
 import os
 import pickle
 import signal
-import tempfile
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.profile.allocator import allocator_settings, inherited
 from pipeplan_executor.processes.devices import cores
+from pipeplan_executor.processes.home import run_folder
 from pipeplan_executor.processes.rank import PULSE, RunError, worker
+from pipeplan_executor.processes.watch import PATIENCE, Watch
 
-PATIENCE = 0.6
-"""Fraction of the timeout after which a rank without pulse is killed, before its peers' timeout."""
+GRACE = 5.0
+"""Seconds that ranks have to end after SIGTERM, before they are killed."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class _Signalled(BaseException):
+    """A signal other than Ctrl-C ends the run."""
+
+    def __init__(self, number: int) -> None:
+        self.name = signal.Signals(number).name
 
 
 def start_local(
@@ -39,40 +49,25 @@ def start_local(
     RunError
         With the rank that failed, and its error.
     """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # the RunError replaces their reports
-    threads = max(1, cores() // world)
-    settings = {"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo", **allocator_settings()}
-    with tempfile.TemporaryDirectory(prefix="pipeplan-run-") as name:
-        folder = Path(name)
-        task = folder / "task"
-        task.write_bytes(_packed((function, arguments)))
-        config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=world,
-            run_id=f"pipeplan-{os.getpid()}",
-            rdzv_backend="c10d",
-            rdzv_endpoint="127.0.0.1:0",
-            max_restarts=0,
-            start_method="spawn",
-            monitor_interval=0.1,
-            logs_specs=DefaultLogsSpecs(log_dir=name),  # torch's own folder would stay behind
-        )
-        with Watch(folder, world, timeout) as watch, restored_signals(), inherited(settings):
+    packed = _packed((function, arguments))
+    settings = {"OMP_NUM_THREADS": str(max(1, cores() // world)), **allocator_settings()}
+    try:
+        with signals_raised(), run_folder() as folder:
+            (folder / "task").write_bytes(packed)
+            ranks: list[BaseProcess] = []
             try:
-                elastic_launch(config, worker)(str(task), name, timeout, device, os.getpid())
-            except ChildFailedError as error:
-                raise cause(folder, error.failures, watch, timeout) from None
-            except SignalException as error:
-                if error.sigval == signal.SIGINT:
-                    raise KeyboardInterrupt from None
-                raise RunError(f"ended by {error.sigval.name}, on every rank", again=False) from None
-        return pickle.loads((folder / "value").read_bytes())
+                with inherited(settings):
+                    _start(ranks, world, folder, timeout, device)
+                with Watch(folder, [rank.pid or 0 for rank in ranks], timeout) as watch:
+                    failures = _await(ranks)
+                    _end(ranks)
+                if failures:
+                    raise cause(folder, failures, watch, timeout)
+                return pickle.loads((folder / "value").read_bytes())
+            finally:
+                _end(ranks)
+    except _Signalled as signalled:
+        raise RunError(f"ended by {signalled.name}, on every rank", again=False) from None
 
 
 def _packed(task: object) -> bytes:
@@ -85,112 +80,99 @@ def _packed(task: object) -> bytes:
         ) from error
 
 
+def _start(ranks: list[BaseProcess], world: int, folder: Path, timeout: float, device: str) -> None:
+    """Start all ranks, and append each to the list as soon as it runs."""
+    context = multiprocessing.get_context("spawn")
+    interface = loopback()
+    for number in range(world):
+        environment = {
+            "RANK": str(number),
+            "LOCAL_RANK": str(number),
+            "WORLD_SIZE": str(world),
+            "LOCAL_WORLD_SIZE": str(world),
+            "GLOO_SOCKET_IFNAME": interface,  # whatever the user has set for runs on several machines
+            "NCCL_SOCKET_IFNAME": interface,
+        }
+        rank = context.Process(target=worker, args=(environment, str(folder), timeout, device, os.getpid()))
+        # Ctrl-C in a terminal reaches ranks too; it stays blocked until `worker` ignores it, as this process ends them
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            rank.start()
+            ranks.append(rank)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def loopback() -> str:
+    """Return the name of the loopback interface: ``lo``, or ``lo0``."""
+    return next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
+
+
+def _await(ranks: list[BaseProcess]) -> dict[int, int]:
+    """Wait until all ranks have ended, or one has failed; return the exit codes of those that failed."""
+    running = ranks
+    failures: dict[int, int] = {}
+    while running and not failures:
+        wait([rank.sentinel for rank in running])
+        running = [rank for rank in running if rank.exitcode is None]
+        failures = {number: rank.exitcode for number, rank in enumerate(ranks) if rank.exitcode}
+    return failures
+
+
+def _end(ranks: list[BaseProcess]) -> None:
+    """End the ranks that still run."""
+    for rank in ranks:
+        rank.terminate()
+    deadline = time.monotonic() + GRACE
+    for rank in ranks:
+        rank.join(max(deadline - time.monotonic(), 0))
+        rank.kill()
+        rank.join()
+
+
 @contextmanager
-def restored_signals() -> Iterator[None]:
-    """Context that restores signal handlers at its end, since torch's agent replaces them."""
+def signals_raised() -> Iterator[None]:
+    """Context in which the first signal that would end this process raises, and later ones are ignored.
+
+    Signals that are ignored, or that the calling program handles, are left alone.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
+    caught = [number for number, handler in before.items() if handler in (signal.SIG_DFL, signal.default_int_handler)]
+
+    def handle(number: int, _: object) -> None:
+        for each in caught:
+            signal.signal(each, signal.SIG_IGN)  # ranks are being ended, and their folder removed
+        raise KeyboardInterrupt if number == signal.SIGINT else _Signalled(number)
+
     try:
+        for number in caught:
+            signal.signal(number, handle)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in caught:
+            signal.signal(number, before[number])
 
 
-class Watch:
-    """Monitor that kills a rank whose pulse stops, or never starts while others have one.
-
-    Silence is counted in polls, not in clock time, since a stopped launcher would see all ranks silent.
+def cause(folder: Path, failures: Mapping[int, int], watch: Watch, timeout: float) -> RunError:
+    """Return the first error that is not a consequence of another one.
 
     Parameters
     ----------
-    folder : Path
-        Folder of the ranks' pulse files.
-    world : int
-    timeout : float
-        Seconds; a rank that had a pulse may be silent for the fraction `PATIENCE` of them, other ranks for all.
-
-    Attributes
-    ----------
-    killed : list of (int, str)
-        Ranks, and their last known places in the user's code.
-    last_pulse : dict
-        Time of each rank's last pulse, and its place in the user's code.
+    failures : mapping
+        Exit codes of the ranks that failed first.
     """
-
-    def __init__(self, folder: Path, world: int, timeout: float) -> None:
-        self.killed: list[tuple[int, str]] = []
-        self.last_pulse = dict.fromkeys(range(world), (0.0, ""))
-        self._folder = folder
-        self._looks, self._first_looks = (max(3, round(part * timeout / PULSE)) for part in (PATIENCE, 1))
-        self._silent = dict.fromkeys(range(world), 0)
-        self._pulses: dict[int, int] = {}
-        self._other_children = {child.pid for child in multiprocessing.active_children()}
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> "Watch":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._done.wait(PULSE):
-            for rank in self.last_pulse:
-                if self._beats(rank):
-                    self._silent[rank] = 0
-                elif self._pulses:
-                    self._silent[rank] += 1
-                    if self._silent[rank] == (self._looks if rank in self._pulses else self._first_looks):
-                        self._kill(rank)
-
-    def _beats(self, rank: int) -> bool:
-        pulse = self._folder / f"pulse{rank}"
-        try:
-            last = pulse.stat().st_mtime_ns
-            if self._pulses.get(rank) == last:
-                return False
-            self._pulses[rank] = last
-            self.last_pulse[rank] = time.time(), pulse.read_text()
-        except FileNotFoundError:
-            return False
-        return True
-
-    def _kill(self, rank: int) -> None:
-        """Kill a rank. Without a heartbeat its process is unknown: kill all children that registered for no rank."""
-        registered = {int(path.read_text() or 0) for path in self._folder.glob("pid*")}
-        own = self._folder / f"pid{rank}"
-        if own.exists():
-            processes = {int(own.read_text())}
-        else:
-            processes = (
-                {child.pid for child in multiprocessing.active_children() if child.pid}
-                - registered
-                - self._other_children
-            )
-        for process in processes:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        if processes:
-            self.killed.append((rank, self.last_pulse[rank][1]))
-
-
-def cause(folder: Path, failures: dict[int, Any], watch: Watch, timeout: float) -> RunError:
-    """Return the first error that is not a consequence of another one."""
     # each rank's own note of its error; a killed rank has none
     notes = {note["rank"]: note for note in (json.loads(path.read_text()) for path in folder.glob("error*.json"))}
     if watch.killed:
         rank, place = watch.killed[0]
         silent = timeout if watch.last_pulse[rank][0] == 0 else PATIENCE * timeout
         return RunError(f"rank {rank} stood still for {silent:.0f} s{_at(place)} and was killed; {_END}")
-    for rank, failure in sorted(failures.items()):
-        if rank not in notes and failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:
-            name = signal.Signals(-failure.exitcode).name
+    for rank, code in sorted(failures.items()):
+        if rank not in notes and code < 0 and code != -signal.SIGTERM:
+            name = signal.Signals(-code).name
             memory = " (so does the system when memory runs out)" if name == "SIGKILL" else ""
             return RunError(f"rank {rank} was killed by {name}{memory}; {_END}")
     own = [note for note in notes.values() if not note["consequence"]]
@@ -202,8 +184,8 @@ def cause(folder: Path, failures: dict[int, Any], watch: Watch, timeout: float) 
         return failed
     if notes:
         return _timeout_cause(notes, watch, timeout)
-    rank, failure = min(failures.items(), key=lambda item: item[1].timestamp)
-    return RunError(f"rank {rank} ended with exit code {failure.exitcode}; {_END}")
+    rank, code = min(failures.items())
+    return RunError(f"rank {rank} ended with exit code {code}; {_END}")
 
 
 _END = "the run ended on every rank"

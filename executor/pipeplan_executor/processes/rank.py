@@ -5,16 +5,19 @@ import json
 import os
 import pickle
 import re
+import signal
 import sys
 import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pipeplan.core.errors import PipeplanError
+from pipeplan_executor.processes.home import remove
 
 PULSE = 0.5
 """Seconds between two heartbeats of a rank."""
@@ -59,8 +62,15 @@ class RunError(PipeplanError):
         self.again = again
 
 
-def as_rank(function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float, device: str) -> Any:
+def as_rank(
+    function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float, device: str, store: Path | None = None
+) -> Any:
     """Join the process group that the environment describes, call the function, leave the group.
+
+    Parameters
+    ----------
+    store : Path, optional
+        The file where the ranks of one machine meet.
 
     Raises
     ------
@@ -69,12 +79,13 @@ def as_rank(function: Callable[..., Any], arguments: tuple[Any, ...], timeout: f
     """
     import torch.distributed as dist
 
+    from pipeplan_executor.checkpoint.lock import release_all
     from pipeplan_executor.processes.devices import take
     from pipeplan_executor.processes.rendezvous import join
 
     backend = "cpu:gloo,cuda:nccl" if take(device).type == "cuda" else "gloo"
     try:
-        join(backend, timeout)
+        join(backend, timeout, store)
         return function(*arguments)
     except RuntimeError as error:  # those of torch.distributed are of this kind; a user's own timeouts are not
         if any(sign in str(error).lower() for sign in _LOST_PEER):
@@ -83,6 +94,7 @@ def as_rank(function: Callable[..., Any], arguments: tuple[Any, ...], timeout: f
             ) from error
         raise
     finally:
+        release_all()
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -92,25 +104,24 @@ def _first(error: BaseException) -> str:
     return re.sub(r"^\[[^]]*\] ", "", line)[:300]  # without the place in torch's source
 
 
-def worker(task: str, folder: str, timeout: float, device: str, launcher: int) -> None:
+def worker(environment: Mapping[str, str], folder: str, timeout: float, device: str, launcher: int) -> None:
     """Run the task of a local rank while the process ``launcher`` exists, and report to it through files.
 
-    ::
-
-        pid1     its process          pulse1        place in the user's code, rewritten every half second
-        value    result of rank 0     error1.json   error of the rank
+    `pipeplan_executor.processes.home` lists the files.
     """
-    rank, home = int(os.environ["RANK"]), Path(folder)
+    signal.signal(signal.SIGINT, lambda *_: None)  # the launcher ends its ranks
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    os.environ.update(environment)
+    rank, home = int(environment["RANK"]), Path(folder)
     succeeded: list[bool] = []
     atexit.register(lambda: leave() if succeeded else None)  # registered first, so that it is called last
 
     import torch.distributed  # noqa: F401  before the first pulse, since loading libraries would delay the next ones
 
-    (home / f"pid{rank}").write_text(str(os.getpid()))
     threading.Thread(target=_pulse, args=(home / f"pulse{rank}", launcher), daemon=True).start()
     try:
-        function, arguments = pickle.loads(Path(task).read_bytes())
-        value = as_rank(function, arguments, timeout, device)
+        function, arguments = pickle.loads((home / "task").read_bytes())
+        value = as_rank(function, arguments, timeout, device, home / "store")
         if rank == 0:
             (home / "value").write_bytes(pickle.dumps(value))
     except BaseException as error:
@@ -124,10 +135,13 @@ def worker(task: str, folder: str, timeout: float, device: str, launcher: int) -
             "trace": "" if explained else traceback.format_exc(),
         }
         part = home / f"error{rank}.part"
-        part.write_text(json.dumps(note))
-        part.rename(home / f"error{rank}.json")
+        with suppress(FileNotFoundError):  # the launcher is gone, and with it the folder
+            part.write_text(json.dumps(note))
+            part.rename(home / f"error{rank}.json")
         if consequence:
             time.sleep(PEER_WAIT)
+        if os.getppid() != launcher:
+            remove(home)
         os._exit(1)  # at once: neither the interpreter's exit nor a peer's can delay it
     succeeded.append(True)
 
@@ -147,7 +161,17 @@ def _pulse(path: Path, launcher: int) -> None:
     part = path.with_suffix(".part")
     while True:
         if os.getppid() != launcher:
-            os._exit(1)  # the launcher is gone and cannot end this rank
-        part.write_text(place())
-        part.replace(path)
-        time.sleep(PULSE)
+            end_orphan(path.parent)
+        try:
+            part.write_text(place())
+            part.replace(path)
+        except FileNotFoundError:  # another rank has removed the folder, or the launcher, which ends this rank
+            continue
+        finally:
+            time.sleep(PULSE)
+
+
+def end_orphan(folder: Path) -> None:
+    """End this rank at once, as its launcher is gone, and remove the run's folder."""
+    remove(folder)
+    os._exit(1)

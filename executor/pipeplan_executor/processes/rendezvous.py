@@ -1,4 +1,4 @@
-"""Rendezvous of ranks, also after a restart by torchrun.
+"""Rendezvous of ranks: through a file on one machine; otherwise as the launcher says, also after its restarts.
 
 Torchrun's agent keeps one key-value store for all attempts, so a restarted rank finds the addresses of the previous
 attempt (pytorch issue 135712). Therefore the ranks of an attempt first agree on a unique name, and prefix their keys
@@ -15,6 +15,7 @@ import datetime
 import os
 import time
 import uuid
+from pathlib import Path
 
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
@@ -23,8 +24,13 @@ LOOK = 0.02
 """Seconds between two polls of the first rank."""
 
 
-def join(backend: str, timeout: float) -> None:
+def join(backend: str, timeout: float, file: Path | None = None) -> None:
     """Initialise the process group that the environment describes.
+
+    Parameters
+    ----------
+    file : Path, optional
+        The file where ranks of one machine meet; otherwise they meet at ``MASTER_ADDR``.
 
     Raises
     ------
@@ -32,11 +38,16 @@ def join(backend: str, timeout: float) -> None:
         If a rank does not join in time.
     """
     patience = datetime.timedelta(seconds=timeout)
+    if file is not None:
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        store = dist.FileStore(str(file), world)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
+        return
     if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) == 0:
         dist.init_process_group(backend, init_method="env://", timeout=patience)
         return
-    store, rank, world = next(iter(rendezvous("env://", timeout=patience)))
-    fresh = dist.PrefixStore(agree(dist.PrefixStore("pipeplan", store), rank, world, timeout), store)
+    kept, rank, world = next(iter(rendezvous("env://", timeout=patience)))
+    fresh = dist.PrefixStore(agree(dist.PrefixStore("pipeplan", kept), rank, world, timeout), kept)
     dist.init_process_group(backend, store=fresh, rank=rank, world_size=world, timeout=patience)
 
 

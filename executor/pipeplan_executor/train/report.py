@@ -1,12 +1,13 @@
 """`RunReport`: measurements of a run from all ranks, beside the plan's prediction."""
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
 from pipeplan.core.plan import Plan
-from pipeplan.core.schedule import Action
+from pipeplan.core.schedule import Action, Kind
 from pipeplan.core.timeline import Span, Step, Timeline
 from pipeplan.core.units import format_time
 from pipeplan_executor.runtime.recorder import host
@@ -90,6 +91,18 @@ class Seen:
     peak: int = 0
     verdict: Verdict | None = None
     first: int = 0
+
+    def encoded(self) -> bytes:
+        """Return these measurements as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decoded(cls, data: bytes) -> "Seen":
+        """Read what `encoded` wrote."""
+        fields = json.loads(data)
+        spans = [[(Action(Kind(kind), *rest), *times) for (kind, *rest), *times in step] for step in fields["spans"]]
+        verdict = None if fields["verdict"] is None else Verdict(**fields["verdict"])
+        return cls(**{**fields, "spans": spans, "verdict": verdict})
 
 
 def report_of(everyone: Sequence[Seen], processes: Processes | None = None) -> RunReport:

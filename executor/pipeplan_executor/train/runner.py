@@ -13,6 +13,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.validate import validate_schedule
 from pipeplan.frontend.profile.passes import autocast
 from pipeplan_executor.processes.devices import here
+from pipeplan_executor.processes.exchange import gather_bytes
 from pipeplan_executor.processes.launcher import joined_world, launch
 from pipeplan_executor.runtime.recorder import now
 from pipeplan_executor.sharding.declared import TensorParallel, declared
@@ -145,10 +146,9 @@ def _rank(plan: Plan, source: Source, options: _Options) -> RunReport:
         _train(plan, source, options, seen)
     if options.verify:  # last, so that the unsplit model is not part of the peaks
         seen.verdict = verify(plan, source, options.seed, options.weights, options.tensor_parallel)
-    everyone: list[Seen | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, seen)
+    everyone = [Seen.decoded(data) for data in gather_bytes(seen.encoded())]
     processes = Processes.of(plan, options.tensor_parallel.size)
-    return report_of([one for one in everyone if one is not None], processes)
+    return report_of(everyone, processes)
 
 
 def _train(plan: Plan, source: Source, options: _Options, seen: Seen) -> None:

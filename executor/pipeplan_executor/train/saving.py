@@ -32,7 +32,7 @@ class Saving:
     resume: bool = False
 
     def check(self) -> None:
-        """Refuse invalid numbers, and a folder with checkpoints of another run.
+        """Refuse invalid numbers, a folder with checkpoints of another run, and one into which another run saves now.
 
         Raises
         ------
@@ -40,11 +40,13 @@ class Saving:
             Before any process is started.
         """
         from pipeplan_executor.checkpoint.folder import latest
+        from pipeplan_executor.checkpoint.lock import check_free
 
         if self.every < 0 or self.keep < 1:
             raise InputError(
                 f"every is {self.every} and keep {self.keep}; save every 1 or more steps and keep 1 or more"
             )
+        check_free(Path(self.folder))
         found = latest(self.folder)
         if found is not None and not self.resume:
             raise InputError(
@@ -55,9 +57,14 @@ class Saving:
     def restore(self, pipeline: "Pipeline") -> int:
         """Load the latest checkpoint, if there is one; return the number of completed steps."""
         from pipeplan_executor.checkpoint.folder import latest
+        from pipeplan_executor.checkpoint.lock import hold
         from pipeplan_executor.checkpoint.together import on_first
 
-        found = on_first(lambda: latest(self.folder))
+        def latest_locked() -> Path | None:
+            hold(Path(self.folder))  # until the run ends
+            return latest(self.folder)
+
+        found = on_first(latest_locked)
         return 0 if found is None else pipeline.load(found).step
 
     def after(self, pipeline: "Pipeline", done: int, total: int) -> Path | None:
