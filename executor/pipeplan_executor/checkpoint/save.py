@@ -18,7 +18,7 @@ from pipeplan_executor.checkpoint.record import Group, Record, packed, write_rec
 from pipeplan_executor.checkpoint.slices import Slice, model_key, replica_key, write
 from pipeplan_executor.checkpoint.together import on_all, on_first
 from pipeplan_executor.checkpoint.training_state import StageState, TrainingState, layout, stage_states
-from pipeplan_executor.processes.exchange import gather_bytes
+from pipeplan_executor.runtime.exchange import gather_bytes
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from pipeplan.core.errors import InputError
-from pipeplan_executor.processes.exchange import gather_bytes
+from pipeplan_executor.runtime.exchange import gather_bytes
 
 T = TypeVar("T")
 P = TypeVar("P", Path, Path | None)

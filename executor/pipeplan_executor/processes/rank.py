@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pipeplan.cli.streams import Stream
 from pipeplan.core.errors import PipeplanError
 from pipeplan_executor.processes.home import remove
 
@@ -79,7 +80,6 @@ def as_rank(
     """
     import torch.distributed as dist
 
-    from pipeplan_executor.checkpoint.lock import release_all
     from pipeplan_executor.processes.devices import take
     from pipeplan_executor.processes.rendezvous import join
 
@@ -94,7 +94,6 @@ def as_rank(
             ) from error
         raise
     finally:
-        release_all()
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -112,6 +111,7 @@ def worker(environment: Mapping[str, str], folder: str, timeout: float, device: 
     signal.signal(signal.SIGINT, lambda *_: None)  # the launcher ends its ranks
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.update(environment)
+    sys.stdout, sys.stderr = Stream(sys.stdout, 1), Stream(sys.stderr, 2)  # type: ignore[assignment]
     rank, home = int(environment["RANK"]), Path(folder)
     succeeded: list[bool] = []
     atexit.register(lambda: leave() if succeeded else None)  # registered first, so that it is called last

@@ -12,9 +12,10 @@ from pipeplan.core.options import LONGEST
 from pipeplan.core.plan import Plan
 from pipeplan.core.validate import validate_schedule
 from pipeplan.frontend.profile.passes import autocast
+from pipeplan_executor.checkpoint.lock import release_all
 from pipeplan_executor.processes.devices import here
-from pipeplan_executor.processes.exchange import gather_bytes
 from pipeplan_executor.processes.launcher import joined_world, launch
+from pipeplan_executor.runtime.exchange import gather_bytes
 from pipeplan_executor.runtime.recorder import now
 from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.processes import Processes, check_world
@@ -143,7 +144,10 @@ def _rank(plan: Plan, source: Source, options: _Options) -> RunReport:
     """Train, verify and report on one process."""
     seen = Seen()
     if options.steps:
-        _train(plan, source, options, seen)
+        try:
+            _train(plan, source, options, seen)
+        finally:
+            release_all()
     if options.verify:  # last, so that the unsplit model is not part of the peaks
         seen.verdict = verify(plan, source, options.seed, options.weights, options.tensor_parallel)
     everyone = [Seen.decoded(data) for data in gather_bytes(seen.encoded())]

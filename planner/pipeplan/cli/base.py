@@ -7,7 +7,6 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +72,8 @@ def try_outputs(
                 _try_folder(text)
                 continue
             if text == "-":
+                if getattr(sys.stdout, "closed_before", False):
+                    raise InputError("- is standard output, which is closed; name a file")
                 text = STDOUT
                 setattr(options, name, text)
             try_to_write(Path(text))
@@ -95,15 +96,12 @@ def try_outputs(
 def show(answer: object, options: Namespace, *names: str, end: str = "\n") -> None:
     """Print on standard output, or on standard error if one of these options writes its file to standard output.
 
-    A closed pipe (``| head``) is no error: the following work, like saving the answer, is still done.
+    What the stream cannot take raises nothing (see `pipeplan.cli.streams`): the following work, like saving the answer,
+    is still done.
     """
     taken = any(getattr(options, name) == STDOUT for name in names)
     stream = sys.stderr if taken else sys.stdout
-    try:
-        print(answer, file=stream, end=end, flush=True)
-    except BrokenPipeError:
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    print(answer, file=stream, end=end, flush=True)
 
 
 def _option(name: str) -> str:

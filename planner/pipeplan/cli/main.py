@@ -1,6 +1,7 @@
 """The ``pipeplan`` program: find its commands, run one, turn errors into exit codes.
 
-Exit codes: 0 for an answer, 1 if no plan fits or a run failed, 2 for bad input. Reasons go to standard error.
+Exit codes: 0 for an answer, 1 if no plan fits, a run failed or an answer could not be printed, 2 for bad input.
+Reasons go to standard error.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from pipeplan.cli.base import Command
+from pipeplan.cli.streams import code_of, tolerant_streams
 from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.core.version import __version__
 from pipeplan.core.wording import hint
@@ -91,6 +93,16 @@ def parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    with tolerant_streams() as streams:
+        try:
+            return code_of(_run(arguments), *streams)
+        except SystemExit as left:  # --help, or words that the parser refuses
+            if isinstance(left.code, int | None):
+                left.code = code_of(left.code or 0, *streams)
+            raise
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     options, unknown = parser(arguments).parse_known_args(arguments)
     try:
@@ -111,8 +123,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("pipeplan: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        return 0
 
 
 def _refuse(unknown: Sequence[str], options: argparse.Namespace) -> None:
