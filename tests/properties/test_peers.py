@@ -155,7 +155,7 @@ def stage_values(question: tuple[Model, Cluster, Job, int], name: str) -> Iterat
             bounds = (0, *cuts, layers)
             sizes = [b - a for a, b in pairwise(bounds)]
             if name == "galvatron" and not (
-                sizes == [layers // stages + (s < layers % stages) for s in range(stages)]
+                sizes[:-1] == [layers // stages] * (stages - 1)
                 or bounds == _by_bytes(chain.resident[0] + held * chain.saved[0], stages)
             ):
                 continue

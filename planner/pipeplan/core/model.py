@@ -12,9 +12,11 @@ The bytes over cut c are the outputs of all layers ≤ c that some layer > c rea
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from itertools import pairwise
+from functools import cached_property
+from itertools import groupby, pairwise
+from math import isqrt
 from typing import Literal
 
 from pipeplan.core.errors import InputError
@@ -263,6 +265,11 @@ class Model(Tabular):
             word in layer.kind.lower() for layer in self.layers for word in ("attention", "transformer")
         )
 
+    @cached_property
+    def blocks(self) -> tuple[int, ...]:
+        """The first layer of each block, and the layer behind the last block; see `blocks_of`."""
+        return blocks_of([layer.kind for layer in self.layers])
+
     def parameters_on(self, kind: str) -> tuple[int, ...]:
         """Bytes of each layer's trainable parameters on a kind of device."""
         return self.parts.get(kind) or tuple(layer.parameters for layer in self.layers)
@@ -283,6 +290,29 @@ class Model(Tabular):
     def as_dict(self) -> dict[str, object]:
         """Return plain data, for files and tests."""
         return asdict(self)
+
+
+def blocks_of(kinds: Sequence[str]) -> tuple[int, ...]:
+    """Return the first layer of each block, and the layer behind the last block, of layers of these kinds.
+
+    Blocks are layers whose kinds repeat, one block behind the other, over more than half of the layers. They are more
+    than the layers of each of them; of several such repetitions the shortest blocks count. Without one, or without
+    kinds, every layer is a block.
+
+    ::
+
+        embedding  block block block block  head                        1 2 3 4 5
+        embedding  attention mlp attention mlp attention mlp  head      1 3 5 7
+    """
+    layers = len(kinds)
+    for period in range(1, isqrt(layers) + 1):
+        repeats = [kinds[i] != "" and kinds[i] == kinds[i + period] for i in range(layers - period)]
+        runs = [list(run) for repeated, run in groupby(range(layers - period), repeats.__getitem__) if repeated]
+        longest = max(runs, key=len, default=[])
+        blocks = len(longest) // period + 1
+        if blocks > period and 2 * blocks * period > layers:
+            return tuple(range(longest[0], longest[0] + blocks * period + 1, period))
+    return tuple(range(layers + 1))
 
 
 def tie_faults(layers: tuple[Layer, ...], ties: tuple[Tie, ...]) -> Iterator[str]:

@@ -139,6 +139,8 @@ class Chain(LayerTables):
     forward_flops : array, shape (n,)
         Per micro-batch; the forward times of the first device where the model has no FLOPs.
     shared : tuple of SharedWeights
+    blocks : tuple of int
+        The first layer of each block of the model, and the layer behind the last; by default every layer is one.
     hops : dict of (int, int) to Hop
         The transfers over a link, by its number and their bytes, as far as pipelines have been assembled.
     """
@@ -176,6 +178,7 @@ class Chain(LayerTables):
     split: Splitting | None = None
     passes: tuple[Passes | None, ...] = ()
     shared: tuple[SharedWeights, ...] = ()
+    blocks: tuple[int, ...] = ()
     hops: dict[tuple[int, int], Hop] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -183,6 +186,7 @@ class Chain(LayerTables):
         self.fill({"S": stages, "L": stages - 1, "n": layers, "c": layers - 1})
         object.__setattr__(self, "resident", self.weights + self.gradients + self.optimizer)
         object.__setattr__(self, "passes", self.passes or (None,) * stages)
+        object.__setattr__(self, "blocks", self.blocks or tuple(range(layers + 1)))
 
     @cached_property
     def overlaps(self) -> bool:

@@ -348,6 +348,7 @@ class Prices:
             split=self.split,
             passes=passes,
             shared=self.shared(groups, tables, around),
+            blocks=self.model.blocks,
         )
 
 

@@ -59,8 +59,14 @@ def smallest_range(weights: Array, stages: int) -> Boundaries:
 
 
 def _by_parameters(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
-    """Minimise the range of parameter bytes (parameter counts times one element size)."""
-    return smallest_range(chain.parameters, chain.stages)
+    """Minimise the range of parameter bytes (parameter counts times one element size).
+
+    DeepSpeed builds each layer to count its parameters, so weights that layers share count for each of them.
+    """
+    weights = chain.parameters.copy()
+    for shared in chain.shared:
+        weights[list(shared.layers[1:])] += shared.parameters
+    return smallest_range(weights, chain.stages)
 
 
 PARAMETERS = Partitioner(

@@ -2,14 +2,19 @@
 
 ::
 
-    14 layers, 4 stages     DeepSpeed    4 4 3 3     the remainder to the first stages
-                            torchtitan   3 4 4 3     embedding and head count as a layer each
+    14 blocks, 4 stages     torchtitan   3 4 4 3     embedding and head count as a block each
                             Megatron     3 4 4 3     the same, where only that divides evenly; else refused
+    16 layers, 4 stages     DeepSpeed    4 4 4 4     embedding and head are layers; the remainder to the first stages
 
-A chain does not record which of its layers a project would count as a transformer layer, so all of them are counted.
+Megatron and torchtitan count blocks (`pipeplan.core.model.blocks_of`): what is ahead of them is on the first stage,
+what is behind them on the last. Where a model has none that stand out, every layer is one.
 """
 
+from collections.abc import Iterable
+from itertools import accumulate
+
 from pipeplan.baselines.partitioners.partitioner import NotApplicable, Partitioner, from_counts
+from pipeplan.core.wording import counted
 from pipeplan.costs.chain import Boundaries, Chain
 
 
@@ -24,35 +29,48 @@ def deepspeed(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001 (
     return from_counts(even_counts(chain.layers, chain.stages))
 
 
+def from_blocks(chain: Chain, counts: Iterable[int]) -> Boundaries:
+    """Return the boundaries of stages with these numbers of blocks; the ends have the layers beside the blocks."""
+    ends = list(accumulate(counts))[:-1]
+    return (0, *(chain.blocks[end] for end in ends), chain.layers)
+
+
 def torchtitan(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
-    """Distribute n + 2 layers evenly; the first and the last stage each hold one that is not in the chain."""
+    """Distribute n + 2 blocks evenly; the first and the last stage each hold one that stands for its other layers."""
     if chain.stages == 1:
         return (0, chain.layers)
-    counts = even_counts(chain.layers + 2, chain.stages)
+    blocks = len(chain.blocks) - 1
+    counts = even_counts(blocks + 2, chain.stages)
     if counts[-1] < 1:
         raise NotApplicable(
-            f"torchtitan needs one effective layer for every stage: {chain.layers} layers and 2 for embedding and head "
+            f"torchtitan needs one effective layer for every stage: {_named(chain)} and 2 for embedding and head "
             f"on {chain.stages} stages"
         )
     counts[0] -= 1
     counts[-1] -= 1
-    return from_counts(counts)
+    return from_blocks(chain, counts)
 
 
 def megatron(chain: Chain, micro_batches: int) -> Boundaries:  # noqa: ARG001
     """Use equal counts; add pseudo-layers for the loss, then also for the embedding, only if needed to reach them."""
-    layers, stages = chain.layers, chain.stages
+    blocks, stages = len(chain.blocks) - 1, chain.stages
     for embedding, loss in ((0, 0), (0, 1), (1, 1)):
-        share, remainder = divmod(layers + embedding + loss, stages)
+        share, remainder = divmod(blocks + embedding + loss, stages)
         if remainder == 0:
             counts = [share] * stages
             counts[0] -= embedding
             counts[-1] -= loss
-            return from_counts(counts)
+            return from_blocks(chain, counts)
     raise NotApplicable(
-        f"Megatron needs equal stages: {layers} layers do not divide by {stages}, nor do {layers + 1} with the loss "
-        f"counted, nor {layers + 2} with loss and embedding"
+        f"Megatron needs equal stages: {_named(chain)} do not divide by {stages}, nor do {blocks + 1} with the loss "
+        f"counted, nor {blocks + 2} with loss and embedding"
     )
+
+
+def _named(chain: Chain) -> str:
+    """The number of blocks of a chain, or of layers where each is one."""
+    blocks = len(chain.blocks) - 1
+    return counted(blocks, "layer" if blocks == chain.layers else "block")
 
 
 DEEPSPEED = Partitioner(
@@ -63,13 +81,13 @@ DEEPSPEED = Partitioner(
 )
 TORCHTITAN = Partitioner(
     "uniform-torchtitan",
-    "equal layer counts, one less on the first and the last stage",
-    "torchtitan's default split with its default weights of 1 for embedding and head, every layer of the chain counted",
+    "equal numbers of blocks, one less on the first and the last stage",
+    "torchtitan's default split with its default weights of 1 for embedding and head",
     torchtitan,
 )
 MEGATRON = Partitioner(
     "uniform-megatron",
-    "equal layer counts, or none",
+    "equal numbers of blocks, or none",
     "Megatron-LM's default split, with account_for_loss and account_for_embedding set where that makes it divide",
     megatron,
 )

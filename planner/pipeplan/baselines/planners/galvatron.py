@@ -2,7 +2,8 @@
 
 Miao et al., "Galvatron: Efficient Transformer Training over Multiple GPUs Using Automatic Parallelism" (VLDB 2023),
 from memory. The number of stages S, the replicas and the teams are powers of two, S is one for all layers, and all
-devices are used. Layers are divided evenly over the stages: by their number, or by bytes. In each stage a programme
+devices are used. Blocks are divided evenly over the stages: by their number, the remainder to the last stage, or by
+bytes; what is ahead of them and behind them is on the ends. In each stage a programme
 over (layers, MiB) chooses a strategy for each layer, so that the stage's time is the least one whose bytes fit. The
 best of all counts, by the time of a step with c micro-batches under GPipe's schedule ::
 
@@ -20,8 +21,8 @@ from itertools import pairwise
 import numpy as np
 
 from pipeplan.baselines.partitioners.min_max import smallest_maximum
-from pipeplan.baselines.partitioners.partitioner import NotApplicable, from_counts
-from pipeplan.baselines.partitioners.uniform import even_counts
+from pipeplan.baselines.partitioners.partitioner import NotApplicable
+from pipeplan.baselines.partitioners.uniform import from_blocks
 from pipeplan.baselines.planners.even_pipelines import EvenPipeline, even_pipelines
 from pipeplan.baselines.planners.planner import Arrangement, BaselinePlanner
 from pipeplan.core.cluster import Cluster
@@ -72,12 +73,19 @@ def stage_time(pipeline: EvenPipeline, a: int, b: int) -> float | None:
 
 
 def divisions(pipeline: EvenPipeline) -> tuple[Boundaries, ...]:
-    """Return the even divisions of layers: by their number, and by the bytes that they keep."""
+    """Return the even divisions of blocks: by their number, and by the bytes that they keep."""
     chain, stages = pipeline.spans.chain, len(pipeline.groups)
-    kept = chain.resident + pipeline.held * chain.saved
-    by_bytes = smallest_maximum(np.repeat(kept, stages, axis=0), np.zeros((stages - 1, chain.layers - 1), np.int64))
-    by_number = from_counts(even_counts(chain.layers, stages))
-    return (by_number,) if by_bytes is None else (by_number, by_bytes[1])
+    blocks = len(chain.blocks) - 1
+    if blocks < stages:
+        return ()
+    starts = [0, *chain.blocks[1:-1]]  # the first block with what is ahead of it
+    kept = np.add.reduceat(chain.resident + pipeline.held * chain.saved, starts, axis=1)
+    by_bytes = smallest_maximum(np.repeat(kept, stages, axis=0), np.zeros((stages - 1, blocks - 1), np.int64))
+    share = blocks // stages
+    by_number = from_blocks(chain, [share] * (stages - 1) + [blocks - share * (stages - 1)])
+    return (
+        (by_number,) if by_bytes is None else (by_number, (*(starts[edge] for edge in by_bytes[1][:-1]), chain.layers))
+    )
 
 
 def arrange(

@@ -1,6 +1,7 @@
 """Arrangements of baseline planners for models and clusters small enough to check by hand."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -118,3 +119,14 @@ def test_even_stages_differ_where_layers_are_unlike() -> None:
     assert galvatron.boundaries == (0, 2, 4)
     assert uniap.boundaries == (0, 1, 4)
     assert galvatron.devices == uniap.devices == ((0,), (1,))
+
+
+def test_galvatron_divides_blocks_between_the_ends() -> None:
+    """Embedding and head lie beside four blocks; each half has two of them, however heavy the embedding is."""
+    bare = model_of([10] * 6, saved=[1] * 6, parameters=[1] * 6)
+    kinds = ("embedding", *["block"] * 4, "head")
+    layers = tuple(replace(layer, kind=kind) for layer, kind in zip(bare.layers, kinds, strict=True))
+    (found,) = arranged(
+        "galvatron", replace(bare, layers=layers), equal_devices(2, link=Link(10**9)), batch=64, depths=2
+    )
+    assert found.boundaries == (0, 3, 6)
