@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.noticed import noticed
 from helpers.quick import rarely
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import Model
@@ -53,8 +54,6 @@ from referee.questions import question
 from referee.verdict import judge
 
 space = import_module("pipeplan.search.space.space")
-ASKED = 500
-"""Questions among which one has to bring it to light."""
 
 
 def fully_sharded(document: dict[str, Any]) -> None:
@@ -89,18 +88,6 @@ def spacious(document: dict[str, Any]) -> None:
     document["solve"] |= {"gap": 0.0, "time_limit": 60.0}
     for kind in document["cluster"]["devices"].values():
         kind.pop("memory", None)
-
-
-def noticed(suits: Any, change: Any = lambda document: None) -> str:
-    """The disagreements on the first question of a sort that has some; fails if there is none."""
-    for number in range(ASKED):
-        document = question(number)
-        if suits(document):
-            change(document)
-            faults = judge(document, ask(document), exact=False).faults
-            if faults:
-                return "; ".join(faults)
-    pytest.fail("nobody noticed")
 
 
 def aggregated(document: dict[str, Any]) -> bool:

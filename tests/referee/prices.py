@@ -6,6 +6,7 @@ from fractions import Fraction
 from itertools import combinations
 from math import ceil, lcm
 
+from .buffers import with_collectives
 from .costs import ITEM, Costs, Groups, layer_costs, state_bytes
 from .documents import Device, Question
 from .rings import occupancy, ring, still_to_sum, sum_of_copies, wait_for_gathers
@@ -187,13 +188,13 @@ class Prices:
     def _waits(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> dict[int, int]:
         """Nanoseconds that each layer's forward takes longer if weights are gathered one layer ahead."""
         waits = dict.fromkeys(own, 0)
-        gathers, _, pace = self._collectives(groups, s, own)
+        gathers, _, pace, base = self._collectives(groups, s, own)
         table, units = self.table(groups[s][0].kind, size), sorted(gathers)
         for before, i in zip([None, *units], units, strict=False):
             waits[i] = gathers[i]
             if pace and before is not None:  # gathered while the unit before computes
                 alone = sum(table[k].forward for k in own if before <= k < i)
-                waits[i] = max(gathers[i], alone + gathers[i] - done(gathers[i], pace)) - alone
+                waits[i] = max(gathers[i], alone + gathers[i] - done_beside(gathers[i], pace, base)) - alone
         return waits
 
     def _units(self, own: Sequence[int]) -> list[set[int]]:
@@ -212,15 +213,16 @@ class Prices:
 
     def _collectives(
         self, groups: Groups, s: int, own: Sequence[int]
-    ) -> tuple[dict[int, int], dict[int, int], Fraction]:
-        """Nanoseconds of a gather of each unit by its first layer and by its last, and the pace of others beside it.
+    ) -> tuple[dict[int, int], dict[int, int], Fraction, int]:
+        """Nanoseconds of each unit's gather by its first layer and by its last, others' pace beside it, and its base.
 
-        A sum takes as long as a gather, and comes at the first layer.
+        A sum takes as long as a gather, and comes at the first layer. Beside the base nothing is late.
         """
         units, around = self._units(own), ring(self.question, groups, (s,))
         firsts = {min(unit): around.unit(self._bytes(unit)) for unit in units}
         lasts = {max(unit): around.unit(self._bytes(unit)) for unit in units}
-        return firsts, lasts, self.pace(groups[s][0].kind) if around.link.unit_overlap else Fraction(0)
+        pace = self.pace(groups[s][0].kind) if around.link.unit_overlap else Fraction(0)
+        return firsts, lasts, pace, (around.members - 1) * around.link.latency + around.link.unit_overhead
 
     def pace(self, kind: str) -> Fraction:
         """How much of its work alone a kind of device does while a collective runs; 0 if it does not run meanwhile."""
@@ -236,7 +238,7 @@ class Prices:
         plain = sum(table[i].forward for i in own), sum(table[i].backward for i in own)
         if question.level < 2 or len(groups[s]) == 1:
             return plain
-        sums, again, pace = self._collectives(groups, s, own)
+        sums, again, pace, base = self._collectives(groups, s, own)
         gathers = sums if question.level == 3 else dict.fromkeys(sums, 0)
         again = again if question.level == 3 else dict.fromkeys(again, 0)
         if not pace:
@@ -248,7 +250,7 @@ class Prices:
                 ahead = units.index(i)
                 now = max(now, there) if ahead else now + gathers[i]
                 gather = gathers[units[ahead + 1]] if ahead + 1 < len(units) else 0
-                there, now = now + gather, now + gather - done(gather, pace)
+                there, now = now + gather, now + gather - done_beside(gather, pace, base)
             now += table[i].forward
         forward, now, ends = now, 0, 0
         # Backward: when a unit begins or ends, the next one's gather leaves, then the sum of the one behind.
@@ -260,7 +262,7 @@ class Prices:
                 gather = again.get(units[place - 1], 0) if place else 0
                 behind = 0 if i == units[-1] else sums.get(units[place + 1], 0)
                 ends = now + gather + behind
-                now = ends - done(gather, pace) - done(behind, pace)
+                now = ends - done_beside(gather, pace, base) - done_beside(behind, pace, base)
             now += table[i].backward + (table[i].forward if repeats else 0)
         backward = max(now, ends) + (sums.get(units[0], 0) if units else 0)
         return forward, backward - (plain_again(table, own) if repeats else 0)
@@ -268,32 +270,14 @@ class Prices:
     def workspace(self, table: Sequence[Costs], own: Sequence[int], again: Sequence[int], replicas: int) -> int:
         """Bytes beside what a stage holds while one of its actions runs; sharded ones have buffers of collectives too.
 
-        What a layer saves that is computed again counts while it computes. (Where not all of them are, it is added to
-        the larger of both moments.)
+        What a layer saves that is computed again counts while it computes.
         """
-        level, full = self.question.level, self.question.job["recompute"] == "full"
-        units = self._units(range(self.question.n))  # neighbours on other stages count as well
-        firsts = {min(unit): self._bytes(unit) for unit in units}
-        lasts = {max(unit): self._bytes(unit) for unit in units}
-        found = []
-        for i in own:
-            saved = table[i].saved if i in again else 0
-            computing, summing = table[i].workspace + (saved if full else 0), 0
-            if level > 1 and replicas > 1:
-                before = max([(k, size) for k, size in lasts.items() if k < i], default=(0, 0))[1] if i in lasts else 0
-                behind = min([(k, size) for k, size in firsts.items() if k > i], default=(0, 0))[1]
-                behind = behind if i in firsts else 0
-                open_ = [self._bytes(unit) for unit in units if min(unit) <= i <= max(unit)]
-                more = before if level == 3 else 0
-                computing += behind + more + sum(open_) * (2 if level == 3 else 1)
-                if i in firsts:
-                    size = firsts[i]
-                    part = -(-size // replicas)
-                    at_once = min(part, 2**20 * ITEM[self.question.dtype])
-                    summing = 2 * size + part + (replicas - 1) * at_once + more
-                    summing += (sum(open_) - size) * (2 if level == 3 else 1)
-            found.append(max(computing, summing) + (0 if full else saved))
-        return max(found)
+        alone = {i: table[i].workspace + (table[i].saved if i in again else 0) for i in own}
+        if self.question.level < 2 or replicas == 1:
+            return max(alone.values())
+        units = [(sorted(unit), self._bytes(unit)) for unit in self._units(range(self.question.n))]
+        item, every = ITEM[self.question.dtype], self.question.level == 3
+        return max(with_collectives(i, size, units, replicas, item, every) for i, size in alone.items())
 
     def reductions(self, groups: Groups, size: int, layers: Sequence[Sequence[int]]) -> list[int]:
         """Nanoseconds that each stage sums gradients: among its replicas, and with stages that share weights.
@@ -388,6 +372,11 @@ def done(time: int, pace: Fraction) -> int:
     (Then the collective is waited for, and no work is late because of it.)
     """
     return ceil(pace * time) if pace else time
+
+
+def done_beside(time: int, pace: Fraction, base: int) -> int:
+    """`done` beside a collective of which ``base`` slows nothing down."""
+    return base + done(time - base, pace) if time else 0
 
 
 def plain_again(table: Sequence[Costs], own: Sequence[int]) -> int:

@@ -28,7 +28,7 @@ a multiple of node_c. Otherwise some pair of replicas shares a node, and the hop
 Memory (2), with X the recomputed layers, the cheapest set that fits (`Recomputation`):
 
 (2)  resident + k (Σ_{l∉X} saved + Σ_{l∈X} output + received)
-              + max(max workspace, max_{l∈X} (saved + workspace)) ≤ limit
+              + max(max workspace, max_{l∈X} rebuilt) ≤ limit
 
 For a stage and one micro-batch, F is the forward time and B the backward time, the repeated forwards of X included. At
 the hop behind the stage, f and g are the times to send activations and gradients, and l is the latency. ĝ is the least

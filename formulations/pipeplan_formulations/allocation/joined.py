@@ -45,6 +45,7 @@ def joined(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAl
         name: np.stack([getattr(problem, name)[list(own)].min(axis=0) for own in groups]) for name in LEAST
     }
     tables |= {name: np.stack([getattr(problem, name)[list(own)].max(axis=0) for own in groups]) for name in MOST}
+    tables["rebuilt"] = np.stack([problem.again[list(own)].min(axis=0) for own in groups])
     tables["hides"] = np.minimum(tables["hides"], tables["backward"])
     for name in GATHERS:
         rows = getattr(problem, name)[firsts]
@@ -64,6 +65,7 @@ def together(problems: Sequence[ChainAllocation]) -> ChainAllocation:
     every = {name: [getattr(problem, name) for problem in problems] for name in (*LEAST, *HOPS, *MOST)}
     tables: dict[str, Any] = {name: np.minimum.reduce(every[name]) for name in (*LEAST, *HOPS)}
     tables |= {name: np.maximum.reduce(every[name]) for name in MOST}
+    tables["rebuilt"] = np.minimum.reduce([problem.again for problem in problems])
     tables["hides"] = np.minimum(tables["hides"], tables["backward"])
     tables |= {name: np.zeros_like(getattr(problems[0], name)) for name in (*GATHERS, "second_ending")}
     return replace(problems[0], **tables)

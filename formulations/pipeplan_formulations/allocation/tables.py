@@ -76,7 +76,7 @@ class AllocationTables(LayerTables):
     SHAPES: ClassVar = {
         **dict.fromkeys(("forward", "backward", "hides", "gather_hides"), ("Cn",)),
         **dict.fromkeys(("update", "reduce", "gather", "resident"), ("CWn",)),
-        **dict.fromkeys(("saved", "output", "workspace"), ("Cn", "n")),
+        **dict.fromkeys(("saved", "output", "workspace", "rebuilt"), ("Cn", "n")),
         "recomputable": ("n",),
         **dict.fromkeys(("limit", "pool", "takes"), ("C",)),
         **dict.fromkeys(("units", "node"), ("P",)),
@@ -126,9 +126,10 @@ class AllocationTables(LayerTables):
         axes = {"C": kinds, "P": len(self.units), "W": len(self.widths), "n": layers, "c": layers - 1, "2": 2}
         self.check_shapes(axes)
         self.fill(axes)
-        for name in ("saved", "output", "workspace", "received"):
-            by_kind = np.broadcast_to(getattr(self, name), (kinds, getattr(self, name).shape[-1]))
-            object.__setattr__(self, name, by_kind)
+        for name in ("saved", "output", "workspace", "rebuilt", "received"):
+            table = getattr(self, name)
+            if table is not None:
+                object.__setattr__(self, name, np.broadcast_to(table, (kinds, table.shape[-1])))
 
     @property
     def kinds(self) -> int:

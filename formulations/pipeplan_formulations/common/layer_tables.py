@@ -56,6 +56,9 @@ class LayerTables:
         one.
     workspace : array of int
         Z: bytes that live only while the layer computes.
+    rebuilt : array of int, optional
+        Bytes that live only while a recomputed layer computes, at least its workspace; by default that and everything
+        that it saves. Shape as ``workspace``.
     recomputable : array of bool, shape (n,)
         Layers that may be recomputed.
     limit : array of int, one number per stage or kind
@@ -79,6 +82,7 @@ class LayerTables:
     saved: Array = LEFT_OUT
     output: Array = LEFT_OUT
     workspace: Array = LEFT_OUT
+    rebuilt: Array | None = None
     recomputable: Flags = LEFT_OUT
     limit: Array
     send: Array = LEFT_OUT
@@ -97,8 +101,8 @@ class LayerTables:
 
     @property
     def again(self) -> Array:
-        """Bytes needed while a recomputed layer computes: its workspace, and everything that it saves."""
-        peak: Array = self.saved + self.workspace
+        """Bytes needed while a recomputed layer computes: ``rebuilt``, or its workspace and all that it saves."""
+        peak: Array = self.saved + self.workspace if self.rebuilt is None else self.rebuilt
         return peak
 
     @property
@@ -150,7 +154,8 @@ class LayerTables:
     def of_rows(self, rows: list[int]) -> dict[str, Any]:
         """The arrays of `SHAPES` with an axis of rows, restricted to some of the rows, by name."""
         axis = self.SHAPES["forward"][0][0]
-        return {name: getattr(self, name)[rows] for name, shapes in self.SHAPES.items() if shapes[0][0] == axis}
+        by_row = {name: getattr(self, name) for name, shapes in self.SHAPES.items() if shapes[0][0] == axis}
+        return {name: table[rows] for name, table in by_row.items() if table is not None}
 
 
 def sums_before(table: Array | Flags) -> Array:

@@ -27,7 +27,7 @@ of those one of fewest layers.
 
 Memory, with k_s micro-batches in flight on a replica and Y_s the largest need of a second lane, for every stage:
 
-(1)  P_s + k_s (A_s − Σ_{X_s} (saved − output) + r_s) + max(Z_s, max_{X_s} (saved + workspace)) + Y_s ≤ L_s
+(1)  P_s + k_s (A_s − Σ_{X_s} (saved − output) + r_s) + max(Z_s, max_{X_s} rebuilt) + Y_s ≤ L_s
 
 Time a device works on one micro-batch, where a device that cannot overlap also pays for what it sends:
 

@@ -74,7 +74,7 @@ class PartitionTables(LayerTables):
         **dict.fromkeys(("in_flight", "limit", "counts", "warm_up", "reduce_base", "gather_base"), ("S",)),
         **dict.fromkeys(("latency", "link_counts"), ("L",)),
         "received": ("c", "Lc"),
-        **dict.fromkeys(("resident", "saved", "workspace", "output", "beside"), ("n", "Sn")),
+        **dict.fromkeys(("resident", "saved", "workspace", "rebuilt", "output", "beside"), ("n", "Sn")),
     }
 
     send_back: Array = LEFT_OUT
@@ -188,8 +188,9 @@ class StageBytes:
     def of(problem: PartitionTables) -> "StageBytes":
         """The arrays of a problem, whose tables may have one row for all stages."""
         shape = problem.forward.shape
-        given = (problem.saved, problem.output, problem.workspace, 0 if problem.beside is None else problem.beside)
-        saved, output, workspace, beside = tables = [np.broadcast_to(table, shape) for table in given]
+        beside = 0 if problem.beside is None else problem.beside
+        given = (problem.saved, problem.output, problem.workspace, problem.again, beside)
+        saved, output, workspace, again, beside = tables = [np.broadcast_to(table, shape) for table in given]
         received = np.zeros(shape, np.int64)
         received[1:, 1:] = problem.received
         sort = np.zeros(problem.stages, np.intp)
@@ -201,7 +202,7 @@ class StageBytes:
             saved=saved,
             output=output,
             workspace=workspace,
-            again=np.broadcast_to(problem.again, shape),
+            again=again,
             beside=beside,
             useful=np.broadcast_to(problem.useful, shape),
             received=received,

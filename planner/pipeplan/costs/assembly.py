@@ -125,7 +125,7 @@ def _stage(
     # Recomputed layers: added time, bytes not stored, bytes rebuilt while the backward runs.
     repeated = sum(int(chain.forward[s, i]) for i in again)
     freed = sum(int(chain.saved[s, i] - chain.output[s, i]) for i in again)
-    rebuilt = [int(chain.saved[s, i] + chain.workspace[s, i]) for i in again]
+    rebuilt = [int(chain.again[s, i]) for i in again]
     return Stage(
         forward=forward,
         backward=backward + repeated,

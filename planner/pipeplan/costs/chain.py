@@ -150,7 +150,7 @@ class Chain(LayerTables):
         **dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient", "update"), ("Sn",)),
         **dict.fromkeys(("reduce", "hides", "gather", "gather_hides", "lost"), ("Sn",)),
         **dict.fromkeys(("weights", "gradients", "optimizer", "resident"), ("Sn",)),
-        **dict.fromkeys(("saved", "output", "workspace", "forward_workspace"), ("Sn",)),
+        **dict.fromkeys(("saved", "output", "workspace", "rebuilt", "forward_workspace"), ("Sn",)),
         **dict.fromkeys(("parameters", "recomputable"), ("n",)),
         **dict.fromkeys(("reduce_base", "gather_base", "limit", "runtime"), ("S",)),
         **dict.fromkeys(("boundary", "received", "send"), ("Lc",)),

@@ -181,7 +181,8 @@ class Prices:
         table, units = self.table(kind, micro_batch), self.kept.units(kind)
         gather, again, reduce = (self._each(ring, sizes) for sizes in (units.first, units.last, units.first))
         every, speed = self.job.level == WHOLLY_SHARDED, self._speed(kind) * ring.link.unit_overlap
-        return Passes(table.forward, table.backward, gather, again, reduce, every, speed)
+        base = ring.one_way.base + ring.link.unit_overhead
+        return Passes(table.forward, table.backward, gather, again, reduce, every, speed, base)
 
     @property
     def _gathers(self) -> bool:
@@ -299,11 +300,11 @@ class Prices:
             (table.forward, table.backward) if each is None else each.least if len(groups) > 1 else each.whole
             for table, each in zip(tables, passes, strict=True)
         ]
-        workspace = np.stack(
-            [
-                self.kept.with_buffers(kind, table.workspace, ring.replicas)
-                for table, (kind, ring) in zip(tables, own, strict=True)
-            ]
+        workspace, rebuilt = (
+            np.stack(
+                [self.kept.with_buffers(kind, row, ring.replicas) for row, (kind, ring) in zip(table, own, strict=True)]
+            )
+            for table in ([each.workspace for each in tables], [each.workspace + each.saved for each in tables])
         )
         work = [layer.work.forward_flops * micro_batch for layer in self.model.layers if layer.work is not None]
 
@@ -333,6 +334,7 @@ class Prices:
             saved=rows("saved"),
             output=rows("output"),
             workspace=workspace,
+            rebuilt=rebuilt,
             forward_workspace=rows("forward_workspace"),
             recomputable=self.recomputable,
             boundary=boundary,

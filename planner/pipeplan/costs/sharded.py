@@ -65,9 +65,10 @@ class Units:
     def with_buffers(self, workspace: Array, replicas: int, at_once: int, every: bool) -> Array:
         """Bytes that a replica needs beside what it holds while each layer computes; shape (n,).
 
-        The larger of two moments counts: a backward with its unit's parameters and its neighbours', or the sum of its
-        gradients, whole, as the own share, and in the parts that the others send at once. Neighbours count also where
-        they are on another stage.
+        The largest of three moments counts: a backward with its unit's parameters and its neighbours', a forward beside
+        what has been gathered last, or the sum of its unit's gradients, whole, as the own share, and in the parts that
+        the others send at once. A neighbour's buffers stay until the next collective, so layers without parameters run
+        beside them too. Neighbours count also where they are on another stage.
 
         Parameters
         ----------
@@ -79,20 +80,21 @@ class Units:
             Parameters are gathered in every pass (level 3).
         """
         copies = 1 + every  # of a unit while its passes reach on: gradients, and at level 3 parameters
-        before, behind = _neighbours(self.last) * every, _neighbours(self.first[::-1])[::-1]
-        computing = workspace + behind + before + self.reaching * copies
+        before, behind = _latest(self.last) * every, _latest(self.first[::-1])[::-1]
+        gathered = np.where(self.first > 0, self.first, _latest(self.first))
+        backward, forward = behind + before + self.reaching * copies, self.reaching * every + gathered
         own, share = self.first, -(-self.first // replicas)
         others = (self.reaching - own) * copies
         summing = 2 * own + share + (replicas - 1) * np.minimum(share, at_once) + before + others
-        found: Array = np.maximum(computing, summing * (own > 0))
+        found: Array = np.maximum(workspace + np.maximum(backward, forward), summing * (own > 0))
         return found
 
 
-def _neighbours(sizes: Array) -> Array:
-    """For each entry above 0 the last such entry before it, and 0 for all others; shape (n,)."""
-    found, units = np.zeros_like(sizes), np.flatnonzero(sizes)
-    found[units[1:]] = sizes[units[:-1]]
-    return found
+def _latest(sizes: Array) -> Array:
+    """For each entry the last one before it that is above 0; 0 if there is none; shape (n,)."""
+    place = np.maximum.accumulate(np.where(sizes > 0, np.arange(1, len(sizes) + 1), 0))
+    before: Array = np.append(0, sizes)[np.append(0, place[:-1])]
+    return before
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +112,8 @@ class Passes:
         Parameters are gathered in every pass (level 3), not in the first forward of a step only (level 2).
     speed : float
         Speed of the computation beside collectives, relative to its speed alone; 0 if none run beside it.
+    base : int
+        Nanoseconds of each collective that do not depend on its bytes: computation beside these loses nothing.
     """
 
     forward: Array
@@ -119,6 +123,7 @@ class Passes:
     reduce: Array
     every: bool
     speed: float
+    base: int = 0
 
     def first_forward(self, a: int, b: int) -> int:
         """Nanoseconds by which gathers delay the first forward of layers a … b − 1, if others gather nothing."""
@@ -169,7 +174,10 @@ class Passes:
     @cached_property
     def _lost(self) -> tuple[Array, Array, Array]:
         """Nanoseconds of computation that is not done beside each gather, each further one and each sum."""
-        gather, again, reduce = (lost(times, self.speed) for times in (self.gather, self.gather_again, self.reduce))
+        gather, again, reduce = (
+            lost(np.maximum(times - self.base, 0), self.speed)
+            for times in (self.gather, self.gather_again, self.reduce)
+        )
         return gather, again * self.every, reduce
 
     def _backward_waits(self, a: int, b: int, least: bool = False) -> Array:

@@ -1,12 +1,20 @@
 """Passes of sharded stages against a play of their units and collectives, event by event."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.instances import equal_devices, model_of
+from pipeplan.core.errors import InfeasibleError
+from pipeplan.core.job import Job
+from pipeplan.costs.assembly import assemble
+from pipeplan.costs.pricing import price
 from pipeplan.costs.sharded import Passes, Units
+from pipeplan.solve import solve
 
 FREQUENT = st.one_of(st.integers(0, 3), st.integers(0, 40))
 COLLECTIVE = st.integers(0, 10).map(lambda time: 4 * time)
@@ -98,3 +106,47 @@ def test_units_of_shared_weights_are_gathered_at_one_end_and_summed_at_the_other
     forward, backward = np.array([10, 10, 10]), np.array([20, 20, 20])
     own = Passes(forward, backward, np.array([12, 4, 0]), np.array([0, 4, 12]), np.array([30, 5, 0]), True, 1.0)
     assert own.of(0, 3) == (12 + 30, 12 + 60 + 30)  # all but the ends is beside the computation
+
+
+def test_layers_without_parameters_run_beside_their_neighbours_buffers() -> None:
+    """What is gathered ahead and what was summed stays while a layer between computes; a forward has what came last."""
+    units, none = Units.of(np.array([0, 40, 0, 4, 0]), ()), np.zeros(5, np.int64)
+    assert units.with_buffers(none, 2, 100, every=True)[[0, 2, 4]].tolist() == [40, 44, 4]
+    assert units.with_buffers(none, 2, 100, every=False)[[0, 2, 4]].tolist() == [40, 40, 4]
+    assert units.with_buffers(none + 7, 2, 100, every=True)[[0, 2, 4]].tolist() == [47, 51, 11]
+
+
+def test_layers_that_share_weights_run_beside_their_neighbours_buffers() -> None:
+    """The last layer of a unit has what is behind it, the first one what is before it."""
+    units = Units.of(np.array([8, 40, 4, 0, 16]), ((1, 3),))
+    beside = units.with_buffers(np.full(5, 1000), 2, 100, every=True)
+    assert (beside - 1000).tolist() == [2 * 8 + 40, 2 * 40 + 4 + 8, 2 * 44 + 16 + 8, 2 * 40 + 16 + 4, 2 * 16 + 40]
+
+
+def test_computation_loses_nothing_beside_the_base_of_a_collective() -> None:
+    """Of a gather of 12 ns whose base is 8, half of 4 is lost."""
+    gather = np.array([12, 12])
+    own = Passes(np.array([30, 30]), np.array([30, 30]), gather, gather, gather, True, 0.5, base=8)
+    assert own.of(0, 2) == (12 + 30 + 2 + 30, 12 + 30 + 2 + 30 + 2 + 12)
+
+
+def test_saved_bytes_of_recomputed_layers_are_gone_as_gradients_are_summed() -> None:
+    """With all layers recomputed a stage is priced alike whether each was chosen or all had to be."""
+    model, cluster = model_of([10, 10], parameters=[400] * 2, saved=[90] * 2, output=[5] * 2), equal_devices(2)
+    peaks = []
+    for recompute, again in ("choose", [(0, 1)]), ("full", None):
+        chain = price(model, cluster, [cluster.devices], 1, Job(batch=2, zero=(2,), recompute=recompute))
+        peaks.append(assemble(chain, cluster, (0, 2), again).stages[0].workspace)
+    assert peaks == [2 * 400 + 200 + 200] * 2
+
+
+def test_a_plan_with_less_than_the_neighbours_buffers_is_no_plan() -> None:
+    """A layer without parameters between two of 400 B needs 5,000 B and both: 6,612 B in all at level 3."""
+    model = model_of([10] * 3, parameters=[400, 0, 400], saved=[4] * 3, output=[4] * 3)
+    costs = model.profiles[0].costs
+    costs = (costs[0], replace(costs[1], workspace=5000), costs[2])
+    model = replace(model, profiles=(replace(model.profiles[0], costs=costs),))
+    job = Job(2, optimizer="sgd", zero=(3,), replicas=(2,), depths=(1,), recompute="none")
+    assert solve(model, equal_devices(2, 6612), job=job).plan.stages[0].memory.total == 6612
+    with pytest.raises(InfeasibleError, match="6.46 KiB"):
+        solve(model, equal_devices(2, 6611), job=job)

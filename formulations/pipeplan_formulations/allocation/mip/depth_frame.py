@@ -181,9 +181,9 @@ class Frame:
             for (mode, k), switch in self.holds[s].items():
                 on, again = self.on[s][mode], self.again[s][mode]
                 resident = problem.resident[mode[0], problem.widths.index(mode[1])]
-                saved, output, workspace, received = (
+                saved, output, workspace, whole, received = (
                     table[mode[0]].tolist()
-                    for table in (problem.saved, problem.output, problem.workspace, problem.received)
+                    for table in (problem.saved, problem.output, problem.workspace, problem.again, problem.received)
                 )
                 stays = sum_of(int(resident[i]) * on[i] for i in range(problem.layers))
                 held = sum_of(received[c] * end for c, end in (self.ends[s - 1] if s else {}).items())
@@ -194,7 +194,7 @@ class Frame:
                 for i in range(problem.layers):
                     self.at_least(room - workspace[i] * on[i], 0, (switch,))
                 for i, layer in again.items():
-                    self.at_least(room - (saved[i] + workspace[i]) * layer, 0, (switch,))
+                    self.at_least(room - whole[i] * layer, 0, (switch,))
 
     def _link(self) -> None:
         """Express f, g and l of each hop, and ĝ before each stage, by switches for kinds, node crossings and cuts."""

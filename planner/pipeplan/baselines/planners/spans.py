@@ -50,7 +50,7 @@ class Spans:
         boundary = prices.table(devices[0].kind, size).boundary
         self.received = np.concatenate([[0], boundary, [0]])
         self.kept = np.where(again, np.minimum(chain.output[0], chain.saved[0]), chain.saved[0])
-        self.rebuilt = np.where(again, chain.saved[0] + chain.workspace[0], chain.workspace[0])
+        self.rebuilt = np.where(again, chain.again[0], chain.workspace[0])
         self.held = tuple(_sums(saved) + self.received[:, None] for saved in (chain.saved[0], self.kept))
         self.peak = tuple(_largest(row) for row in (chain.workspace[0], self.rebuilt))
 

@@ -165,6 +165,9 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     def rows(name: str) -> Array:
         return np.stack([getattr(table, name) for table in tables])
 
+    def with_buffers(workspace: Array) -> Array:
+        return prices.kept.with_buffers(classes[0].kind, workspace.min(axis=0), replicas[0])
+
     # Bytes are the least over classes, so that they hold for every class; times keep the class.
     deepest = min(len(space.model.layers), max(job.depths, default=len(space.model.layers)))
     problem = ChainAllocation(
@@ -180,7 +183,8 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         resident=np.stack([[prices.kept.resident(each.kind, r) for r in replicas] for each in classes]),
         saved=rows("saved").min(axis=0),
         output=rows("output").min(axis=0),
-        workspace=prices.kept.with_buffers(classes[0].kind, rows("workspace").min(axis=0), replicas[0]),
+        workspace=with_buffers(rows("workspace")),
+        rebuilt=with_buffers(rows("workspace") + rows("saved")),
         recomputable=prices.recomputable,
         received=rows("boundary").min(axis=0),
         limit=np.array([usable_memory(each.kind, job) for each in classes], np.int64),

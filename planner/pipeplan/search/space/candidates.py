@@ -200,7 +200,7 @@ def partition_problem(candidate: Candidate, held: tuple[int, ...], warm_up: tupl
     tables["limit"] = np.where(chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime, 0))
     beside = chain.forward_workspace
     if alike:
-        tables |= {name: tables[name][0] for name in ("saved", "output", "workspace")}
+        tables |= {name: tables[name][0] for name in ("saved", "output", "workspace", "rebuilt")}
         beside = beside[0]
     return ChainPartition(
         **tables,

@@ -1,0 +1,50 @@
+"""Buffers of sharded stages: bytes of real tensors, compared with what the planner counts for each layer."""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.distributed import live_bytes
+from helpers.distributed.live_bytes import Layers
+from helpers.distributed.together import Job
+from pipeplan.costs.kept import AT_ONCE
+from pipeplan.costs.sharded import Units
+
+SPACE, SMALL = 500_000, 1_000
+"""Bytes that each layer needs while it computes, and those of activations, which are counted for none."""
+STAGES: dict[str, tuple[Layers, Sequence[tuple[int, ...]]]] = {
+    "one between": ([(40_000, 0), (0, SPACE), (4_000, 0)], ()),
+    "before and behind all": ([(0, SPACE), (40_000, 0), (4_000, 0), (0, SPACE)], ()),
+    "several in a row": ([(8_000, SPACE), (0, SPACE), (0, SPACE), (64_000, SPACE), (0, SPACE)], ()),
+    "shared weights": (
+        [(8_000, SPACE), (40_000, 0), (4_000, SPACE), (0, SPACE), (0, SPACE), (16_000, SPACE)],
+        [(1, 3)],
+    ),
+}
+CASES = [*product((2, 3), STAGES)]
+
+
+def jobs(world: int, folder: Path) -> dict[str, Job]:
+    """Both levels of each stage on two ranks."""
+    del folder
+    cases = [(level, *STAGES[name]) for level, name in CASES]
+    return {"live bytes": (live_bytes.of_cases, (cases,))} if world == 2 else {}
+
+
+@pytest.mark.parametrize(("level", "name"), CASES)
+def test_buffers_beside_a_layer_are_what_is_counted(
+    ranks: Callable[[int], dict[str, Any]], level: int, name: str
+) -> None:
+    """A layer has its neighbours' buffers while it computes, whether it has parameters or not."""
+    layers, ties = STAGES[name]
+    sizes, spaces = (np.array(row, np.int64) for row in zip(*layers, strict=True))
+    expected = Units.of(sizes, tuple(ties)).with_buffers(spaces, 2, 4 * AT_ONCE, level == 3)
+    traced = ranks(2)["live bytes"][CASES.index((level, name))]
+    for i, ((forward, backward), count) in enumerate(zip(traced, expected, strict=True)):
+        if spaces[i]:  # where it decides, and not the sum of the layer's gradients
+            forward += int(sizes[i + 1 :].sum()) * (level == 2)  # still to be gathered
+            assert max(forward, backward) == pytest.approx(count, abs=SMALL)

@@ -1,0 +1,115 @@
+"""Live bytes of tensors while the layers of a sharded stage compute, as one of its replicas has them."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from pipeplan.core.shared_weights import merge_overlapping
+from pipeplan_executor.stages.fully_sharded import FullySharded
+
+Layers: TypeAlias = Sequence[tuple[int, int]]
+"""Bytes of each layer's weight, or 0, and bytes that only exist while it computes."""
+
+
+class LiveBytes(TorchDispatchMode):
+    """The most bytes of all tensors together since each call of `begin`, by its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peaks: dict[str, int] = defaultdict(int)
+        self._seen: dict[int, StorageWeakRef] = {}
+        self._name = ""
+
+    def begin(self, name: str) -> None:
+        """Count for ``name`` from now on."""
+        self._name = name
+        self._count()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call an operator, and count."""
+        result = function(*args, **(kwargs or {}))
+        for each in tree_leaves((args, kwargs, result)):
+            if isinstance(each, Tensor):
+                storage = getattr(each, "_local_tensor", each).untyped_storage()
+                if storage._cdata not in self._seen or self._seen[storage._cdata].expired():
+                    self._seen[storage._cdata] = StorageWeakRef(storage)
+        self._count()
+        return result
+
+    def _count(self) -> None:
+        self._seen = {key: each for key, each in self._seen.items() if not each.expired()}
+        storages = (torch.UntypedStorage._new_with_weak_ptr(each.cdata) for each in self._seen.values())
+        live = sum(storage.nbytes() for storage in storages if storage is not None)
+        self.peaks[self._name] = max(self.peaks[self._name], live)
+
+
+class _Pass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, begin: Callable[[str], None], space: int, tensor: Tensor, *weights: Tensor) -> Tensor:
+        ctx.begin, ctx.space = begin, space
+        ctx.save_for_backward(*weights)
+        begin("forward")
+        torch.empty(space, dtype=torch.uint8)
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, *tuple[Tensor, ...]]:
+        own = ctx.saved_tensors
+        ctx.begin("backward")
+        gradients = [torch.zeros_like(weight) for weight in own]
+        torch.empty(ctx.space, dtype=torch.uint8)
+        return None, None, gradient.clone(), *gradients
+
+
+class _Layer(nn.Module):
+    def __init__(self, begin: Callable[[str], None], space: int, weights: Sequence[nn.Parameter]) -> None:
+        super().__init__()
+        self._begin, self._space, self.weights = begin, space, nn.ParameterList(weights)
+
+    def forward(self, tensor: Tensor) -> Tensor:
+        found: Tensor = _Pass.apply(self._begin, self._space, tensor, *self.weights)
+        return found
+
+
+def beside_what_stays(level: int, layers: Layers, ties: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
+    """Bytes of this rank in each layer's forward and backward beside what stays, in the first micro-batch of a step.
+
+    Of what stays, level 2 has not gathered later layers as a forward computes.
+
+    ``ties``: layers with the weight of the first of them; the others have 0 bytes.
+    """
+    live, group = LiveBytes(), dist.group.WORLD
+    assert group is not None
+    weights = [[nn.Parameter(torch.zeros(size // 4, 1))] if size else [] for size, _ in layers]
+    for first, *others in ties:
+        for i in others:
+            weights[i] = weights[first]
+    every = [
+        _Layer(lambda name, i=i: live.begin(f"{name} {i}"), space, weights[i]) for i, (_, space) in enumerate(layers)
+    ]
+    sharded = FullySharded(level, group, torch.device("cpu"))
+    for unit in merge_overlapping([*ties, *([i] for i in range(len(layers)))]):
+        sharded.shard([every[i] for i in unit])
+    stage = nn.Sequential(*every)
+    sharded.finish(stage)
+    with live, sharded.passing():
+        for _ in range(2):
+            live.begin("end")  # of a step, of which gradients stay
+            live.peaks.clear()
+            sharded.free(stage)
+            stage(torch.zeros(1, requires_grad=True)).sum().backward()
+        live.begin("rest")
+        names = [(f"forward {i}", f"backward {i}") for i in range(len(layers))]
+        return [(live.peaks[a] - live.peaks["rest"], live.peaks[b] - live.peaks["rest"]) for a, b in names]
+
+
+def of_cases(cases: Sequence[tuple[int, Layers, Sequence[tuple[int, ...]]]]) -> list[list[tuple[int, int]]]:
+    """`beside_what_stays` of each case."""
+    return [beside_what_stays(*case) for case in cases]

@@ -1,0 +1,94 @@
+"""Mutations of single prices that the referee must notice."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.noticed import noticed
+from pipeplan.costs.pricing import Prices
+from pipeplan.costs.sharded import Passes, Units
+from pipeplan_formulations.common.layer_tables import Array, LayerTables
+
+
+def in_shards(document: dict[str, Any]) -> None:
+    """Two replicas share out gradients, or all parameters, where a layer has none."""
+    document["job"] = {"batch": 4, "zero": [2, 3], "replicas": [2], "extrapolate": True, "recompute": "none"}
+    for kind in document["cluster"]["devices"].values():
+        kind.pop("memory", None)
+
+
+def some_are_bare(document: dict[str, Any]) -> bool:
+    """Whether some layers have parameters and some have none."""
+    return len({bool(layer["parameters"]) for layer in document["model"]["layers"]}) == 2
+
+
+def test_layers_without_parameters_beside_no_buffers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if only layers with parameters ran beside what is gathered ahead, or has been summed."""
+    with_buffers = Units.with_buffers
+
+    def wrong(own: Units, workspace: Array, *rest: Any) -> Array:
+        return np.where(own.reaching > 0, with_buffers(own, workspace, *rest), workspace)
+
+    monkeypatch.setattr(Units, "with_buffers", wrong)
+    assert "bytes" in noticed(some_are_bare, in_shards)
+
+
+def tight(document: dict[str, Any]) -> None:
+    """Little memory, so that some layers are recomputed."""
+    in_shards(document)
+    document["job"] |= {"recompute": "choose", "micro_batches": [2]}
+    resident = sum(2 * layer["parameters"] for layer in document["model"]["layers"])
+    saved = max(sum(cost["saved"] for cost in profile["costs"].values()) for profile in document["model"]["profiles"])
+    document["job"]["memory"] = 2 * resident + saved
+
+
+def test_saved_bytes_beside_the_sum_of_gradients_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a recomputed layer had its saved bytes until its gradients are summed."""
+    monkeypatch.setattr(LayerTables, "again", property(lambda own: own.saved + own.workspace))
+    assert noticed(lambda document: True, tight)
+
+
+def test_latencies_that_slow_computation_down_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a unit computed more slowly beside the latencies of its neighbours' collectives too."""
+
+    def slowed(document: dict[str, Any]) -> None:
+        in_shards(document)
+        document["cluster"]["overlap"] = True
+        for kind in document["cluster"]["devices"].values():
+            kind["speed_beside_collectives"] = 0.5
+        for node in document["cluster"]["nodes"]:
+            node["link"] |= {"latency": 8, "unit_overhead": 4, "unit_overlap": True}
+
+    passes = Prices.passes
+
+    def wrong(*question: Any) -> Passes:
+        own = passes(*question)
+        assert own is not None
+        return Passes(own.forward, own.backward, own.gather, own.gather_again, own.reduce, own.every, own.speed)
+
+    monkeypatch.setattr(Prices, "passes", wrong)
+    assert "the step takes" in noticed(lambda document: not document["model"].get("ties"), slowed)
+
+
+def tied_over_kinds(document: dict[str, Any]) -> bool:
+    """Two kinds of device, and layers that share weights."""
+    return len(document["cluster"]["devices"]) == 2 and "ties" in document["model"]
+
+
+def unlike_beside_sums(document: dict[str, Any]) -> None:
+    """One kind computes more slowly beside collectives."""
+    document["job"] = {"batch": 4, "zero": [0], "order": "given", "depths": [2], "extrapolate": True}
+    document["cluster"]["overlap"] = True
+    for speed, kind in zip((1.0, 0.25), document["cluster"]["devices"].values(), strict=True):
+        kind |= {"speed_beside_collectives": speed}
+        kind.pop("memory", None)
+
+
+def test_homes_at_the_speed_of_the_slowest_kind_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if all stages lost beside their sums what the kind of another stage loses."""
+    speed = Prices._speed_at_ends
+    monkeypatch.setattr(
+        Prices, "_speed_at_ends", lambda own, _: min(speed(own, kind) for kind in own.cluster.kinds.values())
+    )
+    assert noticed(tied_over_kinds, unlike_beside_sums)
