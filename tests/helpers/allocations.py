@@ -9,7 +9,7 @@ from math import ceil, lcm
 import numpy as np
 from hypothesis import strategies as st
 
-from helpers.partitions import exposed
+from helpers.partitions import exposed, with_rebuilt
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, Place
 
 
@@ -88,7 +88,8 @@ def memory(problem: ChainAllocation, stages: Allocation, s: int, again: tuple[in
     )
     held = int(received[place.start - 1]) if s else 0
     held += sum(int(output[i] if i in again else saved[i]) for i in layers)
-    peak = max([int(workspace[i]) for i in layers] + [int(saved[i] + workspace[i]) for i in again])
+    rebuilt = saved + workspace if p.rebuilt is None else p.rebuilt[place.kind]
+    peak = max([int(workspace[i]) for i in layers] + [int(rebuilt[i]) for i in again])
     return sum(int(p.resident[place.kind, w, i]) for i in layers) + k * held + peak
 
 
@@ -342,6 +343,7 @@ def chain_allocations(draw, layers=6, devices=4, objectives=("step", "step", "st
         problem = replace(problem, gather=gather, gather_base=base, gather_hides=hides)
     if problem.objective == "bottleneck" and draw(st.booleans()):
         problem = replace(problem, samples=problem.micro_batches * draw(st.integers(2, 4)))
+    problem = with_rebuilt(problem)
     memory_kind = draw(st.sampled_from(["free", "tight", "tight", "tight", "scarce"]))
     if memory_kind == "free":
         return problem

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -68,6 +69,15 @@ def is_home(tie: Tie, layers: range) -> bool:
     return tie.layers[0] in layers and any(layer not in layers for layer in tie.layers)
 
 
+def with_rebuilt(problem: Any) -> Any:
+    """The problem, or half of the time one whose recomputed layers need less than all that they save."""
+    rng = np.random.default_rng(int(problem.saved.sum()))
+    most = problem.saved + problem.workspace
+    if rng.integers(2) or most.shape != problem.workspace.shape:
+        return problem
+    return replace(problem, rebuilt=rng.integers(problem.workspace, most + 1))
+
+
 def memory_of(problem: ChainPartition, boundaries: Boundaries, s: int, again=()) -> int:
     """Left side of (1), layer by layer, with the layers ``again`` recomputed."""
     layers = range(boundaries[s], boundaries[s + 1])
@@ -76,7 +86,8 @@ def memory_of(problem: ChainPartition, boundaries: Boundaries, s: int, again=())
     held = sum(int(row_of(problem.output, s)[i] if i in again else saved[i]) for i in layers)
     stays = sum(int(row_of(problem.resident, s)[i]) for i in layers)
     stays += sum(tie.resident[s] for tie in problem.ties if has_copy(tie, layers))
-    peaks = [int(workspace[i]) + (int(saved[i]) if i in again else 0) for i in layers]
+    whole = saved + workspace if problem.rebuilt is None else row_of(problem.rebuilt, s)
+    peaks = [int(whole[i] if i in again else workspace[i]) for i in layers]
     beside = 0 if problem.beside is None else max(int(row_of(problem.beside, s)[i]) for i in layers)
     return stays + int(problem.in_flight[s]) * (held + received) + max(peaks) + beside
 
@@ -271,7 +282,7 @@ def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False, plain=False)
         paths=paths,
     )
     if not plain:
-        problem = replace(problem, **draw(extras(problem, rng, largest)))
+        problem = with_rebuilt(replace(problem, **draw(extras(problem, rng, largest))))
     if memory == "free":
         return problem
     # Enough for one partition, so that some fit and others do not; or less than that, so that perhaps none fits.
