@@ -16,6 +16,10 @@ from .teams import Teams
 Layout = tuple[int, ...]
 COUNTS = (1, 4, 16, 64)
 """Numbers of micro-batches for which the fastest words are searched, if a step has so many."""
+Figures = tuple[int, int, int]
+"""Nanoseconds of a forward and a backward, of what is once per step, and of the forward alone."""
+Steps = tuple[int, int]
+"""A number of micro-batches, and of forwards of each: a backward may have another one in it."""
 FEW = 3000
 """Choices of a layer up to which all are tried."""
 SAMPLE = "sample"
@@ -591,6 +595,7 @@ class Meshes:
                 continue
             found = [self._figures(kind, size, split) for split in splits if size in self.possible(split)]
             found += [self._alone(each, kind, size) for each in others]
+            every_step = list(product(COUNTS, (1, 2) if teams.again else (1,)))
             later = (
                 3
                 * question.kinds[kind].get("shard_overhead", 0)
@@ -598,62 +603,69 @@ class Meshes:
             )  # what ways without a mesh have of it is among their costs
             unsplit = {sizes: self._unsplit(kind, size, sizes) for sizes in self.shapes}
             for (sizes, layout), passes in layouts.items():
-                least = self._least(kind, size, sizes, layout, passes)
-                time, once = unsplit[sizes]
-                for count, best in least.items():
-                    if count * size > question.job["batch"] or best >= count * time + once:
+                least = self._least(kind, size, sizes, layout, passes, every_step)
+                for (count, times), best in least.items():
+                    if count * size > question.job["batch"] or best >= taken(unsplit[sizes], count, times):
                         continue
-                    have = min((count * time + once for time, once in found), default=math.inf)
-                    if have > best + best // 16 + 8 * question.n * (count + 1) + count * later:
-                        what = f"fastest words of {sizes} for {count} micro-batches on {kind}"
+                    have = min((taken(each, count, times) for each in found), default=math.inf)
+                    if have > best + best // 16 + 8 * question.n * (count + 1) + count * times * later:
+                        what = f"fastest words of {sizes} for {count} micro-batches of {times} forwards on {kind}"
                         yield f"{what} take {best} in {layout}, not {have}"
 
-    def _figures(self, kind: str, size: int, split: Document) -> tuple[int, int]:
-        time = once = 0
+    def _figures(self, kind: str, size: int, split: Document) -> Figures:
+        time = once = again = 0
         for i in range(self.teams.question.n):
             if self.teams.graph(i):
                 member, words = self.layer(i, kind, size, split)
                 row = member.coordinates(words)
                 assert row is not None
                 time, once = time + row["forward"] + row["backward"], once + row["summed"] + row["update"]
-        return time, once
+                again += row["forward"]
+        return time, once, again
 
-    def _unsplit(self, kind: str, size: int, sizes: tuple[int, ...]) -> tuple[int, int]:
+    def _unsplit(self, kind: str, size: int, sizes: tuple[int, ...]) -> Figures:
         """The same if every device does everything."""
         whole = (WHOLE,) * len(sizes)
-        time = once = 0
+        time = once = again = 0
         for i in filter(self.teams.graph, range(self.teams.question.n)):
             member = OnMesh(self.teams, sizes, i, kind, size, (whole, whole))
             own = {"loops": ("",) * len(sizes), "gathers": (False,) * len(sizes), "held": whole}
             words = {"operators": {each["name"]: own for each in member.operators}}
             row = member.coordinates(words | {"sums": dict.fromkeys(member.bytes, whole)})
             assert row is not None
-            time, once = time + row["forward"] + row["backward"], once + row["update"]
-        return time, once
+            time, once, again = time + row["forward"] + row["backward"], once + row["update"], again + row["forward"]
+        return time, once, again
 
-    def _alone(self, document: Document, kind: str, size: int) -> tuple[int, int]:
+    def _alone(self, document: Document, kind: str, size: int) -> Figures:
         """The same for a way without a mesh."""
         profiles = document["model"]["profiles"]
         rows = next(own["costs"] for own in profiles if (own["device"], own["micro_batch"]) == (kind, size))
-        time = once = 0
+        time = once = again = 0
         for i, name in enumerate(self.teams.question.names):
             if self.teams.graph(i):
                 sizes = next(iter(self.shapes))
                 member = OnMesh(self.teams, sizes, i, kind, size, ((WHOLE,) * len(sizes),) * 2)
-                split = sum(member._rest(each) for each in ("forward", "backward"))
-                time += rows[name]["forward"] + rows[name]["backward"]
-                time -= member.cost.forward + member.cost.backward - split
-                once += rows[name]["update"]
-        return time, once
+                forward, backward = (
+                    rows[name][each] - getattr(member.cost, each) + member._rest(each)
+                    for each in ("forward", "backward")
+                )
+                time, once, again = time + forward + backward, once + rows[name]["update"], again + forward
+        return time, once, again
 
     def _least(
-        self, kind: str, size: int, sizes: tuple[int, ...], layout: Layout, passes: Sequence[bool]
-    ) -> dict[int, int]:
-        """The least nanoseconds of all words for each number of micro-batches; nothing if there are too many words.
+        self,
+        kind: str,
+        size: int,
+        sizes: tuple[int, ...],
+        layout: Layout,
+        passes: Sequence[bool],
+        steps: Sequence[Steps],
+    ) -> dict[Steps, int]:
+        """The least nanoseconds of all words for each sort of step; nothing if there are too many words.
 
         Nor where words that split nothing are as fast: they are no way to run a team.
         """
-        found, alone = dict.fromkeys(COUNTS, 0), dict.fromkeys(COUNTS, 0)
+        found, alone = dict.fromkeys(steps, 0), dict.fromkeys(steps, 0)
         whole = (WHOLE,) * len(sizes)
         alike: dict[object, list[OnMesh]] = {}
         for i in range(self.teams.question.n):
@@ -671,12 +683,12 @@ class Meshes:
             if not rows:
                 return {}
             best, unsplit = (
-                _fastest([row for _, row in rows]),
-                _fastest([row for is_split, row in rows if not is_split]),
+                _fastest([row for _, row in rows], steps),
+                _fastest([row for is_split, row in rows if not is_split], steps),
             )
-            found = {count: found[count] + best[count] for count in COUNTS}
-            alone = {count: alone[count] + unsplit[count] for count in COUNTS}
-        return {count: best for count, best in found.items() if best < alone[count]}
+            found = {step: found[step] + best[step] for step in steps}
+            alone = {step: alone[step] + unsplit[step] for step in steps}
+        return {step: best for step, best in found.items() if best < alone[step]}
 
 
 def _has_samples(entry: Document) -> bool:
@@ -684,9 +696,13 @@ def _has_samples(entry: Document) -> bool:
     return any(SAMPLE in row for each in entry["operators"] for row in (each["makes"], *each["reads"].values()))
 
 
-def _fastest(rows: Sequence[dict[str, int]]) -> dict[int, int]:
-    """The least nanoseconds of so many micro-batches."""
-    return {
-        count: min(count * (row["forward"] + row["backward"]) + row["summed"] + row["update"] for row in rows)
-        for count in COUNTS
-    }
+def taken(figures: Figures, count: int, times: int) -> int:
+    """Nanoseconds of so many micro-batches with one or two forwards each."""
+    time, once, again = figures
+    return count * (time + (times - 1) * again) + once
+
+
+def _fastest(rows: Sequence[dict[str, int]], steps: Sequence[Steps]) -> dict[Steps, int]:
+    """The least nanoseconds of each sort of step."""
+    figures = [(row["forward"] + row["backward"], row["summed"] + row["update"], row["forward"]) for row in rows]
+    return {(count, times): min(taken(own, count, times) for own in figures) for count, times in steps}

@@ -14,7 +14,7 @@ from .rings import occupancy
 MOST = 128
 """Combinations up to which all ways to split unlike layers are searched."""
 PREFERRED = (0, 2, 3)
-"""Figures of which all layers have the least where these are more: time, parameters, saved bytes."""
+"""Figures of which all layers have the least where these are more: time, parameters, saved bytes; also a fifth one."""
 Split = dict[str, Cuts]
 """The shards of each graph."""
 Along = int | tuple[int, tuple[int, ...]]
@@ -33,6 +33,15 @@ class Teams:
         self.graphs: Document = document["model"].get("operators") or {}
         self.layers = self.question.layers
         self._choices: dict[tuple[object, ...], list[Choice]] = {}
+
+    @property
+    def again(self) -> bool:
+        """Whether a backward may have another forward in it."""
+        return bool(self.question.job["recompute"] != "none")
+
+    def compared(self, choice: Choice) -> tuple[int, ...]:
+        """What shards are compared in: four numbers, and where layers may be recomputed the time with two forwards."""
+        return (*choice.four, 2 * choice.forward + choice.backward) if self.again else choice.four
 
     @cached_property
     def homes(self) -> dict[str, list[list[int]]]:
@@ -390,42 +399,46 @@ def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
             }
             for (kind, size), choices in zip(cells, rows[graph], strict=True):
                 among = [each for each in choices if each.shards in alike]
-                for four in _least({each.four for each in among}):
-                    ways = {each.shards for each in among if each.four == four}
+                for figures_of in _least({teams.compared(each) for each in among}):
+                    ways = {each.shards for each in among if teams.compared(each) == figures_of}
                     if not ways & covered:
                         shards = [sorted(way) for way in ways]
-                        yield f"{graph}: shards {shards} have {four} on {kind} at {size} and are left out"
+                        yield f"{graph}: shards {shards} have {figures_of} on {kind} at {size} and are left out"
 
 
 def _is_narrowed(
     teams: Teams, rows: dict[str, list[list[Choice]]], cells: list[tuple[str, int]], searched: list[Split]
 ) -> bool:
     """Whether there are too many combinations, and in each one searched all layers have least of the same figure."""
-    count, preferred = 1, [set(PREFERRED) for _ in searched]
+    each_has = 5 if teams.again else 4
+    wanted = (*PREFERRED, 4) if teams.again else PREFERRED
+    count, preferred = 1, [set(wanted) for _ in searched]
     for graph, first in teams.firsts.items():
         every = {each.shards for each in rows[graph][0]}
         figures = {shards: _figures(teams, first, rows[graph], cells, shards) for shards in every}
         groups: dict[tuple[Along | None, ...], list[Cuts]] = {}
         for shards in every:
             groups.setdefault(teams.shared_axes(graph, shards), []).append(shards)
-        listed = {axis: _listed(rows[graph], set(alike)) for axis, alike in groups.items()}
+        listed = {axis: _listed(teams, rows[graph], set(alike)) for axis, alike in groups.items()}
         count *= sum(len(_least({figures[each] for each in own})) for own in listed.values())
         for split, possible in zip(searched, preferred, strict=True):
             own = split[graph]
             among = listed[teams.shared_axes(graph, own)]
             possible &= {
-                k for k in PREFERRED if sum(figures[own][k::4]) <= min(sum(figures[each][k::4]) for each in among)
+                k
+                for k in wanted
+                if sum(figures[own][k::each_has]) <= min(sum(figures[each][k::each_has]) for each in among)
             }
     return count > MOST and all(preferred)
 
 
-def _listed(rows: list[list[Choice]], alike: set[Cuts]) -> set[Cuts]:
+def _listed(teams: Teams, rows: list[list[Choice]], alike: set[Cuts]) -> set[Cuts]:
     """Shards of choices that no other choice dominates on some kind at some size."""
     found: set[Cuts] = set()
     for choices in rows:
         among = [each for each in choices if each.shards in alike]
-        least = set(_least({each.four for each in among}))
-        found |= {each.shards for each in among if each.four in least}
+        least = set(_least({teams.compared(each) for each in among}))
+        found |= {each.shards for each in among if teams.compared(each) in least}
     return found
 
 
@@ -454,7 +467,7 @@ def _least(points: set[tuple[int, ...]]) -> list[tuple[int, ...]]:
 def _figures(
     teams: Teams, layer: int, rows: list[list[Choice]], cells: list[tuple[str, int]], shards: Cuts
 ) -> tuple[int, ...]:
-    """The four numbers of shards for every kind and size, the last two in 1024ths of the layer's."""
+    """What shards are compared in, for every kind and size; bytes are in 1024ths of the layer's."""
     found: list[int] = []
     for (kind, size), choices in zip(cells, rows, strict=True):
         cost = layer_costs(teams.question, kind, size)[layer]
@@ -462,4 +475,5 @@ def _figures(
         wholes = teams.question.parameters[layer], cost.saved
         found += best.four[:2]
         found += [round(Fraction(1024 * own, max(whole, 1))) for own, whole in zip(best.four[2:], wholes, strict=True)]
+        found += teams.compared(best)[4:]
     return tuple(found)

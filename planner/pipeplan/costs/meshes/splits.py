@@ -41,11 +41,14 @@ LEAN = (
     combined(("parameters",), ("forward", "backward"), ("saved",), ("summed", "update")),
     combined(("saved",), ("forward", "backward"), ("parameters",), ("summed", "update")),
 )
-FAST = tuple(
-    np.concatenate([combined(("forward", "backward")) * count + combined(("summed", "update")), LEAN[1][[0, 2]]])
-    for count in MICRO_BATCHES
+PASSES = combined(("forward", "backward"))
+FAST, FAST_AGAIN = (
+    tuple(np.concatenate([own * count + combined(("summed", "update")), LEAN[1][[0, 2]]]) for count in MICRO_BATCHES)
+    for own in (PASSES, PASSES + combined(("forward",)))
 )
-"""What words have least of, in order: time, then saved bytes; or bytes of parameters, or saved bytes first."""
+"""What words have least of, in order: time, then saved bytes; or bytes of parameters, or saved bytes first.
+
+Where layers may be recomputed, also time with another forward."""
 
 ALIKE = 32
 """Ways are alike if no figure differs by more than one part in so many."""
@@ -138,7 +141,8 @@ class MeshTeams(MeshMembers):
         for kind in self.kinds:
             for size in sorted({*sizes[:1], *sizes[-1:]}):
                 counts = sum(count * size <= self.batch for count in MICRO_BATCHES)
-                for rows in (*FAST[:counts], *(LEAN if size == sizes[0] else ())):
+                again = FAST_AGAIN[:counts] if self.teams.again else ()
+                for rows in (*FAST[:counts], *again, *(LEAN if size == sizes[0] else ())):
                     self.teams.check()
                     passes = self._best_passes(layout, can, kind, size, rows) if SAMPLES in layout else can
                     cases = self.cases(layout, passes)
@@ -225,18 +229,23 @@ def mesh_ways(
 
 
 def _figures(model: Model, own: MeshTeams) -> NDArray[np.int64]:
-    """What ways are compared by, on each kind at each micro-batch size: sums over all layers, and the workspace."""
+    """What ways are compared by, on each kind at each micro-batch size: sums over all layers, and the workspace.
+
+    Where layers may be recomputed, the time with another forward too.
+    """
     parameters, found = sum(layer.parameters for layer in model.layers), []
     of = {(profile.device, profile.micro_batch): profile.costs for profile in model.profiles}
     for kind in own.kinds:
         for size in own.teams.sizes:
             costs = of.get((kind.name, size))
             if costs is None:
-                found += [MISSING] * 6
+                found += [MISSING] * (6 + own.teams.again)
                 continue
             found += [sum(each.forward + each.backward for each in costs), parameters]
             found += [sum(getattr(each, name) for each in costs) for name in ("update", "saved", "output")]
             found += [max(each.workspace for each in costs)]
+            if own.teams.again:
+                found += [sum(2 * each.forward + each.backward for each in costs)]
     return np.array(found, np.int64)
 
 

@@ -79,6 +79,8 @@ FASTEST = combined(
 """What is least in the choice for given shards: time of a micro-batch; of equal choices, saved bytes, then passes."""
 COMPARED = combined(("forward", "backward"), ("summed",), ("parameters",), ("saved",))
 """What choices are compared by."""
+COMPARED_AGAIN = np.concatenate([COMPARED, COMPARED[:1] + combined(("forward",))])
+"""The same where layers may be recomputed: then a backward has the forward in it once more."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ class TeamProblem:
         Whether products and attention may run on parts of the tokens.
     sharing : int
         Members that share the link where each sends to every other one: those of a node, if they lie in several.
+    again : bool
+        Whether layers may be recomputed.
     """
 
     graph: OperatorGraph
@@ -122,6 +126,7 @@ class TeamProblem:
     split_loss: bool = True
     context: bool = True
     sharing: int = 1
+    again: bool = False
     _found: dict[Shards, dict[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _members: dict[Shards, LayerCost] = field(default_factory=dict, init=False, repr=False, compare=False)
     _times: dict[tuple[str, int, int, bool], int] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -208,20 +213,29 @@ class TeamProblem:
         beside = min(beside, self.cost.output)
         return beside - (beside - self.cost.output) // self.team
 
-    def figures(self, shards: Shards) -> tuple[int, int, int, int]:
-        """Nanoseconds of a micro-batch and of sums; `PARTS` of parameters and saved bytes, with these shards."""
+    @property
+    def compared(self) -> NDArray[np.int64]:
+        """What choices are compared by."""
+        return COMPARED_AGAIN if self.again else COMPARED
+
+    def figures(self, shards: Shards) -> tuple[int, ...]:
+        """Nanoseconds of a micro-batch and of sums; `PARTS` of parameters and saved bytes, with these shards.
+
+        Where layers may be recomputed, also nanoseconds of a micro-batch with another forward.
+        """
         of = self._fastest(shards)
         wholes = {"parameters": self.parameters, "saved": self.cost.saved}
         parameters, saved = (round(PARTS * of[name] / max(whole, 1)) for name, whole in wholes.items())
-        longer = self._longer("forward", shards) + self._longer("backward", shards)
-        return of["forward"] + of["backward"] + longer, of["summed"], parameters, saved
+        forward, backward = (of[name] + self._longer(name, shards) for name in ("forward", "backward"))
+        again = (2 * forward + backward,) if self.again else ()
+        return forward + backward, of["summed"], parameters, saved, *again
 
     def undominated(self, fixed: Mapping[str, int | None]) -> Iterator[Shards]:
         """Yield the shards of all choices that no other one dominates in what `figures` has, and possibly of more."""
         if self.kind.shard_overhead and all(axis is None for axis in fixed.values()):
             yield ()  # whole weights, which may be faster than what dominates them before this overhead
         problem = self.sharding(fixed)
-        rows = [row for row in COMPARED if any(problem.project(row[None]).largest)]
+        rows = [row for row in self.compared if any(problem.project(row[None]).largest)]
         points = frontier(problem.project(np.array(rows or COMPARED[:1])), Clock(Limits()))
         for point in range(len(points.points)):
             yield self.shards(points.choice(point))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import SHARDED, Job, Order
+from pipeplan.core.job import SHARDED, Job, Order, Recompute
 from pipeplan.core.model import Model, Profile
 from pipeplan.core.operators import Mix, Split, Splitting
 from pipeplan.core.shared_weights import merge_overlapping
@@ -203,7 +203,8 @@ def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> Teams:
         model, kinds, job.batch, extrapolate=job.extrapolate
     )
     wishes = job.vocabulary_parallel, job.context_parallel
-    teams = Teams(model, cluster, team, sizes, job.optimizer, job.extrapolate, *wishes)
+    again = job.recompute is not Recompute.NONE
+    teams = Teams(model, cluster, team, sizes, job.optimizer, job.extrapolate, *wishes, again=again)
     if not teams.places:
         raise InputError(
             f"teams of {team}: no node of {cluster.name!r} has {team} devices of one kind, nor do equal nodes of one "

@@ -26,7 +26,7 @@ from pipeplan.core.operators import OperatorGraph, Shards, Split
 from pipeplan.core.words import WHOLE
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.teams.places import Place, places
-from pipeplan.costs.teams.problem import COMPARED, TeamProblem
+from pipeplan.costs.teams.problem import COMPARED, COMPARED_AGAIN, TeamProblem
 from pipeplan.costs.teams.rooflines import rates_of
 from pipeplan.costs.teams.signatures import Ends, ends_of, has_token_parts, stream, token_axis
 from pipeplan_formulations.common.clock import Clock
@@ -34,8 +34,9 @@ from pipeplan_formulations.common.pareto import minimal
 
 MOST = 128
 """Combinations of the ways to split unlike layers up to which all are searched."""
-PREFERRED = (0, 2, 3)
-"""Figures by which ways are combined otherwise: time of a micro-batch, parameters, saved bytes."""
+PREFERRED = (0, 2, 3, 4)
+"""Figures by which ways are combined otherwise: time of a micro-batch, parameters, saved bytes, and where layers may be
+recomputed the time with another forward."""
 
 Figures = tuple[int, ...]
 """`TeamProblem.figures` on each kind for each micro-batch size."""
@@ -55,6 +56,8 @@ class Teams:
     optimizer : str
     extrapolate, vocabulary_parallel, context_parallel : bool
         As in a job.
+    again : bool
+        Whether layers may be recomputed.
     clock : Clock or None
         The time in which splits are found.
     """
@@ -67,6 +70,7 @@ class Teams:
     extrapolate: bool
     vocabulary_parallel: bool = True
     context_parallel: bool = True
+    again: bool = False
     clock: Clock | None = field(default=None, repr=False, compare=False)
     _costs: dict[tuple[str, int], tuple[LayerCost, ...]] = field(default_factory=dict, init=False, repr=False)
     _problems: dict[tuple[object, ...], TeamProblem] = field(default_factory=dict, init=False, repr=False)
@@ -114,6 +118,7 @@ class Teams:
             self.vocabulary_parallel,
             self.context_parallel,
             place.sharing(self.team),
+            self.again,
         )
 
     def splits(self, tokens: bool = True) -> Iterator[Split]:
@@ -132,17 +137,19 @@ class Teams:
         """Yield the shards of all layers in all combinations; of too many, those that all prefer the same figure."""
         if prod(map(len, choices.values())) <= MOST:
             return product(*choices.values())
-        alike = (product(*(self._best(name, own, k) for name, own in choices.items())) for k in PREFERRED)
+        preferred = PREFERRED if self.again else PREFERRED[:-1]
+        alike = (product(*(self._best(name, own, k) for name, own in choices.items())) for k in preferred)
         return iter(dict.fromkeys(chain.from_iterable(alike)))
 
     def _best(self, name: str, choices: Mapping[Shards, Figures], preferred: int) -> list[Shards]:
         """The shards with least of a figure, for each way to split what the layer shares with others."""
         groups: dict[tuple[ShardAxis | None, ...], list[Shards]] = {}
+        each = len(COMPARED_AGAIN if self.again else COMPARED)
         for shards in choices:
             groups.setdefault(self._shared_axes(name, dict(shards)), []).append(shards)
 
         def figures(shards: Shards) -> tuple[int, Figures]:
-            return sum(choices[shards][preferred :: len(COMPARED)]), choices[shards]
+            return sum(choices[shards][preferred::each]), choices[shards]
 
         return [min(own, key=figures) for own in groups.values()]
 
