@@ -63,6 +63,7 @@ class Work:
     """Operations and bytes of one layer for one sample, independent of the device; input of the analytic estimate.
 
     Floating-point operations count a multiply-add as two; ``output`` and ``saved`` are bytes (see `LayerCost`).
+    ``uncounted`` names operations of the layer of which nothing is counted, since their arithmetic is unknown.
     """
 
     forward_flops: int
@@ -70,6 +71,7 @@ class Work:
     weight_gradient_flops: int
     output: int
     saved: int
+    uncounted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ class Profile:
 
 
 _FIGURES = tuple(each.name for each in fields(LayerCost))
+_WORK = tuple(each.name for each in fields(Work) if each.name != "uncounted")
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,7 +192,7 @@ class Model(Tabular):
             seen.add(layer.name)
             whole(layer.parameters, f"model {self.name!r}: parameters of layer {layer.name!r}")
             if layer.work is not None:
-                for name in Work.__slots__:
+                for name in _WORK:
                     whole(getattr(layer.work, name), f"model {self.name!r}: {name} of layer {layer.name!r}")
         for profile in self.profiles:
             if len(profile.costs) != len(self.layers):
@@ -256,6 +259,11 @@ class Model(Tabular):
     def profiled_devices(self) -> tuple[str, ...]:
         """Kinds of device that have a profile, in order of first appearance."""
         return tuple(dict.fromkeys(profile.device for profile in self.profiles))
+
+    @property
+    def uncounted(self) -> Mapping[str, tuple[str, ...]]:
+        """Operations of which nothing is counted, by the names of the layers that have some."""
+        return {layer.name: layer.work.uncounted for layer in self.layers if layer.work and layer.work.uncounted}
 
     @property
     def has_attention(self) -> bool:

@@ -17,29 +17,35 @@ from pipeplan.core.operators import TOKEN
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Figures per second, and ``mfu``, the share of the peak (model FLOPs utilisation); None where they are unknown."""
+    """Figures per second, and ``mfu``, the share of the peak (model FLOPs utilisation); None where they are unknown.
+
+    ``at_least``: some operations of the model are not counted, so that ``flops`` and ``mfu`` are lower bounds.
+    """
 
     samples: float | None = None
     tokens: float | None = None
     flops: float | None = None
     mfu: float | None = None
+    at_least: bool = False
 
     def __str__(self) -> str:
         return ", ".join(f"{number} {unit}" for unit, number in self.cells().items() if number) or "unlimited"
 
     def cells(self) -> dict[str, str]:
         """The figures as text, by their units; empty where they are unknown."""
+        more = "≥ " if self.at_least else ""
         return {
             "samples/s": _number(self.samples),
             "tokens/s": _number(self.tokens),
-            "TFLOP/s": "" if self.flops is None else _number(self.flops / 1e12),
-            "MFU": "" if self.mfu is None else f"{self.mfu:.1%}",
+            "TFLOP/s": "" if self.flops is None else more + _number(self.flops / 1e12),
+            "MFU": "" if self.mfu is None else f"{more}{self.mfu:.1%}",
         }
 
-    def as_json(self) -> dict[str, float | None]:
+    def as_json(self) -> dict[str, float | bool | None]:
         """Plain data; None where a figure is unknown."""
         tera = None if self.flops is None else self.flops / 1e12
-        return {"samples_per_s": self.samples, "tokens_per_s": self.tokens, "tflop_per_s": tera, "mfu": self.mfu}
+        figures = {"samples_per_s": self.samples, "tokens_per_s": self.tokens, "tflop_per_s": tera, "mfu": self.mfu}
+        return figures | ({"at_least": True} if self.at_least else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +59,14 @@ class Yardstick:
         and backward.
     peak : int or None
         Operations per second of all devices of the cluster together, in the model's number format.
+    uncounted : bool
+        Whether the sample has operations that ``flops`` leaves out.
     """
 
     tokens: int | None = None
     flops: int | None = None
     peak: int | None = None
+    uncounted: bool = False
 
     def throughput(self, samples: int, time: int) -> Throughput:
         """Return the throughput of ``samples`` in ``time`` nanoseconds; nothing is known of it if they take no time."""
@@ -70,6 +79,7 @@ class Yardstick:
             tokens=None if self.tokens is None else rate * self.tokens,
             flops=flops,
             mfu=flops / self.peak if flops is not None and self.peak is not None else None,
+            at_least=self.uncounted and flops is not None,
         )
 
 
@@ -80,6 +90,7 @@ def yardstick(model: Model, cluster: Cluster) -> Yardstick:
         tokens=max(lengths, default=0) or None,
         flops=_sum(_flops(layer, model) for layer in model.layers) or None,
         peak=_sum(_peak(device, model.dtype) for device in cluster.devices),
+        uncounted=bool(model.uncounted),
     )
 
 

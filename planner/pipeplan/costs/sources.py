@@ -63,11 +63,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Sources of each kind's costs; ``links``: whether there are transfers, too; ``assumed``: the assumed optimiser."""
+    """Sources of each kind's costs; ``links``: whether there are transfers, too; ``assumed``: the assumed optimiser.
+
+    ``uncounted``: layers of estimated time that have operations of which nothing is counted.
+    """
 
     sources: tuple[Source, ...]
     links: bool
     assumed: str = ""
+    uncounted: tuple[str, ...] = ()
 
     @property
     def estimated(self) -> bool:
@@ -78,13 +82,23 @@ class Costs:
     def name(self) -> str:
         """Noun for the numbers that a proof is based on: ``'estimates'``, ``'measurements'`` or ``'costs'``."""
         if self.estimated:
-            return "estimates"
+            return "estimates" + (f", which leave out operations of {self._layers()}" if self.uncounted else "")
         measured = all(source.how == "measured" and not source.interpolated for source in self.sources)
         return "measurements" if measured else "costs"
 
     def lines(self) -> list[str]:
         """Return the lines of text of an answer: the sources, and the optimiser if it was assumed."""
-        return [f"costs: {self.in_words()}", *([self.assumed] if self.assumed else [])]
+        lines = [f"costs: {self.in_words()}", *([self.assumed] if self.assumed else [])]
+        if self.uncounted:
+            lines.append(
+                f"too short: times of {self._layers()}, as nothing is counted for some of their operations (uncounted "
+                "in the model); profile them on the device, or register formulas and profile again"
+            )
+        return lines
+
+    def _layers(self) -> str:
+        """Return text like ``'layers moe.0, moe.1'``."""
+        return f"layer{'s' * (len(self.uncounted) > 1)} {some(self.uncounted, 4)}"
 
     def in_words(self) -> str:
         """Return one line of text; kinds with costs of the same source are listed together."""
@@ -106,6 +120,7 @@ class Costs:
             "in_words": self.in_words(),
             "estimated": self.estimated,
             "assumed": self.assumed,
+            "uncounted": list(self.uncounted),
             "kinds": [
                 {
                     "device": source.device,
@@ -125,7 +140,9 @@ def sources(model: Model, cluster: Cluster, sizes: Sequence[int]) -> Costs:
     """Return the sources of the costs of a search over these micro-batch sizes."""
     kinds = {device.kind.name: device.kind for device in cluster.devices}
     found = tuple(_source(model, kind, sizes) for kind in kinds.values())
-    return Costs(found, links=len(cluster.devices) > 1)
+    estimated = any(not profiles_for(model, kind) for kind in kinds.values())
+    uncounted = tuple(model.uncounted) if estimated else ()
+    return Costs(found, links=len(cluster.devices) > 1, uncounted=uncounted)
 
 
 def _source(model: Model, kind: DeviceKind, sizes: Iterable[int]) -> Source:

@@ -71,6 +71,8 @@ class WorkEntry(Strict):
     """Bytes that the next layer reads."""
     saved: Bytes
     """Bytes kept for the backward, the output included."""
+    uncounted: Items[str] = ()
+    """Names of operations of which nothing is counted, since their arithmetic is unknown."""
 
 
 class PlainLayer(Strict):
@@ -325,6 +327,7 @@ def _layer_data(layer: Layer, chained: bool) -> Row:
             weight_gradient_flops=written_flops(layer.work.weight_gradient_flops),
             output=written_bytes(layer.work.output),
             saved=written_bytes(layer.work.saved),
+            **lean(uncounted=Line(layer.work.uncounted)),
         )
     row = Row(name=layer.name, **lean(kind=layer.kind), parameters=written_bytes(layer.parameters))
     if not chained:

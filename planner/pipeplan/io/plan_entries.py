@@ -102,6 +102,8 @@ class YardstickEntry(Strict):
     """Operations of a sample's forward and backward."""
     peak: Annotated[int, Field(ge=1)] | None = None  # of many devices: it may exceed the most of one figure
     """Operations per second of all devices together."""
+    uncounted: bool = False
+    """Whether the model has operations that ``flops`` leaves out."""
 
 
 class ScheduleEntry(Strict):

@@ -60,7 +60,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     if plan.context:
         rows = [{"layer": name, "number": number, "by": how} for name, number, how in plan.context.attention]
         data["context"] = {"products": list(plan.context.products), "attention": rows}
-    known = {name: figure for name, figure in asdict(plan.yardstick).items() if figure is not None}
+    known = {name: figure for name, figure in asdict(plan.yardstick).items() if figure}
     if known:
         data["yardstick"] = known
     for entry in stages:

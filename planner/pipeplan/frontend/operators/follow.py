@@ -24,8 +24,8 @@ from pipeplan.frontend.operators.record import Call, Record
 from pipeplan.frontend.operators.rules import Rule, copied, is_causal, loss_rule, rule_of
 from pipeplan.frontend.operators.sources import CHANNEL, FEATURE, WHOLE, Source, View
 from pipeplan.frontend.operators.views import viewed, views
+from pipeplan.frontend.profile import counting
 from pipeplan.frontend.profile.ties import bytes_of
-from pipeplan.frontend.profile.work import counter
 
 
 class UnfollowedError(Exception):
@@ -343,7 +343,7 @@ class _Follower:
 
     def _flops(self, call: Call) -> tuple[int, int, int]:
         """Return operations per sample: forward, and gradients of inputs and of weights."""
-        formula = counter().flop_registry.get(call.operation.overloadpacket)
+        formula = counting.Counter().flop_registry.get(call.operation.overloadpacket)
         if formula is None:
             return 0, 0, 0
         forward = formula(*call.args, **call.kwargs, out_val=call.made[0] if len(call.made) == 1 else call.made)

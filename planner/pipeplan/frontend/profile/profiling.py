@@ -100,8 +100,8 @@ def profile(
     on_progress : callable, optional
         Called with a line of text as the measurement goes on.
     on_refusal : callable, optional
-        Called with each reason why ``pipeplan run`` would refuse plans of this module, before anything is measured. By
-        default it is a warning.
+        Called with each reason why ``pipeplan run`` would refuse plans of this module, before anything is measured, and
+        in the end with operations of which nothing could be counted. By default it is a warning.
 
     Returns
     -------
@@ -145,7 +145,7 @@ def profile(
         (on_refusal or _warn)(reason)
 
     try:
-        return run(module, example_inputs, targets, request, on_progress or _ignore, refusal)
+        return run(module, example_inputs, targets, request, on_progress or _ignore, refusal, on_refusal or _warn)
     except PipeplanError:
         raise
     except Exception as error:

@@ -18,6 +18,7 @@ from pipeplan.core.job import OPTIMIZER_STATE
 from pipeplan.core.machine import cpu_name
 from pipeplan.core.model import Layer, Model, Profile, Provenance, Work
 from pipeplan.core.options import MOST_WORKERS
+from pipeplan.core.wording import some
 from pipeplan.frontend.batch import Batch, mapped, tensors
 from pipeplan.frontend.capture.front_ends import FrontEnd, capture_layers
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
@@ -108,21 +109,23 @@ def run(
     request: Request,
     on_progress: OnProgress,
     on_refusal: OnRefusal,
+    on_note: OnRefusal,
 ) -> Model:
-    """Measure the module; see `pipeplan.profile`."""
+    """Measure the module; see `pipeplan.profile`. ``on_note`` is called with what the model leaves out."""
     device = torch.device(request.device)
     sizes = tuple(sorted(set(request.micro_batches)))
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(tensor):
             raise InputError(f"{name} has no shape yet; call the module with a batch before it is profiled")
     if device.type == "meta":
-        return _described(module, *batch_of(example_inputs, targets, sizes[0], device), request, on_refusal)
+        batch = batch_of(example_inputs, targets, sizes[0], device)
+        return _tell_uncounted(_described(module, *batch, request, on_refusal), on_note)
     batches = {size: batch_of(example_inputs, targets, size, device) for size in sizes}
     threads = torch.get_num_threads()
     torch.set_num_threads(request.threads)
     try:
         with preserved(module):
-            return _profile(module, batches, device, request, on_progress, on_refusal)
+            return _tell_uncounted(_profile(module, batches, device, request, on_progress, on_refusal), on_note)
     finally:
         torch.set_num_threads(threads)
 
@@ -283,6 +286,20 @@ def _model(
         ties=find_ties(module, sequence.names, sequence.parameters),
         operators=operators.graphs,
     )
+
+
+def _tell_uncounted(model: Model, tell: OnRefusal) -> Model:
+    """Name the layers whose operations nobody can count; return the model."""
+    by_operations: dict[tuple[str, ...], list[str]] = {}
+    for name, operations in model.uncounted.items():
+        by_operations.setdefault(operations, []).append(name)
+    for operations, names in by_operations.items():
+        tell(
+            f"nothing is counted for {some(operations, 4)} in layer{'s' * (len(names) > 1)} {some(tuple(names), 4)}: "
+            "estimates of their times, TFLOP/s and MFU are too small; register a formula with "
+            "torch.utils.flop_counter.register_flop_formula"
+        )
+    return model
 
 
 def _sequences(module: nn.Module, batches: dict[int, Batch], request: Request) -> dict[int, LayerSequence]:
