@@ -10,6 +10,7 @@ import pytest
 from helpers.partitions import UNEVEN, chain_partition, nothing_known, random_chain, unequal_chain, uneven
 from pipeplan_formulations import partition
 from pipeplan_formulations.common import cbc_process
+from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.mip.model import Expression
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
@@ -283,6 +284,33 @@ def test_interrupt_of_cbc_hands_back_the_incumbent(monkeypatch):
     monkeypatch.setattr(cbc_process.subprocess, "run", interrupted)
     report = BACKENDS["cbc"].solve(problem, Limits(), start=start)
     assert (report.stop, report.objective, report.bound) == (Stop.INTERRUPT, start.objective, start.bound)
+
+
+class Looks(Clock):
+    """A clock that is over at its so manieth look."""
+
+    def __init__(self, most):
+        super().__init__(Limits())
+        self.count, self.most = 0, most
+
+    def check(self):
+        self.count += 1
+        if self.count > self.most:
+            raise OutOfTimeError
+
+
+def test_a_listing_looks_at_the_clock_while_it_finds_recomputations():
+    """At least once for every `AT_ONCE` spans of each stage, each of which may need a list of its own."""
+    again = {"output": np.ones(40, int), "recomputable": np.ones(40, bool)}
+    problem = random_chain(1, 3, 40, saved=np.full(40, 3), limit=np.full(3, 90), **again)
+    free = Looks(10**9)
+    every = listing.PartitionList(problem, free)
+    assert free.count >= 3 * len(every.edges) // listing.AT_ONCE > 10
+    with pytest.raises(OutOfTimeError):
+        listing.PartitionList(problem, Looks(5))
+    report = listing.solve(problem, Limits(time=0.0), (0, 10, 20, 40))
+    assert (report.stop, report.status) == (Stop.TIME, Status.FEASIBLE)
+    assert problem.lower_bound() <= report.bound <= int(every.low.min())
 
 
 @pytest.mark.parametrize("seconds", [20.0, 1e-4])

@@ -15,7 +15,7 @@ from math import comb
 import numpy as np
 
 from pipeplan_formulations.common.bracket import Bracket
-from pipeplan_formulations.common.clock import OutOfTimeError
+from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.layer_tables import Array, Flags
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.partition import exact
@@ -28,6 +28,8 @@ from pipeplan_formulations.partition.tables import Boundaries
 NAME = "listing"
 MOST = 5_000
 """Most partitions that are listed: with more, the dynamic programmes are faster."""
+AT_ONCE = 64
+"""Partitions whose recomputation is found between two looks at the clock."""
 
 
 def few(problem: ChainPartition) -> bool:
@@ -45,9 +47,14 @@ class PartitionList:
         Boundaries of the partitions that satisfy (1), the allowed cuts and the allowed layers.
     low : array of int, shape (m,)
         The objective with the least recomputation, or a lower bound on that.
+
+    Raises
+    ------
+    OutOfTimeError
+        Once ``clock`` is over, if there is one: to find least recomputations may take long.
     """
 
-    def __init__(self, problem: ChainPartition) -> None:
+    def __init__(self, problem: ChainPartition, clock: Clock | None = None) -> None:
         self._problem = problem
         stages = np.arange(problem.stages)
         cuts = np.ones(problem.layers - 1, np.bool_) if problem.cuts is None else problem.cuts
@@ -57,11 +64,14 @@ class PartitionList:
             edges = edges[(lacking[stages, edges[:, :-1]] == lacking[stages, edges[:, 1:]]).all(axis=1)]
         fits = problem.room.least(stages, edges[:, :-1], edges[:, 1:]) <= problem.limit
         self.edges = edges[fits.all(axis=1)]
-        wanted = np.ones(len(self.edges), np.bool_)
-        longer = [
-            problem.recomputing.lower_bounds(s, self.edges[:, s], self.edges[:, s + 1], wanted) for s in stages.tolist()
-        ]
-        self._sums = Sums.of_many(problem, self.edges, np.stack(longer, axis=1))
+        longer = np.zeros((len(self.edges), problem.stages), np.int64)
+        for s in stages.tolist():
+            for low in range(0, len(self.edges), AT_ONCE):
+                if clock is not None:
+                    clock.check()
+                a, b = self.edges[low : low + AT_ONCE, s : s + 2].T
+                longer[low : low + AT_ONCE, s] = problem.recomputing.lower_bounds(s, a, b, np.ones(len(a), np.bool_))
+        self._sums = Sums.of_many(problem, self.edges, longer)
         self.low = values(problem, self._sums) if len(self.edges) else np.zeros(0, np.int64)
 
     def boundaries(self, index: int) -> Boundaries:
@@ -93,7 +103,7 @@ def solve(
     try:
         if hint is not None and problem.feasible(hint):
             bracket.offer(hint)
-        every = PartitionList(problem)
+        every = PartitionList(problem, bracket.clock)
         bracket.impossible = not len(every.edges)
         # In the order of the bounds, until no partition can be better than the best.
         order = np.argsort(every.low, kind="stable").tolist()

@@ -13,7 +13,7 @@ def check_actions(schedule: Schedule, pipeline: Pipeline) -> None:
     PlanError
         With the first fault.
     """
-    stages = len(pipeline.placement)
+    stages, every = len(pipeline.placement), [frozenset(homes) for homes in pipeline.placement]
     for device, order in enumerate(schedule.orders):
         for action in order:
             stage = action.stage
@@ -22,7 +22,8 @@ def check_actions(schedule: Schedule, pipeline: Pipeline) -> None:
             if stage >= stages:
                 raise PlanError(f"{action} on device {device}: the pipeline has stages 0 to {stages - 1} only")
             homes = pipeline.placement[stage]
-            right = homes[action.micro_batch % len(homes)] == device if action.kind.per_micro_batch else device in homes
+            owner = homes[action.micro_batch % len(homes)] if action.kind.per_micro_batch else device
+            right = owner == device and device in every[stage]
             if not right:
                 raise PlanError(f"{action} stands in device {device}'s list, but {_where(action, pipeline)}")
 

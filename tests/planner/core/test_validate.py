@@ -8,13 +8,18 @@ import pytest
 
 from helpers.instances import equal_devices, model_of
 from helpers.pipelines import line
-from pipeplan.core.cluster import Cluster
+from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.errors import PlanError
 from pipeplan.core.model import Model
+from pipeplan.core.pipeline import Pipeline, Stage
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
-from pipeplan.core.validate import validate_memory, validate_plan, validate_schedule
+from pipeplan.core.shared_weights import with_reductions
+from pipeplan.core.validate import deadlock, validate_memory, validate_plan, validate_schedule
+from pipeplan.core.validate.schedule import misplaced
+from pipeplan.costs.chain import UNLIMITED
 from pipeplan.schedules import FAMILIES
+from pipeplan.simulate.fit import check_actions
 from pipeplan.solve import solve
 
 
@@ -61,6 +66,50 @@ def test_a_deadlock_names_who_waits_for_whom() -> None:
         "device 0 waits at 0B0 for 1B0 or 1I0, which waits in turn; move it ahead",
         "device 1 waits at 1F1 for 0F1, which waits in turn; move it ahead",
     ]
+
+
+def test_arrivals_at_a_collective_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not asked of all replicas by each of them: with n replicas about n questions, not n squared."""
+    asked, has_come = [], deadlock._Replay._has_come
+
+    def counted(*question: Any) -> bool:
+        asked.append(question)
+        return has_come(*question)
+
+    monkeypatch.setattr(deadlock._Replay, "_has_come", counted)
+    replicas = 400
+    schedule = with_reductions(FAMILIES["1f1b-sno"].write((replicas,), replicas), [(0,)])
+    assert not list(deadlock.deadlocks(schedule, sharded=True))
+    assert replicas <= len(asked) <= 8 * replicas
+
+
+class Device(int):
+    """A device that counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Device.compared += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+def test_homes_of_actions_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not sought among all replicas of a stage: with n replicas a few comparisons each, not n."""
+    replicas = 400
+    schedule = with_reductions(FAMILIES["1f1b-sno"].write((replicas,), replicas), [(0,)])
+    homes = [tuple(map(Device, range(replicas)))]
+    monkeypatch.setattr(Device, "compared", 0)
+    assert not list(misplaced(schedule, 1, replicas, homes))
+    check_actions(schedule, replace(pipeline_of_replicas(replicas), placement=tuple(homes)))
+    assert replicas <= Device.compared <= 20 * replicas
+
+
+def pipeline_of_replicas(replicas: int) -> Pipeline:
+    """One stage of so many replicas."""
+    place = (tuple(range(replicas)),)
+    return Pipeline((Stage(1, 2),), place, (), (), Overlap.COPY, (0,) * replicas, (UNLIMITED,) * replicas)
 
 
 def test_two_lanes_must_run_on_one() -> None:

@@ -59,6 +59,9 @@ class _Replay:
             for action in order:
                 if not action.kind.per_micro_batch:
                     self.homes.setdefault(action, []).append(device)
+        self.reduces = {
+            (device, each) for each in self.homes if each.kind is Kind.REDUCE for device in self.homes[each]
+        }
         self.ended: set[tuple[int, Action]] = set()
         group_of = {stage: group for group in tied for stage in group}
         self.together: dict[Action, list[tuple[int, Action]]] = {}
@@ -68,6 +71,8 @@ class _Replay:
                 stages = group_of.get(action.stage, alone) if action.kind is Kind.REDUCE else alone
                 own = [action._replace(stage=stage) for stage in stages]
                 self.together[action] = [(device, each) for each in own for device in self.homes.get(each, ())]
+        # How many of these have come, from the first one on: none of them leaves before all have.
+        self.come = dict.fromkeys(self.together, 0)
 
     def run(self) -> None:
         """Advance every device as far as possible, until none can move."""
@@ -100,9 +105,7 @@ class _Replay:
         """Describe what a device's next action still waits for; empty if it may run."""
         action = self.orders[device][self.position[device]]
         if not action.kind.per_micro_batch:
-            own = self._missing_here(device, action)
-            absent = (each for each in self.together.get(action, ()) if not self._has_come(*each))
-            return own or next((f"{other} on device {where}" for where, other in absent), "")
+            return self._missing_here(device, action) or self._missing_there(action)
         for alternatives in self._needs(action):
             if not any(each in self.done for each in alternatives):
                 return " or ".join(map(str, alternatives))
@@ -114,8 +117,20 @@ class _Replay:
         if left:
             return f"{left} more backward actions of stage {action.stage}"
         reduction = action._replace(kind=Kind.REDUCE)
-        waits = action.kind is Kind.UPDATE and device in self.homes.get(reduction, ())
+        waits = action.kind is Kind.UPDATE and (device, reduction) in self.reduces
         return str(reduction) if waits and (device, reduction) not in self.ended else ""
+
+    def _missing_there(self, action: Action) -> str:
+        """Describe the first of those that begin a collective action together and that has not come yet."""
+        every = self.together.get(action, [])
+        count = self.come.get(action, 0)
+        while count < len(every) and self._has_come(*every[count]):
+            count += 1
+        self.come[action] = count
+        if count == len(every):
+            return ""
+        where, other = every[count]
+        return f"{other} on device {where}"
 
     def _has_come(self, device: int, action: Action) -> bool:
         """Return whether a device has reached or run a collective action."""

@@ -99,6 +99,7 @@ def likely_placement(schedule: Schedule, stages: int) -> Placement:
 
 def misplaced(schedule: Schedule, stages: int, micro_batches: int, placement: Placement) -> Iterator[str]:
     """Yield actions of stages or micro-batches that do not exist, and actions on a device that does not own them."""
+    homes = [frozenset(row) for row in placement]
     for device, order in enumerate(schedule.orders):
         for action in order:
             stage = action.stage
@@ -111,7 +112,7 @@ def misplaced(schedule: Schedule, stages: int, micro_batches: int, placement: Pl
                 if device != owner:
                     what = f"stage {stage}" if len(placement[stage]) == 1 else f"its replica of stage {stage}"
                     yield f"{action} stands on device {device}, but device {owner} owns {what}; move it there"
-            elif device not in placement[stage]:
+            elif device not in homes[stage]:
                 owners = " and ".join(map(str, placement[stage]))
                 yield f"{action} stands on device {device}, but stage {stage} is on device {owners}; drop it"
 

@@ -23,6 +23,8 @@ from pipeplan.search.evaluate import EvaluatedPlan, evaluate
 from pipeplan.search.path_cuts import find_path_cut
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.shared_links import surplus
+from pipeplan_formulations.common.clock import Clock, OutOfTimeError
+from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.partition import PathCut
 from pipeplan_formulations.partition.listing import PartitionList
 from pipeplan_formulations.partition.spans import NEVER
@@ -48,7 +50,11 @@ class PartitionsNode(Node):
     def advance(self, search: PlanSearch) -> Step[Node]:
         """Simulate the partition of least bound, unless that bound is reached; the node stays open for the others."""
         if self._every is None:
-            self._every = PartitionList(self.candidate.problem.with_paths(self.paths))
+            try:
+                clock = Clock(Limits(max(search.left, 0.0)))
+                self._every = PartitionList(self.candidate.problem.with_paths(self.paths), clock)
+            except OutOfTimeError:
+                return Step.split([self])
         low = self._every.low
         if not len(low):
             return Step.nothing()
