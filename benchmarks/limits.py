@@ -131,6 +131,8 @@ def questions() -> Iterator[Question]:
     yield solved("gpt3-175b on 64-h100, batch 1,536", 5, known("gpt3-175b", "64-h100"), Job(batch=1536))
     yield solved("gpt3-175b on 512 devices", 2, lambda: (load_model("gpt3-175b"), h100s(512)), Job(batch=1536))
     yield solved("gpt3-175b on 4,096 devices", 5, lambda: (load_model("gpt3-175b"), h100s(4096)), Job(batch=1536))
+    many = lambda: (load_model("gpt3-175b"), h100s(16_384))  # noqa: E731
+    yield solved("gpt3-175b on 16,384 devices, in 16,384 micro-batches", 60, many, Job(batch=16_384))
     yield solved("1,000 layers on 256 devices", 2, lambda: (chain(1000), nodes(256)), step)
     yield solved("3,000 layers on 4 devices", 2, lambda: (chain(3000), nodes(4)), Job(batch=32))
     yield solved("30,000 layers on 4 devices", 5, lambda: (chain(30_000), nodes(4)), Job(batch=32))
@@ -138,6 +140,10 @@ def questions() -> Iterator[Question]:
     yield solved(
         "400 unlike layers on 8 devices of two kinds, 12 GiB", 5, lambda: (chain(400), nodes(8, two=True)), tight
     )
+    two = replace(tight, depths=(2, 3), micro_batches=(32,), schedules=("1f1b",))
+    yield solved("99 unlike layers on 2 or 3 devices, 12 GiB, all cuts listed", 2, lambda: (chain(99), nodes(3)), two)
+    teams = Job(batch=128, teams=(1, 2, 4, 8))
+    yield solved("llama3-70b on 64-h100, teams of 1, 2, 4 and 8", 20, llama, teams)
     yield solved("gnmt-8 on 2x4-v100-10gbit", 0.01, known("gnmt-8", "2x4-v100-10gbit"), Job(batch=256))
     yield solved("resnet-50 on 8-v100-nvlink", 0.1, known("resnet-50", "8-v100-nvlink"), Job(batch=512))
     anyhow = Job(batch=64, schedules=("any",))

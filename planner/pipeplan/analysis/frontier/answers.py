@@ -40,7 +40,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer for one budget: the plan with its value and bound in nanoseconds, or the reason why there is none."""
+    """Answer for one budget: the plan with its value and bound in nanoseconds, or the reason why there is none.
+
+    What is undecided has a bound too: no plan takes less.
+    """
 
     verdict: Verdict
     value: int = 0
@@ -134,7 +137,7 @@ class Answers:
         except UndecidedError as error:
             if error.stop == Stop.INTERRUPT:
                 raise KeyboardInterrupt from error
-            return Answer(Verdict.OPEN, why=str(error))
+            return Answer(Verdict.OPEN, bound=error.bound, why=str(error))
         except PipeplanError as error:  # the time limit was reached before a plan was found
             return Answer(Verdict.OPEN, why=str(error))
         answer = Answer(Verdict.PLAN, result.value, result.bound, result.plan)

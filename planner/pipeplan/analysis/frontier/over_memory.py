@@ -94,14 +94,15 @@ def read(answers: Answers, visits: Sequence[Visit]) -> tuple[tuple[Point, ...], 
     for visit, after in zip(visits, [*visits[1:], None], strict=True):
         plan = visit.answer.plan
         below = 0 if after is None or after.limit is None else after.limit + 1
-        if plan is None:
-            floors.append(Floor(below, None if visit.answer.verdict is Verdict.INFEASIBLE else bound))
+        if visit.answer.verdict is Verdict.INFEASIBLE:
+            floors.append(Floor(below, None))
             continue
         bound = max(bound, visit.answer.bound)  # a bound for more memory holds for less memory too
         if floors and floors[-1].bound == bound:
             floors.pop()
         floors.append(Floor(below, bound))
-        points.append(point(memory_of(plan), visit.answer, bound, plan, counts))
+        if plan is not None:
+            points.append(point(memory_of(plan), visit.answer, bound, plan, counts))
     return tuple(points), tuple(reversed(floors))
 
 

@@ -9,8 +9,9 @@ Devices keep their nodes, so a part fills one node before it begins the next.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from itertools import product
 
 from pipeplan.core.cluster import Cluster
@@ -64,11 +65,15 @@ def parts(cluster: Cluster, prices: Mapping[str, float], levels: int | None = No
             "at; ask for fewer points"
         )
     found = [
-        Part(counts, sum(count * prices[kind] for count, (kind, _) in zip(counts, kinds, strict=True)))
-        for counts in product(*steps)
-        if any(counts)
+        Part(counts, _cost(counts, [prices[kind] for kind, _ in kinds])) for counts in product(*steps) if any(counts)
     ]
     return sorted(found, key=lambda part: (part.cost, part.counts))
+
+
+def _cost(counts: Counts, prices: Sequence[float]) -> float:
+    """What devices cost together: exactly for prices as they are written, so that equal costs are equal."""
+    total = sum(count * Decimal(str(price)) for count, price in zip(counts, prices, strict=True))
+    return int(total) if all(isinstance(price, int) for price in prices) else float(total)
 
 
 def sub_cluster(cluster: Cluster, part: Part) -> Cluster:

@@ -225,6 +225,7 @@ def _limits(plan: Plan, cluster: Cluster) -> Iterator[str]:
 
 
 def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:
+    rank_of = {device: rank for rank, device in reversed(list(enumerate(plan.ranks)))}
     for number, stage in enumerate(plan.stages):
         priced, parts = plan.pipeline.stages[number], stage.memory
         runtime = max(plan.pipeline.runtime[rank] for rank in plan.pipeline.placement[number])
@@ -237,7 +238,7 @@ def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:
             )
         for device in stage.devices:
             limit = cluster.devices[device].kind.memory
-            several = len(plan.pipeline.stages_on[plan.ranks.index(device)]) > 1  # then see `validate_memory`
+            several = len(plan.pipeline.stages_on[rank_of[device]]) > 1  # then see `validate_memory`
             if limit is not None and parts.total > limit and not several:
                 yield (
                     f"stage {number} needs {format_bytes(parts.total)} of device {device}'s {format_bytes(limit)}: "

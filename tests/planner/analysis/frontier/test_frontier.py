@@ -3,18 +3,25 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from helpers.explained import lean
 from helpers.instances import equal_devices, fat_head, model_of, two_kinds_of_device
+from pipeplan.analysis.frontier import answers as answers_module
 from pipeplan.analysis.frontier import fewest_devices, frontier
 from pipeplan.analysis.frontier.answers import Answer
 from pipeplan.analysis.frontier.subsets import MOST, Part, kind_counts, parts, sub_cluster
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
-from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError, UndecidedError
+from pipeplan.core.job import Job
+from pipeplan.core.model import Model
+from pipeplan.search.result import Result
+from pipeplan_formulations.common.report import Stop
 
 
 def test_costs_rise_and_times_fall() -> None:
@@ -171,3 +178,39 @@ def test_wrong_questions_teach() -> None:
             frontier(fat_head(), equal_devices(2), lean(8), **arguments)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="pin them to a kind"):
         frontier(fat_head(), equal_devices(2), lean(8, pin=(("l0", "d1"),)), "devices")
+
+
+def test_the_bound_of_an_undecided_part_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plan of that part takes less: so dearer points have a bound, and limits of less memory a floor."""
+    model, solve, node = model_of([40] * 8), answers_module.solve, equal_devices(1).nodes[0]
+    cluster = replace(equal_devices(1), nodes=(node,) * 3, network=Link(10**9, 0))  # parts inherit no bounds
+
+    def undecided_on_one(model: Model, cluster: Cluster, **how: Any) -> Result:
+        if len(cluster.devices) == 1:
+            raise UndecidedError(Stop.TIME, 100)
+        return solve(model, cluster, **how)
+
+    monkeypatch.setattr(answers_module, "solve", undecided_on_one)
+    found = frontier(model, cluster, 4, over="devices")
+    assert not found.complete
+    assert [floor.bound for floor in found.floors] == [100]
+    assert {point.bound for point in found.points} == {100}
+
+    def undecided_with_little(model: Model, cluster: Cluster, *, job: Job, **how: Any) -> Result:
+        if job.memory is not None:
+            raise UndecidedError(Stop.TIME, 100_000)
+        return solve(model, cluster, job=job, **how)
+
+    monkeypatch.setattr(answers_module, "solve", undecided_with_little)
+    found = frontier(model_of([40] * 8, parameters=[100] * 8), equal_devices(3), 4)
+    assert found.floors[0].bound == 100_000
+
+
+def test_costs_are_sums_of_prices_as_they_are_written() -> None:
+    """Four devices of 1.8 and 2 of 0.3 cost 7.8 an hour, as 26 of 0.3 do: not 7.8000000000000001."""
+    kinds = {"a": DeviceKind("a", price=1.8), "b": DeviceKind("b", price=0.3)}
+    cluster = Cluster("mixed", kinds, (Node(("a",) * 4 + ("b",) * 26, Link(10**9, 0)),), None, Overlap.COPY)
+    costs = {part.counts: part.cost for part in parts(cluster, {"a": 1.8, "b": 0.3})}
+    assert costs[4, 2] == costs[0, 26] == 7.8
+    assert [str(costs[count, 0]) for count in (1, 2, 3)] == ["1.8", "3.6", "5.4"]
+    assert all(part.cost == part.devices for part in parts(cluster, {"a": 1, "b": 1}))
