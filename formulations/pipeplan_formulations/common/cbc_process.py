@@ -93,12 +93,12 @@ def _answer(problem: Any, variables: list[Any], seconds: float, limits: Limits, 
                 check=False,
                 stdin=subprocess.DEVNULL,
             )
-            log = done.stdout
+            log = done.stdout if done.returncode == 0 else ""  # a killed process may leave half a number
         except subprocess.TimeoutExpired:
             late, log = True, ""
         except KeyboardInterrupt:
             interrupted, log = True, ""
-        if not solution.exists() or not solution.stat().st_size:  # killed, or it crashed
+        if not _complete(solution, mps):  # killed, or it crashed
             return CbcAnswer(False, False, None, 0.0, late, interrupted)
         status, values, *_, sol_status = reader.readsol_MPS(str(solution), problem, columns, column_names, row_names)
     solved = sol_status in (module.LpSolutionOptimal, module.LpSolutionIntegerFeasible)
@@ -118,6 +118,18 @@ def _answer(problem: Any, variables: list[Any], seconds: float, limits: Limits, 
         late=late,
         interrupted=interrupted,
     )
+
+
+def _complete(solution: Path, mps: Path) -> bool:
+    """Return whether CBC wrote its solution to the end: a whole line for the last column of the model."""
+    try:
+        lines = solution.read_text(errors="replace").splitlines(keepends=True)
+    except FileNotFoundError:
+        return False
+    section = mps.read_text().partition("\nCOLUMNS\n")[2].partition("\nRHS\n")[0]
+    names = [line.split()[0] for line in section.splitlines() if "MARKER" not in line]
+    last = lines[-1] if lines else ""
+    return last.endswith("\n") and (not names or names[-1] in last.split())
 
 
 def _patience(seconds: float) -> float:
