@@ -199,7 +199,7 @@ FORMULATIONS = [
 def _python(code: str, cwd: Path, path: str = "") -> str:
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

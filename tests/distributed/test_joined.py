@@ -34,7 +34,7 @@ def test_torchrun_restarts_a_run_and_it_goes_on(tmp_path: Path) -> None:
         time.sleep(0.05)
     for rank in children(launcher.pid)[-1:]:
         os.kill(rank, signal.SIGKILL)
-    said, errors = launcher.communicate(timeout=120)
+    said, errors = launcher.communicate(timeout=600)
     assert launcher.returncode == 0, errors
     assert json.loads(said)["first_step"] > 0
     assert as_plain(saved)["step"] == STEPS
@@ -53,7 +53,7 @@ def test_ranks_join_slurm(tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]
-    (said, errors), (silence, _) = (task.communicate(timeout=120) for task in tasks)
+    (said, errors), (silence, _) = (task.communicate(timeout=600) for task in tasks)
     assert [task.returncode for task in tasks] == [0, 0], errors
     assert json.loads(said)["gradient_error"] < 1e-10
     assert not silence

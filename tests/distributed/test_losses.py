@@ -31,7 +31,7 @@ def test_a_rank_that_is_waited_for_in_vain_ends_the_run(how: str, said: str) -> 
     timeout, start = 6.0, time.monotonic()
     with pytest.raises(RunError, match=f"rank 1.*{said}"):
         launch(losses.misbehaving, 2, how, 1, timeout=timeout)
-    assert time.monotonic() - start < timeout + 120  # start-up of the ranks on a busy machine included
+    assert time.monotonic() - start < timeout + 600  # start-up of the ranks on a busy machine included
 
 
 def environment() -> dict[str, str]:
@@ -83,7 +83,7 @@ def test_ranks_that_joined_name_the_one_that_is_missing(how: str, said: str) -> 
         for rank in range(2)
     ]
     try:
-        _, errors = ranks[0].communicate(timeout=120)
+        _, errors = ranks[0].communicate(timeout=600)
     finally:
         ranks[1].kill()
         ranks[1].communicate()
@@ -101,7 +101,7 @@ def test_no_rank_outlives_its_launcher() -> None:
         ranks = children(launcher.pid)
         launcher.kill()
         launcher.wait()
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while any(Path(f"/proc/{rank}").exists() for rank in ranks):
             assert time.monotonic() < end
             time.sleep(0.2)

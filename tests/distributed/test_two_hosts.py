@@ -83,7 +83,7 @@ def test_a_run_over_a_network_is_exact(hosts: None, tmp_path: Path) -> None:
     """Two hosts train one model exactly, and the tensors between its stages cross the link."""
     before = carried()
     runs = start(tmp_path, "--steps", "3", "--verify")
-    (said, errors), _ = (each.communicate(timeout=180) for each in runs)
+    (said, errors), _ = (each.communicate(timeout=600) for each in runs)
     assert [each.returncode for each in runs] == [0, 0], errors
     assert json.loads(said)["gradient_error"] < 1e-10
     plan, width = lasting_plan(2), 16
@@ -101,13 +101,13 @@ def test_a_lost_host_ends_the_run_which_goes_on_later(hosts: None, tmp_path: Pat
     for process in (runs[1].pid, *children(runs[1].pid)):
         os.kill(process, signal.SIGKILL)
     lost = time.monotonic()
-    _, errors = runs[0].communicate(timeout=180)
+    _, errors = runs[0].communicate(timeout=600)
     runs[1].communicate()
-    assert time.monotonic() - lost < TIMEOUT + 40  # torchrun gives ranks 30 s to end
+    assert time.monotonic() - lost < TIMEOUT + 150  # torchrun gives ranks 30 s to end
     assert runs[0].returncode != 0
     assert "pipeplan: rank 0 lost a peer" in errors
     runs = start(tmp_path, *options)
-    (said, errors), _ = (each.communicate(timeout=180) for each in runs)
+    (said, errors), _ = (each.communicate(timeout=600) for each in runs)
     assert [each.returncode for each in runs] == [0, 0], errors
     assert 0 < json.loads(said)["first_step"] < STEPS
     run(lasting_plan(2), unhurried, steps=STEPS, warmup=0, saving=Saving(str(whole_run)))

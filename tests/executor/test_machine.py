@@ -1,13 +1,18 @@
 """Description of a machine: the measurements, and the link that is fitted to them."""
 
+from typing import Any
+
 import pytest
 
+from helpers.distributed.waiting import measured_with_a_waiting_clock
 from pipeplan.core.cluster import Link
 from pipeplan.core.errors import PipeplanError
 from pipeplan.costs.collectives import all_reduce, alone
+from pipeplan_executor.calibrate import machine
 from pipeplan_executor.calibrate.machine import (
     KIND,
     SIZES,
+    Measured,
     collective_efficiency,
     describe_machine,
     fit_link,
@@ -66,6 +71,54 @@ def test_an_operator_takes_longer_by_what_no_sum_explains() -> None:
     assert Excess(sums + 90_000.0 * COUNTED, 0.0).by_operator(link) == 90_000
     assert Excess(sums / 2, 40_000.0 * COUNTED).by_operator(link) == 40_000
     assert Excess(sums / 2, -1.0).by_operator(link) == 0
+
+
+def measured(exchanges: dict[int, float], **more: Any) -> Measured:
+    """Measurements of a machine with these exchanges, and all else as it should be."""
+    values: dict[str, Any] = {
+        "sums": {size: 100_000 + size / 2 for size in (2**22, 2**26)},
+        "units": {size: 100_000 + size / 2 for size in (2**14, 2**22)},
+        "speed_beside_collectives": 0.8,
+        "shards": Excess(0.0, 0.0),
+        "ranks": 2,
+        "bare": 2**26,
+    }
+    return Measured(exchanges, **{**values, **more})
+
+
+GOOD = {size: 60_000 + size / 4 for size in SIZES}
+IDLE = dict.fromkeys(SIZES, 4_000_000.0)
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (measured(IDLE), r"an exchange of 16.00 MiB took 4 ms, hardly longer than one of 4.00 KiB"),
+        (measured({**IDLE, SIZES[-1]: 1_000_000.0}), "hardly longer"),
+        (measured(dict.fromkeys(SIZES[:-1], 60000.0) | {SIZES[-1]: 10**9}), "to which only a link of"),
+        (measured({size: 1_000 + size / 2000 for size in SIZES}), "to which only a link of 2e\\+03 GB/s fits"),
+        (measured(GOOD, sums={2**22: 5_000_000.0, 2**26: 4_000_000.0}), "a sum of 64.00 MiB took 4 ms"),
+        (measured(GOOD, units={2**14: 2_000.0, 2**22: 1.0}), "a gather of a layer's shards"),
+    ],
+)
+def test_what_cannot_be_true_is_measured_again(odd: Measured, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that no machine has is measured again, and refused with what was measured if it stays so."""
+    answers = [odd, measured(GOOD), odd, odd, odd]
+    monkeypatch.setattr(machine, "launch", lambda *_, **__: answers.pop(0))
+    assert describe_machine(2).nodes[0].link.bandwidth == pytest.approx(4 * 10**9, rel=1e-6)
+    assert len(answers) == 3
+    with pytest.raises(PipeplanError, match=f"cannot be measured: .*{said}.*3 attempts"):
+        describe_machine(2)
+    assert not answers
+
+
+def test_a_clock_that_only_waits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If every exchange takes a time slice of other programs, whatever its size, no link is written."""
+    real = machine.launch
+    monkeypatch.setattr(machine, "ATTEMPTS", 1)
+    monkeypatch.setattr(machine, "launch", lambda _, *more, **how: real(measured_with_a_waiting_clock, *more, **how))
+    with pytest.raises(PipeplanError, match=r"this machine cannot be measured: an exchange of .* hardly longer"):
+        describe_machine(2)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ def met(store: dist.Store, world: int, late: tuple[int, ...]) -> dict[int, str]:
     def come(rank: int) -> None:
         if rank in late:
             time.sleep(0.2)
-        names[rank] = agree(store, rank, world, timeout=10)
+        names[rank] = agree(store, rank, world, timeout=60)
 
     ranks = [threading.Thread(target=come, args=(rank,)) for rank in range(world)]
     for rank in ranks:

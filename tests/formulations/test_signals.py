@@ -153,7 +153,7 @@ def test_cp_sat_returns_its_best_solution_after_a_signal(number: signal.Signals)
     assert running.stdout is not None
     assert running.stdout.readline() == "found\n"
     os.kill(running.pid, number)
-    said = running.communicate(timeout=60)[0].splitlines()
+    said = running.communicate(timeout=300)[0].splitlines()
     assert said[-1] == "FEASIBLE interrupt True"
 
 

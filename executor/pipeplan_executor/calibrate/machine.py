@@ -32,12 +32,14 @@ import torch
 import torch.distributed as dist
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
+from pipeplan.core.errors import PipeplanError
 from pipeplan.core.figures import real, whole
 from pipeplan.core.job import WHOLLY_SHARDED
 from pipeplan.core.options import LONGEST
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.costs.collectives import Ring
 from pipeplan.frontend.profile.allocator import return_free_memory
+from pipeplan_executor.calibrate.plausible import doubt_of_exchanges, doubt_of_sums
 from pipeplan_executor.calibrate.sharded_block import Excess, excess_of_shards
 from pipeplan_executor.processes.devices import cores
 from pipeplan_executor.processes.launcher import launch
@@ -67,7 +69,8 @@ PASSES = 10
 WIDTHS = (256, 1024, 256, 8192)
 """Widths between the products of a worker without layers: those of a perceptron, and of a head over a vocabulary."""
 KIND = "cpu-worker"
-
+ATTEMPTS = 3
+"""Measurements of a machine, of which the first that can be true counts."""
 
 MOST_PROCESSES = 1024
 """Largest number of workers on one machine."""
@@ -77,11 +80,16 @@ def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
     """Return a cluster of ``processes`` equal CPU workers on this machine.
 
     Memory is each worker's share of the free memory. The link, and the bytes of a worker without layers, are measured
-    between the first two workers.
+    between the first two workers. What cannot be true is measured again.
+
+    Raises
+    ------
+    PipeplanError
+        If it cannot be true after all `ATTEMPTS`, with what was measured.
     """
     whole(processes, "processes (at least one worker)", 1, MOST_PROCESSES)
     real(timeout, "the timeout (seconds)", most=LONGEST, above=True)
-    measured = launch(_measure, max(2, processes), timeout=timeout, device="cpu")
+    measured = _plausible(max(2, processes), timeout)
     count, link = cores(), measured.link()
     kind = DeviceKind(
         name=KIND,
@@ -94,6 +102,21 @@ def describe_machine(processes: int = 2, timeout: float = 60.0) -> Cluster:
     node = Node((KIND,) * processes, link)
     notes = (f"{count} cores; link measured over gloo, both ways at once; all-reduce among {max(2, processes)}",)
     return Cluster(f"{processes} workers of this machine", {KIND: kind}, (node,), overlap=Overlap.COPY, notes=notes)
+
+
+def _plausible(processes: int, timeout: float) -> "Measured":
+    """Measure until the result can be true."""
+    doubts = []
+    for _ in range(ATTEMPTS):
+        measured: Measured = launch(_measure, processes, timeout=timeout, device="cpu")
+        if not (doubt := measured.doubt()):
+            return measured
+        doubts.append(doubt)
+    raise PipeplanError(
+        f"this machine cannot be measured: {doubts[-1]}; {ATTEMPTS} attempts gave no better. Other programs keep it "
+        f"busy, or {processes} processes are too many for its {cores()} cores: end them, ask for fewer processes, or "
+        "write the link into a cluster file yourself (pipeplan new cluster)"
+    )
 
 
 def in_words(cluster: Cluster) -> str:
@@ -134,6 +157,15 @@ class Measured:
     shards: Excess
     ranks: int
     bare: int
+
+    def doubt(self) -> str:
+        """Return why these measurements cannot be true; empty if they can."""
+        bandwidth, _ = fit_link(list(self.exchanges), list(self.exchanges.values()))
+        return (
+            doubt_of_exchanges(self.exchanges, bandwidth)
+            or doubt_of_sums(self.sums, "a sum")
+            or doubt_of_sums(self.units, "a gather of a layer's shards")
+        )
 
     def link(self) -> Link:
         """Return the fitted link."""

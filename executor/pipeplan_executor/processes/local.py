@@ -25,7 +25,7 @@ from pipeplan.frontend.profile.allocator import allocator_settings, inherited
 from pipeplan_executor.processes.devices import cores
 from pipeplan_executor.processes.home import run_folder
 from pipeplan_executor.processes.rank import PULSE, RunError, worker
-from pipeplan_executor.processes.watch import PATIENCE, Watch
+from pipeplan_executor.processes.watch import PATIENCE, Watch, first_patience
 
 GRACE = 5.0
 """Seconds that ranks have to end after SIGTERM, before they are killed."""
@@ -168,7 +168,7 @@ def cause(folder: Path, failures: Mapping[int, int], watch: Watch, timeout: floa
     notes = {note["rank"]: note for note in (json.loads(path.read_text()) for path in folder.glob("error*.json"))}
     if watch.killed:
         rank, place = watch.killed[0]
-        silent = timeout if watch.last_pulse[rank][0] == 0 else PATIENCE * timeout
+        silent = first_patience(timeout) if watch.last_pulse[rank][0] == 0 else PATIENCE * timeout
         return RunError(f"rank {rank} stood still for {silent:.0f} s{_at(place)} and was killed; {_END}")
     for rank, code in sorted(failures.items()):
         if rank not in notes and code < 0 and code != -signal.SIGTERM:

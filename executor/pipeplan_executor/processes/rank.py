@@ -22,6 +22,8 @@ from pipeplan_executor.processes.home import remove
 
 PULSE = 0.5
 """Seconds between two heartbeats of a rank."""
+START_UP = 60.0
+"""Least seconds that ranks of one machine wait for one another to start: on a busy one, libraries load for long."""
 _PACKAGE = Path(__file__).parent.parent
 _PYTHON = sysconfig.get_path("stdlib")
 
@@ -81,11 +83,14 @@ def as_rank(
     import torch.distributed as dist
 
     from pipeplan_executor.processes.devices import take
-    from pipeplan_executor.processes.rendezvous import join
+    from pipeplan_executor.processes.rendezvous import join, join_local
 
     backend = "cpu:gloo,cuda:nccl" if take(device).type == "cuda" else "gloo"
     try:
-        join(backend, timeout, store)
+        if store is None:
+            join(backend, timeout)
+        else:
+            join_local(backend, timeout, store, max(timeout, START_UP))
         return function(*arguments)
     except RuntimeError as error:  # those of torch.distributed are of this kind; a user's own timeouts are not
         if any(sign in str(error).lower() for sign in _LOST_PEER):
@@ -111,7 +116,7 @@ def worker(environment: Mapping[str, str], folder: str, timeout: float, device: 
     signal.signal(signal.SIGINT, lambda *_: None)  # the launcher ends its ranks
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.update(environment)
-    sys.stdout, sys.stderr = Stream(sys.stdout, 1), Stream(sys.stderr, 2)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = Stream(sys.stdout, 1), Stream(sys.stderr, 2)
     rank, home = int(environment["RANK"]), Path(folder)
     succeeded: list[bool] = []
     atexit.register(lambda: leave() if succeeded else None)  # registered first, so that it is called last

@@ -24,13 +24,30 @@ LOOK = 0.02
 """Seconds between two polls of the first rank."""
 
 
-def join(backend: str, timeout: float, file: Path | None = None) -> None:
-    """Initialise the process group that the environment describes.
+def join_local(backend: str, timeout: float, file: Path, start_up: float) -> None:
+    """Initialise the process group of the ranks of this machine, which meet in a file.
 
     Parameters
     ----------
-    file : Path, optional
-        The file where ranks of one machine meet; otherwise they meet at ``MASTER_ADDR``.
+    start_up : float
+        Seconds in which all ranks must come; afterwards ``timeout`` holds.
+
+    Raises
+    ------
+    torch.distributed.DistError
+        If a rank does not join in time.
+    """
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.FileStore(str(file), world)
+    store.set_timeout(datetime.timedelta(seconds=start_up))
+    store.set(f"come/{rank}", "")
+    store.wait([f"come/{other}" for other in range(world)])
+    patience = datetime.timedelta(seconds=timeout)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
+
+
+def join(backend: str, timeout: float) -> None:
+    """Initialise the process group that the environment describes, as another launcher set it.
 
     Raises
     ------
@@ -38,16 +55,11 @@ def join(backend: str, timeout: float, file: Path | None = None) -> None:
         If a rank does not join in time.
     """
     patience = datetime.timedelta(seconds=timeout)
-    if file is not None:
-        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        store = dist.FileStore(str(file), world)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience)
-        return
     if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) == 0:
         dist.init_process_group(backend, init_method="env://", timeout=patience)
         return
-    kept, rank, world = next(iter(rendezvous("env://", timeout=patience)))
-    fresh = dist.PrefixStore(agree(dist.PrefixStore("pipeplan", kept), rank, world, timeout), kept)
+    store, rank, world = next(iter(rendezvous("env://", timeout=patience)))
+    fresh = dist.PrefixStore(agree(dist.PrefixStore("pipeplan", store), rank, world, timeout), store)
     dist.init_process_group(backend, store=fresh, rank=rank, world_size=world, timeout=patience)
 
 

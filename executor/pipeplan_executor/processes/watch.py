@@ -8,10 +8,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pipeplan_executor.processes.rank import PULSE
+from pipeplan_executor.processes.rank import PULSE, START_UP
 
 PATIENCE = 0.6
 """Fraction of the timeout after which a rank without pulse is killed, before its peers' timeout."""
+
+
+def first_patience(timeout: float) -> float:
+    """Return the seconds that a rank has for its first pulse: not less than `START_UP`."""
+    return max(timeout, START_UP)
 
 
 class Watch:
@@ -26,7 +31,7 @@ class Watch:
     processes : sequence of int
         Each rank's process.
     timeout : float
-        Seconds; a rank that had a pulse may be silent for the fraction `PATIENCE` of them, other ranks for all.
+        Seconds; a rank that had a pulse may be silent for the fraction `PATIENCE` of them, others for `first_patience`.
 
     Attributes
     ----------
@@ -40,7 +45,9 @@ class Watch:
         self.killed: list[tuple[int, str]] = []
         self.last_pulse = dict.fromkeys(range(len(processes)), (0.0, ""))
         self._folder, self._processes = folder, processes
-        self._looks, self._first_looks = (max(3, round(part * timeout / PULSE)) for part in (PATIENCE, 1))
+        self._looks, self._first_looks = (
+            max(3, round(seconds / PULSE)) for seconds in (PATIENCE * timeout, first_patience(timeout))
+        )
         self._silent = dict.fromkeys(range(len(processes)), 0)
         self._pulses: dict[int, int] = {}
         self._done = threading.Event()

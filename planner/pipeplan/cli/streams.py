@@ -84,17 +84,19 @@ def tolerant_streams() -> Iterator[tuple[Stream, Stream]]:
     """Context in which ``sys.stdout`` and ``sys.stderr`` raise nothing."""
     before = sys.stdout, sys.stderr
     out, err = Stream(sys.stdout, 1), Stream(sys.stderr, 2)
-    sys.stdout, sys.stderr = out, err  # type: ignore[assignment]
+    sys.stdout, sys.stderr = out, err
     try:
         yield out, err
     finally:
-        out.flush(), err.flush()
+        out.flush()
+        err.flush()
         sys.stdout, sys.stderr = before
 
 
 def code_of(code: int, out: Stream, err: Stream) -> int:
     """Return the exit code of a command, after a line on standard error about text that was lost."""
-    out.flush(), err.flush()
+    out.flush()
+    err.flush()
     if out.failure:
         print(f"pipeplan: standard output was not written: {out.failure}", file=err)
         err.flush()

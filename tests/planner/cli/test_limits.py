@@ -23,7 +23,7 @@ QUICK = (
     "graph of 300 nodes on 8 devices",
 )
 NOISE = 2.0
-"""Additional seconds on a busy machine; on a very busy one, processor seconds count."""
+"""Additional seconds. On a busy machine processor seconds count."""
 ALL = {question.name: question for question in limits.questions()}
 
 
@@ -63,10 +63,10 @@ def test_heuristics_come_to_their_turn_on_large_clusters() -> None:
 def test_what_does_not_fit_is_explained_in_time() -> None:
     """Of the 2^64 device groups of 64 devices only the deepest of each width are tried, and the error has numbers."""
     model, cluster = limits.known("llama3-70b", "64-h100")()
-    began = time.monotonic()
+    began, processor = time.monotonic(), time.process_time()
     job = Job(512, optimizer="sgd", schedules=("gpipe",), zero=(0,))
     found = least_sufficient_memory(Spaces(model, cluster, job), began + 4.0)
-    assert time.monotonic() - began < 4.0 + NOISE
+    assert time.process_time() - processor < 4.0 + NOISE
     assert found is not None
     least, candidate = found
     assert candidate.depth > 1
@@ -91,10 +91,10 @@ def test_steps_beyond_64_bits_are_refused() -> None:
 @pytest.mark.parametrize("batch", [10**12, 2**40, 999_999_999_989])
 def test_divisors_of_a_large_batch_take_no_time(batch: int) -> None:
     """Micro-batch sizes of a batch of 10^12 samples are found at once, with and without profiles."""
-    began = time.monotonic()
+    began = time.process_time()
     profiled, kinds = limits.chain(3), list(limits.nodes(2).kinds.values())
     assert available_micro_batches(profiled, kinds[:1], batch) == tuple(s for s in (1, 2, 3, 4) if batch % s == 0)
     model, cluster = limits.known("gpt2-small", "8-v100-nvlink")()
     sizes = available_micro_batches(model, [cluster.devices[0].kind], batch)
     assert sizes == tuple(2**k for k in range(12) if batch % 2**k == 0)
-    assert time.monotonic() - began < NOISE
+    assert time.process_time() - began < NOISE

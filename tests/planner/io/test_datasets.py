@@ -59,7 +59,7 @@ def test_parameter_counts_are_the_published_ones(name: str, millions: float) -> 
 def test_the_script_writes_what_is_committed(tmp_path: Path) -> None:
     """Running the script again gives the same bytes."""
     script = ROOT / "scripts" / "analytic_models.py"
-    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, capture_output=True, timeout=600)
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     committed = {path.name: path.read_bytes() for path in (ROOT / "datasets" / "models").iterdir()}
     assert written == {name: committed[name] for name in written}
