@@ -502,7 +502,7 @@ def over_nodes(document: dict[str, Any]) -> None:
 def test_rings_that_never_leave_a_node_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if teams over several nodes had the links inside of them only."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(import_module("pipeplan.costs.teams.places"), "_slowest", lambda links: links[0])
+    monkeypatch.setattr(import_module("pipeplan.costs.teams.places"), "slowest", lambda *links: links[0])
     assert noticed(lambda document: len(document["model"]["layers"]) > 1, over_nodes)
 
 
@@ -527,7 +527,7 @@ def no_scatter(operator: Operator, word: Word) -> Layout:
 @pytest.mark.parametrize(
     ("module", "name", "wrong"),
     [
-        ("shapes", "_shared", lambda link, rings: link),
+        ("shapes", "shared", lambda link, rings: link),
         ("problem", "made", no_scatter),
         ("problem", "share", lambda layout, sizes: 1),
         pytest.param("splits", "FAST", LEAN * 2, marks=pytest.mark.slow),

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 from helpers.noticed import noticed
+from pipeplan.costs import network
+from pipeplan.costs.meshes import shapes
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
+from pipeplan.costs.teams.problem import COMPARED, TeamProblem
 from pipeplan_formulations.common.layer_tables import Array, LayerTables
+from referee import questions
 
 
 def in_shards(document: dict[str, Any]) -> None:
@@ -92,3 +96,48 @@ def test_homes_at_the_speed_of_the_slowest_kind_are_noticed(monkeypatch: pytest.
         Prices, "_speed_at_ends", lambda own, _: min(speed(own, kind) for kind in own.cluster.kinds.values())
     )
     assert noticed(tied_over_kinds, unlike_beside_sums)
+
+
+def recomputed_in_teams(document: dict[str, Any]) -> None:
+    """All layers are recomputed on teams of two, whose operators take long."""
+    document["job"] = {"batch": 4, "teams": [2], "zero": [0], "recompute": "full", "extrapolate": True}
+    document["job"] |= {"depths": [1], "replicas": [1]}
+    for entry in document["cluster"]["devices"].values():
+        entry.pop("memory", None)
+        entry.pop("shard_overhead", None)
+
+
+def test_ways_that_are_compared_without_the_second_forward_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a recomputed layer took a forward and a backward."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(TeamProblem, "compared", COMPARED)
+    assert "left out" in noticed(lambda document: True, recomputed_in_teams)
+
+
+def on_a_fast_network(document: dict[str, Any]) -> None:
+    """Two nodes of two devices with slow links, all of them replicas."""
+    kind = min(document["cluster"]["devices"])
+    node = {"devices": [{"kind": kind, "count": 1}] * 2, "link": {"bandwidth": 10**8}}
+    document["cluster"] |= {"nodes": [node, node], "network": {"bandwidth": 4 * 10**9}}
+    document["job"] = {"batch": 4, "zero": [0], "replicas": [4], "recompute": "none", "extrapolate": True}
+    for entry in document["cluster"]["devices"].values():
+        entry.pop("memory", None)
+
+
+def test_rings_without_the_links_inside_nodes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if replicas in a node did not send to each other."""
+    monkeypatch.setattr(network, "slowest", lambda *links: links[0])
+    assert "the step takes" in noticed(lambda document: True, on_a_fast_network)
+
+
+def meshes_on_a_fast_network(document: dict[str, Any]) -> None:
+    """Teams of four over two nodes with slow links, on meshes."""
+    on_a_fast_network(document)
+    document["job"] = {"batch": 4, "teams": [4], "zero": [0], "recompute": "none", "extrapolate": True}
+
+
+def test_axes_without_the_links_inside_nodes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if rings along an axis over nodes passed the network only."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(shapes, "slowest", lambda *links: links[-1])
+    assert noticed(lambda document: not document["model"].get("ties"), meshes_on_a_fast_network)

@@ -10,7 +10,7 @@ from itertools import permutations, product
 from .costs import layer_costs
 from .documents import Document, Link
 from .members import PART, PASSES, TOKEN, WHOLE, Member, inputs, outputs, stream
-from .rings import Ring, occupancy
+from .rings import Ring, occupancy, slowest
 from .teams import Teams
 
 Layout = tuple[int, ...]
@@ -100,12 +100,15 @@ class OnMesh(Member):
         )
         rows = teams.homes[kind]
         nodes = teams.having(kind) if len(rows[0]) > 1 else {node for row in rows for node in row}
-        inside = teams.slowest([teams.question.links[node] for node in nodes])
+        inside = slowest([teams.question.links[node] for node in sorted(nodes)])
         network = teams.question.network or inside
         self.sizes, self.whole, self.ends = sizes, (WHOLE,) * len(sizes), ends
         passing = rings_of(sizes, teams.team // len(rows[0]))
         assert passing is not None, f"a mesh of {sizes} is uneven"
-        self.rings = [shared(network, count) if count else inside for count, _ in passing]
+        self.rings = [
+            slowest([*[inside] * (members > 1), shared(network, count)]) if count else inside
+            for count, members in passing
+        ]
         self.at_card = [members if count else 1 for count, members in passing]
         self.readers = {name: [each for each in self.operators if name in each["reads"]] for name in self.bytes}
         self.makers = {each["name"]: each for each in self.operators}

@@ -86,14 +86,21 @@ class Ring:
         return self.rounds * self.link.latency
 
 
+def slowest(links: Sequence[Link]) -> Link:
+    """The link on which a collective of very many bytes takes longest, then of the longest latency; else the first."""
+    times = [Ring(2, link, 1).moves(2**41) for link in links]  # of two members, each of whom sends 2**40 bytes once
+    return max(zip(links, times, strict=True), key=lambda pair: (pair[1], pair[0].latency))[0]
+
+
 def _nodes(group: Sequence[Device]) -> set[int]:
     return {device.node for device in group}
 
 
 def ring(question: Question, groups: Groups, members: Sequence[int]) -> Ring:
-    """The ring through all replicas of some stages.
+    """The ring through all replicas of some stages, as fast as the slowest link that it passes.
 
     Rings that leave their nodes share the cards: at the busiest of its nodes, with the other stages that leave it too.
+    They pass a link inside wherever they have several replicas.
     """
     own = set().union(*(_nodes(groups[s]) for s in members))
     count = sum(len(groups[s]) for s in members)
@@ -105,7 +112,9 @@ def ring(question: Question, groups: Groups, members: Sequence[int]) -> Ring:
     network, users = question.between(groups[s][0].kind for s in members), 1 + max(others[node] for node in own)
     if network.bandwidth is not None:
         network = replace(network, bandwidth=max(network.bandwidth // users, 1))
-    return Ring(count, network)
+    places = [device.node for s in members for device in groups[s]]
+    inside = [question.links[node] for node in sorted(own) if places.count(node) > 1]
+    return Ring(count, slowest([network, *inside]))
 
 
 def sum_of_copies(question: Question, groups: Groups, members: Sequence[int], size: int) -> int:

@@ -9,7 +9,7 @@ from itertools import product
 from .costs import ContradictionError, layer_costs, sizes
 from .documents import Document, Link, Question
 from .members import INPUT, TOKEN, WHOLE, Choice, Cuts, Member, inputs, outputs, stream, token_axis, waits
-from .rings import occupancy
+from .rings import slowest
 
 MOST = 128
 """Combinations up to which all ways to split unlike layers are searched."""
@@ -71,10 +71,6 @@ class Teams:
         """The nodes that have devices of a kind."""
         return [node for node in range(len(self.question.links)) if self._count(node, kind)]
 
-    def slowest(self, links: list[Link]) -> Link:
-        """The link that large tensors keep busy longest, then of the longest latency; of equal ones the first."""
-        return max(links, key=lambda link: (occupancy(link, 2**40), link.latency))
-
     def at_card(self, kind: str) -> int:
         """Devices of a team that use a node's card at once."""
         return self.team // len(self.homes[kind][0])
@@ -91,10 +87,7 @@ class Teams:
             if wide:
                 assert self.question.network is not None
                 links.append(self.question.network)
-            for link in links:
-                known = found.get(kind, link)
-                slow = [(occupancy(each, 2**40), each.latency) for each in (known, link)]
-                found[kind] = known if slow[0] >= slow[1] else link
+            found[kind] = slowest(links)
         return found
 
     @cached_property

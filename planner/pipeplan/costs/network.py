@@ -44,7 +44,7 @@ def _cards(source: int, target: int) -> tuple[str, ...]:
 
 def rings(cluster: Cluster, groups: Sequence[Sequence[Device]]) -> tuple[Collective, ...]:
     """Return the ring of each stage, given the devices of all of them."""
-    nodes = [{device.node for device in group} for group in groups]
+    nodes = [Counter(device.node for device in group) for group in groups]
     kinds = [group[0].kind for group in groups]
     rings_of_node = Counter(node for own in nodes if len(own) > 1 for node in own)
     return tuple(
@@ -53,11 +53,30 @@ def rings(cluster: Cluster, groups: Sequence[Sequence[Device]]) -> tuple[Collect
     )
 
 
-def _slowest(cluster: Cluster, nodes: set[int], network: Link | None, rings_on_a_card: int) -> Link:
+def _slowest(cluster: Cluster, nodes: Counter[int], network: Link | None, rings_on_a_card: int) -> Link:
+    """Return the slowest link of a ring with so many replicas in each node."""
     if len(nodes) == 1:
         return cluster.nodes[next(iter(nodes))].link
     assert network is not None
-    return shared(network, rings_on_a_card)
+    inside = (cluster.nodes[node].link for node, replicas in sorted(nodes.items()) if replicas > 1)
+    return slowest(shared(network, rings_on_a_card), *inside)
+
+
+def slowest(*links: Link) -> Link:
+    """Return the link that collectives of large tensors keep busy longest; of equal ones that of the longest latency.
+
+    The first one of those that are alike in both.
+    """
+    return max(links, key=lambda link: (link.in_collectives.occupancy(2**40), link.latency))
+
+
+def rings_over_nodes(replicas: int, network: Link, inside: Link) -> list[Collective]:
+    """Return the rings that replicas in several nodes may form: each ring of theirs is one of them, or slower.
+
+    Where the network is faster, the links inside are the slowest of a ring with two replicas in a node.
+    """
+    links = [network] if slowest(network, inside) == network else [network, inside]
+    return [all_reduce(replicas, link) for link in links]
 
 
 def shared(link: Link, users: int) -> Link:
@@ -70,8 +89,8 @@ def joint_ring(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Se
 
     Between nodes it shares the cards with the rings of other stages; the rings of its own stages wait for it.
     """
-    homes = [{device.node for device in group} for group in groups]
-    own = set[int]().union(*(homes[s] for s in members))
+    homes = [Counter(device.node for device in group) for group in groups]
+    own = sum((homes[s] for s in members), Counter[int]())
     others = Counter(node for s, nodes in enumerate(homes) if len(nodes) > 1 and s not in members for node in nodes)
     replicas = sum(len(groups[s]) for s in members)
     largest = max((groups[s][0].kind for s in members), key=lambda kind: kind.at_card)

@@ -11,7 +11,7 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
-from pipeplan.costs.network import rings, shared, transfer
+from pipeplan.costs.network import joint_ring, rings, rings_over_nodes, shared, transfer
 from pipeplan.costs.pricing import price
 from pipeplan.io.cluster_file import cluster_from_data, read_cluster, write_cluster
 
@@ -88,3 +88,34 @@ def test_units_have_an_overhead_and_a_share_of_the_share(tmp_path: Path) -> None
     assert price(model, cluster, [cluster.devices[:1]], 1, Job(2, zero=(3,))).forward.tolist() == [[10, 10]]
     write_cluster(cluster, tmp_path / "c.yaml")
     assert read_cluster(tmp_path / "c.yaml") == cluster
+
+
+@pytest.mark.parametrize(
+    ("network", "inside", "slow"),
+    [
+        (Link(10**10), Link(10**9), "inside"),
+        (Link(10**9), Link(10**10), "network"),
+        (Link(10**10, 0, 0.05), Link(10**9), "network"),
+        (Link(None, 5), Link(None, 3), "network"),
+        (Link(None, 3), Link(None, 5), "inside"),
+    ],
+)
+def test_a_ring_is_as_fast_as_its_slowest_link(network: Link, inside: Link, slow: str) -> None:
+    """Over nodes it passes the network, and the link inside a node that has two of its replicas."""
+    devices = Cluster("c", {"k": DeviceKind("k")}, (Node(("k",) * 2, inside),) * 2, network)
+    first, second, third, _ = devices.devices
+    both, apart = rings(devices, [(first, second, third)])[0], rings(devices, [(first, third)])[0]
+    assert both.link == (inside if slow == "inside" else network)
+    assert apart.link == network
+    assert any(
+        (ring.times(np.array([10**6])) <= both.times(np.array([10**6]))).all() and ring.base <= both.base
+        for ring in rings_over_nodes(3, network, inside)
+    )
+
+
+def test_joint_rings_pass_the_links_inside_nodes() -> None:
+    """Two stages of a replica each in one node, and one in another, that share weights."""
+    own = Cluster("c", {"k": DeviceKind("k")}, (Node(("k",) * 2, Link(10**9)), Node(("k",))), Link(10**10))
+    first, second, third = ((device,) for device in own.devices)
+    assert joint_ring(own, (first, second, third), (0, 1, 2)).link == Link(10**9)
+    assert joint_ring(own, (first, second, third), (0, 2)).link == Link(10**10)

@@ -3,14 +3,18 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers.operators import perceptrons
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
+from pipeplan.costs.meshes.shapes import mesh_on
 from pipeplan.costs.teams.places import Place, places, team_cluster
 from pipeplan.costs.teams.question import team_questions
 from pipeplan.costs.teams.signatures import redistribution
+from pipeplan.solve import solve
 
 INSIDE, NETWORK = Link(8 * 10**9, 1), Link(10**9, 5)
 
@@ -71,3 +75,32 @@ def test_teams_without_room_are_refused_with_those_that_fit() -> None:
     """The message says which sizes there are."""
     with pytest.raises(InputError, match=r"no node of 'drawn' has 3 devices.* room for teams of 2, 4, 6 or 8"):
         list(team_questions(perceptrons(), cluster("aa", "aa", "aa", "aa"), Job(4, teams=(3,))))
+
+
+LINKS = st.builds(
+    Link,
+    st.sampled_from([None, 10**8, 10**9, 10**10]),
+    st.integers(0, 5),
+    st.sampled_from([0.5, 1.0, 1.5]),
+)
+
+
+@given(LINKS, LINKS, st.integers(1, 4), st.integers(2, 4))
+def test_a_mesh_of_one_axis_costs_what_the_team_costs(inside: Link, network: Link, within: int, nodes: int) -> None:
+    """One ring over all nodes, whichever of the network and the links inside is slower."""
+    team = within * nodes
+    own = replace(cluster(*["a" * within] * nodes), network=network)
+    own = replace(own, nodes=tuple(replace(node, link=inside) for node in own.nodes))
+    place = places(own, team)["a"]
+    mesh = mesh_on((team,), team // place.nodes, place.inside, network)
+    assert mesh.links == (place.link,)
+    assert mesh.sharing == (place.sharing(team),)
+
+
+def test_a_team_over_a_fast_network_takes_as_long_as_a_mesh_of_one_axis() -> None:
+    """Its rings pass the links inside the nodes, which are slow; two axes may be faster."""
+    node = Node(("unit",) * 2, Link(10**9, 10))
+    own = Cluster("fast network", {"unit": DeviceKind("unit")}, (node, node), Link(10**10))
+    model = perceptrons()
+    times = [solve(model, own, job=Job(2, teams=(4,), depths=(1,), mesh_axes=axes)).value for axes in (0, 1, 2)]
+    assert times[0] == times[1] >= times[2]

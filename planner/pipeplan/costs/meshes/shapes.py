@@ -7,11 +7,11 @@ Devices of a team are numbered with the last axis fastest, node by node. 2 x 4 o
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
 from pipeplan.core.cluster import Link
+from pipeplan.costs.network import shared, slowest
 
 
 class Mesh(NamedTuple):
@@ -63,7 +63,8 @@ def fitting(team: int, within: int) -> Iterator[tuple[int, ...]]:
 def mesh_on(sizes: tuple[int, ...], within: int, inside: Link, across: Link) -> Mesh:
     """Return a mesh on nodes that have ``within`` of its devices each.
 
-    A ring along an axis that leaves a node has a share of its card: as many rings as use it at once share it.
+    A ring along an axis that leaves a node has a share of its card: as many rings as use it at once share it. With
+    several devices in a node it is as slow as the slower of this and of the links inside.
 
     Parameters
     ----------
@@ -85,12 +86,9 @@ def mesh_on(sizes: tuple[int, ...], within: int, inside: Link, across: Link) -> 
             links.append(inside)
             sharing.append(1)
         elif (stride * size) % within == 0 and (within % stride == 0 or stride % within == 0):
-            links.append(_shared(across, min(stride, within)))
-            sharing.append(max(within // stride, 1))
+            several = max(within // stride, 1)
+            links.append(slowest(*[inside] * (several > 1), shared(across, min(stride, within))))
+            sharing.append(several)
         else:
             raise ValueError(f"axis {axis} of {sizes} does not divide nodes of {within}")
     return Mesh(sizes, tuple(links), tuple(sharing))
-
-
-def _shared(link: Link, rings: int) -> Link:
-    return link if link.bandwidth is None else replace(link, bandwidth=max(link.bandwidth // rings, 1))

@@ -11,10 +11,11 @@ if all nodes with this kind have equally many devices of it, and no others.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from pipeplan.core.cluster import Cluster, Link, Node
+from pipeplan.costs.network import slowest
 
 
 class Place(NamedTuple):
@@ -36,11 +37,11 @@ def places(cluster: Cluster, team: int) -> dict[str, Place]:
         counts = [node.kinds.count(kind) for node in cluster.nodes if kind in node.kinds]
         inside = [node.link for node in cluster.nodes if node.kinds.count(kind) >= team]
         if inside:
-            found[kind] = Place(1, _slowest(inside), _slowest(inside))
+            found[kind] = Place(1, slowest(*inside), slowest(*inside))
         elif counts and len(counts) >= (nodes := _spread(cluster, kind, team)) > 1:
             assert cluster.network is not None
             links = [node.link for node in cluster.nodes if kind in node.kinds]
-            found[kind] = Place(nodes, _slowest([*links * (counts[0] > 1), cluster.network]), _slowest(links))
+            found[kind] = Place(nodes, slowest(*links * (counts[0] > 1), cluster.network), slowest(*links))
     return found
 
 
@@ -80,8 +81,3 @@ def _filled(cluster: Cluster, own: Mapping[str, Place], team: int) -> Iterator[N
         teams = [kind for kind in kinds if own[kind].nodes == 1 for _ in range(node.kinds.count(kind) // team)]
         if teams:
             yield Node(tuple(teams), node.link)
-
-
-def _slowest(links: Sequence[Link]) -> Link:
-    """Return the link that large tensors keep busy longest; of equal ones that of the longest latency."""
-    return max(links, key=lambda link: (link.occupancy(2**40), link.latency))

@@ -20,7 +20,7 @@ from pipeplan.core.job import SHARDED, Job, Objective
 from pipeplan.core.wording import counted
 from pipeplan.costs.chain import Array
 from pipeplan.costs.collectives import Collective, all_reduce
-from pipeplan.costs.network import shared
+from pipeplan.costs.network import rings_over_nodes, shared, slowest
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.nodes.tied_copies import with_certain_copies
 from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, distinct_tiles, shares_equally
@@ -309,7 +309,8 @@ def _rings(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> li
         return [inside]
     if layout.tile is not None:
         share = shared(network, each.per_node // layout.tile)
-        return [inside if replicas <= layout.tile else all_reduce(replicas, share)]
+        several = (each.link,) if layout.tile > 1 else ()
+        return [inside if replicas <= layout.tile else all_reduce(replicas, slowest(share, *several))]
     within = [inside] if replicas <= each.per_node else []
     aligned = layout.widths == (1,) and not layout.straddles(each)
-    return within if within and aligned else [*within, all_reduce(replicas, network)]
+    return within if within and aligned else [*within, *rings_over_nodes(replicas, network, each.link)]

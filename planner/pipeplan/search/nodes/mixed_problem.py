@@ -18,6 +18,7 @@ from pipeplan.core.cluster import Link
 from pipeplan.core.wording import counted
 from pipeplan.costs.chain import Array
 from pipeplan.costs.collectives import Collective, all_reduce
+from pipeplan.costs.network import rings_over_nodes
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.nodes.aggregate_problem import SMALL, SMALL_CELLS, in_flight_rule
 from pipeplan.search.space.mixed import MixedKind, MixedSpace
@@ -177,7 +178,8 @@ def _rings(space: MixedSpace, kind: MixedKind, replicas: int) -> list[Collective
     inside = [all_reduce(replicas, each.link)]
     if network is None or len(each.nodes) == 1:
         return inside
-    return (inside if replicas * kind.team <= each.per_node else []) + [all_reduce(replicas, network)]
+    over = rings_over_nodes(replicas, network, each.link)
+    return (inside if replicas * kind.team <= each.per_node else []) + over
 
 
 def _sends(space: MixedSpace, size: int) -> tuple[Array, Array, Array]:

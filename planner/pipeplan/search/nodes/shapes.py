@@ -21,6 +21,7 @@ import numpy as np
 from pipeplan.core.cluster import Link
 from pipeplan.costs.chain import Array
 from pipeplan.costs.collectives import Collective, all_reduce
+from pipeplan.costs.network import rings_over_nodes
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.schedules import Family
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
@@ -274,11 +275,10 @@ def _least(options: SpanOptions, a: Array, b: Array, held: Array, spare: Array) 
 
 def _rings(space: Space, each: DeviceClass, replicas: int) -> list[Collective]:
     """The rings that replicas of a class may form."""
-    links = [each.link] if replicas <= each.per_node else []
-    network = space.cluster.between(each.kind, each.kind)
-    if network is not None and len(each.nodes) > 1:
-        links.append(network)
-    return [all_reduce(replicas, link) for link in links or [each.link]]
+    network, inside = space.cluster.between(each.kind, each.kind), [all_reduce(replicas, each.link)]
+    if network is None or len(each.nodes) == 1:
+        return inside
+    return (inside if replicas <= each.per_node else []) + rings_over_nodes(replicas, network, each.link)
 
 
 def _hops(space: Space, before: DeviceClass, behind: DeviceClass) -> list[Link]:
