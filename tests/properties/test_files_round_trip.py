@@ -99,6 +99,7 @@ def models(draw: st.DrawFn) -> Model:
                 inputs=draw(st.just(chained) | some),
                 work=alike if name in blocks else draw(works),
                 kind=draw(st.sampled_from(["", "Linear"])),
+                frozen=draw(st.just(0) | whole),
             )
         )
     costs = st.builds(LayerCost, *[whole] * 8)
@@ -170,7 +171,7 @@ def plans(draw: st.DrawFn) -> Plan:
         lambda action: action if action.kind.per_micro_batch else Action(action.kind, action.stage)
     )
     transfers = st.builds(Transfer, whole, whole, whole, st.lists(word, max_size=2).map(tuple))
-    parts = st.builds(MemoryParts, *[whole] * 6)
+    parts = st.builds(MemoryParts, *[whole] * 7)
 
     def plan_stage(homes: tuple[int, ...]) -> PlanStage:
         recompute = st.lists(word, max_size=1).map(tuple)

@@ -27,7 +27,12 @@ def stages(prices: Prices, groups: Groups, size: int, held: Shares) -> list[Stag
     crossing = crossings(prices, groups, size, held)
     for s, (group, own) in enumerate(zip(groups, held, strict=True)):
         table = prices.table(group[0].kind, size)
-        columns: Iterable[Sequence[int]] = (question.parameters, question.parameters, prices.state(group[0].kind))
+        columns: Iterable[Sequence[int]] = (
+            question.parameters,
+            question.parameters,
+            prices.state(group[0].kind),
+            question.frozen,
+        )
         workspace = max(rounded_up(Fraction(share) * table[i].workspace) for i, share in own.items())
         found.append(
             Stage(

@@ -73,9 +73,13 @@ class Question:
         self.place = {name: i for i, name in enumerate(self.names)}
         self.reads = [{self.place[name] for name in layer["inputs"]} for layer in self.layers]
         self.parameters: list[int] = [layer["parameters"] for layer in self.layers]
+        self.frozen: list[int] = [layer.get("frozen", 0) for layer in self.layers]
         self.dtype: str = model.get("dtype", "float32")
         ties = model.get("ties", ())
-        self.ties = [(tuple(self.place[name] for name in tie["layers"]), int(tie["parameters"])) for tie in ties]
+        sharing = [(tuple(self.place[name] for name in tie["layers"]), tie) for tie in ties]
+        self.sharing = [tied for tied, _ in sharing]
+        self.ties = [(tied, int(tie["parameters"])) for tied, tie in sharing if tie.get("parameters")]
+        self.frozen_ties = [(tied, int(tie["frozen"])) for tied, tie in sharing if tie.get("frozen")]
         self.kinds: dict[str, Document] = cluster["devices"]
         self.overlap = {False: "none", True: "copy", "stream": "stream"}[cluster["overlap"]]
         self.links = [_link(node["link"]) for node in cluster["nodes"]]

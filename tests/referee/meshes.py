@@ -539,7 +539,7 @@ class Meshes:
             layers.append(layer | {"parameters": parameters})
         for tie in question.document["model"].get("ties", ()):
             shared_bytes = self._shared(tie, split)
-            ties += [tie | {"parameters": shared_bytes}] if shared_bytes else []
+            ties += [tie | {"parameters": shared_bytes}] if shared_bytes or tie.get("frozen") else []
         profiles = []
         for profile in own["model"]["profiles"]:
             if profile["micro_batch"] not in possible:
@@ -558,7 +558,7 @@ class Meshes:
 
     def _shared(self, tie: Document, split: Document) -> int:
         first = self.teams.question.place[tie["layers"][0]]
-        whole = int(tie["parameters"])
+        whole = int(tie.get("parameters", 0))
         if not self.teams.graph(first):
             return whole
         member, words = self.layer(first, next(iter(self.teams.homes)), self.possible(split)[0], split)
@@ -589,7 +589,7 @@ class Meshes:
             if tuple(split["sizes"]) not in self.shapes:
                 yield f"a mesh of {split['sizes']} is searched, not of {self.shapes}"
                 return
-        if question.ties:
+        if question.sharing:
             return
         layouts = {(sizes, (WHOLE,) * len(sizes)): [False] * question.n for sizes in self.shapes}
         layouts |= {(tuple(split["sizes"]), tuple(split["layout"])): split["passes"] for split in splits}

@@ -90,7 +90,11 @@ def mixed(
         for team in [homes[question.place[tie["layers"][0]]]]
     ]
     return {
-        "model": {**model, "profiles": profiles, "ties": [tie for tie in ties if tie["parameters"]]},
+        "model": {
+            **model,
+            "profiles": profiles,
+            "ties": [tie for tie in ties if tie["parameters"] or tie.get("frozen")],
+        },
         "cluster": {**cluster, "devices": devices, "nodes": places},
         "job": job,
         "solve": whole["solve"],
@@ -100,7 +104,7 @@ def mixed(
 def tied_sets(question: Question) -> list[list[int]]:
     """Disjoint sets of layers that share weights, in the order of their first layers."""
     found: list[set[int]] = []
-    for tied, _ in question.ties:
+    for tied in question.sharing:
         meets = [own for own in found if own & set(tied)]
         found = [own for own in found if own not in meets] + [set(tied).union(*meets)]
     return sorted(map(sorted, found))

@@ -6,7 +6,7 @@ from fractions import Fraction
 from itertools import combinations
 from math import ceil, lcm
 
-from .buffers import with_collectives
+from .buffers import Unit, with_collectives
 from .costs import ITEM, Costs, Groups, layer_costs, state_bytes
 from .documents import Device, Question
 from .rings import occupancy, ring, still_to_sum, sum_of_copies, wait_for_gathers
@@ -87,7 +87,7 @@ class Prices:
         return sum(table[i].output for i in before & read)
 
     def resident(self, groups: Groups, layers: Sequence[Sequence[int]], s: int) -> int:
-        """Parameters, gradients and optimiser state of a stage's layers, and of copies of what others share."""
+        """Weights, gradients and optimiser state of a stage's layers, and of copies of what others share."""
         level, count, kind = self.question.level, len(groups[s]), groups[s][0].kind
         parameters, state = self.question.parameters_on(kind), self.state(kind)
         share, of_gradients, of_weights = (count if level > shared else 1 for shared in range(3))
@@ -98,6 +98,8 @@ class Prices:
             for i in layers[s]
         )
         copies = [size for tied, size in self.question.ties if _copied(tied, layers[s])]
+        own += sum(-(-self.question.frozen[i] // (count if level == 3 else 1)) for i in layers[s])
+        own += sum(size for tied, size in self.question.frozen_ties if _copied(tied, layers[s]))
         return own + sum(2 * size - (-state_bytes(self.question, size) // share) for size in copies)
 
     def recomputed(
@@ -188,7 +190,7 @@ class Prices:
     def _waits(self, groups: Groups, size: int, s: int, own: Sequence[int]) -> dict[int, int]:
         """Nanoseconds that each layer's forward takes longer if weights are gathered one layer ahead."""
         waits = dict.fromkeys(own, 0)
-        gathers, _, pace, base = self._collectives(groups, s, own)
+        gathers, _, _, pace, base = self._collectives(groups, size, s, own)
         table, units = self.table(groups[s][0].kind, size), sorted(gathers)
         for before, i in zip([None, *units], units, strict=False):
             waits[i] = gathers[i]
@@ -199,8 +201,9 @@ class Prices:
 
     def _units(self, own: Sequence[int]) -> list[set[int]]:
         """Layers of a stage that are gathered and summed together, as they share weights; others are alone."""
-        units = [{i} for i in own if self.question.parameters[i]]
-        for tied, _ in self.question.ties:
+        frozen = self.question.frozen if self.question.level == 3 else [0] * self.question.n
+        units = [{i} for i in own if self.question.parameters[i] or frozen[i]]
+        for tied in self.question.sharing:
             shared = set(tied) & set(own)
             meets = [unit for unit in units if unit & shared]
             if not shared:
@@ -211,18 +214,31 @@ class Prices:
     def _bytes(self, unit: set[int]) -> int:
         return sum(self.question.parameters[i] for i in unit)
 
-    def _collectives(
-        self, groups: Groups, s: int, own: Sequence[int]
-    ) -> tuple[dict[int, int], dict[int, int], Fraction, int]:
-        """Nanoseconds of each unit's gather by its first layer and by its last, others' pace beside it, and its base.
+    def _moved(self, unit: set[int]) -> int:
+        """Bytes of a unit that are gathered: at level 3 those of frozen weights too."""
+        return self._bytes(unit) + (sum(self.question.frozen[i] for i in unit) if self.question.level == 3 else 0)
 
-        A sum takes as long as a gather, and comes at the first layer. Beside the base nothing is late.
+    def _returns(self, unit: set[int], table: Sequence[Costs]) -> bool:
+        """Whether a unit has a backward: frozen layers above all trained ones have none."""
+        full = self.question.job["recompute"] == "full"
+        backward = any(table[i].backward + (table[i].forward if full else 0) for i in unit)
+        return bool(self._bytes(unit)) or backward
+
+    def _collectives(
+        self, groups: Groups, size: int, s: int, own: Sequence[int]
+    ) -> tuple[dict[int, int], dict[int, int], dict[int, int], Fraction, int]:
+        """Nanoseconds of each unit's gathers by its first and its last layer, and sum; others' pace beside, and base.
+
+        A sum comes at the first layer. It is of gradients only, so frozen weights have none. Beside the base nothing is
+        late.
         """
         units, around = self._units(own), ring(self.question, groups, (s,))
-        firsts = {min(unit): around.unit(self._bytes(unit)) for unit in units}
-        lasts = {max(unit): around.unit(self._bytes(unit)) for unit in units}
+        table = self.table(groups[s][0].kind, size)
+        firsts = {min(unit): around.unit(self._moved(unit)) for unit in units}
+        lasts = {max(unit): around.unit(self._moved(unit)) for unit in units if self._returns(unit, table)}
+        sums = {min(unit): around.unit(self._bytes(unit)) for unit in units if self._bytes(unit)}
         pace = self.pace(groups[s][0].kind) if around.link.unit_overlap else Fraction(0)
-        return firsts, lasts, pace, (around.members - 1) * around.link.latency + around.link.unit_overhead
+        return firsts, lasts, sums, pace, (around.members - 1) * around.link.latency + around.link.unit_overhead
 
     def pace(self, kind: str) -> Fraction:
         """How much of its work alone a kind of device does while a collective runs; 0 if it does not run meanwhile."""
@@ -238,15 +254,15 @@ class Prices:
         plain = sum(table[i].forward for i in own), sum(table[i].backward for i in own)
         if question.level < 2 or len(groups[s]) == 1:
             return plain
-        sums, again, pace, base = self._collectives(groups, s, own)
-        gathers = sums if question.level == 3 else dict.fromkeys(sums, 0)
+        gathers, again, sums, pace, base = self._collectives(groups, size, s, own)
+        gathers = gathers if question.level == 3 else dict.fromkeys(gathers, 0)
         again = again if question.level == 3 else dict.fromkeys(again, 0)
         if not pace:
             return plain[0] + sum(gathers.values()), plain[1] + sum(again.values()) + sum(sums.values())
         # Forward: a gather leaves when the unit before its own begins.
-        units, now, there = sorted(sums), 0, 0
+        units, now, there = sorted(gathers), 0, 0
         for i in own:
-            if i in sums:
+            if i in gathers:
                 ahead = units.index(i)
                 now = max(now, there) if ahead else now + gathers[i]
                 gather = gathers[units[ahead + 1]] if ahead + 1 < len(units) else 0
@@ -275,7 +291,10 @@ class Prices:
         alone = {i: table[i].workspace + (table[i].saved if i in again else 0) for i in own}
         if self.question.level < 2 or replicas == 1:
             return max(alone.values())
-        units = [(sorted(unit), self._bytes(unit)) for unit in self._units(range(self.question.n))]
+        units = [
+            Unit(sorted(unit), self._bytes(unit), self._moved(unit), self._returns(unit, table))
+            for unit in self._units(range(self.question.n))
+        ]
         item, every = ITEM[self.question.dtype], self.question.level == 3
         return max(with_collectives(i, size, units, replicas, item, every) for i, size in alone.items())
 

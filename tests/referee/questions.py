@@ -17,6 +17,10 @@ TEAMS = 0.1
 """The share of questions about teams."""
 
 
+FROZEN = 0.25
+"""The share of questions about models with frozen weights."""
+
+
 def question(seed: int, large: bool = False) -> Document:
     """The question of a number: the same for ever. ``large``: up to ten devices."""
     random = Random(f"{'large' if large else 'small'} {seed}")
@@ -45,6 +49,8 @@ def question(seed: int, large: bool = False) -> Document:
         if _often(units, 0.3):
             link |= {"unit_overhead": units.choice((1, 4, 15)), "unit_efficiency": units.choice((0.25, 0.5, 1.5))}
             link |= {"unit_overlap": units.choice((True, False))}
+    if _often(frozen := Random(f"frozen {'large' if large else 'small'} {seed}"), FROZEN):
+        _freeze(frozen, model, job)
     document = {"model": model, "cluster": cluster, "job": job, "solve": _solve(random, large)}
     free = Random(f"free {'large' if large else 'small'} {seed}")
     if _often(free, 0.15):
@@ -132,6 +138,32 @@ def _model(random: Random, names: list[str], cluster: Document) -> Document:
         for size, costs in _profiles(random, names).items()
     ]
     return model
+
+
+def _freeze(random: Random, model: Document, job: Document) -> None:
+    """Frozen weights of some layers, at times shared, and at times of all layers up to some: these have no backward."""
+    layers, item = model["layers"], ITEM[model["dtype"]]
+    for layer in layers:
+        if _often(random, 0.6):
+            layer["frozen"] = item * random.choice((1, 2, 5, 9, 20)) + random.choice((0, 0, 1))
+    if _often(random, 0.4):
+        above = layers[: random.randint(1, len(layers) - 1)]
+        names = {layer["name"] for layer in above}
+        for layer in above:
+            layer["frozen"], layer["parameters"] = layer.get("frozen", item) + layer["parameters"], 0
+        for costs in (entry["costs"] for entry in model["profiles"]):
+            for name in names:
+                costs[name] |= {"backward": 0, "input_gradient": 0, "weight_gradient": 0, "update": 0}
+        model["ties"] = [tie for tie in model.get("ties", ()) if tie["layers"][0] not in names]
+    holders = [layer["name"] for layer in layers if layer.get("frozen")]
+    share = 0.0 if job.get("intra_layer") else 0.3
+    if holders and holders[0] != layers[-1]["name"] and _often(random, share):
+        first = next(layer for layer in layers if layer["name"] == holders[0])
+        later = [layer["name"] for layer in layers[layers.index(first) + 1 :]]
+        tied = [holders[0], *sorted(random.sample(later, random.randint(1, min(2, len(later)))))]
+        model["ties"] = [*model.get("ties", ()), {"layers": tied, "frozen": random.randint(1, first["frozen"])}]
+    if not model.get("ties"):
+        model.pop("ties", None)
 
 
 def _profiles(random: Random, names: list[str]) -> dict[int, Document]:

@@ -72,8 +72,7 @@ def _numbers(document: Document) -> Iterator[Path]:
         for name, row in profile["costs"].items():
             yield from (("model", "profiles", p, "costs", name, figure) for figure, value in row.items() if value)
     for i, layer in enumerate(document["model"]["layers"]):
-        if layer["parameters"]:
-            yield ("model", "layers", i, "parameters")
+        yield from (("model", "layers", i, name) for name in ("parameters", "frozen") if layer.get(name))
     for kind, entry in document["cluster"]["devices"].items():
         yield from (("cluster", "devices", kind, name) for name in ("runtime", "memory") if entry.get(name))
     for n, node in enumerate(document["cluster"]["nodes"]):

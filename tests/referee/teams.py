@@ -191,7 +191,7 @@ class Teams:
             nodes += [{"devices": groups, "link": link}] if groups else []
         devices = {kind: self.device(kind) for kind in self.links}
         layers = [
-            {"name": layer["name"], "inputs": layer["inputs"], "parameters": parameters}
+            {name: layer[name] for name in ("name", "inputs", "frozen") if name in layer} | {"parameters": parameters}
             for layer, parameters in zip(self.layers, self.parameters(split), strict=True)
         ]
         profiles = [
@@ -200,7 +200,7 @@ class Teams:
             for size in self.sizes
         ]
         ties = [tie | {"parameters": self.shared(tie, split)} for tie in model.get("ties", ())]
-        ties = [tie for tie in ties if tie["parameters"]]
+        ties = [tie for tie in ties if tie["parameters"] or tie.get("frozen")]
         job = {name: value for name, value in document["job"].items() if name != "teams"}
         job["micro_batches"] = [question.batch // size for size in self.sizes]
         return {
@@ -253,13 +253,13 @@ class Teams:
     def shared(self, tie: Document, split: Split | None) -> int:
         """Bytes of shared weights on a member, or on a device by itself."""
         if split is None:
-            return int(tie["parameters"])
+            return int(tie.get("parameters", 0))
         first = self.question.place[tie["layers"][0]]
         cut = dict(split[self.graph(first)]) if self.graph(first) else {}
         shared = [weight for weight in self.weights(first) if weight.get("shared")]
         whole = sum(weight["size"] for weight in shared)
         own = sum(weight["size"] // (self.team if weight["name"] in cut else 1) for weight in shared)
-        return int(tie["parameters"]) * own // whole if whole else int(tie["parameters"])
+        return int(tie.get("parameters", 0)) * own // whole if whole else int(tie.get("parameters", 0))
 
     def name(self, split: Split, layers: Iterable[int]) -> frozenset[tuple[str, Along]]:
         """Cuts of some layers as a plan states them: weights of layers, and the groups of their axes."""
@@ -319,9 +319,9 @@ class Teams:
 
     def agrees(self, axes: dict[str, tuple[Along | None, ...]]) -> bool:
         """Whether layers that share weights cut these alike; those without operators keep them whole."""
-        for tie in self.question.ties:
-            own = [axes[graph] for graph in map(self.graph, tie[0]) if graph]
-            whole = len(own) < len(tie[0])
+        for tied in self.question.sharing:
+            own = [axes[graph] for graph in map(self.graph, tied) if graph]
+            whole = len(own) < len(tied)
             if len(set(own)) > 1 or (whole and any(axis is not None for row in own for axis in row)):
                 return False
         return True

@@ -337,7 +337,7 @@ def contradiction(question: Question) -> str | None:
             return "sharded gradients in anything but steps of whole layers"
         if "any" in schedules and job["zero"] and min(job["zero"]) > 1:
             return "any order, and sharded gradients only"
-        if question.ties and job["depths"] and 1 not in job["depths"]:
+        if question.sharing and job["depths"] and 1 not in job["depths"]:
             return "sharded weights that layers on several stages share"
         if not space.family_names(question):
             return "sharded gradients on two lanes"

@@ -92,6 +92,8 @@ class Layer:
         Description for reports: a module class, an operator.
     operators : str
         Name of its graph in the model's ``operators``; empty where it is not known.
+    frozen : int
+        Bytes of weights that are read and not trained; those shared with an earlier layer count there.
     """
 
     name: str
@@ -100,6 +102,7 @@ class Layer:
     work: Work | None = None
     kind: str = ""
     operators: str = ""
+    frozen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +114,14 @@ class Tie:
     layers : tuple of str
         At least two, in the model's order. The shared weights count for the first one.
     parameters : int
-        Bytes of the weights that they share.
+        Bytes of the trainable weights that they share.
+    frozen : int
+        Bytes of the frozen weights that they share.
     """
 
     layers: tuple[str, ...]
-    parameters: int
+    parameters: int = 0
+    frozen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +159,8 @@ class Model(Tabular):
     """Layers in topological order, their profiles, and the ties of layers that share weights.
 
     ``operators`` has the operators of layers by the names that these give; equal layers share them. ``parts`` has, for
-    kinds of device that hold parts of the layers only, the bytes of each layer's parameters there.
+    kinds of device that hold parts of the layers only, the bytes of each layer's parameters there, and
+    ``frozen_parts`` those of its frozen weights.
 
     Raises
     ------
@@ -171,6 +178,7 @@ class Model(Tabular):
     ties: tuple[Tie, ...] = ()
     operators: Mapping[str, OperatorGraph] = field(default_factory=dict)
     parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    frozen_parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -191,6 +199,7 @@ class Model(Tabular):
                     )
             seen.add(layer.name)
             whole(layer.parameters, f"model {self.name!r}: parameters of layer {layer.name!r}")
+            whole(layer.frozen, f"model {self.name!r}: frozen weights of layer {layer.name!r}")
             if layer.work is not None:
                 for name in _WORK:
                     whole(getattr(layer.work, name), f"model {self.name!r}: {name} of layer {layer.name!r}")
@@ -226,16 +235,21 @@ class Model(Tabular):
     def headline(self) -> str:
         """Name, number of layers, parameters and profiles, in one line."""
         parameters = format_bytes(sum(layer.parameters for layer in self.layers))
+        frozen = sum(layer.frozen for layer in self.layers)
         profiled = " and ".join(self.profiled_devices)
         return (
-            f"{self.name}: {counted(len(self.layers), 'layer')}, {parameters} of parameters in {self.dtype}"
+            f"{self.name}: {counted(len(self.layers), 'layer')}, {parameters} of parameters"
+            f"{f' and {format_bytes(frozen)} of frozen weights' if frozen else ''} in {self.dtype}"
             f"{f', profiled on {profiled}' if profiled else ''}"
         )
 
     def table(self) -> Table:
-        """A row per layer: parameters, work of one sample, and costs of one micro-batch of the first profile."""
+        """A row per layer: weights, work of one sample, and costs of one micro-batch of the first profile."""
         columns: dict[str, Unit] = {"layer": "", "kind": "", "parameters": "bytes"}
         rows: list[tuple[object, ...]] = [(layer.name, layer.kind, layer.parameters) for layer in self.layers]
+        if any(layer.frozen for layer in self.layers):
+            columns["frozen"] = "bytes"
+            rows = [(*row, layer.frozen) for row, layer in zip(rows, self.layers, strict=True)]
         if any(layer.work for layer in self.layers):
             columns |= {"forward work": "flops", "output": "bytes", "saved": "bytes"}
             works = (layer.work for layer in self.layers)
@@ -282,6 +296,30 @@ class Model(Tabular):
         """Bytes of each layer's trainable parameters on a kind of device."""
         return self.parts.get(kind) or tuple(layer.parameters for layer in self.layers)
 
+    def frozen_on(self, kind: str) -> tuple[int, ...]:
+        """Bytes of each layer's frozen weights on a kind of device."""
+        return self.frozen_parts.get(kind) or tuple(layer.frozen for layer in self.layers)
+
+    @property
+    def trained_ties(self) -> tuple[Tie, ...]:
+        """The ties of weights whose gradients are summed between stages."""
+        return tuple(tie for tie in self.ties if tie.parameters)
+
+    @property
+    def passes_back(self) -> tuple[bool, ...]:
+        """For each layer whether its estimated backward takes time.
+
+        It takes none above frozen weights: where neither the layer nor one that it reads, directly or through others,
+        has trainable weights, while some of these have frozen ones.
+        """
+        tied = {name for tie in self.trained_ties for name in tie.layers}
+        trained: dict[str, bool] = {}
+        above: dict[str, bool] = {}
+        for layer in self.layers:
+            trained[layer.name] = bool(layer.parameters) or layer.name in tied or any(map(trained.get, layer.inputs))
+            above[layer.name] = bool(layer.frozen) or any(map(above.get, layer.inputs))
+        return tuple(trained[name] or not above[name] for name in self.names)
+
     def crossing(self, cut: int) -> tuple[int, ...]:
         """Indices of the layers whose outputs cross the cut between layer ``cut`` and layer ``cut + 1``."""
         index = {name: i for i, name in enumerate(self.names)}
@@ -290,9 +328,11 @@ class Model(Tabular):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the layers' names, parameters, edges and ties (not their costs), on which a plan relies."""
+        """Hash of the layers' names, weights, edges and ties (not their costs), on which a plan relies."""
         body: list[object] = [(layer.name, layer.parameters, layer.inputs) for layer in self.layers]
-        body += [(tie.layers, tie.parameters) for tie in self.ties]
+        body += [(tie.layers, tie.parameters) for tie in self.trained_ties]
+        body += [("frozen", each.name, each.frozen) for each in self.layers if each.frozen]
+        body += [("frozen", tie.layers, tie.frozen) for tie in self.ties if tie.frozen]
         return hashlib.sha256(json.dumps(body).encode()).hexdigest()[:16]
 
     def as_dict(self) -> dict[str, object]:
@@ -326,7 +366,7 @@ def blocks_of(kinds: Sequence[str]) -> tuple[int, ...]:
 def tie_faults(layers: tuple[Layer, ...], ties: tuple[Tie, ...]) -> Iterator[str]:
     """Yield a sentence for each fault of the ties between these layers."""
     place = {layer.name: i for i, layer in enumerate(layers)}
-    shared: dict[str, int] = {}
+    shared: dict[str, tuple[int, int]] = {}
     for tie in ties:
         named = " and ".join(map(repr, tie.layers))
         unknown = next((name for name in tie.layers if name not in place), None)
@@ -336,14 +376,19 @@ def tie_faults(layers: tuple[Layer, ...], ties: tuple[Tie, ...]) -> Iterator[str
             yield f"a tie names {named or 'no layer'}; it takes two layers or more to share weights"
         elif any(place[a] >= place[b] for a, b in pairwise(tie.layers)):
             yield f"a tie names {named}; list its layers once each and in the model's order"
-        elif tie.parameters < 1:
-            yield f"{named} share {tie.parameters} bytes; drop the tie, or say how many bytes of weights they share"
+        elif min(tie.parameters, tie.frozen) < 0 or not tie.parameters + tie.frozen:
+            least = min(tie.parameters, tie.frozen)
+            yield f"{named} share {least} bytes; drop the tie, or say how many bytes of weights they share"
         else:
             first = tie.layers[0]
-            shared[first] = shared.get(first, 0) + tie.parameters
-            has = layers[place[first]].parameters
-            if shared[first] > has:
-                yield (
-                    f"{named} share {shared[first]} bytes, but {first!r} has {has} bytes of parameters; what layers "
-                    "share counts as the first one's, and as no other's"
-                )
+            trained, frozen = shared.get(first, (0, 0))
+            shared[first] = trained + tie.parameters, frozen + tie.frozen
+            layer = layers[place[first]]
+            for own, has, what in zip(
+                shared[first], (layer.parameters, layer.frozen), ("parameters", "frozen weights"), strict=True
+            ):
+                if own > has:
+                    yield (
+                        f"{named} share {own} bytes, but {first!r} has {has} bytes of {what}; what layers share "
+                        "counts as the first one's, and as no other's"
+                    )

@@ -17,7 +17,7 @@ from pipeplan.core.words import LayerWords
 
 @dataclass(frozen=True, slots=True)
 class MemoryParts:
-    """Bytes of a stage's device at the peak, by purpose."""
+    """Bytes of a stage's device at the peak, by purpose; ``weights`` are the trainable ones."""
 
     weights: int = 0
     gradients: int = 0
@@ -25,11 +25,17 @@ class MemoryParts:
     activations: int = 0
     workspace: int = 0
     runtime: int = 0
+    frozen: int = 0
+
+    @property
+    def static(self) -> int:
+        """Bytes that stay for the whole step: weights, frozen or not, gradients and optimiser state."""
+        return self.weights + self.gradients + self.optimizer + self.frozen
 
     @property
     def total(self) -> int:
         """Sum of all parts, in bytes."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.workspace + self.runtime
+        return self.static + self.activations + self.workspace + self.runtime
 
 
 @dataclass(frozen=True, slots=True)

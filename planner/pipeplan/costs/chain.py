@@ -34,8 +34,8 @@ class SharedWeights:
     ----------
     layers : tuple of int
         Ascending.
-    parameters : int
-        Bytes.
+    parameters, frozen : int
+        Bytes of trainable and of frozen weights.
     optimizer, update : array, shape (S,)
         Bytes of optimiser state and nanoseconds of the optimiser step of a copy on each stage's device.
     gather : array, shape (S,)
@@ -54,11 +54,12 @@ class SharedWeights:
     gather: Array
     reduced: Array
     together: Array
+    frozen: int = 0
 
     @property
     def resident(self) -> Array:
-        """Bytes of a copy: parameters, gradients, optimiser state; shape (S,)."""
-        return 2 * self.parameters + self.optimizer
+        """Bytes of a copy: weights, gradients, optimiser state; shape (S,)."""
+        return 2 * self.parameters + self.frozen + self.optimizer
 
     def copied(self, a: int, b: int) -> bool:
         """Return whether a stage on layers a … b − 1 has a copy besides the one of the first layer's stage."""
@@ -113,8 +114,10 @@ class Chain(LayerTables):
         Bytes of trainable parameters.
     weights, gradients, optimizer : array
         Bytes of parameters, gradients and optimiser state that a replica keeps.
+    frozen : array
+        Bytes of frozen weights that it keeps.
     resident : array
-        Static bytes: the sum of these three.
+        Static bytes: the sum of these four.
     forward_workspace : array
         The part of ``workspace`` that the layer's forward needs (see `pipeplan.core.pipeline.Stage`).
     boundary : array
@@ -149,7 +152,7 @@ class Chain(LayerTables):
     SHAPES: ClassVar = {
         **dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient", "update"), ("Sn",)),
         **dict.fromkeys(("reduce", "hides", "gather", "gather_hides", "lost"), ("Sn",)),
-        **dict.fromkeys(("weights", "gradients", "optimizer", "resident"), ("Sn",)),
+        **dict.fromkeys(("weights", "gradients", "optimizer", "frozen", "resident"), ("Sn",)),
         **dict.fromkeys(("saved", "output", "workspace", "rebuilt", "forward_workspace"), ("Sn",)),
         **dict.fromkeys(("parameters", "recomputable"), ("n",)),
         **dict.fromkeys(("reduce_base", "gather_base", "limit", "runtime"), ("S",)),
@@ -167,6 +170,7 @@ class Chain(LayerTables):
     weights: Array = LEFT_OUT
     gradients: Array = LEFT_OUT
     optimizer: Array = LEFT_OUT
+    frozen: Array = LEFT_OUT
     forward_workspace: Array = LEFT_OUT
     boundary: Array = LEFT_OUT
     received: Array = LEFT_OUT
@@ -184,7 +188,7 @@ class Chain(LayerTables):
     def __post_init__(self) -> None:
         stages, layers = self.forward.shape
         self.fill({"S": stages, "L": stages - 1, "n": layers, "c": layers - 1})
-        object.__setattr__(self, "resident", self.weights + self.gradients + self.optimizer)
+        object.__setattr__(self, "resident", self.weights + self.gradients + self.optimizer + self.frozen)
         object.__setattr__(self, "passes", self.passes or (None,) * stages)
         object.__setattr__(self, "blocks", self.blocks or tuple(range(layers + 1)))
 
@@ -210,8 +214,9 @@ class Chain(LayerTables):
 
     @property
     def ends_tied(self) -> bool:
-        """Whether the first and the last layer share weights, so that the first and the last of several stages do."""
-        return any((shared.layers[0], shared.layers[-1]) == (0, self.layers - 1) for shared in self.shared)
+        """Whether the first and the last layer share trained weights: the first and last of several stages do then."""
+        trained = [shared.layers for shared in self.shared if shared.parameters]
+        return any((layers[0], layers[-1]) == (0, self.layers - 1) for layers in trained)
 
     def copies(self, a: int, b: int) -> tuple[SharedWeights, ...]:
         """Return the shared weights of which a stage on layers a … b − 1 holds a copy besides the original."""

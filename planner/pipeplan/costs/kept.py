@@ -1,6 +1,9 @@
-"""`Kept`: bytes of a layer's parameters, gradients and optimiser state on one of several replicas of a stage."""
+"""`Kept`: bytes of a layer's weights, gradients and optimiser state on one of several replicas of a stage."""
+
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job
@@ -20,7 +23,8 @@ class Kept:
     def __init__(self, model: Model, job: Job) -> None:
         self.model, self.job = model, job
         self._parameters: dict[str, Array] = {}
-        self._units: dict[str, Units] = {}
+        self._frozen: dict[str, Array] = {}
+        self._units: dict[tuple[str, bool], Units] = {}
 
     def parameters(self, kind: DeviceKind) -> Array:
         """Bytes of trainable parameters of each layer on a kind of device; shape (n,)."""
@@ -28,19 +32,38 @@ class Kept:
             self._parameters[kind.name] = np.array(self.model.parameters_on(kind.name), np.int64)
         return self._parameters[kind.name]
 
+    def frozen(self, kind: DeviceKind) -> Array:
+        """Bytes of frozen weights of each layer on a kind of device; shape (n,)."""
+        if kind.name not in self._frozen:
+            self._frozen[kind.name] = np.array(self.model.frozen_on(kind.name), np.int64)
+        return self._frozen[kind.name]
+
     def optimizer(self, kind: DeviceKind) -> Array:
         """Bytes of optimiser state of each layer, before sharding; shape (n,)."""
         sizes = self.parameters(kind).tolist()
         state = {size: optimizer_bytes(size, self.model.dtype, self.job.optimizer) for size in set(sizes)}
         return np.array([state[size] for size in sizes], np.int64)
 
-    def units(self, kind: DeviceKind) -> Units:
-        """Bytes of the parameters that are gathered together at levels 2 and 3."""
-        if kind.name not in self._units:
-            index = {name: i for i, name in enumerate(self.model.names)}
-            ties = ([index[name] for name in tie.layers] for tie in self.model.ties)
-            self._units[kind.name] = Units.of(self.parameters(kind), merge_overlapping(ties))
-        return self._units[kind.name]
+    @cached_property
+    def _together(self) -> tuple[tuple[int, ...], ...]:
+        """Layers that share weights, by number."""
+        index = {name: i for i, name in enumerate(self.model.names)}
+        return merge_overlapping([index[name] for name in tie.layers] for tie in self.model.ties)
+
+    def units(self, kind: DeviceKind, frozen: bool = False) -> Units:
+        """Bytes that are gathered or summed together at levels 2 and 3, with frozen weights or without."""
+        key = kind.name, frozen
+        if key not in self._units:
+            sizes = self.parameters(kind) + self.frozen(kind) * frozen
+            self._units[key] = Units.of(sizes, self._together)
+        return self._units[key]
+
+    def returns(self, kind: DeviceKind, backward: Array) -> NDArray[np.bool_]:
+        """Layers whose weights a backward needs, given its nanoseconds: not those frozen layers that have none."""
+        needs: NDArray[np.bool_] = (self.parameters(kind) > 0) | (backward > 0) | (self.frozen(kind) == 0)
+        for layers in self._together:
+            needs[list(layers)] = needs[list(layers)].any()
+        return needs
 
     def _share(self, sizes: Array, replicas: int, least: int) -> Array:
         """What one of so many replicas keeps of these bytes, which are shared out from level ``least`` on."""
@@ -65,19 +88,26 @@ class Kept:
         """Bytes of each layer's optimiser state that one of so many replicas keeps; shape (n,)."""
         return self._share(self.optimizer(kind), replicas, 1)
 
+    def frozen_kept(self, kind: DeviceKind, replicas: int) -> Array:
+        """Bytes of each layer's frozen weights that one of so many replicas keeps: whole below level 3; shape (n,)."""
+        return self._share(self.frozen(kind), replicas, WHOLLY_SHARDED)
+
     def resident(self, kind: DeviceKind, replicas: int) -> Array:
         """Static bytes of each layer on one of so many replicas; shape (n,)."""
-        return self.weights(kind, replicas) + self.gradients(kind, replicas) + self.state(kind, replicas)
+        trained = self.weights(kind, replicas) + self.gradients(kind, replicas) + self.state(kind, replicas)
+        return trained + self.frozen_kept(kind, replicas)
 
-    def with_buffers(self, kind: DeviceKind, workspace: Array, replicas: int) -> Array:
+    def with_buffers(self, kind: DeviceKind, workspace: Array, backward: Array, replicas: int) -> Array:
         """Bytes that one of so many replicas needs beside what it holds while a layer computes; shape (n,).
 
-        ``workspace`` is what the layer itself needs; see `Units.with_buffers`.
+        ``workspace`` is what the layer itself needs, ``backward`` its nanoseconds; see `Units.with_buffers`.
         """
         if self.job.level < SHARDED or replicas == 1:
             return workspace
         at_once = AT_ONCE * item_size(self.model.dtype)
-        return self.units(kind).with_buffers(workspace, replicas, at_once, self.job.level == WHOLLY_SHARDED)
+        every, back = self.job.level == WHOLLY_SHARDED, self.returns(kind, backward)
+        gathered = self.units(kind, frozen=every)
+        return self.units(kind).with_buffers(workspace, replicas, at_once, every, gathered, back)
 
     def shares(self, replicas: int) -> int:
         """Number of shares of which so many replicas update one each."""

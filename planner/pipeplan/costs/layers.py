@@ -82,8 +82,10 @@ def layer_costs(
     if profiles:
         costs = _measured(model, profiles, micro_batch, extrapolate)
     else:
-        layers = model.layers
-        costs = tuple(_estimated(layer, model, kind, micro_batch, optimizer, weights_on_chip) for layer in layers)
+        costs = tuple(
+            _estimated(layer, model, kind, micro_batch, optimizer, weights_on_chip, returns)
+            for layer, returns in zip(model.layers, model.passes_back, strict=True)
+        )
     return _slower(costs, kind.speed)
 
 
@@ -176,12 +178,12 @@ def _slower(costs: tuple[LayerCost, ...], speed: float) -> tuple[LayerCost, ...]
 
 
 def _estimated(
-    layer: Layer, model: Model, kind: DeviceKind, micro_batch: int, optimizer: str, on_chip: bool
+    layer: Layer, model: Model, kind: DeviceKind, micro_batch: int, optimizer: str, on_chip: bool, returns: bool
 ) -> LayerCost:
     """Estimate a layer's cost by the roofline of each pass.
 
-    A pass reads parameters and the activations that it needs, and writes its result. An optimiser step reads and writes
-    every parameter and its state, and reads the gradient.
+    A pass reads weights and the activations that it needs, and writes its result. An optimiser step reads and writes
+    every parameter and its state, and reads the gradient. ``returns``: the layer has a backward.
     """
     if layer.work is None:
         profiled = ", ".join(model.profiled_devices) or "none"
@@ -203,11 +205,11 @@ def _estimated(
         busy = max(flops * micro_batch / peak, moved / bandwidth)
         return kind.overhead + round(1e9 * busy) if flops or moved else 0
 
-    streamed = 0 if on_chip else layer.parameters
+    streamed, trained = (0, 0) if on_chip else (layer.parameters + layer.frozen, layer.parameters)
     forward = takes(layer.work.forward_flops, streamed + saved + output)
-    input_gradient = takes(layer.work.input_gradient_flops, streamed + saved + output)
-    weighted = layer.work.weight_gradient_flops or layer.parameters
-    weight_gradient = takes(layer.work.weight_gradient_flops, streamed + saved) if weighted else 0
+    input_gradient = takes(layer.work.input_gradient_flops, streamed + saved + output) if returns else 0
+    weighted = returns and (layer.work.weight_gradient_flops or layer.parameters)
+    weight_gradient = takes(layer.work.weight_gradient_flops, trained + saved) if weighted else 0
     states = 3 + 2 * OPTIMIZER_STATE[optimizer]
     moved = layer.parameters // item_size(model.dtype) * max(4, item_size(model.dtype)) * states
     return LayerCost(

@@ -91,6 +91,7 @@ class Prices:
         stages = min(len(self.cluster.devices), len(self.model.layers))
         per_byte, latency = self._slowest
         parameters = float(sum(layer.parameters for layer in self.model.layers))
+        frozen = float(sum(layer.frozen for layer in self.model.layers))
         times = (table.forward, table.backward, table.input_gradient, table.weight_gradient)
         crossing = float(table.boundary.max()) if len(table.boundary) else 0.0
         each = f"the {count} micro-batches of {micro_batch} samples of a step"
@@ -99,9 +100,10 @@ class Prices:
         require_exact(name, f"what {each} save", count * total(table.saved, table.workspace), "bytes", remedy)
         moved = (count + stages) * (crossing * per_byte + latency)
         require_exact(name, f"the transfers of {each}", 2 * moved, "ns", "check bandwidths and latencies")
-        reduced = 4 * len(self.cluster.devices) * latency + 4 * parameters * per_byte
+        reduced = 4 * len(self.cluster.devices) * latency + 4 * (parameters + frozen) * per_byte
         require_exact(name, "the reduction of gradients", reduced, "ns", "check bandwidths, latencies and parameters")
-        require_exact(name, "parameters, gradients and optimiser state", 8 * parameters, "bytes", "check them")
+        static = "parameters, frozen weights, gradients and optimiser state"
+        require_exact(name, static, 8 * parameters + 3 * frozen, "bytes", "check them")
         require_exact(name, "the optimiser step", total(table.update), "ns", "check the profile")
 
     @cached_property
@@ -144,18 +146,18 @@ class Prices:
             ]
             reduced = [int(with_them - without) for with_them, without in sums]
             gather = np.concatenate([self.gather(ring, _array([size])) for ring in rings])
-            base = _array([self.gather_base(ring) for ring in rings])
+            base = _array([self.gather_base(ring) if size else 0 for ring in rings])
             found.append(
                 SharedWeights(
                     layers=layers,
                     parameters=size,
+                    frozen=tie.frozen,
                     optimizer=-(-state // shares),
                     update=-(-updates // shares),
                     gather=gather + base,
                     reduced=np.maximum(_array(reduced), 0),
-                    together=least_together(
-                        self.cluster, groups, size, ends=(0, len(index) - 1) == (first, layers[-1])
-                    ),
+                    together=least_together(self.cluster, groups, size, ends=(0, len(index) - 1) == (first, layers[-1]))
+                    * bool(size),
                 )
             )
         return tuple(found)
@@ -178,9 +180,10 @@ class Prices:
         """Forwards and backwards on one of the ring's replicas that wait for collectives; None below level 2."""
         if self.job.level < SHARDED:
             return None
-        table, units = self.table(kind, micro_batch), self.kept.units(kind)
-        gather, again, reduce = (self._each(ring, sizes) for sizes in (units.first, units.last, units.first))
         every, speed = self.job.level == WHOLLY_SHARDED, self._speed(kind) * ring.link.unit_overlap
+        table, units, gathered = self.table(kind, micro_batch), self.kept.units(kind), self.kept.units(kind, every)
+        last = gathered.last * self.kept.returns(kind, table.backward)
+        gather, again, reduce = (self._each(ring, sizes) for sizes in (gathered.first, last, units.first))
         base = ring.one_way.base + ring.link.unit_overhead
         return Passes(table.forward, table.backward, gather, again, reduce, every, speed, base)
 
@@ -302,9 +305,12 @@ class Prices:
         ]
         workspace, rebuilt = (
             np.stack(
-                [self.kept.with_buffers(kind, row, ring.replicas) for row, (kind, ring) in zip(table, own, strict=True)]
+                [
+                    self.kept.with_buffers(kind, row, table.backward, ring.replicas)
+                    for row, table, (kind, ring) in zip(each, tables, own, strict=True)
+                ]
             )
-            for table in ([each.workspace for each in tables], [each.workspace + each.saved for each in tables])
+            for each in ([each.workspace for each in tables], [each.workspace + each.saved for each in tables])
         )
         work = [layer.work.forward_flops * micro_batch for layer in self.model.layers if layer.work is not None]
 
@@ -327,6 +333,7 @@ class Prices:
             weights=np.stack([self.kept.weights(kind, ring.replicas) for kind, ring in own]),
             gradients=np.stack([self.kept.gradients(kind, ring.replicas) for kind, ring in own]),
             optimizer=np.stack([self.kept.state(kind, ring.replicas) for kind, ring in own]),
+            frozen=np.stack([self.kept.frozen_kept(kind, ring.replicas) for kind, ring in own]),
             reduce=np.stack([self.reduce(kind, ring) for kind, ring in own]),
             lost=np.stack([self.lost(kind, ring) for kind, ring in own]),
             reduce_base=_array([self.reduce_base(ring) for ring in around]),

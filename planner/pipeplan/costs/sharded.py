@@ -1,7 +1,8 @@
 """Passes of a stage whose parameters or gradients are sharded (ZeRO-2 and -3): what waits for which collective.
 
 A *unit* is a layer with parameters, and the layers without any that follow it in the forward, or in the backward. Its
-parameters are gathered while the unit before it computes, its gradients are summed while the next one's backward runs:
+parameters are gathered while the unit before it computes, its gradients are summed while the next one's backward runs.
+At level 3 frozen weights are gathered with them, and have no gradients; layers above all trained ones have no backward.
 
 ::
 
@@ -51,7 +52,7 @@ class Units:
 
     @classmethod
     def of(cls, parameters: Array, together: tuple[tuple[int, ...], ...]) -> "Units":
-        """Return the units of layers with these bytes of parameters. ``together``: layers that share weights."""
+        """Return the units of layers with these bytes of weights. ``together``: layers that share weights."""
         first, last, reaching = parameters.copy(), parameters.copy(), parameters.copy()
         for layers in together:
             own = list(layers)
@@ -62,13 +63,22 @@ class Units:
             reaching[layers[0] : layers[-1] + 1] += total
         return cls(first, last, reaching)
 
-    def with_buffers(self, workspace: Array, replicas: int, at_once: int, every: bool) -> Array:
+    def with_buffers(
+        self,
+        workspace: Array,
+        replicas: int,
+        at_once: int,
+        every: bool,
+        gathered: "Units | None" = None,
+        returns: Array | None = None,
+    ) -> Array:
         """Bytes that a replica needs beside what it holds while each layer computes; shape (n,).
 
-        The largest of three moments counts: a backward with its unit's parameters and its neighbours', a forward beside
-        what has been gathered last, or the sum of its unit's gradients, whole, as the own share, and in the parts that
-        the others send at once. A neighbour's buffers stay until the next collective, so layers without parameters run
-        beside them too. Neighbours count also where they are on another stage.
+        The largest of four moments counts: a backward with its unit's weights and gradients and its neighbours', a
+        forward beside what has been gathered last, the arrival of its unit's weights, which are there twice then, or
+        the sum of its unit's gradients, whole, as the own share, and in the parts that the others send at once. A
+        neighbour's buffers stay until the next collective, so layers without weights run beside them too. Neighbours
+        count also where they are on another stage.
 
         Parameters
         ----------
@@ -77,16 +87,25 @@ class Units:
         at_once : int
             Most bytes of a share that a replica sends at once as gradients are summed.
         every : bool
-            Parameters are gathered in every pass (level 3).
+            Weights are gathered in every pass (level 3).
+        gathered : Units, optional
+            Units with the frozen weights that are gathered beside these; by default there are none.
+        returns : array of bool, shape (n,), optional
+            Layers that have a backward; by default all.
         """
-        copies = 1 + every  # of a unit while its passes reach on: gradients, and at level 3 parameters
-        before, behind = _latest(self.last) * every, _latest(self.first[::-1])[::-1]
-        gathered = np.where(self.first > 0, self.first, _latest(self.first))
-        backward, forward = behind + before + self.reaching * copies, self.reaching * every + gathered
+        weights = gathered or self
+        back = np.ones(len(workspace), np.bool_) if returns is None else returns
+        before, behind = _latest(weights.last * back) * every, _latest(self.first[::-1])[::-1]
+        latest = np.where(weights.first > 0, weights.first, _latest(weights.first))
+        arriving = np.maximum(weights.first, weights.last * back) * every
+        backward = (behind + before + self.reaching + weights.reaching * every) * back
+        forward = weights.reaching * every + latest
+        arrival = weights.reaching + arriving + np.maximum(_latest(weights.last), behind * back)
         own, share = self.first, -(-self.first // replicas)
-        others = (self.reaching - own) * copies
+        others = self.reaching - own + (weights.reaching - weights.first) * every
         summing = 2 * own + share + (replicas - 1) * np.minimum(share, at_once) + before + others
-        found: Array = np.maximum(workspace + np.maximum(backward, forward), summing * (own > 0))
+        moments = (workspace + np.maximum(backward, forward), arrival * (arriving > 0), summing * (own > 0))
+        found: Array = np.maximum.reduce(moments)
         return found
 
 
@@ -107,7 +126,8 @@ class Passes:
         Nanoseconds of each layer without collectives.
     gather, gather_again, reduce : array of int
         Nanoseconds to gather the unit whose first layer this is in a forward, or whose last layer in a backward, and to
-        sum the gradients of the unit whose first layer this is.
+        sum the gradients of the unit whose first layer this is. What is frozen has no sum, and no second gather where
+        it has no backward.
     every : bool
         Parameters are gathered in every pass (level 3), not in the first forward of a step only (level 2).
     speed : float

@@ -88,6 +88,7 @@ class PlainLayer(Strict):
     work: WorkEntry | None = None
     """Operations and bytes of one sample, for estimates on devices without a profile."""
     operators: str = ""
+    frozen: Bytes = 0
 
 
 class LayerEntry(PlainLayer):
@@ -109,7 +110,8 @@ class TieEntry(Strict):
     describes = Tie
 
     layers: Items[str]
-    parameters: Bytes
+    parameters: Bytes = 0
+    frozen: Bytes = 0
 
 
 class ProvenanceEntry(Strict):
@@ -213,7 +215,7 @@ def model_from_data(data: Any, where: str) -> Model:
             for name in profile.costs
             if name not in known
         ]
-    ties = tuple(Tie(entry.layers, entry.parameters) for entry in file.ties)
+    ties = tuple(Tie(entry.layers, entry.parameters, entry.frozen) for entry in file.ties)
     for n, tie in enumerate(ties):
         complaints += [f"ties[{n}]: {fault}" for fault in tie_faults(tuple(layers), (tie,))]
     if complaints:
@@ -235,7 +237,7 @@ def _form(entry: LayerEntry, path: str) -> list[str]:
         complaints.append(f"{path}.repeat: missing; say how often the group repeats")
     if not entry.layers:
         complaints.append(f"{path}.layers: missing; list the layers that repeat")
-    for field in ("name", "kind", "inputs", "work", "operators"):
+    for field in ("name", "kind", "inputs", "work", "operators", "frozen"):
         if getattr(entry, field):
             complaints.append(f"{path}.{field}: a group has none; give it to the layers in the group")
     if entry.repeat and entry.repeat > 1:
@@ -261,7 +263,7 @@ def _layer(entry: PlainLayer, i: int | None, before: list[Layer]) -> Layer:
 
     inputs = tuple(layer.name for layer in before) if entry.inputs is None else tuple(map(named, entry.inputs))
     work = None if entry.work is None else Work(*(getattr(entry.work, field) for field in WorkEntry.model_fields))
-    return Layer(named(entry.name), entry.parameters, inputs, work, entry.kind, entry.operators)
+    return Layer(named(entry.name), entry.parameters, inputs, work, entry.kind, entry.operators, entry.frozen)
 
 
 def _profile(entry: ProfileEntry, names: list[str]) -> Profile:
@@ -284,9 +286,14 @@ def model_data(model: Model) -> dict[str, Any]:
     head = {"format": FORMAT, "name": model.name, "dtype": model.dtype} | lean(notes=list(model.notes))
     layers = [_entry_data(entry, chained) for entry, chained in _entries(model.layers)]
     profiles = [_profile_data(profile, model.names) for profile in model.profiles]
-    ties = [Row(layers=Line(tie.layers), parameters=written_bytes(tie.parameters)) for tie in model.ties]
+    ties = [Row(layers=Line(tie.layers), **_shared_bytes(tie)) for tie in model.ties]
     operators = {name: operators_data(graph) for name, graph in model.operators.items()}
     return head | {"layers": layers} | lean(ties=ties, operators=operators, profiles=profiles)
+
+
+def _shared_bytes(tie: Tie) -> dict[str, Any]:
+    sizes = {"parameters": tie.parameters, "frozen": tie.frozen}
+    return {name: written_bytes(size) for name, size in sizes.items() if size}
 
 
 def _entries(layers: Sequence[Layer]) -> list[tuple[Layer | Group, tuple[bool, ...]]]:
@@ -330,6 +337,8 @@ def _layer_data(layer: Layer, chained: bool) -> Row:
             **lean(uncounted=Line(layer.work.uncounted)),
         )
     row = Row(name=layer.name, **lean(kind=layer.kind), parameters=written_bytes(layer.parameters))
+    if layer.frozen:
+        row["frozen"] = written_bytes(layer.frozen)
     if not chained:
         row["inputs"] = Line(layer.inputs)
     if work is not None:

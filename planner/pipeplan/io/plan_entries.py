@@ -22,6 +22,7 @@ class MemoryEntry(Strict):
     activations: Whole
     workspace: Whole
     runtime: Whole
+    frozen: Whole = 0
 
 
 class ShareEntry(Strict):

@@ -64,6 +64,8 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     if known:
         data["yardstick"] = known
     for entry in stages:
+        if not entry["memory"]["frozen"]:
+            del entry["memory"]["frozen"]
         if plan.team == 1:
             del entry["team"]
         links = entry.pop("links")

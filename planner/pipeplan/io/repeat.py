@@ -64,7 +64,7 @@ def _saved(group: Group) -> int:
 def _group(layers: Sequence[Layer], at: int, period: int) -> Group | None:
     """Return the longest repetition of ``period`` layers from ``at`` on, or None."""
     first, second = layers[at], layers[at + period]
-    if (first.kind, first.parameters, first.work) != (second.kind, second.parameters, second.work):
+    if any(getattr(first, name) != getattr(second, name) for name in ("kind", "parameters", "frozen", "work")):
         return None
     for start in _indices(first.name, second.name):
         unit = tuple(_take_index(layer, start) for layer in layers[at : at + period])

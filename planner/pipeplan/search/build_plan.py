@@ -139,6 +139,7 @@ def _stage(evaluated: EvaluatedPlan, priced: Stage, s: int, a: int, b: int, job:
             activations=in_flight * priced.held,
             workspace=priced.workspace + (priced.forward_lane_workspace if candidate.family.two_lanes else 0),
             runtime=int(chain.runtime[s]),
+            frozen=int(chain.frozen[s, a:b].sum()) + sum(shared.frozen for shared in copies),
         ),
         recompute=tuple(chain.names[i] for i in again),
         team=chain.groups[s][0].kind.team,

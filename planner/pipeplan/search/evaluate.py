@@ -160,7 +160,7 @@ def overflow(candidate: Candidate, boundaries: Boundaries) -> str | None:
     for s, (a, b) in enumerate(pairwise(boundaries)):  # first the static bytes, which no recomputation can reduce
         limit, fixed = int(chain.limit[s]), chain.stays(s, a, b) + int(chain.runtime[s])
         if limit != UNLIMITED and fixed > limit:
-            what = "parameters, gradients and optimiser state alone"
+            what = f"parameters, {'frozen weights, ' * bool(chain.frozen.any())}gradients and optimiser state alone"
             return f"stage {s} needs {format_bytes(fixed)} of {format_bytes(limit)} for {what}"
     if candidate.holds(boundaries):
         return None

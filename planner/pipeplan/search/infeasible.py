@@ -97,7 +97,7 @@ def total_memory_shortfall(space: Space) -> str | None:
     larger = format_bytes(-(-resident // count) + max(kind.runtime for kind in kinds))
     more = f"{counted(-(-resident * count // there) - count, 'more such device')} at least, or " if there else ""
     return (
-        f"No plan fits: parameters, gradients and optimiser state take {format_bytes(resident)}, and the {count} "
+        f"No plan fits: {static_parts(space)} take {format_bytes(resident)}, and the {count} "
         f"devices have {format_bytes(there)} together{_left_free(space.job)}. That holds for every plan, searched or "
         f"not, that keeps each of them on some device.\nWhat it takes: {more}devices of {larger} and more"
         f"{' beside that' * bool(space.job.reserve)}."
@@ -115,7 +115,7 @@ def held_memory_shortfall(space: Space) -> str | None:
         return None
     return (
         f"Under {' and '.join(space.schedules)} all micro-batches of a step are in flight at once: their activations "
-        f"take {format_bytes(held)} at least, whatever is recomputed; with parameters, gradients and optimiser state "
+        f"take {format_bytes(held)} at least, whatever is recomputed; with {static_parts(space)} "
         f"that is {format_bytes(resident + held)}, and the devices have {format_bytes(there)} together"
         f"{_left_free(space.job)}."
     )
@@ -126,9 +126,18 @@ def _left_free(job: Job) -> str:
 
 
 def _resident(space: Space) -> int:
-    """Least bytes of parameters, gradients and optimiser state of all layers."""
+    """Least bytes of weights, gradients and optimiser state of all layers."""
     kept = space.prices.kept
-    return min(int((2 * kept.parameters(own.kind) + kept.optimizer(own.kind)).sum()) for own in space.classes)
+    return min(
+        int((2 * kept.parameters(own.kind) + kept.optimizer(own.kind) + kept.frozen(own.kind)).sum())
+        for own in space.classes
+    )
+
+
+def static_parts(space: Space) -> str:
+    """Name what takes static bytes: frozen weights only where there are some."""
+    frozen = any(layer.frozen for layer in space.model.layers)
+    return f"parameters, {'frozen weights, ' * frozen}gradients and optimiser state"
 
 
 def _memory(space: Space) -> int:

@@ -295,6 +295,7 @@ def _stage_json(stage: PlanStage) -> dict[str, object]:
             "weights": memory.weights,
             "gradients": memory.gradients,
             "optimizer": memory.optimizer,
+            "frozen": memory.frozen,
             "activations": memory.activations,
             "workspace": memory.workspace,
             "runtime": memory.runtime,

@@ -4,7 +4,7 @@
 
     orders + pipeline ──▶ simulator ──────────▶ step_time (or the largest load of an endless pipeline), period
     orders            ──▶ most in flight ─────▶ stages[].in_flight ──▶ memory.activations
-    pipeline.stages   ──▶ resident, workspace ▶ memory.weights + gradients + optimizer, memory.workspace
+    pipeline.stages   ──▶ resident, workspace ▶ memory.static, memory.workspace
     pipeline.stages   ──▶ buckets ────────────▶ reduce
     transfers         ◀─▶ returns               one tensor, the same link there and back
 
@@ -218,7 +218,7 @@ def _memory(plan: Plan) -> Iterator[str]:
     for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
         parts, forward_workspace = stage.memory, priced.forward_lane_workspace
         claimed = {
-            "weights, gradients and optimizer": (parts.weights + parts.gradients + parts.optimizer, priced.resident),
+            "weights, gradients and optimizer": (parts.static, priced.resident),
             "activations": (parts.activations, stage.in_flight * priced.held),
             "workspace": (
                 parts.workspace,

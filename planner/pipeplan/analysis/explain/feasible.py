@@ -37,10 +37,11 @@ def limits_never_bind(model: Model, cluster: Cluster, job: Job) -> bool:
     job = job.of(model)
     kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
     resident = sum(
-        2 * layer.parameters + optimizer_bytes(layer.parameters, model.dtype, job.optimizer) for layer in model.layers
+        2 * layer.parameters + layer.frozen + optimizer_bytes(layer.parameters, model.dtype, job.optimizer)
+        for layer in model.layers
     )
     if Spaces(model, cluster, job).levels[-1] >= SHARDED:
-        own = [layer.parameters for layer in model.layers]
+        own = [layer.parameters + layer.frozen for layer in model.layers]
         resident += sum(own) + (7 * sum(own) if model.ties else 5 * max(own))
     counts = {size: job.batch // size for size in _sizes(model, cluster, job)}
     for kind in kinds:

@@ -80,7 +80,8 @@ def _smallest_neighbour(setting: Setting, s: int, model: Model, cluster: Cluster
     def need(name: str) -> int:
         i = model.names.index(name)
         parameters = model.layers[i].parameters
-        resident = 2 * parameters + optimizer_bytes(parameters, model.dtype, plan.optimizer)
+        state = optimizer_bytes(parameters, model.dtype, plan.optimizer)
+        resident = 2 * parameters + state + model.layers[i].frozen
         return resident + plan.stages[s].in_flight * costs[i].saved
 
     return min(map(need, neighbours))

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.model import Model
-from pipeplan.core.plan import Plan
+from pipeplan.core.plan import MemoryParts, Plan
 from pipeplan.core.schedule import Kind
 from pipeplan.core.shared_weights import tied_stages
 from pipeplan.core.units import format_bytes
@@ -175,7 +175,7 @@ def _ranks(plan: Plan) -> Iterator[str]:
 
 def _tied(plan: Plan, model: Model) -> Iterator[str]:
     """Yield a fault unless exactly the stages that share weights sum their gradients."""
-    wanted = tied_stages((tie.layers for tie in model.ties), [stage.layers for stage in plan.stages])
+    wanted = tied_stages((tie.layers for tie in model.trained_ties), [stage.layers for stage in plan.stages])
     if plan.pipeline.tied != wanted:
         yield (
             f"stages {_listed(plan.pipeline.tied)} sum the gradients of shared weights; by the model's ties these are "
@@ -242,11 +242,16 @@ def _memory(plan: Plan, cluster: Cluster) -> Iterator[str]:
             if limit is not None and parts.total > limit and not several:
                 yield (
                     f"stage {number} needs {format_bytes(parts.total)} of device {device}'s {format_bytes(limit)}: "
-                    f"weights {format_bytes(parts.weights)}, gradients {format_bytes(parts.gradients)}, optimiser "
-                    f"{format_bytes(parts.optimizer)}, activations {format_bytes(parts.activations)} "
+                    f"weights {format_bytes(parts.weights)}{_frozen(parts)}, gradients "
+                    f"{format_bytes(parts.gradients)}, optimiser {format_bytes(parts.optimizer)}, activations "
+                    f"{format_bytes(parts.activations)} "
                     f"({stage.in_flight} in flight), workspace {format_bytes(parts.workspace)}, runtime "
                     f"{format_bytes(parts.runtime)}; hold fewer micro-batches, make them smaller, or move layers"
                 )
+
+
+def _frozen(parts: MemoryParts) -> str:
+    return f", frozen weights {format_bytes(parts.frozen)}" if parts.frozen else ""
 
 
 def _named(what: str, numbers: Sequence[int]) -> str:

@@ -225,7 +225,7 @@ class MeshMembers:
             first = model.names.index(tie.layers[0])
             whole, own = self.shared(split, first) if model.layers[first].operators else (0, 0)
             found.append(replace(tie, parameters=tie.parameters * own // whole if whole else tie.parameters))
-        found = [tie for tie in found if tie.parameters]
+        found = [tie for tie in found if tie.parameters or tie.frozen]
         return replace(model, layers=layers, profiles=tuple(every), ties=tuple(found), operators={})
 
 

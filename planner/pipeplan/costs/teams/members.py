@@ -43,8 +43,8 @@ def _kept(model: Model, layer: Layer, split: Split) -> int:
 
 def ties(model: Model, splits: Mapping[str, Split | None]) -> tuple[Tie, ...]:
     """Return the ties of one member; ``splits``: by layer."""
-    found = (Tie(tie.layers, _shared(model, tie, splits[tie.layers[0]])) for tie in model.ties)
-    return tuple(tie for tie in found if tie.parameters)
+    found = (Tie(tie.layers, _shared(model, tie, splits[tie.layers[0]]), tie.frozen) for tie in model.ties)
+    return tuple(tie for tie in found if tie.parameters or tie.frozen)
 
 
 def _shared(model: Model, tie: Tie, split: Split | None) -> int:

@@ -10,7 +10,7 @@ MANY = 10**6
 def channels(model: Model) -> tuple[int, ...]:
     """Return the number of output channels of each layer.
 
-    A convolution with bias, K output channels and N inputs per channel has K (N + 1) parameters. It costs 2 N
+    A convolution with bias, K output channels and N inputs per channel has K (N + 1) weights. It costs 2 N
     operations per number of its output. A linear layer is the case of one position. K is used where both counts agree
     on a whole number; pooling and blocks of several convolutions can be divided anywhere (`MANY`).
     """
@@ -19,7 +19,7 @@ def channels(model: Model) -> tuple[int, ...]:
 
 
 def _channels(layer: Layer, size: int) -> int:
-    work, count = layer.work, layer.parameters // size
+    work, count = layer.work, (layer.parameters + layer.frozen) // size
     if work is None or not work.output or not work.forward_flops:
         return MANY
     inputs, odd = divmod(work.forward_flops, 2 * (work.output // size))

@@ -136,6 +136,7 @@ def _plan_stage(evaluated: EvaluatedLine, s: int, row: NDArray[np.float64]) -> P
             activations=in_flight * priced.held,
             workspace=priced.workspace * (2 if line.family.two_lanes else 1),
             runtime=int(chain.runtime[s]),
+            frozen=part(row, chain.frozen[s]),
         ),
         shares=tuple((chain.names[i], float(row[i])) for i in touched if row[i] < 1 - NOTHING),
     )

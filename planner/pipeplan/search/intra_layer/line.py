@@ -85,7 +85,7 @@ class Line:
             resident=chain.resident[0],
             saved=chain.saved[0],
             workspace=chain.workspace[0] * (2 if self.family.two_lanes else 1),
-            weights=chain.weights[0] + chain.gradients[0],
+            weights=chain.weights[0] + chain.gradients[0] + chain.frozen[0],
             bytes_through=self.through_bytes,
             bytes_own=self.own_bytes,
             in_flight=counts,

@@ -166,7 +166,8 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
         return np.stack([getattr(table, name) for table in tables])
 
     def with_buffers(workspace: Array) -> Array:
-        return prices.kept.with_buffers(classes[0].kind, workspace.min(axis=0), replicas[0])
+        backward = rows("backward").min(axis=0)
+        return prices.kept.with_buffers(classes[0].kind, workspace.min(axis=0), backward, replicas[0])
 
     # Bytes are the least over classes, so that they hold for every class; times keep the class.
     deepest = min(len(space.model.layers), max(job.depths, default=len(space.model.layers)))

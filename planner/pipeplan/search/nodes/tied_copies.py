@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from pipeplan.core.model import Tie
 from pipeplan.costs.collectives import all_reduce
 from pipeplan.costs.layers import optimizer_bytes
 from pipeplan.search.space.space import Space
@@ -26,7 +27,7 @@ def with_certain_copies(space: Space, problem: ChainAllocation) -> ChainAllocati
     for tie in space.model.ties:
         first, second = (index[name] for name in tie.layers[:2])
         if _always_apart(space, problem, first, second):
-            problem = _with_copy(space, problem, first, second, tie.parameters)
+            problem = _with_copy(space, problem, first, second, tie)
     return problem
 
 
@@ -43,13 +44,15 @@ def _always_apart(space: Space, problem: ChainAllocation, first: int, second: in
     return bool((between > problem.limit[:, None]).all())
 
 
-def _with_copy(space: Space, problem: ChainAllocation, first: int, second: int, size: int) -> ChainAllocation:
+def _with_copy(space: Space, problem: ChainAllocation, first: int, second: int, tie: Tie) -> ChainAllocation:
     """Add a copy on the stage of ``second``, and the reduction of its gradients with the stage of ``first``."""
-    prices = space.prices
+    prices, size = space.prices, tie.parameters
     shares = np.array([prices.kept.shares(width * problem.unit) for width in problem.widths])
     update, reduce, resident = problem.update.copy(), problem.reduce.copy(), problem.resident.copy()
     state = optimizer_bytes(size, space.model.dtype, space.job.optimizer)
-    resident[:, :, second] += 2 * size - (-state // shares)
+    resident[:, :, second] += 2 * size - (-state // shares) + tie.frozen
+    if not size:  # frozen weights are copied and not summed
+        return replace(problem, resident=resident)
     whole = np.array(
         [prices.table(each.kind, space.job.batch // problem.micro_batches).update[first] for each in space.classes]
     )
