@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from helpers.noticed import noticed
 from helpers.quick import rarely
+from pipeplan.core import searched
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Operator, OperatorGraph
@@ -36,8 +38,10 @@ from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.family import FamilyNode
 from pipeplan.search.nodes.partitions import PartitionsNode
 from pipeplan.search.nodes.shapes import ShapeTables
-from pipeplan.search.space import candidates
+from pipeplan.search.space import candidates, device_groups, placing
 from pipeplan.search.space.device_groups import DeviceClass
+from pipeplan.search.space.pins import Pins
+from pipeplan.search.space.placing import Placing
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import ChainAllocation, FurthestEnd
 from pipeplan_formulations.allocation.joined import joined, together
@@ -895,3 +899,48 @@ def test_wishes_against_products_on_tokens_are_heard(monkeypatch: pytest.MonkeyP
 
 
 LOOPS = signatures
+
+
+def pinned(document: dict[str, Any]) -> bool:
+    """Layers are pinned to devices, in any order of these, and nothing asks for teams."""
+    job = document["job"]
+    return "teams" not in job and "order" not in job and any(where.startswith("d") for _, where in job.get("pin", ()))
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_devices_that_are_taken_in_turn_whatever_is_pinned_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, every: bool
+) -> None:
+    """A planner that packs from the first device on refuses plans, or finds worse ones; so does one with one choice."""
+    monkeypatch.setattr(questions, "PINNED", 1.0)
+    monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they are placed anew
+    if every:
+        place = placing.placements
+        monkeypatch.setattr(Placing, "of", lambda own, modes: place(own.cluster, own.job, own.classes, modes))
+    else:
+        homes = Pins.homes
+        monkeypatch.setattr(Pins, "homes", lambda *own: islice(homes(*own), 1))
+    faults = noticed(pinned, spacious)
+    assert "no plan fits, it says, but" in faults or "above the optimum" in faults
+
+
+def test_nodes_that_are_searched_as_packed_although_any_will_do_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pins on several nodes need placements that no packing has."""
+    monkeypatch.setattr(questions, "PINNED", 1.0)
+    monkeypatch.setattr(space, "PLACEMENTS", 0)
+    monkeypatch.setattr(searched, "PLACEMENTS", "other placements of devices")  # and it does not say so
+    assert "above the optimum" in noticed(lambda document: pinned(document) and aggregated(document), spacious)
+
+
+def test_regular_stages_without_idle_devices_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three replicas in each node of four: packed they are in both, with gaps they are not."""
+
+    def regular(document: dict[str, Any]) -> None:
+        kind = min(document["cluster"]["devices"])
+        node = {"devices": [{"kind": kind, "count": 1}] * 3, "link": {"bandwidth": 10**9}}
+        document["cluster"] |= {"nodes": [node, node], "network": {"bandwidth": 10**9, "latency": 0}}
+        document["job"] = {"batch": 4, "regular": True, "replicas": [2], "depths": [2], "extrapolate": True}
+        document["model"].pop("ties", None)
+
+    monkeypatch.setattr(device_groups, "_within_nodes", lambda *_: None)
+    assert "no plan fits, it says, but" in noticed(aggregated, regular)

@@ -16,6 +16,9 @@ SHORT = 0.05
 TEAMS = 0.1
 """The share of questions about teams."""
 
+PINNED = 0.15
+"""The share of questions with layers on single devices, beside those about kinds of devices."""
+
 
 FROZEN = 0.25
 """The share of questions about models with frozen weights."""
@@ -55,6 +58,9 @@ def question(seed: int, large: bool = False) -> Document:
     free = Random(f"free {'large' if large else 'small'} {seed}")
     if _often(free, 0.15):
         job["reserve"] = free.choice((0.05, 0.3, free.randint(1, max(1, _whole(model) // 6))))
+    pins = Random(f"pins {'large' if large else 'small'} {seed}")
+    if "intra_layer" not in job and _often(pins, PINNED):
+        _pin(pins, document)
     teams = Random(f"teams {'large' if large else 'small'} {seed}")
     if _often(teams, TEAMS):
         in_teams(teams, document)
@@ -262,6 +268,19 @@ def _job(random: Random, names: list[str], cluster: Document, model: Document, l
         for name in ("together", "no_cut_after", "pin", *(["recompute"] if job.get("recompute") == "full" else [])):
             job.pop(name, None)
     return job
+
+
+def _pin(random: Random, document: Document) -> None:
+    """One to three layers, mostly on devices of one kind, that some partition may have there."""
+    names = [layer["name"] for layer in document["model"]["layers"]]
+    kinds = [group["kind"] for node in document["cluster"]["nodes"] for group in node["devices"]]
+    count = random.choice((1, 1, 1, 2, 2, 3))
+    layers = sorted(random.sample(range(len(names)), min(len(names), count)))
+    devices = [random.randrange(len(kinds)) for _ in layers]
+    if _often(random, 0.6):
+        alike = [number for number, kind in enumerate(kinds) if kind == kinds[devices[0]]]
+        devices = random.sample(alike, len(layers)) if len(alike) >= len(layers) else devices
+    document["job"]["pin"] = [(names[i], f"d{device}") for i, device in zip(layers, devices, strict=True)]
 
 
 def _solve(random: Random, large: bool) -> Document:

@@ -3,6 +3,7 @@
 ::
 
     order: search     a row of (class, replicas); like devices are packed, or equal replicas lie in tiles of nodes
+    pins to devices   the same, on any devices of the classes; those that differ in nothing that matters once
     order: given      stages take the listed devices one after the other, none left out
 """
 
@@ -28,6 +29,8 @@ def classes(question: Question) -> list[Group]:
 def shapes(question: Question, micro_batches: int) -> Iterator[Groups]:
     """Devices of every stage, each way once. Where teams differ in size, those of some stages do."""
     ways = _given(question, micro_batches) if question.job["order"] == "given" else _searched(question, micro_batches)
+    if question.anywhere and pinned(question):
+        ways = (groups for row in _rows(question, micro_batches) for groups in _anywhere(question, row))
     unlike = len({question.team(device.kind) for device in question.devices}) > 1
     for groups in dict.fromkeys(ways):
         if question.job["regular"] and not regular(question, groups):
@@ -75,8 +78,57 @@ def _given(question: Question, micro_batches: int) -> Iterator[Groups]:
     return extend((), 0)
 
 
-def _searched(question: Question, micro_batches: int) -> Iterator[Groups]:
+def pinned(question: Question) -> set[int]:
+    """Devices that layers are pinned to, if like ones may stand for them."""
+    numbers = {f"d{device.number}": device.number for device in question.devices}
+    named = {numbers[where] for _, where in question.job["pin"] if where in numbers}
+    return named if question.job["order"] == "search" else set()
+
+
+def _anywhere(question: Question, row: Sequence[tuple[int, int]]) -> Iterator[Groups]:
+    """Every choice of devices for a row of (class, replicas), of choices with the same `likeness` one."""
     every = classes(question)
+    slots = [number for number, r in row for _ in range(r)]
+    seen: set[object] = set()
+    named = pinned(question)
+
+    def extend(taken: Group) -> Iterator[Group]:
+        if len(taken) == len(slots):
+            yield taken
+            return
+        nodes = set()
+        for device in every[slots[len(taken)]]:  # of a node's devices that nothing is pinned to the first one
+            if device in taken or (device.number not in named and device.node in nodes):
+                continue
+            nodes |= {device.node} - ({device.node} if device.number in named else set())
+            yield from extend((*taken, device))
+
+    for taken in extend(()):
+        left = iter(taken)
+        groups = tuple(tuple(next(left) for _ in range(r)) for _, r in row)
+        known = likeness(question, groups)
+        if known not in seen:
+            seen.add(known)
+            yield groups
+
+
+def likeness(question: Question, groups: Groups) -> object:
+    """What is equal for two choices of devices that differ by an exchange of like devices or nodes."""
+    named = pinned(question)
+    content: dict[int, list[object]] = {}
+    for device in question.devices:
+        content.setdefault(device.node, []).append((device.kind, device.number if device.number in named else -1))
+    sorts = {node: (question.links[node], tuple(sorted(map(str, own)))) for node, own in content.items()}
+    numbers: dict[int, object] = {}
+    for device in (device for own in groups for device in own):
+        alike = sum(sorts[node] == sorts[device.node] for node in numbers)
+        numbers.setdefault(device.node, (sorts[device.node], alike))
+    places = tuple(tuple(numbers[device.node] for device in own) for own in groups)
+    return places, tuple(frozenset(device.number for device in own if device.number in named) for own in groups)
+
+
+def _rows(question: Question, micro_batches: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Every row of (class, replicas)."""
 
     def rows(row: tuple[tuple[int, int], ...], left: list[int]) -> Iterator[tuple[tuple[int, int], ...]]:
         if row and deep_enough(question, len(row)):
@@ -89,8 +141,15 @@ def _searched(question: Question, micro_batches: int) -> Iterator[Groups]:
                     rest = [count - r * (other == number) for other, count in enumerate(left)]
                     yield from rows((*row, (number, r)), rest)
 
-    for row in rows((), [len(own) for own in every]):
+    return rows((), [len(own) for own in classes(question)])
+
+
+def _searched(question: Question, micro_batches: int) -> Iterator[Groups]:
+    every = classes(question)
+    for row in _rows(question, micro_batches):
         yield packed(every, row)
+        if question.job["regular"] and not regular(question, packed(every, row)):
+            yield from _inside_nodes(question, every, row)
         widths = {r for _, r in row}
         if len(widths) == 1:
             yield from _tiled(every, [number for number, _ in row], widths.pop())
@@ -108,6 +167,28 @@ def packed(every: Sequence[Group], row: Sequence[tuple[int, int]]) -> Groups:
         first = 0 if count <= ends[0] else next(e for e in ends if e >= count) - count
         supply.append(iter(own[first:]))
     return tuple(tuple(next(supply[number]) for _ in range(r)) for number, r in row)
+
+
+def _inside_nodes(question: Question, every: Sequence[Group], row: Sequence[tuple[int, int]]) -> Iterator[Groups]:
+    """Stages that do not fit into the rest of a node begin with the next one, or have whole nodes; none if it fails."""
+    left = {(number, node): [] for number, own in enumerate(every) for node in sorted({d.node for d in own})}
+    for number, own in enumerate(every):
+        for device in own:
+            left[number, device.node].append(device)
+    groups = []
+    for number, r in row:
+        nodes = [node for other, node in left if other == number]
+        room = [(node,) for node in nodes if len(left[number, node]) >= r]
+        full = [n for n in nodes if len(left[number, n]) == sum(d.node == n for d in question.devices)]
+        for many in range(2, len(full) + 1):
+            room += [some for some in combinations(full, many) if sum(len(left[number, n]) for n in some) == r]
+        if not room:
+            return
+        group = [device for node in room[0] for device in left[number, node]][:r]
+        groups.append(tuple(group))
+        for node in room[0]:
+            left[number, node] = [device for device in left[number, node] if device not in group]
+    yield tuple(groups)
 
 
 def _tiled(every: Sequence[Group], row: list[int], replicas: int) -> Iterator[Groups]:

@@ -15,7 +15,9 @@ from .space import Layers
 from .teams import ImpossibleError, Split, Teams, unsearched
 
 DOWNSETS = "any layers that read from no later stage"
-"""How an answer says that it searched more than consecutive layers."""
+"""How an answer says that it searched more than consecutive layers,"""
+PLACEMENTS = "other placements of like devices on the nodes"
+"""and that it left out some choices of like devices."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         verdict.faults.append(f"teams, splits and level of ZeRO are outside what was asked: {what}")
         return verdict
     question = fitting[0].question
+    for each in questions:
+        each.question.anywhere = PLACEMENTS not in answer.get("not_searched", ())
     if answer["outcome"] == "stopped":
         if document["solve"]["time_limit"] > 1:
             verdict.faults.append("it was stopped by the clock, although there was time")
@@ -142,7 +146,11 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     if answer["outcome"] == "infeasible":
         _refute(verdict, every, answer)
         return verdict
-    some = fitting[0].beside or len(_every_mix(document, answer)) > JUDGED
+    some = (
+        fitting[0].beside
+        or not (question.anywhere or not space.pinned(question))
+        or len(_every_mix(document, answer)) > JUDGED
+    )
     _bracket(verdict, question, answer, exact, some)
     for each in every if "any" in question.job["schedules"] and "teams" in answer else ():
         if each.level != question.level or not orders.tiny(each):
@@ -399,7 +407,10 @@ def _bracket(verdict: Verdict, question: Question, answer: Document, exact: bool
 def _searched(question: Question, answer: Document) -> bool:
     """Whether the plan's placement is one that is searched; heuristics may know a better one."""
     groups = tuple(tuple(question.devices[d] for d in stage["devices"]) for stage in answer["stages"])
-    return groups in set(space.shapes(question, answer["micro_batches"]))
+    every = space.shapes(question, answer["micro_batches"])
+    if question.anywhere and space.pinned(question):
+        return space.likeness(question, groups) in {space.likeness(question, each) for each in every}
+    return groups in set(every)
 
 
 def _recount(verdict: Verdict, question: Question, prices: Prices, answer: Document) -> None:

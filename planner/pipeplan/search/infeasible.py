@@ -17,7 +17,6 @@ from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.pricing import device_limit, usable_memory
 from pipeplan.search.scope import narrowing_options, searched
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.search.space.device_groups import all_device_groups
 from pipeplan.search.space.in_flight import free_family
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
@@ -230,7 +229,7 @@ def _low_memory_candidates(space: Space, until: float = inf) -> Iterator[Candida
 def _deep(space: Space, size: int) -> Iterator[StageDevices]:
     """Yield all device groups, deepest first, if they are at most `FEW`; else the deepest of each width, and mixed."""
     job, layers, count = space.job, len(space.model.layers), space.job.batch // size
-    listed = list(islice(all_device_groups(space.cluster, job, layers, count), FEW + 1))
+    listed = list(islice(space.all_groups(job, count), FEW + 1))
     if len(listed) <= FEW:
         yield from sorted(listed, key=len, reverse=True)
         return
@@ -244,12 +243,12 @@ def _deep(space: Space, size: int) -> Iterator[StageDevices]:
         most = min(devices // width, layers)
         for depth in allowed(most)[: DEPTHS if width <= min(count, devices) else 0]:
             narrow = replace(job, replicas=(width,), depths=(depth,))
-            found = list(islice(all_device_groups(space.cluster, narrow, layers, count), EACH))
+            found = list(islice(space.all_groups(narrow, count), EACH))
             yield from found
             if found:
                 break
     for depth in allowed(min(devices, layers))[:DEPTHS]:
-        yield from islice(all_device_groups(space.cluster, replace(job, depths=(depth,)), layers, count), EACH)
+        yield from islice(space.all_groups(replace(job, depths=(depth,)), count), EACH)
 
 
 def _rounded_up(size: int) -> str:

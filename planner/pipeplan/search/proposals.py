@@ -160,7 +160,7 @@ class Proposals:
             raise NotApplicable(unable)
         boundaries = PARTITIONERS[name].balance(self._chain(space, rows, size), space.job.batch // size)
         kept = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
-        return (Proposal(tuple(rows[s] for s in kept), size, (0, *(boundaries[s + 1] for s in kept))),)
+        return (_placed(space, tuple(rows[s] for s in kept), size, (0, *(boundaries[s + 1] for s in kept))),)
 
     def _split(self, spaces: Spaces, name: str, size: int) -> tuple[Proposal | str, ...]:
         """The arrangements of a planner that chooses among splits and levels: those where its own value is least."""
@@ -200,7 +200,7 @@ class Proposals:
             elif (unable := space.unable(arrangement.replicas, count)) is not None:
                 found.append(unable)
             else:
-                found.append(Proposal(arrangement.devices, size, arrangement.boundaries, home))
+                found.append(_placed(space, arrangement.devices, size, arrangement.boundaries, home))
         return tuple(found)
 
     def _chain(self, space: Space, rows: Rows, size: int) -> Chain:
@@ -213,6 +213,19 @@ class Proposals:
             groups = tuple(tuple(devices[index] for index in row) for row in rows)
             self._chains[key] = space.prices.chain(groups, size)
         return self._chains[key]
+
+
+def _placed(
+    space: Space,
+    rows: Rows,
+    size: int,
+    boundaries: Boundaries,
+    home: tuple[Splitting | None, int] | None = None,
+) -> Proposal:
+    """The proposal on like devices with which it keeps to the pins, if there are any."""
+    devices = space.cluster.devices
+    groups = space.placing.for_partition(tuple(tuple(devices[d] for d in row) for row in rows), boundaries)
+    return Proposal(tuple(tuple(device.index for device in group) for group in groups), size, boundaries, home)
 
 
 def homes(spaces: Spaces) -> tuple[Space, ...]:

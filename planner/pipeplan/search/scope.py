@@ -212,7 +212,11 @@ class Scope:
             return sentences.ALONE
         if self.job.order is Order.GIVEN:
             return sentences.LISTED
-        return sentences.TILED if self.spread else sentences.PACKED
+        placing = self.space.placing
+        if self.spread and placing.every:
+            return sentences.ANYWHERE
+        packed = sentences.TILED if self.spread else sentences.PACKED
+        return packed + sentences.EXCHANGED * (placing.pins is not None)
 
     @property
     def in_flight(self) -> str:
@@ -283,7 +287,7 @@ class Scope:
         wanted = not self.job.replicas or max(self.job.replicas) > 1
         if not self.replicated and not self.steps and self.devices > 1 and wanted:
             yield sentences.ONE_MICRO_BATCH
-        if self.spread:
+        if self.spread and not self.space.placing.every:
             yield sentences.PLACEMENTS
         if self.replicated:
             yield from self._layouts_left_out()

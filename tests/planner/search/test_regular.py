@@ -47,11 +47,27 @@ def test_a_group_is_in_a_node_or_has_whole_ones(groups: tuple[tuple[int, ...], .
 
 
 def test_only_aligned_groups_are_listed() -> None:
-    """Of three replicas per stage one stage is left, and of tiles those that are stages in nodes."""
+    """Three replicas per stage lie in each node, one device idle, six in none; of tiles those that are in nodes."""
     cluster, job = nodes(4, 4), Job(24, regular=True)
     found = {tuple(map(len, groups)) for groups in all_device_groups(cluster, job, 8, 24)}
-    assert (3,) in found and (3, 3) not in found and (2, 2, 2, 2) in found and (8,) in found and (6,) not in found
+    assert (
+        (3,) in found
+        and (3, 3) in found
+        and (3, 3, 3) not in found
+        and (2, 2, 2, 2) in found
+        and (8,) in found
+        and (6,) not in found
+    )
     assert all(aligned(cluster, groups) for groups in all_device_groups(cluster, job, 8, 24))
+
+
+@pytest.mark.parametrize("counts, replicas", [((4, 4), 3), ((2, 3, 3), 3), ((5, 1, 2), 3), ((1, 1, 4), 2)])
+def test_stages_that_do_not_fit_into_a_node_begin_with_the_next(counts: tuple[int, ...], replicas: int) -> None:
+    """Two stages inside nodes, or on whole nodes, with devices idle between them, are a plan."""
+    found = solve(unlike_layers(4), nodes(*counts), 6, replicas=replicas, depths=2, regular=True, time_limit=20)
+    cluster = nodes(*counts)
+    groups = tuple(tuple(cluster.devices[n] for n in stage.devices) for stage in found.plan.stages)
+    assert aligned(cluster, groups) and tuple(map(len, groups)) == (replicas, replicas)
 
 
 @pytest.mark.parametrize("counts", [(4, 4), (3, 3, 2), (8,) * 8])

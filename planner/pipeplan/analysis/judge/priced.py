@@ -70,7 +70,8 @@ def priced(model: Model, job: Job, setting: Setting, written: HandWritten) -> Pr
     unable = None if written.placed else space.unable(written.replicas, written.micro_batches)
     if unable is not None:
         raise InputError(f"no such plan can be run: {unable}")
-    chain = space.prices.chain(setting.groups, space.job.batch // written.micro_batches)
+    groups = setting.groups if written.placed else space.placing.for_partition(setting.groups, boundaries)
+    chain = space.prices.chain(groups, space.job.batch // written.micro_batches)
     candidate = space.candidates_of(chain, free=False)[0]
     evaluated: EvaluatedPlan = (
         _placed(setting, candidate, boundaries, written)

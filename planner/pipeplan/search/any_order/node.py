@@ -20,7 +20,6 @@ from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.evaluate import evaluate
 from pipeplan.search.scheduling.lists import FAMILY, kind_of
 from pipeplan.search.space.candidates import Candidate, partition_problem
-from pipeplan.search.space.device_groups import all_device_groups
 from pipeplan.search.space.in_flight import held_at_most
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.joint import Choice, JointPipeline, Search, Solution
@@ -148,7 +147,7 @@ def equal_device_groups(space: Space, size: int) -> Iterator[StageDevices]:
         If there are more than `MOST`.
     """
     job = replace(space.job, equal_replicas=True)
-    every = all_device_groups(space.cluster, job, len(space.model.layers), space.job.batch // size)
+    every = space.all_groups(job, space.job.batch // size)
     found = list(islice(every, MOST + 1))
     if len(found) > MOST:
         raise InputError(

@@ -18,7 +18,7 @@ from pipeplan.core.cluster import StageDevices
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.search.space.device_groups import Mode, Modes, arrange, tiles
+from pipeplan.search.space.device_groups import Mode, Modes, tiles
 from pipeplan.search.space.in_flight import free_family
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.partition import balanced
@@ -49,7 +49,8 @@ class Placement:
             return Placement(None)  # unlike devices
         widths = {mode.replicas for mode in modes}
         for tile in (None, *(tiles(space.classes, *widths) if len(widths) == 1 else ())):
-            if arrange(space.classes, modes, tile) == groups:
+            arranged = space.placing.arranged(modes, tile)
+            if arranged == groups or (arranged is not None and groups in space.placing.with_pins(arranged)):
                 return Placement(modes, tile)
         return Placement(None)
 

@@ -9,6 +9,7 @@ starts from a balanced partition, and begins a climb of its own. The most promis
 """
 
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from math import inf
 from random import Random
 
@@ -17,7 +18,6 @@ from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate, follows_recurrence, least_value
 from pipeplan.search.local_search.moves import Moves, Placement
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.search.space.device_groups import arrange
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.partition import balanced
@@ -34,6 +34,8 @@ RESTART = 20
 """Slices without improvement after which a climb starts again from its best plan."""
 PROMISING = 1.05
 """Other groups begin a climb if their first plan takes at most this many times as long as the best plan."""
+PINNED = 8
+"""Other groups are tried with pinned devices on at most this many choices of stages."""
 MOST_SEEN = 2**16
 """Values that are kept for plans that were tried."""
 
@@ -80,16 +82,16 @@ class LocalSearch:
 
     def add(self, plan: EvaluatedPlan) -> None:
         """Climb from this plan too, unless one on the same groups, with the same micro-batches, is as good."""
-        chain, space = plan.candidate.chain, self._spaces.of(plan.candidate)
+        priced, space = plan.candidate.chain, self._spaces.of(plan.candidate)
         if (space.split, space.job.level) not in self._moves:  # a mix may be new
             self._moves[space.split, space.job.level] = Moves(space, self._random)
         moves = self._moves[space.split, space.job.level]
-        placement = Placement.of(moves.space, chain.groups)
-        groups = tuple(tuple(device.index for device in group) for group in chain.groups)
-        key = groups, chain.micro_batch, space.split, space.job.level
+        placement = Placement.of(moves.space, priced.groups)
+        groups = tuple(tuple(device.index for device in group) for group in priced.groups)
+        key = groups, priced.micro_batch, space.split, space.job.level
         known = self._climbs.get(key)
         if known is None or plan.value < known.best.value:
-            self._regrouped.add((placement, chain.micro_batch, space.split, space.job.level))
+            self._regrouped.add((placement, priced.micro_batch, space.split, space.job.level))
             self._climbs[key] = climb = _Climb(plan, plan, placement, moves)
             climb.restart()
 
@@ -131,13 +133,14 @@ class LocalSearch:
         if placement.modes is None or key in self._regrouped:
             return
         self._regrouped.add(key)
-        groups = arrange(space.classes, placement.modes, placement.tile)
+        arranged = space.placing.arranged(placement.modes, placement.tile)
         widest, deep = max(mode.replicas for mode in placement.modes), len(placement.modes)
-        if groups is None or widest > space.job.batch // size or deep > len(space.model.layers):
+        if arranged is None or widest > space.job.batch // size or deep > len(space.model.layers):
             return
-        if space.unable(tuple(map(len, groups)), space.job.batch // size) is not None:
+        if space.unable(tuple(map(len, arranged)), space.job.batch // size) is not None:
             return
-        for candidate in space.candidates(groups, size, free=False):
+        every = islice(space.placing.with_pins(arranged), PINNED)
+        for candidate in chain.from_iterable(space.candidates(groups, size, free=False) for groups in every):
             boundaries = balanced(candidate.problem, int(PROMISING * best)) if candidate.family.alternates else None
             if boundaries is None:
                 continue
@@ -159,9 +162,9 @@ class LocalSearch:
 
         Its value may be a lower bound, if that is at least ``best``.
         """
-        chain = candidate.chain
-        own = chain.split, chain.zero, chain.micro_batch, candidate.family.name, candidate.in_flight
-        key = placement, own, boundaries
+        priced = candidate.chain
+        own = priced.split, priced.zero, priced.micro_batch, candidate.family.name, candidate.in_flight
+        key = placement, tuple(device.index for device in priced.devices), own, boundaries
         if key not in self._seen:
             if len(self._seen) >= MOST_SEEN:
                 self._seen.clear()

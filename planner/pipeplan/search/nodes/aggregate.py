@@ -25,7 +25,7 @@ from pipeplan.search.branch_and_bound import ACCURACY, Node, PlanSearch, Step, T
 from pipeplan.search.nodes.aggregate_problem import Layout, allocation_problem
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.first_plans import submit
-from pipeplan.search.space.device_groups import Modes, aligned, arrange
+from pipeplan.search.space.device_groups import Modes
 from pipeplan.search.space.space import Space
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, FurthestEnd
@@ -252,12 +252,12 @@ class AggregateNode(Node):
 
     def _below(self) -> Iterator[Node]:
         """The nodes of the tree below: these modes alone, and one more stage before them."""
-        groups = arrange(self.space.classes, self.last, self.layout.tile) if self.last else None
+        arranged = self.space.placing.arranged(self.last, self.layout.tile) if self.last else None
         job = self.space.job
-        if groups is not None and job.regular and not aligned(self.space.cluster, groups):
-            groups = None
-        if groups is not None and (not job.depths or len(groups) in job.depths):
-            yield DeviceGroupsNode(self.bound, self.space, groups, self.size, None if self.covers else self.alternating)
+        if arranged is not None and (not job.depths or len(arranged) in job.depths):
+            alternating = None if self.covers else self.alternating
+            for groups in self.space.placing.with_pins(arranged):
+                yield DeviceGroupsNode(self.bound, self.space, groups, self.size, alternating)
         deepest = min(max(job.depths, default=len(self.space.model.layers)), len(self.space.model.layers))
         if len(self.last) < deepest:
             for mode in self.layout.before(self.last):

@@ -238,6 +238,7 @@ class _SendTables:
                 if a == b:
                     across = [space.cluster.between(source.kind, source.kind) or source.link]
                     unknown = layout.tile is None and layout.straddles(source)
+                    unknown = unknown or a in space.placing.free
                     some_share = layout.widths != (1,)  # where some replicas share a node, others may not
                     links = [[source.link, *across] if some_share or unknown else [source.link], across]
                     links[1] = links[0] if unknown else across
@@ -308,10 +309,12 @@ def _rings(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> li
     inside = all_reduce(replicas, each.link)
     if network is None or len(each.nodes) == 1:
         return [inside]
+    within = [inside] if replicas <= each.per_node else []
+    if space.placing.free:  # stages may lie anywhere
+        return [*within, *rings_over_nodes(replicas, network, each.link)]
     if layout.tile is not None:
         share = shared(network, each.per_node // layout.tile)
         several = (each.link,) if layout.tile > 1 else ()
         return [inside if replicas <= layout.tile else all_reduce(replicas, slowest(share, *several))]
-    within = [inside] if replicas <= each.per_node else []
     aligned = layout.widths == (1,) and not layout.straddles(each)
     return within if within and aligned else [*within, *rings_over_nodes(replicas, network, each.link)]

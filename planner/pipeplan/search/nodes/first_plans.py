@@ -6,7 +6,6 @@ from pipeplan.core.cluster import StageDevices
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.aggregate_problem import Layout, allocation_problem
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.search.space.device_groups import arrange
 from pipeplan.search.space.in_flight import free_family
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, FurthestEnd
@@ -65,10 +64,11 @@ def submit(
     -------
     Its device groups; None if it is no plan.
     """
-    groups = arrange(space.classes, layout.modes(stages), layout.tile)
+    groups = space.placing.arranged(layout.modes(stages), layout.tile)
     if groups is None:
         return None
     boundaries = (0, *(place.end for place in stages))
+    groups = space.placing.for_partition(groups, boundaries)
     candidates = [each for each in space.candidates(groups, size) if alternating in (None, each.family.alternates)]
     if all(space.unasked(candidate, boundaries) is not None for candidate in candidates):
         return None

@@ -27,7 +27,7 @@ from pipeplan.schedules import Family
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.space.candidates import in_flight
-from pipeplan.search.space.device_groups import DeviceClass, Modes, all_modes, placements
+from pipeplan.search.space.device_groups import DeviceClass, Modes, all_modes
 from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.common.exposed import Collectives, Exposed
@@ -68,7 +68,7 @@ class ShapesNode(Node):
         nodes: list[Node] = []
         lot = list(islice(self._rows, LOT))
         for bound, alternating, modes in lot:
-            for groups in placements(self.space.cluster, self.space.job, self.space.classes, modes):
+            for groups in self.space.placing.of(modes):
                 nodes.append(DeviceGroupsNode(max(bound, self.bound), self.space, groups, self.size, alternating))
         if len(lot) < LOT:
             return Step.split(nodes)

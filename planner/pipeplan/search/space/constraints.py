@@ -59,6 +59,13 @@ class Constraints:
         """True if the job has any such constraint."""
         return bool(self._pins) or not self.cuts.all()
 
+    @property
+    def pinned(self) -> list[tuple[int, int]]:
+        """Layers that are pinned to single devices, each with its device."""
+        devices = {f"d{device.index}": device.index for device in self._cluster.devices}
+        kinds = {device.kind.name for device in self._cluster.devices}
+        return [(layer, devices[where]) for layer, where in self._pins if where in devices and where not in kinds]
+
     def impossible(self, micro_batches: int) -> str | None:
         """Message why no plan can meet the constraints, whatever its costs; None if some plan may.
 

@@ -110,7 +110,7 @@ def distinct_tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int
 
 
 def all_device_groups(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[StageDevices]:
-    """Yield the device groups that the job allows: packed, and with each tile if all stages have equal replicas.
+    """Yield the device groups that a job without pins allows: packed, and in tiles if all stages have equal replicas.
 
     A stage has at most as many replicas as there are micro-batches, and at least one layer.
     """
@@ -120,10 +120,33 @@ def all_device_groups(cluster: Cluster, job: Job, layers: int, micro_batches: in
 
 
 def placements(cluster: Cluster, job: Job, classes: tuple[DeviceClass, ...], modes: Modes) -> Iterator[StageDevices]:
-    """Yield the device groups of one sequence of modes that the job allows, each once."""
-    for groups in _placements(cluster, job, classes, modes):
-        if not job.regular or aligned(cluster, groups):
-            yield groups
+    """Yield the device groups of one sequence of modes that the job allows, each once, whatever is pinned.
+
+    They are packed, and in each tile if all stages have equal replicas.
+    """
+    if job.order is Order.GIVEN:
+        listed = _listed(cluster, modes)
+        if not job.regular or aligned(cluster, listed):
+            yield listed
+        return
+    widths = {mode.replicas for mode in modes}
+    ways = [None, *(tiles(classes, *widths) if len(widths) == 1 else ())]
+    found = (groups for tile in ways if (groups := allowed(cluster, job, classes, modes, tile)) is not None)
+    yield from {tuple(tuple(device.index for device in own) for own in groups): groups for groups in found}.values()
+
+
+def allowed(
+    cluster: Cluster, job: Job, classes: tuple[DeviceClass, ...], modes: Modes, tile: int | None = None
+) -> StageDevices | None:
+    """Assign devices to modes as `arrange` does; None if the job does not allow that.
+
+    Where stages must be regular and packed ones are not, those that do not fit into the rest of a node begin with the
+    next one.
+    """
+    groups = arrange(classes, modes, tile)
+    if not job.regular or (groups is not None and aligned(cluster, groups)):
+        return groups
+    return _within_nodes(cluster, classes, modes) if tile is None else None
 
 
 def same_places(cluster: Cluster, one: StageDevices, other: StageDevices) -> bool:
@@ -150,16 +173,6 @@ def aligned(cluster: Cluster, groups: StageDevices) -> bool:
     return all(len(nodes) == 1 or all(count == there[node] for node, count in nodes.items()) for nodes in own)
 
 
-def _placements(cluster: Cluster, job: Job, classes: tuple[DeviceClass, ...], modes: Modes) -> Iterator[StageDevices]:
-    if job.order is Order.GIVEN:
-        yield _listed(cluster, modes)
-        return
-    widths = {mode.replicas for mode in modes}
-    ways = [None, *(tiles(classes, *widths) if len(widths) == 1 else ())]
-    found = (groups for tile in ways if (groups := arrange(classes, modes, tile)) is not None)
-    yield from {tuple(tuple(device.index for device in own) for own in groups): groups for groups in found}.values()
-
-
 def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[Modes]:
     """Yield every sequence of modes that the job allows; each may have several placements on devices."""
     classes = device_classes(cluster)
@@ -170,7 +183,7 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
 
     narrowest = min(job.replicas, default=1)
 
-    def allowed(modes: list[Mode]) -> bool:
+    def asked_for(modes: list[Mode]) -> bool:
         return not job.depths or len(modes) in job.depths
 
     def unreachable(depth: int, left: list[int]) -> bool:
@@ -179,7 +192,7 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
         return bool(job.depths) and not any(depth < wanted <= most for wanted in job.depths)
 
     def extend(modes: list[Mode], left: list[int], used: int) -> Iterator[Modes]:
-        if modes and allowed(modes):
+        if modes and asked_for(modes):
             yield tuple(modes)
         if len(modes) == min(layers, deepest) or unreachable(len(modes), left):
             return
@@ -212,6 +225,39 @@ def _used(each: DeviceClass, count: int) -> tuple[Device, ...]:
         return each.devices[:count]
     end = next(end for end in ends if end >= count)
     return each.devices[end - count : end]
+
+
+def _within_nodes(cluster: Cluster, classes: tuple[DeviceClass, ...], modes: Modes) -> StageDevices | None:
+    """Device groups inside nodes, or on whole ones, in the cluster's order; None if the nodes do not hold them."""
+    left = {
+        (c, node): [device for device in each.devices if device.node == node]
+        for c, each in enumerate(classes)
+        for node in sorted(each.nodes)
+    }
+    groups: list[tuple[Device, ...]] = []
+    for mode in modes:
+        own = {node: devices for (c, node), devices in left.items() if c == mode.device_class}
+        inside = next((node for node, devices in own.items() if len(devices) >= mode.replicas), None)
+        whole = {node: devices for node, devices in own.items() if len(devices) == len(cluster.nodes[node].kinds)}
+        used = (inside,) if inside is not None else _filled({n: len(d) for n, d in whole.items()}, mode.replicas)
+        if not used:
+            return None
+        taken = [device for node in used for device in own[node]][: mode.replicas]
+        groups.append(tuple(taken))
+        for node in used:
+            left[mode.device_class, node] = [device for device in own[node] if device not in taken]
+    return tuple(groups)
+
+
+def _filled(nodes: dict[int, int], devices: int) -> tuple[int, ...]:
+    """Return the fewest nodes, the first of these, that have exactly so many devices together; empty if none do."""
+    sums: dict[int, tuple[int, ...]] = {0: ()}
+    for node, there in nodes.items():
+        for reached, used in list(sums.items()):
+            longer, known = (*used, node), sums.get(reached + there)
+            if reached + there <= devices and (known is None or (len(longer), longer) < (len(known), known)):
+                sums[reached + there] = longer
+    return sums.get(devices, ())
 
 
 def _listed(cluster: Cluster, modes: Modes) -> StageDevices:

@@ -25,13 +25,14 @@ from pipeplan.search.space.constraints import Constraints
 from pipeplan.search.space.device_groups import (
     DeviceClass,
     aligned,
-    all_device_groups,
     all_modes,
     device_classes,
     shares_equally,
 )
 from pipeplan.search.space.in_flight import FREE, InFlightBox, between
 from pipeplan.search.space.lower_bounds import LowerBounds
+from pipeplan.search.space.pins import Pins
+from pipeplan.search.space.placing import Placing
 from pipeplan.search.space.shared_links import shared_link_loads
 from pipeplan_formulations.partition import LinkResource
 
@@ -39,6 +40,8 @@ FEW = 300
 """Most device groups per micro-batch size that are enumerated; more are bounded together, in aggregate nodes."""
 PAIRS = 100_000
 """Most pairs of a shape and a partition, over all micro-batch sizes, that are listed: a small space."""
+PLACEMENTS = 5_000
+"""Most placements of pinned devices, over all device groups, up to which every one of them is searched."""
 ANY = "any"
 """The schedule name for every order, in addition to the named families (or those that suit the cluster)."""
 LEANEST = "1f1b-sno"
@@ -217,8 +220,29 @@ class Space:
         """Yield all device groups for a micro-batch size, each with a cheap lower bound on the step (or bottleneck)."""
         count = self.job.batch // size
         bounds = self.lower_bounds(size)
-        for groups in all_device_groups(self.cluster, self.job, len(self.model.layers), count):
+        for groups in self.all_groups(self.job, count):
             yield groups, bounds.of_stages((group[0].kind.name, len(group)) for group in groups)
+
+    def all_groups(self, job: Job, micro_batches: int) -> Iterator[StageDevices]:
+        """Yield all device groups that a job, this one or a part of it, allows for so many micro-batches.
+
+        A stage has at most as many replicas as there are micro-batches, and at least one layer.
+        """
+        for modes in all_modes(self.cluster, job, len(self.model.layers), micro_batches):
+            yield from self.placing.of(modes)
+
+    @cached_property
+    def placing(self) -> Placing:
+        """The placements of stages that are searched."""
+        pinned = self.constraints.pinned if self.job.order is Order.SEARCH else []
+        pins = Pins.of(len(self.model.layers), pinned) if pinned else None
+        placing = Placing(self.cluster, self.job, self.classes, pins)
+        if pins is None or not (self.small or self.few):
+            return placing
+        every = replace(placing, every=True)
+        modes = all_modes(self.cluster, self.job, pins.layers, self.job.batch // min(self.sizes))
+        found = (groups for own in modes for groups in every.of(own))
+        return every if next(islice(found, PLACEMENTS, None), None) is None else placing
 
     @cached_property
     def classes(self) -> tuple[DeviceClass, ...]:

@@ -1,0 +1,173 @@
+"""Placements for layers that are pinned to devices: on which of the like devices each stage lies.
+
+::
+
+    pinned      l2 to d3                        stages (a, 1) (a, 1): which of them holds l2 is open
+    homes       d3 on stage 0, or on stage 1    each is a question of its own
+    placements  d3 | d0     d0 | d3             of like devices that no layer is pinned to one stands for all
+
+Devices of one kind in one node are alike, and so are nodes with the same devices and link. Pinned ones are like none.
+Where the device groups are few, every placement is searched that differs in more than this. Otherwise those are that
+come from a packed one, or a tiled one, by an exchange of devices (docs/bounds.md).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pipeplan.core.cluster import Cluster, Device, StageDevices
+from pipeplan.costs.chain import Boundaries
+from pipeplan.search.space.device_groups import DeviceClass, Modes
+
+Homes = dict[int, int]
+"""The stage of each pinned device."""
+
+
+@dataclass(frozen=True)
+class Pins:
+    """Layers that are pinned to single devices.
+
+    Attributes
+    ----------
+    layers : int
+        Number of layers of the model.
+    spans : dict
+        For each device that layers are pinned to the first and the last of them, ordered by the first one.
+    """
+
+    layers: int
+    spans: dict[int, tuple[int, int]]
+
+    @classmethod
+    def of(cls, layers: int, pinned: list[tuple[int, int]]) -> "Pins":
+        """The pins of these pairs of a layer and a device."""
+        found: dict[int, tuple[int, int]] = {}
+        for layer, device in sorted(pinned):
+            found[device] = (found.get(device, (layer, layer))[0], layer)
+        return cls(layers, found)
+
+    def homes(self, classes: tuple[DeviceClass, ...], modes: Modes) -> Iterator[Homes]:
+        """Yield all ways to give each pinned device to a stage, so that some partition may keep to the pins."""
+        class_of = {device.index: c for c, each in enumerate(classes) for device in each.devices}
+        devices = list(self.spans)
+
+        def extend(homes: Homes) -> Iterator[Homes]:
+            if len(homes) == len(devices):
+                yield dict(homes)
+                return
+            device = devices[len(homes)]
+            taken = Counter(homes.values())
+            for stage, mode in enumerate(modes):
+                fits = mode.device_class == class_of[device] and taken[stage] < mode.replicas
+                if fits and self._reachable(device, stage, len(modes), homes):
+                    yield from extend({**homes, device: stage})
+
+        yield from extend({})
+
+    def homes_at(self, boundaries: Boundaries) -> Homes | None:
+        """The stage of each pinned device in a partition; None if layers of one device lie on several stages."""
+        stage_of = [s for s, (a, b) in enumerate(pairwise(boundaries)) for _ in range(a, b)]
+        if any(stage_of[first] != stage_of[last] for first, last in self.spans.values()):
+            return None
+        return {device: stage_of[first] for device, (first, _) in self.spans.items()}
+
+    def _reachable(self, device: int, stage: int, depth: int, homes: Homes) -> bool:
+        """Whether every stage has a layer left, with the layers of this device on this stage beside those of others."""
+        first, last = self.spans[device]
+        if stage > first or depth - 1 - stage > self.layers - 1 - last:
+            return False
+        for other, home in homes.items():  # all of them begin with an earlier layer
+            between = first - self.spans[other][1]
+            if not 0 <= stage - home <= max(between, 0):
+                return False
+        return True
+
+
+def every_placement(
+    cluster: Cluster, classes: tuple[DeviceClass, ...], modes: Modes, homes: Homes
+) -> Iterator[StageDevices]:
+    """Yield all device groups of a row of modes in which pinned devices lie on their stages, like ones once.
+
+    The replicas of a stage take devices one after the other. Nodes that are alike and have given the same replicas so
+    far stand for each other.
+    """
+    slots = [(s, mode.device_class) for s, mode in enumerate(modes) for _ in range(mode.replicas)]
+    wanted = [{device for device, home in homes.items() if home == s} for s in range(len(modes))]
+    free = {
+        (c, node): [device for device in each.devices if device.node == node and device.index not in homes]
+        for c, each in enumerate(classes)
+        for node in each.nodes
+    }
+    pinned = {cluster.devices[device].node for device in homes}
+    of_node = [(n if n in pinned else -1, *sorted(node.kinds), node.link) for n, node in enumerate(cluster.nodes)]
+
+    def options(number: int, history: list[tuple[int, ...]], taken: tuple[Device, ...]) -> Iterator[Device]:
+        stage, c = slots[number]
+        here = [device for device in taken if device.index in wanted[stage]]
+        missing = wanted[stage] - {device.index for device in here}
+        left = sum(s == stage for s, _ in slots[number:])
+        seen = set()
+        for node in sorted(classes[c].nodes):
+            alike = (of_node[node], history[node])
+            own = [cluster.devices[device] for device in sorted(missing) if cluster.devices[device].node == node]
+            used = sum(device in free[c, node] for device in taken)
+            rest = own + free[c, node][used:]
+            if alike not in seen and rest and (own or left > len(missing)):
+                seen.add(alike)
+                yield rest[0]
+
+    def extend(taken: tuple[Device, ...], history: list[tuple[int, ...]]) -> Iterator[tuple[Device, ...]]:
+        number = len(taken)
+        if number == len(slots):
+            yield taken
+            return
+        for device in options(number, history, taken):
+            after = [*history]
+            after[device.node] = (*after[device.node], number)
+            yield from extend((*taken, device), after)
+
+    for taken in extend((), [() for _ in cluster.nodes]):
+        edges = [0]
+        for mode in modes:
+            edges.append(edges[-1] + mode.replicas)
+        yield tuple(taken[a:b] for a, b in pairwise(edges))
+
+
+def exchanged(cluster: Cluster, groups: StageDevices, homes: Homes) -> StageDevices | None:
+    """Exchange devices of a placement so that pinned ones lie on their stages; None if a stage has no room for them.
+
+    Each comes in place of a device of its node, if the stage has one there. Otherwise the stage's node is exchanged
+    with a like one, or its devices with those of a like stage, or else two devices of one class. The first two leave
+    all costs as they are.
+    """
+    done: Homes = {}
+    for device, stage in homes.items():
+        moved = _moved(cluster, groups, cluster.devices[device], stage, done)
+        if moved is None:
+            return None
+        groups, done = moved, {**done, device: stage}
+    return groups
+
+
+def _moved(cluster: Cluster, groups: StageDevices, device: Device, stage: int, done: Homes) -> StageDevices | None:
+    if device in groups[stage]:
+        return groups
+    free = [own for own in groups[stage] if own.index not in done]
+    inside = [own for own in free if own.node == device.node]
+    if inside:
+        return _swapped(groups, [(inside[0], device)])
+    for own in free:
+        like = cluster.nodes[own.node] == cluster.nodes[device.node]
+        if like and not any(cluster.devices[index].node in (own.node, device.node) for index in done):
+            rows = ([each for each in cluster.devices if each.node == node] for node in (own.node, device.node))
+            return _moved(cluster, _swapped(groups, list(zip(*rows, strict=True))), device, stage, done)
+    there = next((group for group in groups if device in group), ())
+    if len(there) == len(free) == len(groups[stage]) and not any(own.index in done for own in there):
+        return _swapped(groups, list(zip(there, free, strict=True)))  # of one class, as the device is
+    return _swapped(groups, [(free[0], device)]) if free else None
+
+
+def _swapped(groups: StageDevices, pairs: list[tuple[Device, Device]]) -> StageDevices:
+    places = {a.index: b for pair in pairs for a, b in (pair, pair[::-1])}
+    return tuple(tuple(places.get(device.index, device) for device in group) for group in groups)

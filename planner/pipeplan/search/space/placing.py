@@ -1,0 +1,82 @@
+"""`Placing`: the devices that stages of given kinds and widths may have, with pinned layers on theirs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from pipeplan.core.cluster import Cluster, StageDevices
+from pipeplan.core.job import Job
+from pipeplan.costs.chain import Boundaries
+from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, aligned, allowed, placements
+from pipeplan.search.space.pins import Homes, Pins, every_placement, exchanged
+
+
+@dataclass(frozen=True)
+class Placing:
+    """The placements of a space.
+
+    Attributes
+    ----------
+    cluster : Cluster
+    job : Job
+    classes : tuple of DeviceClass
+    pins : Pins or None
+        Layers pinned to devices for which like ones may stand; None if there are none, or the order is given.
+    every : bool
+        Whether every placement of like devices is searched; else those that `arranged` ones become by exchanges.
+    """
+
+    cluster: Cluster
+    job: Job
+    classes: tuple[DeviceClass, ...]
+    pins: Pins | None = None
+    every: bool = False
+
+    @cached_property
+    def free(self) -> frozenset[int]:
+        """Numbers of the classes of which a stage may have any devices, in several nodes."""
+        return frozenset(c for c, each in enumerate(self.classes) if self.pins is not None and len(each.nodes) > 1)
+
+    def of(self, modes: Modes) -> Iterator[StageDevices]:
+        """Yield the device groups of one sequence of modes, each once."""
+        if self.pins is None:
+            yield from placements(self.cluster, self.job, self.classes, modes)
+            return
+        arranged = () if self.every else tuple(placements(self.cluster, self.job, self.classes, modes))
+        for homes in self.pins.homes(self.classes, modes):
+            if self.every:
+                found = every_placement(self.cluster, self.classes, modes, homes)
+                yield from (groups for groups in found if not self.job.regular or aligned(self.cluster, groups))
+            else:
+                near = [moved for groups in arranged if (moved := self._moved(groups, homes)) is not None]
+                yield from {tuple(d.index for own in groups for d in own): groups for groups in near}.values()
+
+    def arranged(self, modes: Modes, tile: int | None = None) -> StageDevices | None:
+        """The device groups of one sequence of modes in one way, whatever is pinned; None if that is not possible."""
+        return allowed(self.cluster, self.job, self.classes, modes, tile)
+
+    def with_pins(self, groups: StageDevices) -> Iterator[StageDevices]:
+        """Yield the device groups with like devices exchanged, one for each way to keep to the pins."""
+        if self.pins is None:
+            yield groups
+            return
+        modes = tuple(Mode(self._class_of[group[0].index], len(group)) for group in groups)
+        for homes in self.pins.homes(self.classes, modes):
+            moved = self._moved(groups, homes)
+            if moved is not None:
+                yield moved
+
+    def for_partition(self, groups: StageDevices, boundaries: Boundaries) -> StageDevices:
+        """The device groups with like devices exchanged so that a partition keeps to the pins, if that is possible."""
+        homes = None if self.pins is None else self.pins.homes_at(boundaries)
+        return groups if homes is None else self._moved(groups, homes) or groups
+
+    @cached_property
+    def _class_of(self) -> dict[int, int]:
+        return {device.index: c for c, each in enumerate(self.classes) for device in each.devices}
+
+    def _moved(self, groups: StageDevices, homes: Homes) -> StageDevices | None:
+        if any(self._class_of[device] != self._class_of[groups[stage][0].index] for device, stage in homes.items()):
+            return None
+        moved = exchanged(self.cluster, groups, homes)
+        return None if moved is not None and self.job.regular and not aligned(self.cluster, moved) else moved
