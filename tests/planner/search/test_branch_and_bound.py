@@ -93,3 +93,18 @@ def test_an_interrupted_node_keeps_its_bound() -> None:
 
     search = ran(Interrupted(4))
     assert (search.value, search.bound, search.stop) == (9, 4, Stop.INTERRUPT)
+
+
+def test_a_deferred_node_counts_until_it_is_resumed() -> None:
+    """A node set aside bounds the answer like an open one, and is advanced once it is resumed."""
+
+    class Deferring(Scripted):
+        def advance(self, search: PlanSearch) -> Step[Node]:
+            search.defer(Scripted(5, (6,)))
+            return super().advance(search)
+
+    search = ran(Deferring(1, (8,), Step.nothing()))
+    assert (search.value, search.bound) == (8, 5)
+    search.resume()
+    search.run()
+    assert (search.value, search.bound) == (6, 6)
