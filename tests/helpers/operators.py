@@ -67,6 +67,11 @@ def dense(rows: int, widths: Sequence[int], trunk: int = 0) -> OperatorGraph:
     return OperatorGraph(tuple(operators), {INPUT: 4 * rows * (150_528 if trunk else widths[0])})
 
 
+def with_output(profile: Profile, output: int) -> Profile:
+    """The profile in which all layers have outputs of so many bytes."""
+    return replace(profile, costs=tuple(replace(cost, output=output) for cost in profile.costs))
+
+
 COST = LayerCost(12_000, 24_000, 12_000, 12_000, saved=720, output=80, update=600)
 
 

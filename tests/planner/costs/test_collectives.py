@@ -119,3 +119,12 @@ def test_joint_rings_pass_the_links_inside_nodes() -> None:
     first, second, third = ((device,) for device in own.devices)
     assert joint_ring(own, (first, second, third), (0, 1, 2)).link == Link(10**9)
     assert joint_ring(own, (first, second, third), (0, 2)).link == Link(10**10)
+
+
+def test_joint_rings_share_the_cards_of_their_nodes() -> None:
+    """A tied ring over two nodes has half of the network beside another stage's ring, and a third beside two."""
+    own = Cluster("c", {"k": DeviceKind("k")}, (Node(("k",) * 3),) * 2, Link(6 * 10**9))
+    a, b, c, d, e, f = own.devices
+    assert joint_ring(own, ((a, d), (b,), (e,)), (1, 2)).link == Link(3 * 10**9)
+    assert joint_ring(own, ((a, d), (b, e), (c,), (f,)), (2, 3)).link == Link(2 * 10**9)
+    assert joint_ring(own, ((a, d), (b,), (e,)), (0, 1, 2)).link == Link(6 * 10**9)  # its own rings wait for it

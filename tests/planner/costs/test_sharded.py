@@ -150,3 +150,11 @@ def test_a_plan_with_less_than_the_neighbours_buffers_is_no_plan() -> None:
     assert solve(model, equal_devices(2, 6612), job=job).plan.stages[0].memory.total == 6612
     with pytest.raises(InfeasibleError, match=r"6\.46 KiB"):
         solve(model, equal_devices(2, 6611), job=job)
+
+
+@pytest.mark.parametrize(("numbers", "at_once"), [(2**20, 2**19), (3 * 2**19, 3 * 2**18), (3 * 2**20, 2**20)])
+def test_others_send_at_most_2_20_numbers_of_a_share_at_once(numbers: int, at_once: int) -> None:
+    """On two replicas half of the numbers is a share, which arrives in parts if it is larger."""
+    model, cluster = model_of([10], parameters=[4 * numbers]), equal_devices(2)
+    chain = price(model, cluster, [cluster.devices], 1, Job(2, zero=(2,)))
+    assert assemble(chain, cluster, (0, 1)).stages[0].workspace == 4 * (2 * numbers + numbers // 2 + at_once)

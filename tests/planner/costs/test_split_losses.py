@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.instances import equal_devices
-from helpers.operators import COST, linear, pair, perceptrons
+from helpers.operators import COST, linear, pair, perceptrons, with_output
 from pipeplan.core.cluster import Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
@@ -54,6 +54,14 @@ def test_members_exchange_two_numbers_a_row_and_the_loss() -> None:
     assert own.backward == before.backward == COST.backward // 2 + 2 * (ROUND + 40)  # the gradient of the input
     assert (own.saved, before.saved) == (COST.saved // 2, COST.saved)
     assert (own.output, before.output) == (COST.output // 2, COST.output)
+
+
+def test_members_with_a_part_of_the_loss_have_their_part_of_its_output_rounded_up() -> None:
+    """Of 81 bytes 41."""
+    cluster, whole = equal_devices(2, link=Link(10**9, ROUND)), model()
+    whole = replace(whole, profiles=tuple(with_output(profile, 81) for profile in whole.profiles))
+    (found,) = team_questions(whole, cluster, Job(1, teams=(2,)))
+    assert [cost.output for cost in found.model.profiles[0].costs] == [81, 81, 81, 41]
 
 
 def test_rows_cost_as_many_sums_as_a_whole_loss_saves() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.instances import equal_devices
-from helpers.operators import block, of_many_tokens, pair, perceptrons
+from helpers.operators import block, of_many_tokens, pair, perceptrons, with_output
 from pipeplan.core.cluster import Cluster, Link, Node
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
@@ -181,3 +181,37 @@ def test_weights_are_gathered_where_memory_is_short(memory: int, gathered: bool,
     assert any(letter.gathers for letter in letters) is gathered
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
+
+
+def of_long_sequences(output: int = 80) -> MeshTeams:
+    """A mesh of two axes, for layers that may gather their weights, with so many bytes of output each."""
+    model = perceptrons(graph=of_many_tokens(), sizes=(4,))
+    model = replace(model, profiles=tuple(with_output(profile, output) for profile in model.profiles))
+    every = MeshTeams.of(Teams(model, pairs(), 4, (4,), "adam", False), 4, 2)
+    return next(each for each in every if len(each.sizes) == 2)
+
+
+def test_gathered_weights_take_room_twice() -> None:
+    """While a layer runs its weight is there, and as many bytes of the gradient, or half if an axis splits both."""
+    teams = of_long_sequences()
+    (kind,) = teams.kinds
+    gathered = 0
+    for way in teams.splits():
+        letters = way.of("pair", 1).operators["wide"].word
+        parts = 2 if {"in", "out"} & {letter.loop for letter in letters} else 1
+        some = any(letter.gathers for letter in letters)
+        assert teams.member(way, 1, kind, 4).workspace == 2 * 64 // parts * some
+        gathered += some
+    assert gathered > 3
+
+
+@pytest.mark.parametrize("output", [79, 80, 81])
+def test_outputs_in_parts_are_rounded_up(output: int) -> None:
+    """Of 81 bytes between layers in two parts a device has 41; of outputs that are whole, all."""
+    teams = of_long_sequences(output)
+    (kind,) = teams.kinds
+    ways = teams.splits()
+    assert {way.parts for way in ways if any(way.passes)} == {2, 4}
+    for way in ways:
+        expected = [-(-output // way.parts) if passes else output for passes in way.passes]
+        assert [teams.member(way, i, kind, 4).output for i in range(4)] == expected

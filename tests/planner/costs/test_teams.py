@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.instances import equal_devices
-from helpers.operators import COST, block, pair, perceptrons
+from helpers.operators import COST, block, pair, perceptrons, with_output
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
@@ -93,6 +93,15 @@ def test_tensors_between_layers_are_split_along_tokens(tmp_path: Path) -> None:
     assert found.plan.sequence == ("l0", "l1", "l2") and "sequence-parallel teams of 2" in str(found)
     found.plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == found.plan
+
+
+@pytest.mark.parametrize("output", [79, 80, 81])
+def test_outputs_in_parts_of_the_tokens_are_rounded_up(output: int) -> None:
+    """Of 81 bytes between two layers a member has 41; of the last output, which is whole, all."""
+    model, cluster = perceptrons(graph=block()), equal_devices(4, link=Link(10**9, 1))
+    model = replace(model, profiles=tuple(with_output(profile, output) for profile in model.profiles))
+    _, parts = team_questions(model, cluster, Job(4, teams=(2,)))
+    assert [cost.output for cost in parts.model.profiles[0].costs] == [-(-output // 2)] * 3 + [output]
 
 
 def test_operators_of_split_layers_take_longer() -> None:

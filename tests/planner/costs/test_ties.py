@@ -199,6 +199,27 @@ def test_the_answer_says_who_shares() -> None:
     assert [sensitivity.stages for sensitivity in reductions] == [(0, 1)]
 
 
+def test_a_copy_beside_a_home_is_summed_behind_the_backward_too() -> None:
+    """A stage with a copy of one weight and the home of another one pays both sums where its own one is hidden."""
+    model = model_of([10, 1000, 10, 10], parameters=[30, 0, 100, 0])
+    model = replace(model, ties=(Tie(("l0", "l1"), 30), Tie(("l2", "l3"), 60)))
+    own = cluster(4)
+    d0, d1, d2, d3 = own.devices
+    chain = price(model, own, [(d0,), (d1, d2), (d3,)], 1, Job(4, zero=(0,)))
+    copy, home = 4 * (5 + 10), 4 * (5 + 20)  # rings of three: four rounds of a third of 30 and of 60 bytes
+    assert [stage.reduce for stage in assemble(chain, own, (0, 1, 3, 4)).stages] == [copy, copy + home, home]
+
+
+def test_copies_on_three_replicas_share_out_state_and_update_rounded_up() -> None:
+    """Of 32 bytes of Adam's state each replica keeps 11, and of an update of 10 ns it does 4."""
+    model = replace(model_of([10, 10], parameters=[16, 0], update=[10, 0]), ties=(Tie(("l0", "l1"), 16),))
+    own = cluster(4)
+    d0, *others = own.devices
+    chain = price(model, own, [(d0,), tuple(others)], 1, Job(3, zero=(1,), optimizer="adam"))
+    copy = assemble(chain, own, (0, 1, 2)).stages[1]
+    assert (copy.resident, copy.update) == (16 + 16 + 11, 4)
+
+
 @pytest.mark.parametrize(("memory", "copies"), [(None, 0), (2 * 3 * 8 * MIB - 1, 1), (2 * 3 * 8 * MIB, 0)])
 def test_aggregates_count_copies_that_are_certain(memory: int | None, copies: int) -> None:
     """If no device can hold all layers, the last one's stage holds a copy in every plan."""
