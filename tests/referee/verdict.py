@@ -293,6 +293,8 @@ def _refusal(document: Document, answer: Document, late: bool) -> str | None:
     asked = Question(document, 0).job
     if asked["unlike_teams"] and len(set(asked["teams"])) < 2:
         return "unlike teams of one size"
+    if asked["regular"] and (asked["objective"] == "bottleneck" or asked["intra_layer"] or asked["unlike_teams"]):
+        return "regular plans of anything but steps, whole layers and equal teams"
     teams = _teams(document)
     reasons = [without_teams(own) for own in teams]
     if not teams or 1 in document["job"]["teams"]:
@@ -349,8 +351,6 @@ def contradiction(question: Question) -> str | None:
             return "sharded weights that layers on several stages share"
         if not space.family_names(question):
             return "sharded gradients on two lanes"
-    if job["regular"] and (job["objective"] == "bottleneck" or job["intra_layer"] or job["unlike_teams"]):
-        return "regular plans of anything but steps, whole layers and equal teams"
     try:
         costs.sizes(question)
     except ContradictionError as reason:

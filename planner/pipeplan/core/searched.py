@@ -30,6 +30,11 @@ ANYWHERE = "devices of one kind and one kind of node per stage, any of them, as 
 EXCHANGED = ", and like devices exchanged where layers are pinned to some"
 """Devices that may share a stage."""
 
+ANSWER = (
+    "and beside these the answer's plan, which a heuristic placed otherwise ({stages}, {widths} {devices} per stage)"
+)
+"""A plan that is no listed one."""
+
 FALLING = "1f1b holds any numbers of micro-batches that fall along the pipeline, from SNO's to 1.5 times SO's"
 OWN = "each schedule holds what its family says"
 ALL_COUNTS = "any number of micro-batches in flight where any order is searched"
@@ -74,6 +79,7 @@ WHOLE_PRODUCTS = "teams that run matrix products and attention on parts of the t
 UNEVEN_QUERIES = "an early and a late part of the tokens on each device (even work under a causal mask)"
 WHOLE_LOSS = "a loss of teams on logits split along their classes (vocabulary parallelism)"
 UNKNOWN_LOSS = f"{WHOLE_LOSS}, as the model's loss is not known to be a cross entropy"
+EXPERTS = "expert parallelism (the model has layers of experts: tokens sent to the devices that hold theirs)"
 BEYOND_NEIGHBOURS = "tensor, sequence and context parallelism beyond two neighbours that divide a layer"
 DIVIDED_REPLICAS = (
     "divided layers on replicated stages, recomputed, or between kinds of device whose profiles differ in bytes"
@@ -138,6 +144,8 @@ class Searched:
         Layers that a stage may hold, devices that may share it, micro-batches that it holds, orders of its actions.
     unlike : bool
         Whether the devices are of several classes, so that their order is a choice.
+    answer : str
+        What the answer's plan has that none of these plans have, if a heuristic found it outside of them.
     restrictions : tuple of str
         Constraints that narrow the space further.
     not_searched : tuple of str
@@ -158,6 +166,7 @@ class Searched:
     zero: tuple[int, ...] = (0,)
     teams: str = ""
     sharded: str = ""
+    answer: str = ""
     restrictions: tuple[str, ...] = ()
     not_searched: tuple[str, ...] = ()
 
@@ -166,6 +175,7 @@ class Searched:
         stages = "1 stage" if self.depths == "1" else f"{self.depths} stages"
         shared = self.replicas if self.replicas == ALONE else f"{self.widths} {self.replicas}"
         parts = [f"{stages} of {self.partitions}", shared]
+        parts += [self.answer] * bool(self.answer)
         if self.unlike:
             parts.append(f"unlike devices in {'any' if self.order == Order.SEARCH else 'the given'} order")
         parts.append(f"micro-batches of {listed(self.micro_batch_sizes)}")
@@ -255,6 +265,12 @@ class Searched:
         without += [loss] * bool(loss)
         return replace(self, teams=teams, not_searched=(TEAMS.format(meshes=MESHES[mesh_axes]), *without, *rest))
 
+    def with_answer(self, depth: int, widths: Sequence[int]) -> "Searched":
+        """Return the description with a plan beside those that are listed, which is the answer."""
+        stages = "1 stage" if depth == 1 else f"{depth} stages"
+        devices = "device" if set(widths) == {1} else "devices"
+        return replace(self, answer=ANSWER.format(stages=stages, widths=listed(widths), devices=devices))
+
     def without(self, sentence: str) -> "Searched":
         """Return the same description with one more sentence in ``not_searched``."""
         return replace(self, not_searched=(*self.not_searched, sentence))
@@ -276,6 +292,7 @@ class Searched:
             "partitions": self.partitions,
             "widths": self.widths,
             "replicas": self.replicas,
+            "answer": self.answer,
             "in_flight": self.in_flight,
             "recompute": self.recompute,
             "zero": list(self.zero),

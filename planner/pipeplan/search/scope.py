@@ -1,5 +1,6 @@
 """Description of a searched space: selects the sentences of `pipeplan.core.searched` that are true of it."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -8,7 +9,7 @@ from math import isqrt
 from typing import TYPE_CHECKING
 
 from pipeplan.core import searched as sentences
-from pipeplan.core.cluster import Cluster, Overlap
+from pipeplan.core.cluster import Cluster, Overlap, StageDevices
 from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, Job, Objective, Order, Recompute
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Mix, Split, Splitting
@@ -27,6 +28,10 @@ from pipeplan.search.space.spaces import Spaces
 
 if TYPE_CHECKING:
     from pipeplan.search.nodes.aggregate_problem import Layout
+
+
+EXPERT = re.compile(r"[Ee]xpert|[Mm]ixture|[Mm]ixtral|M[Oo][Ee]|Moe|(?<![A-Za-z])moe(?![a-z])")
+"""What names of layers with experts contain."""
 
 
 def searched(spaces: Spaces, opened: int = 0) -> Searched:
@@ -148,6 +153,21 @@ def narrowing_options(job: Job) -> tuple[str, ...]:
     return tuple(name for name, on in given.items() if on)
 
 
+def has_experts(model: Model) -> bool:
+    """Return True if names, kinds or operators of layers speak of experts."""
+    operators = (each.name for graph in model.operators.values() for each in graph.operators)
+    names = (text for layer in model.layers for text in (layer.name, layer.kind))
+    return any(EXPERT.search(name) for name in (*names, *operators))
+
+
+def lists(space: Space, groups: StageDevices) -> bool:
+    """Return True if the sentences on numbers of stages and on their devices are true of these device groups."""
+    scope, widths = Scope(space), {len(group) for group in groups}
+    if len(groups) not in scope.depths or not widths <= set(scope.widths):
+        return False
+    return scope.graph or space.placing.has(groups)
+
+
 class Scope:
     """Properties of a space that decide which sentences are true."""
 
@@ -204,6 +224,13 @@ class Scope:
             {n for n in each.nodes if len(nodes[n].kinds) > 1} for each in self.space.classes if len(each.nodes) > 1
         )
         return any(shared)
+
+    @property
+    def unlike_nodes(self) -> bool:
+        """True if stages could have replicas of one kind on nodes whose links differ."""
+        kinds = [each.kind.name for each in self.space.classes]
+        several = not self.job.replicas or max(self.job.replicas) > 1
+        return several and len(set(kinds)) < len(kinds) and self.job.batch > min(self.space.sizes)
 
     @property
     def replicas(self) -> str:
@@ -276,6 +303,8 @@ class Scope:
     def _partitions(self) -> Iterator[str]:
         if self.devices > 1:
             yield sentences.TENSOR
+            if has_experts(self.model):
+                yield sentences.EXPERTS
         if self.several:
             yield sentences.INTERLEAVED
         if not self.chain and self.several:
@@ -294,8 +323,8 @@ class Scope:
             kinds = {each.kind.name for each in self.space.classes}
             if len(kinds) > 1:
                 yield sentences.UNLIKE_KINDS
-            if len(self.space.classes) > len(kinds):
-                yield sentences.UNLIKE_NODES
+        if self.unlike_nodes:
+            yield sentences.UNLIKE_NODES
         if self.replicated or (self.several and self.model.ties and self.steps):
             yield from self._reductions()
         if self.replicated:

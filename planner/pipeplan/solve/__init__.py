@@ -11,7 +11,9 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.job import Job, Objective
 from pipeplan.core.model import Model
+from pipeplan.core.operators import Mix
 from pipeplan.core.options import asked_limits, require, require_callback
+from pipeplan.core.searched import Searched
 from pipeplan.core.throughput import yardstick
 from pipeplan.core.validate import validate_plan
 from pipeplan.costs.sources import sources
@@ -21,6 +23,7 @@ from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import Node, OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan, shared_out
+from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.heuristics import Baseline, baselines
 from pipeplan.search.infeasible import promising
 from pipeplan.search.intra_layer import divide
@@ -30,7 +33,7 @@ from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
 from pipeplan.search.robust import Robust, as_robust
 from pipeplan.search.robust.choice import choose
-from pipeplan.search.scope import searched
+from pipeplan.search.scope import lists, searched
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve.question import asked
@@ -254,7 +257,7 @@ def solve(
             bound=search.bound,
             wall=clock.wall,
             backend=backend,
-            searched=searched(spaces, search.opened),
+            searched=_searched(spaces, search.opened, chosen),
             costs=asking.stated(sources(model, cluster, spaces.lowest.sizes)),
             baselines=rows,
             runners_up=search.ranking(),
@@ -268,6 +271,14 @@ def solve(
     seconds = 0.0 if search.stop is Stop.INTERRUPT else min(clock.left, max(LONGER * clock.wall, LEAST))
     how: dict[str, Any] = {"gap": gap, "backend": backend, "workers": workers, "seed": seed}
     return replace(found, irregular=_irregular(model, cluster, job, found.value, time_limit=seconds, **how))
+
+
+def _searched(spaces: Spaces, opened: int, chosen: EvaluatedPlan) -> Searched:
+    """What was searched, and the chosen plan beside it if no listed one has its stages and devices."""
+    found, chain = searched(spaces, opened), chosen.candidate.chain
+    if isinstance(chain.split, Mix) or lists(spaces.of(chosen.candidate), chain.groups):
+        return found
+    return found.with_answer(chain.stages, chain.replicas)
 
 
 def _not_open(spaces: Spaces, waiting: Iterable[Node]) -> int | None:

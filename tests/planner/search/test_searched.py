@@ -169,3 +169,38 @@ def test_tables_and_explanations_name_the_space_of_their_bounds() -> None:
     table = compare(model, cluster, job, time_limit=10)
     assert set(result.searched.schedules) == set(table.searched.schedules)
     assert table.costs == result.costs
+
+
+def test_an_answer_outside_of_what_is_listed_says_so() -> None:
+    """Two devices of one kind have unlike links in their nodes: no listed stage has both, a heuristic's may."""
+    row = (Node(("unit",), Link(10**9)), Node(("unit",), Link(10**8)))
+    unlike = Cluster("unlike", {"unit": DeviceKind("unit")}, row, Link(10**9), Overlap.COPY)
+    model = model_of([20, 20], parameters=[8, 8])
+    found = solve(model, unlike, batch=4, time_limit=10)
+    widths = [stage.replicas for stage in found.plan.stages]
+    assert widths == [2] and "one device per stage" in found.searched.in_words()
+    assert "beside these the answer's plan, which a heuristic placed otherwise (1 stage, 2 devices" in (
+        found.searched.in_words()
+    )
+    assert searched.UNLIKE_NODES in found.searched.not_searched
+    alone = solve(model, unlike, batch=4, replicas=1, time_limit=10)
+    assert not alone.searched.answer and searched.UNLIKE_NODES not in alone.searched.not_searched
+
+
+@pytest.mark.parametrize(
+    "name, kind, experts",
+    [
+        ("layers.0.mlp.experts", "", True),
+        ("layers.0.block_sparse_moe", "", True),
+        ("layers.0", "MixtralDecoderLayer", True),
+        ("layers.0", "Qwen3MoeSparseMoeBlock", True),
+        ("layers.0.mlp", "MoE", True),
+        ("layers.0.smoe_path", "Smoother", False),
+        ("layers.0.mlp", "LlamaMLP", False),
+    ],
+)
+def test_models_with_experts_are_told_that_these_are_not_spread(name: str, kind: str, experts: bool) -> None:
+    """By the names and kinds of layers; on one device there is nothing to spread."""
+    model = replace(CHAIN, layers=(*CHAIN.layers[:-1], replace(CHAIN.layers[-1], name=name, kind=kind)))
+    assert (searched.EXPERTS in missing(model)) is experts
+    assert searched.EXPERTS not in missing(model, equal_devices(1))

@@ -71,6 +71,15 @@ class Placing:
         homes = None if self.pins is None else self.pins.homes_at(boundaries)
         return groups if homes is None else self._moved(groups, homes) or groups
 
+    def has(self, groups: StageDevices) -> bool:
+        """Return True if these device groups are among those of their kinds and widths, or like some of these."""
+        modes = tuple(Mode(self._class_of[group[0].index], len(group)) for group in groups)
+        if any(
+            self._class_of[device.index] != m.device_class for m, g in zip(modes, groups, strict=True) for device in g
+        ):
+            return False
+        return self.every or groups in self.of(modes)
+
     @cached_property
     def _class_of(self) -> dict[int, int]:
         return {device.index: c for c, each in enumerate(self.classes) for device in each.devices}
