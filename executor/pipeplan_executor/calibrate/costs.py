@@ -20,6 +20,7 @@ from pipeplan.core.model import LayerCost, Model, Profile, Provenance
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind
+from pipeplan.core.wording import counted
 from pipeplan.costs.layers import available_micro_batches, layer_costs, profiles_for
 from pipeplan_executor.calibrate.observed import Observed
 
@@ -144,6 +145,6 @@ def _scale(model: Model, kind: DeviceKind, plan: Plan, pipeline: Pipeline, seen:
 def _account(old: Provenance, plan: Plan, seen: Observed) -> Provenance:
     origin = old.source.rpartition(BEFORE)[2]
     steps = f"{seen.steps} step{'s' * (seen.steps != 1)}"
-    shape = f"{len(plan.stages)} stages, {plan.micro_batches} micro-batches of {plan.micro_batch}"
+    shape = f"{plan.shape}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
     source = f"calibrated from {steps} of a {plan.schedule.family} plan ({shape}){BEFORE}{origin}"
     return Provenance("measured", source, datetime.now(UTC).strftime("%Y-%m-%d"), old.versions)

@@ -211,7 +211,7 @@ def _rows(family: str, result: Result, bound: int) -> list[Row]:
         return value / bound - 1 if bound else 0.0
 
     plan = result.plan
-    label = f"{counted(len(plan.stages), 'stage')}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
+    label = f"{plan.shape}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
     words = bool(plan.sequence), plan.vocabulary is not None, bool(plan.context)
     label += zero_suffix(plan.zero) + team_suffix(plan.teams, *words, mesh=plan.mesh)
     rows = [Row(SOLVER, family, result.value, result.timeline.peaks, excess(result.value), label)]

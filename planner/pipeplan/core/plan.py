@@ -11,7 +11,7 @@ from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.throughput import Yardstick
 from pipeplan.core.units import format_time
-from pipeplan.core.wording import counted, device_names, team_suffix, zero_suffix
+from pipeplan.core.wording import counted, device_names, stages_of, team_suffix, zero_suffix
 from pipeplan.core.words import LayerWords
 
 
@@ -177,13 +177,18 @@ class Plan(Tabular):
     yardstick: Yardstick = field(default_factory=Yardstick)
 
     @property
+    def shape(self) -> str:
+        """Its stages and their replicas: ``'4 stages'``, ``'1 stage of 8 replicas'``."""
+        return stages_of([stage.replicas for stage in self.stages])
+
+    @property
     def headline(self) -> str:
         """Model, cluster, stages, micro-batches and schedule, in one line."""
         many = counted(self.micro_batches, "micro-batch")
         shared = bool(self.sequence), self.vocabulary is not None, bool(self.context)
         teams = team_suffix(self.teams, *shared, mesh=self.mesh)
         return (
-            f"{self.model} on {self.cluster}: {counted(len(self.stages), 'stage')}, {many} of {self.micro_batch}, "
+            f"{self.model} on {self.cluster}: {self.shape}, {many} of {self.micro_batch}, "
             f"schedule {self.schedule.family}{self._splits}{zero_suffix(self.zero)}{teams}"
         )
 

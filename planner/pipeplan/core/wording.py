@@ -39,6 +39,33 @@ def device_names(devices: Sequence[int], letter: str = "d", most: int = 8) -> st
     return f"{letter}{devices[0]} … {letter}{devices[-1]} ({many})"
 
 
+def stages_of(replicas: Sequence[int]) -> str:
+    """Return the stages of a plan with their replicas: ``'4 stages'``, ``'1 stage of 8 replicas'``, ``'… of 2-1-1 …'``.
+
+    ``replicas``: of each stage. One each is not said.
+    """
+    widths = replicas_of(replicas)
+    return counted(len(replicas), "stage") + (f" of {widths} replicas" if widths else "")
+
+
+def replicas_of(replicas: Sequence[int]) -> str:
+    """Return the replicas of stages, ``'8'`` or of unlike ones ``'2-1-1'``; empty for one each."""
+    widths = set(replicas)
+    if len(widths) > 1:
+        return in_a_row(replicas)
+    return "" if widths == {1} else str(replicas[0])
+
+
+def in_a_row(numbers: Sequence[int], most: int = 8) -> str:
+    """Join numbers as ``3-1-1``; long sequences as runs: ``2x16-1x32``."""
+    if len(numbers) <= most:
+        return "-".join(map(str, numbers))
+    runs = [(value, len(list(run))) for value, run in groupby(numbers)]
+    if len(runs) <= most:
+        return "-".join(f"{value}x{length}" for value, length in runs)
+    return f"{numbers[0]}…{numbers[-1]}"
+
+
 def zero_suffix(level: int) -> str:
     """Return ``', ZeRO-1'``; an empty text at level 0."""
     return f", ZeRO-{level}" if level else ""

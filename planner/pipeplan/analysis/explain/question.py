@@ -159,9 +159,7 @@ def _explanation(
     plan = setting.plan
     path = portions(setting)
     alone = sensitivities(setting)
-    shape = (
-        f"{counted(len(plan.stages), 'stage')} on {counted(len(plan.ranks), 'device' if plan.team == 1 else 'team')}"
-    )
+    shape = f"{plan.shape} on {counted(len(plan.ranks), 'device' if plan.team == 1 else 'team')}"
     many = f"{counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
     times = f"step {format_time(setting.step)}, {plan.proof}"
     return Explanation(

@@ -251,7 +251,7 @@ def _orders(spaces: Spaces) -> Iterator[Remedy]:
 
 def _shape(plan: Plan) -> str:
     many = counted(plan.micro_batches, "micro-batch")
-    return f"{many} of {plan.micro_batch} through {counted(len(plan.stages), 'stage')}"
+    return f"{many} of {plan.micro_batch} through {plan.shape}"
 
 
 def _batch(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:

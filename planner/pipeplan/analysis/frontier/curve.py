@@ -13,7 +13,7 @@ from pipeplan.core.searched import Searched
 from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.throughput import Throughput
 from pipeplan.core.units import format_bytes
-from pipeplan.core.wording import counted
+from pipeplan.core.wording import counted, replicas_of
 from pipeplan.costs.sources import Costs
 
 
@@ -168,7 +168,9 @@ class Frontier(Tabular):
             ("price/h", "per 1000 samples") if self.over == "price" else (),
             () if self.over == "memory" else ("of",),
         )
-        plain: dict[str, Unit] = dict.fromkeys((*Throughput().cells(), "stages", "micro-batches", "schedule"), "")
+        plain: dict[str, Unit] = dict.fromkeys(
+            (*Throughput().cells(), "stages", "replicas", "micro-batches", "schedule"), ""
+        )
         columns: dict[str, Unit] = dict.fromkeys(cost, "")
         columns |= {"memory": "bytes", "devices": ""}
         columns |= dict.fromkeys(of, "")
@@ -184,7 +186,8 @@ class Frontier(Tabular):
             cost = point.cost, f"{point.cost * point.value / 3.6e12 / self.batch * 1000:.4g}"
         available_ = () if self.over == "memory" else (available(point),)
         figures = (point.value, point.bound, point.gap, *self.throughput(point).cells().values())
-        how = len(plan.stages), f"{plan.micro_batches} x {plan.micro_batch}", plan.schedule.family
+        widths = replicas_of([stage.replicas for stage in plan.stages])
+        how = len(plan.stages), widths, f"{plan.micro_batches} x {plan.micro_batch}", plan.schedule.family
         return *cost, point.memory, point.devices, *available_, *figures, *how
 
     @property

@@ -99,17 +99,12 @@ def without_plan(cell: Cell, fingerprint: str, outcome: Outcome, error: str, wal
 
 
 def plan_label(plan: "Plan") -> str:
-    """Label of a plan: ``'3-1, 8 micro-batches of 32, ZeRO-1, 1f1b-so'``, with the number of devices of every stage.
-
-    Equal stages are written as ``4 stages of 2``.
-    """
-    widths = [stage.replicas for stage in plan.stages]
-    shape = f"{counted(len(widths), 'stage')} of {widths[0]}" if len(set(widths)) == 1 else "-".join(map(str, widths))
+    """Label of a plan: ``'2 stages of 3-1 replicas, 8 micro-batches of 32, ZeRO-1, 1f1b-so'``."""
     again = sum(len(stage.recompute) for stage in plan.stages)
     recomputed = f", {counted(again, 'layer')} recomputed" if again else ""
     many = counted(plan.micro_batches, "micro-batch")
     size = f"{plan.micro_batch}{zero_suffix(plan.zero)}"
-    return f"{shape}, {many} of {size}, {plan.schedule.family}{recomputed}"
+    return f"{plan.shape}, {many} of {size}, {plan.schedule.family}{recomputed}"
 
 
 def _figures(row: "Baseline") -> Figures:

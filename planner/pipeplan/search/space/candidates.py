@@ -1,9 +1,8 @@
 """`Candidate`: device groups, number of micro-batches and schedule family: a plan without its stage boundaries."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from pipeplan.core.job import Objective
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import with_reductions
-from pipeplan.core.wording import counted, team_suffix, zero_suffix
+from pipeplan.core.wording import counted, in_a_row, stages_of, team_suffix, zero_suffix
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.schedules import Family
@@ -66,23 +65,14 @@ class Candidate:
         """Description for users: ``'4 stages of 2-1-1-1 replicas, 8 micro-batches of 2, ZeRO-1, 1f1b-sno'``."""
         many = counted(self.micro_batches, "micro-batch")
         level = zero_suffix(self.chain.zero) if max(self.replicas) > 1 else ""
-        stages = f"{counted(self.depth, 'stage')}{self._widths}"
         split = self.chain.split
         sizes = [group[0].kind.team for group in self.chain.groups]
         teams = team_suffix(sizes, bool(split and split.sequence), mesh=split.mesh if split else ())
-        return f"{stages}, {many} of {self.chain.micro_batch}{level}{teams}, {self._order}"
-
-    @property
-    def _widths(self) -> str:
-        if set(self.replicas) == {1}:
-            return ""
-        if len(set(self.replicas)) == 1:
-            return f" of {self.replicas[0]} replicas"
-        return f" of {_listed(self.replicas)} replicas"
+        return f"{stages_of(self.replicas)}, {many} of {self.chain.micro_batch}{level}{teams}, {self._order}"
 
     @property
     def _order(self) -> str:
-        counts = f" with {_listed(self.in_flight)} in flight" if self.family.name == FREE else ""
+        counts = f" with {in_a_row(self.in_flight)} in flight" if self.family.name == FREE else ""
         return f"{self.family.name}{counts}"
 
     @property
@@ -165,16 +155,6 @@ class Candidate:
         """For each stage the layers to recompute in the backward so that it fits in memory, in the least time."""
         spans = enumerate(pairwise(boundaries))
         return tuple(self.problem.recompute(s, a, b) or () for s, (a, b) in spans)
-
-
-def _listed(numbers: Sequence[int], most: int = 8) -> str:
-    """Numbers as ``3-1-1``; long sequences as runs: ``2x16-1x32``."""
-    if len(numbers) <= most:
-        return "-".join(map(str, numbers))
-    runs = [(value, len(list(run))) for value, run in groupby(numbers)]
-    if len(runs) <= most:
-        return "-".join(f"{value}x{length}" for value, length in runs)
-    return f"{numbers[0]}…{numbers[-1]}"
 
 
 def in_flight(family: Family, replicas: tuple[int, ...], micro_batches: int, objective: Objective) -> tuple[int, ...]:

@@ -24,10 +24,10 @@ def test_a_plan_is_named_by_its_widths() -> None:
     plan = solve(fat_head(), equal_devices(2), job=Job(8, depths=(2,), replicas=(1,)), backend="exact").plan
     first, second = plan.stages
     tail = f"{plan.micro_batches} micro-batches of {plan.micro_batch}, {plan.schedule.family}"
-    assert plan_label(plan) == f"2 stages of 1, {tail}"
+    assert plan_label(plan) == f"2 stages, {tail}"
     wide = replace(plan, stages=(replace(first, devices=(0, 2, 3)), replace(second, recompute=second.layers[:1])))
-    assert plan_label(wide) == f"3-1, {tail}, 1 layer recomputed"
-    assert plan_label(replace(plan, stages=(wide.stages[0],))) == f"1 stage of 3, {tail}"
+    assert plan_label(wide) == f"2 stages of 3-1 replicas, {tail}, 1 layer recomputed"
+    assert plan_label(replace(plan, stages=(wide.stages[0],))) == f"1 stage of 3 replicas, {tail}"
 
 
 def test_a_record_says_what_ran_where_and_keeps_the_plan(tmp_path: Path) -> None:
