@@ -2,7 +2,8 @@
 
 A convolution of C to K channels with a k × k kernel on an output of H × W costs 2 k² C K H W operations forward, the
 same for its input gradient (none for the image) and the same for its weight gradient. Saved: every tensor that some
-backward reads. Element-wise work (normalisation, ReLU, pooling) counts bytes, not operations.
+backward reads. Beyond these a backward needs two gradients as large as the output (of a pooling, those of output and
+input; of a residual block, three), and the gradient of the largest weight. Element-wise work (normalisation, ReLU, pooling) counts bytes, not operations.
 """
 
 from pipeplan.core.model import Layer, Model, Work
@@ -14,19 +15,23 @@ def _convolution(name: str, source: int, target: int, kernel: int, side: int, fi
     """Layer of a convolution with bias and an in-place ReLU: its output is saved once."""
     flops = 2 * kernel**2 * source * target * side**2
     size = ITEM * target * side**2
-    work = Work(flops, 0 if first else flops, flops, size, size)
+    weight = ITEM * kernel**2 * source * target
+    work = Work(flops, 0 if first else flops, flops, size, size, workspace=2 * size, workspace_fixed=weight)
     return Layer(name, ITEM * (kernel**2 * source * target + target), work=work, kind="Conv2d + ReLU")
 
 
 def _pooling(name: str, channels: int, side: int) -> Layer:
     """Layer of max pooling, which saves its output and, in 8 bytes each, the position of every maximum."""
     count = channels * side**2
-    return Layer(name, 0, work=Work(0, 0, 0, ITEM * count, (ITEM + 8) * count), kind="MaxPool2d")
+    work = Work(0, 0, 0, ITEM * count, (ITEM + 8) * count, workspace=5 * ITEM * count)
+    return Layer(name, 0, work=work, kind="MaxPool2d")
 
 
 def _linear(name: str, source: int, target: int, kind: str) -> Layer:
     flops, size = 2 * source * target, ITEM * target
-    return Layer(name, ITEM * (source * target + target), work=Work(flops, flops, flops, size, size), kind=kind)
+    weight = ITEM * source * target
+    work = Work(flops, flops, flops, size, size, workspace=2 * size + ITEM * source, workspace_fixed=weight)
+    return Layer(name, weight + ITEM * target, work=work, kind=kind)
 
 
 def chained(layers: list[Layer]) -> tuple[Layer, ...]:
@@ -71,7 +76,9 @@ def resnet_50() -> Model:
     forward, back, saved, parameters = _normalised([(3, 64, 7, 112)], image=True)
     size = ITEM * 64 * 56**2
     pooled = size + 8 * 64 * 56**2
-    layers = [Layer("stem", parameters, work=Work(forward, back, forward, size, saved + pooled), kind="Conv + pool")]
+    convolved = ITEM * 64 * 112**2
+    work = Work(forward, back, forward, size, saved + pooled, workspace=2 * convolved, workspace_fixed=parameters)
+    layers = [Layer("stem", parameters, work=work, kind="Conv + pool")]
     source, side = 64, 56
     for stage, (count, width) in enumerate([(3, 64), (4, 128), (6, 256), (3, 512)], start=1):
         for block in range(count):
@@ -82,7 +89,8 @@ def resnet_50() -> Model:
                 parts.append((source, 4 * width, 1, side))
             forward, back, saved, parameters = _normalised(parts)
             source, size = 4 * width, ITEM * 4 * width * side**2
-            work = Work(forward, back, forward, size, saved)
+            largest = ITEM * max(k**2 * c * t for c, t, k, _ in parts)
+            work = Work(forward, back, forward, size, saved, workspace=3 * size, workspace_fixed=largest)
             layers.append(Layer(f"layer{stage}.{block}", parameters, work=work, kind="Bottleneck"))
     layers.append(_linear("head", 2048, 1000, "AvgPool + Linear"))
     return Model("resnet-50", chained(layers), notes=("one sample is one 224 x 224 image; a layer is a whole block",))

@@ -10,7 +10,9 @@ dropout:
        output, 2 f or 3 f inner part)
 
 For GPT with f = 4 h and 2-byte numbers this is 32 h: the 34 h of Korthikanti et al. (2022, section 4.1) less the two
-dropout masks. Head and embedding may share one matrix (``tied``); it then counts as the embedding's, and ties the two.
+dropout masks. While a block's backward runs there are, beyond what it still keeps, at most 5 h numbers a token, and the
+gradient of its largest matrix. A loss in float32 makes the gradient of the log-softmax and that of the logits, 8 V bytes
+a token; the logits, which count as saved, are gone by then. Head and embedding may share one matrix (``tied``); it then counts as the embedding's, and ties the two.
 """
 
 from dataclasses import dataclass
@@ -88,7 +90,12 @@ def _embedding(shape: Shape, e: int) -> Layer:
     numbers = rows * shape.hidden + (_norm(shape) if shape.transform else 0)
     size = e * shape.tokens * shape.hidden
     return Layer(
-        "embedding", e * numbers, (), Work(0, 0, shape.tokens * shape.hidden, size, size), "Embedding", "embedding"
+        "embedding",
+        e * numbers,
+        (),
+        Work(0, 0, shape.tokens * shape.hidden, size, size, workspace_fixed=e * shape.vocabulary * shape.hidden),
+        "Embedding",
+        "embedding",
     )
 
 
@@ -104,6 +111,8 @@ def _block(shape: Shape, e: int, i: int) -> Layer:
         weight_gradient_flops=s * 2 * weights,
         output=e * s * h,
         saved=e * s * saved,
+        workspace=5 * e * s * h,
+        workspace_fixed=e * h * f,
     )
     source = f"block.{i - 1}" if i else "embedding"
     return Layer(f"block.{i}", e * (weights + biases + 2 * _norm(shape)), (source,), work, "Transformer block", "block")
@@ -115,7 +124,8 @@ def _head(shape: Shape, e: int) -> Layer:
     weights = h * v + (h * h if shape.transform else 0)
     own = (0 if shape.tied else h * v) + (h * h + h + v if shape.transform else 0) + _norm(shape)
     flops = 2 * s * weights
-    work = Work(flops, flops, flops, e * s * v, s * (e * (2 * h if shape.transform else h) + e * v + 4 * v))
+    saved = s * (e * (2 * h if shape.transform else h) + e * v + 4 * v)
+    work = Work(flops, flops, flops, e * s * v, saved, workspace=s * v * (8 - e))
     return Layer("head", e * own, (f"block.{shape.blocks - 1}",), work, "Norm + Linear + loss", "head")
 
 

@@ -15,7 +15,7 @@ from helpers.noticed import noticed
 from helpers.quick import rarely
 from pipeplan.core import searched
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
-from pipeplan.core.model import Model
+from pipeplan.core.model import LayerCost, Model
 from pipeplan.core.operators import Operator, OperatorGraph
 from pipeplan.core.plan import Context
 from pipeplan.core.words import PARTIAL, WHOLE, Layout, Word
@@ -341,6 +341,13 @@ def saved_whole(own: TeamProblem, name: str, rows: Any) -> Any:
 
 
 MOVING, TENSOR = TeamProblem._moving, TeamProblem._tensor
+
+
+def test_members_that_need_all_workspace_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the workspace of a member were that of a device that has the whole layer."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(LayerCost, "workspace_for", lambda cost, saved: cost.workspace)
+    assert noticed(lambda document: not document["model"].get("ties") and kept(document) > 8, on_teams)
 
 
 @pytest.mark.parametrize(("name", "wrong"), [("_moving", backward_for_nothing), rarely("_tensor", saved_whole)])

@@ -32,6 +32,11 @@ class Costs:
     workspace: int
 
 
+def in_proportion(cost: Costs, saved: int) -> int:
+    """Workspace of a member that saves so much of the layer's saved bytes."""
+    return cost.workspace if not cost.saved else -(-cost.workspace * saved // cost.saved)
+
+
 def sizes(question: Question) -> tuple[int, ...]:
     """Micro-batch sizes in the space: those asked for, or the divisors of the batch that every kind's profiles reach.
 

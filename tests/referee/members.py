@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from itertools import product
 from typing import Any
 
-from .costs import Costs
+from .costs import Costs, in_proportion
 from .documents import Document, Link, Question
 from .rings import Ring, occupancy
 
@@ -206,7 +206,8 @@ class Member:
         times["weight_gradient"] += again
         times["input_gradient"] += back
         figures = {"update": update + summed, "summed": summed, "parameters": parameters}
-        own = {"saved": self._saved(loops), "workspace": self.cost.workspace + self._at_once(loops)}
+        own = {"saved": self._saved(loops)}
+        own["workspace"] = in_proportion(self.cost, own["saved"]) + self._at_once(loops)
         return Choice(frozenset(shards), **times, **figures, **own)
 
     def _attends(self, operator: Document, loop: str) -> tuple[int, int]:

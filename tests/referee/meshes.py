@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import permutations, product
 
-from .costs import layer_costs
+from .costs import in_proportion, layer_costs
 from .documents import Document, Link
 from .members import PART, PASSES, TOKEN, WHOLE, Member, inputs, outputs, stream
 from .rings import Ring, occupancy, slowest
@@ -380,7 +380,8 @@ class OnMesh(Member):
             own = {name: value + later.get(name, 0) for name, value in own.items()}
             own["backward"] += later["input_gradient"] + later["weight_gradient"]
         own["update"] += own["summed"]
-        return own | {"output": self._output(), "workspace": self.cost.workspace + self._at_once(words)}
+        space = in_proportion(self.cost, own["saved"]) + self._at_once(words)
+        return own | {"output": self._output(), "workspace": space}
 
     def _at_once(self, words: Document) -> int:
         """Most bytes that come for one operator: weights and keys, with gradients, and what it reads of others."""

@@ -57,13 +57,18 @@ class LayerCost:
     workspace: int = 0
     update: int = 0
 
+    def workspace_for(self, saved: int) -> int:
+        """Return the workspace of a device that has a part of the layer, of which it saves ``saved`` bytes."""
+        return -(-self.workspace * saved // self.saved) if self.saved else self.workspace
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """Operations and bytes of one layer for one sample, independent of the device; input of the analytic estimate.
 
-    Floating-point operations count a multiply-add as two; ``output`` and ``saved`` are bytes (see `LayerCost`).
-    ``uncounted`` names operations of the layer of which nothing is counted, since their arithmetic is unknown.
+    Floating-point operations count a multiply-add as two; ``output`` and ``saved`` are bytes (see `LayerCost`), and so
+    are ``workspace``, for each sample, and ``workspace_fixed``, for any number of them. ``uncounted`` names operations
+    of the layer of which nothing is counted, since their arithmetic is unknown.
     """
 
     forward_flops: int
@@ -71,6 +76,8 @@ class Work:
     weight_gradient_flops: int
     output: int
     saved: int
+    workspace: int = 0
+    workspace_fixed: int = 0
     uncounted: tuple[str, ...] = ()
 
 

@@ -219,6 +219,7 @@ def _estimated(
         weight_gradient=weight_gradient,
         saved=saved,
         output=output,
+        workspace=layer.work.workspace * micro_batch + layer.work.workspace_fixed,
         update=round(1e9 * moved / bandwidth),
     )
 

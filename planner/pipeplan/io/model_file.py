@@ -71,6 +71,10 @@ class WorkEntry(Strict):
     """Bytes that the next layer reads."""
     saved: Bytes
     """Bytes kept for the backward, the output included."""
+    workspace: Bytes = 0
+    """Bytes that exist only while the layer computes, for each sample."""
+    workspace_fixed: Bytes = 0
+    """Such bytes that do not grow with the samples: a weight's gradient before it is added up."""
     uncounted: Items[str] = ()
     """Names of operations of which nothing is counted, since their arithmetic is unknown."""
 
@@ -334,6 +338,7 @@ def _layer_data(layer: Layer, chained: bool) -> Row:
             weight_gradient_flops=written_flops(layer.work.weight_gradient_flops),
             output=written_bytes(layer.work.output),
             saved=written_bytes(layer.work.saved),
+            **{name: written_bytes(size) for name in _SPACES if (size := getattr(layer.work, name))},
             **lean(uncounted=Line(layer.work.uncounted)),
         )
     row = Row(name=layer.name, **lean(kind=layer.kind), parameters=written_bytes(layer.parameters))
@@ -344,6 +349,9 @@ def _layer_data(layer: Layer, chained: bool) -> Row:
     if work is not None:
         row["work"] = work
     return Row(row | lean(operators=layer.operators))
+
+
+_SPACES = ("workspace", "workspace_fixed")
 
 
 def _profile_data(profile: Profile, names: tuple[str, ...]) -> dict[str, Any]:

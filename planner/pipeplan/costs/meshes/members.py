@@ -141,7 +141,7 @@ class MeshMembers:
             **{name: of[name] + own.constant(name) + longer[name] for name in PASSES},
             saved=of["saved"],
             output=self._output(own.graph, own.cost, split, case, size),
-            workspace=own.cost.workspace + self._at_once(problem, words),
+            workspace=own.cost.workspace_for(of["saved"]) + self._at_once(problem, words),
             update=of["update"] + of["summed"],
         )
 

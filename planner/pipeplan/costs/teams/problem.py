@@ -185,7 +185,7 @@ class TeamProblem:
             **{name: of[name] + self.rooflines.constant(name) + self._longer(name, shards) for name in PASSES},
             saved=of["saved"],
             output=-(-self.cost.output // self.team) if split else self._output,
-            workspace=self.cost.workspace + self._at_once(shards),
+            workspace=self.cost.workspace_for(of["saved"]) + self._at_once(shards),
             update=of["update"] + of["summed"],
         )
 

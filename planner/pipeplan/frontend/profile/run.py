@@ -26,10 +26,11 @@ from pipeplan.frontend.capture.private import FakeTensorMode, fake, on_fake, on_
 from pipeplan.frontend.operators.find import FoundOperators, find_operators
 from pipeplan.frontend.profile.allocator import allocator_here
 from pipeplan.frontend.profile.feed import batch_of, is_on, on_device, preserved
+from pipeplan.frontend.profile.live import workspace_of
 from pipeplan.frontend.profile.measure import Measured, Segment, measure
 from pipeplan.frontend.profile.meter import clock_for
 from pipeplan.frontend.profile.passes import Feed, Loss, autocast, leaves, run_layer
-from pipeplan.frontend.profile.saved import PassedTensors, saved_bytes
+from pipeplan.frontend.profile.saved import PassedTensors, address, saved_bytes
 from pipeplan.frontend.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
 from pipeplan.frontend.profile.work import without_values, work_of
 from pipeplan.frontend.runnable import refusals
@@ -244,16 +245,26 @@ def _described(module: nn.Module, inputs: Batch, targets: Any, request: Request,
     context = partial(autocast, request.precision, torch.device("cpu"))
     shapes = [tuple(map(without_values, values)) for values in reads]
     operators = find_operators(blank, sequence, shapes, size, context, loss, targets)
-    known: dict[str, Work] = {}
+    known: dict[tuple[str, int], Work] = {}
     work = []
     for n, layer in enumerate(layers):
-        name = operators.names[n] or sequence.names[n]
-        if name not in known:
+        key = operators.names[n] or sequence.names[n], held.saved[n]
+        if key not in known:
             last = feed if n == len(layers) - 1 else replace(feed, loss=None)
             own = replace(last, inputs=reads[n], wanted=tuple(tensor.requires_grad for tensor in reads[n]))
             with mode:
-                ((known[name], _),) = work_of(Segment({size: (layer,)}, {size: own}, (frozenset(),)), size)
-        work.append(replace(known[name], saved=held.saved[n] // size))
+                ((counted, _),) = work_of(Segment({size: (layer,)}, {size: own}, (frozenset(),)), size)
+            space = workspace_of(layer, own, held.saved[n], mode)
+            gone = sum(
+                tensor.untyped_storage().nbytes() for tensor in reads[n] if n and address(tensor) not in held.kept
+            )
+            known[key] = replace(
+                counted,
+                saved=held.saved[n] // size,
+                workspace=-(-(space.of_samples + gone) // size),
+                workspace_fixed=space.fixed,
+            )
+        work.append(known[key])
     return _model(blank, sequence, work, operators, (), (), request)
 
 

@@ -3,6 +3,8 @@
 Encoder: embedding, one bidirectional LSTM layer, then L − 1 layers of which the first reads both directions. Decoder:
 embedding, one layer with attention, then L − 1 layers that read the previous layer and the attention context. An LSTM
 layer of n inputs and h units costs 2 · 4 h (n + h) operations per token forward, the same for each of its gradients.
+While it computes backward there are gradients of its output and of its gates, and of a weight; in the classifier, where
+the logits are gone by then, those of the logits and of their log-softmax.
 """
 
 from pipeplan.core.errors import InputError
@@ -25,12 +27,15 @@ def _lstm(name: str, width: int, inputs: tuple[str, ...], directions: int = 1, c
     if contexts:  # query and key projections, scores, weighted sum
         flops += TOKENS * (2 * 2 * h * h + 2 * 2 * TOKENS * h)
         parameters += ITEM * (2 * h * h + 2 * h)
-    return Layer(name, parameters, inputs, Work(flops, flops, flops, output, saved), "LSTM")
+    space, weight = ITEM * TOKENS * h * 5 * directions, ITEM * 4 * h * max(width, h)
+    work = Work(flops, flops, flops, output, saved, workspace=space, workspace_fixed=weight)
+    return Layer(name, parameters, inputs, work, "LSTM")
 
 
 def _embedding(name: str) -> Layer:
     size = ITEM * TOKENS * HIDDEN
-    return Layer(name, ITEM * VOCABULARY * HIDDEN, (), Work(0, 0, TOKENS * HIDDEN, size, size), "Embedding")
+    weight = ITEM * VOCABULARY * HIDDEN
+    return Layer(name, weight, (), Work(0, 0, TOKENS * HIDDEN, size, size, workspace_fixed=weight), "Embedding")
 
 
 def gnmt(depth: int) -> Model:
@@ -54,7 +59,7 @@ def gnmt(depth: int) -> Model:
         layers.append(_lstm(f"decoder.{i}", 2 * HIDDEN, sources))
     flops = 2 * TOKENS * HIDDEN * VOCABULARY
     logits = ITEM * TOKENS * VOCABULARY
-    work = Work(flops, flops, flops, logits, 2 * logits)
+    work = Work(flops, flops, flops, logits, 2 * logits, workspace=logits)
     parameters = ITEM * (HIDDEN + 1) * VOCABULARY
     layers.append(Layer("classifier", parameters, (f"decoder.{half - 1}",), work, "Linear + log-softmax"))
     note = f"one sample is a pair of sentences of {TOKENS} tokens; dropout and residual additions are left out"
