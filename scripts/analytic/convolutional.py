@@ -3,7 +3,8 @@
 A convolution of C to K channels with a k × k kernel on an output of H × W costs 2 k² C K H W operations forward, the
 same for its input gradient (none for the image) and the same for its weight gradient. Saved: every tensor that some
 backward reads. Beyond these a backward needs two gradients as large as the output (of a pooling, those of output and
-input; of a residual block, three), and the gradient of the largest weight. Element-wise work (normalisation, ReLU, pooling) counts bytes, not operations.
+input; of a residual block, three), and the gradient of the largest weight. Element-wise work (normalisation, ReLU,
+pooling) counts bytes, not operations.
 """
 
 from pipeplan.core.model import Layer, Model, Work

@@ -10,9 +10,10 @@ dropout:
        output, 2 f or 3 f inner part)
 
 For GPT with f = 4 h and 2-byte numbers this is 32 h: the 34 h of Korthikanti et al. (2022, section 4.1) less the two
-dropout masks. While a block's backward runs there are, beyond what it still keeps, at most 5 h numbers a token, and the
-gradient of its largest matrix. A loss in float32 makes the gradient of the log-softmax and that of the logits, 8 V bytes
-a token; the logits, which count as saved, are gone by then. Head and embedding may share one matrix (``tied``); it then counts as the embedding's, and ties the two.
+dropout masks. While a block's backward runs there are, beyond what it still keeps, at most 5 h numbers a token, and
+the gradient of its largest matrix. A loss in float32 makes the gradient of the log-softmax and that of the logits, 8 V
+bytes a token; the logits, which count as saved, are gone by then. Head and embedding may share one matrix (``tied``);
+it then counts as the embedding's, and ties the two.
 """
 
 from dataclasses import dataclass

@@ -30,7 +30,7 @@ class Workspace:
     fixed: int
 
 
-def workspace_of(layer: nn.Module, feed: Feed, saved: int, mode: FakeTensorMode) -> Workspace:
+def workspace_of(layer: nn.Module, feed: Feed, saved: int, dropped: int, mode: FakeTensorMode) -> Workspace:
     """Run the layer forward, its loss, and backward, into existing gradients; return the peak beyond what it saves.
 
     Parameters
@@ -41,6 +41,8 @@ def workspace_of(layer: nn.Module, feed: Feed, saved: int, mode: FakeTensorMode)
         Its inputs, fake too.
     saved : int
         Bytes that it keeps until its backward, for these samples.
+    dropped : int
+        Bytes of its inputs that no layer saves: they exist while its forward runs.
     """
     feed = feed if feed.loss is not None else replace(feed, loss=_read_by_another)
     weights = [parameter for parameter in layer.parameters() if parameter.requires_grad]
@@ -51,12 +53,12 @@ def workspace_of(layer: nn.Module, feed: Feed, saved: int, mode: FakeTensorMode)
             weight.grad = torch.empty_like(weight)
         try:
             with live:
-                run_pass([layer], feed, lambda _: None, lambda _: None)
+                run_pass([layer], feed, lambda _: None, lambda _: live.begin_backward())
         finally:
             for weight, hook in zip(weights, hooks, strict=True):
                 weight.grad = None
                 hook.remove()
-    peak, fixed = live.peak()
+    peak, fixed = live.peak(dropped)
     fixed = min(fixed, max(peak - saved, 0))
     return Workspace(max(peak - saved - fixed, 0), fixed)
 
@@ -94,6 +96,7 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         self._alive: list[Any] = []  # references to storages, which tell when these are freed
         self._events: list[tuple[int, int]] = []  # number of a storage, and by how much the bytes change
         self._of_weights = set[int]()
+        self._backward: int | None = None  # number of events of the forward
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in pytree.tree_leaves((args, kwargs)):
@@ -105,17 +108,22 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[misc]
                 self._follow(tensor, made=True)
         return result
 
+    def begin_backward(self) -> None:
+        """Note that the forward is over."""
+        self._backward = len(self._events) if self._backward is None else self._backward
+
     def is_gradient_of_weight(self, gradient: Tensor) -> None:
         """Note that a tensor is added to the gradient of a weight."""
         self._of_weights.add(self._number.get(memory_of(gradient), -1))
 
-    def peak(self) -> tuple[int, int]:
-        """Return the most bytes at once, and how many of these are gradients of weights."""
+    def peak(self, beside_forward: int) -> tuple[int, int]:
+        """Return the most bytes at once, some beside the forward included, and how many are gradients of weights."""
         level = fixed = most = fixed_then = 0
-        for number, change in self._events:
+        for place, (number, change) in enumerate(self._events):
             level, fixed = level + change, fixed + (change if number in self._of_weights else 0)
-            if level > most:
-                most, fixed_then = level, fixed
+            beside = beside_forward if self._backward is None or place < self._backward else 0
+            if level + beside > most:
+                most, fixed_then = level + beside, fixed
         return most, fixed_then
 
     def _follow(self, tensor: Tensor, made: bool) -> None:

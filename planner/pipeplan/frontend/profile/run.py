@@ -30,7 +30,7 @@ from pipeplan.frontend.profile.live import workspace_of
 from pipeplan.frontend.profile.measure import Measured, Segment, measure
 from pipeplan.frontend.profile.meter import clock_for
 from pipeplan.frontend.profile.passes import Feed, Loss, autocast, leaves, run_layer
-from pipeplan.frontend.profile.saved import PassedTensors, address, saved_bytes
+from pipeplan.frontend.profile.saved import PassedTensors, saved_bytes
 from pipeplan.frontend.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
 from pipeplan.frontend.profile.work import without_values, work_of
 from pipeplan.frontend.runnable import refusals
@@ -245,23 +245,20 @@ def _described(module: nn.Module, inputs: Batch, targets: Any, request: Request,
     context = partial(autocast, request.precision, torch.device("cpu"))
     shapes = [tuple(map(without_values, values)) for values in reads]
     operators = find_operators(blank, sequence, shapes, size, context, loss, targets)
-    known: dict[tuple[str, int], Work] = {}
+    known: dict[tuple[str, int, int], Work] = {}
     work = []
     for n, layer in enumerate(layers):
-        key = operators.names[n] or sequence.names[n], held.saved[n]
+        key = operators.names[n] or sequence.names[n], held.saved[n], held.dropped[n - 1] if n else 0
         if key not in known:
             last = feed if n == len(layers) - 1 else replace(feed, loss=None)
             own = replace(last, inputs=reads[n], wanted=tuple(tensor.requires_grad for tensor in reads[n]))
             with mode:
                 ((counted, _),) = work_of(Segment({size: (layer,)}, {size: own}, (frozenset(),)), size)
-            space = workspace_of(layer, own, held.saved[n], mode)
-            gone = sum(
-                tensor.untyped_storage().nbytes() for tensor in reads[n] if n and address(tensor) not in held.kept
-            )
+            space = workspace_of(layer, own, held.saved[n], held.dropped[n - 1] if n else 0, mode)
             known[key] = replace(
                 counted,
                 saved=held.saved[n] // size,
-                workspace=-(-(space.of_samples + gone) // size),
+                workspace=-(-space.of_samples // size),
                 workspace_fixed=space.fixed,
             )
         work.append(known[key])

@@ -50,12 +50,15 @@ class SavedBytes:
         Outputs of the last layer; ``requires_grad`` is true if a gradient comes back.
     kept : frozenset of int
         Addresses of the storages that are kept. Those of inputs and last outputs still exist.
+    dropped : tuple of int
+        Bytes of each layer's outputs, that are not kept: they exist until they are read.
     """
 
     saved: tuple[int, ...]
     output: tuple[int, ...]
     outputs: tuple[Tensor, ...]
     kept: frozenset[int]
+    dropped: tuple[int, ...] = ()
 
 
 def saved_bytes(layers: Sequence[nn.Module], feed: Feed) -> SavedBytes:
@@ -98,7 +101,11 @@ def saved_bytes(layers: Sequence[nn.Module], feed: Feed) -> SavedBytes:
     for key in kept:
         if owner[key] >= 0:
             saved[owner[key]] += size[key]
-    return SavedBytes(tuple(saved), tuple(map(bytes_of, passed)), passed[-1], frozenset(kept))
+    homes = [{address(value): value.untyped_storage().nbytes() for value in values} for values in passed]
+    dropped = tuple(
+        sum(nbytes for key, nbytes in own.items() if key not in kept and owner.get(key, _INPUT) >= 0) for own in homes
+    )
+    return SavedBytes(tuple(saved), tuple(map(bytes_of, passed)), passed[-1], frozenset(kept), dropped)
 
 
 _LASTING, _INPUT = -1, -2

@@ -1,0 +1,84 @@
+"""Memory of models that were never measured: predicted from a pass without values, and the peak of a run.
+
+Five models are described on the meta device, cut into two stages for Adam, and trained on two local processes. A row
+has a rank's predicted peak, the measured one (the memory of the process) and their ratio. The first is a language model
+of 64,000 words, whose loss holds most of the memory.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import pipeplan
+from pipeplan import Workload
+from pipeplan.frontend.profile import profile_workload
+from pipeplan_executor import describe_machine, run
+from pipeplan_executor.train.report import predicted_peak
+from pipeplan_executor.zoo import decoder, gnmt, resnet50, vgg16
+
+WIDTH, WORDS, TOKENS = 256, 64_000, 512
+BATCH, MICRO_BATCHES, STEPS = 4, 2, 2
+CLOSE = 0.1
+"""Largest accepted relative error of a prediction."""
+
+
+class Block(nn.Module):
+    """A perceptron beside a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what the perceptron makes."""
+        made: Tensor = x + self.down(functional.gelu(self.up(self.norm(x))))
+        return made
+
+
+def many_words() -> Workload:
+    """A language model with a large vocabulary."""
+    module = nn.Sequential(
+        nn.Embedding(WORDS, WIDTH), *(Block() for _ in range(4)), nn.Linear(WIDTH, WORDS, bias=False)
+    )
+    return Workload(module, _text, _cross_entropy)
+
+
+def _text(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    text = torch.randint(WORDS, (samples, TOKENS + 1), generator=generator)
+    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+
+def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+MODELS: dict[str, Callable[[], Workload]] = {
+    "64,000 words": many_words,
+    "decoder": partial(decoder, width=512, blocks=6),
+    "gnmt": partial(gnmt, width=512),
+    "vgg16": vgg16,
+    "resnet50": resnet50,
+}
+
+
+def main() -> None:
+    """Print the table."""
+    cluster, close, count = describe_machine(2), 0, 0
+    print(f"{'model':14} {'rank':4} {'predicted':>12} {'measured':>12} {'ratio':>6}")
+    for name, build in MODELS.items():
+        model = profile_workload(build, micro_batches=(1,), device="meta")
+        wanted = {"batch": BATCH, "micro_batches": [MICRO_BATCHES], "depths": [2], "replicas": [1]}
+        result = pipeplan.solve(model, cluster, optimizer="adam", recompute="none", time=10, **wanted)
+        report = run(result.plan, build, steps=STEPS, timeout=300.0)
+        for rank, seen in enumerate(report.peaks):
+            told = predicted_peak(result.plan, rank)
+            close, count = close + (abs(told / seen - 1) <= CLOSE), count + 1
+            print(f"{name:14} {rank:4} {told / 2**20:8.0f} MiB {seen / 2**20:8.0f} MiB {told / seen:6.2f}", flush=True)
+    print(f"within {CLOSE:.0%}: {close} of {count}")
+
+
+if __name__ == "__main__":
+    main()
