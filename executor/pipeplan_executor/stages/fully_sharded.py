@@ -8,9 +8,10 @@
 A layer with parameters is a unit: its weights are gathered together, and its gradients summed together, each share at
 its owner. Layers that share parameters are one unit, which is gathered from the first one's forward to the last one's,
 and from the last one's backward to the first one's. A replica's share of a parameter is a range of its rows
-(`torch.chunk` along the first axis), so some replicas may have no share of a small one. All passes are collectives:
-replicas must run the same ones in one order. Stages are sharded independently of each other; one of a single replica
-is left whole. In a tensor-parallel group each process shares out what it has, its shards of some parameters and the
+(`torch.chunk` along the first axis), so some replicas may have no share of a small one. Frozen weights are gathered
+with the others at level 3, where they have no sums, and stay whole at level 2. All passes are collectives: replicas
+must run the same ones in one order. Stages are sharded independently of each other; one of a single replica is left
+whole. In a tensor-parallel group each process shares out what it has, its shards of some parameters and the
 whole of others, with its counterparts in the other replicas::
 
                   replica 0   replica 1                  one matrix of a team of two, split along its columns
@@ -238,15 +239,20 @@ class FullySharded:
         self._frees, self._group = level == WHOLLY_SHARDED, group
         self._mesh = DeviceMesh.from_group(group, device.type)
 
-    def shard(self, layers: Sequence[nn.Module]) -> None:
-        """Keep only this replica's shard of the parameters of a unit of layers, and gather them in its passes."""
+    def shard(self, layers: Sequence[nn.Module], returns: bool = True) -> None:
+        """Keep only this replica's shard of the parameters of a unit of layers, and gather them in its passes.
+
+        ``returns``: the unit has a backward.
+        """
         from torch.distributed.fsdp import fully_shard
 
-        own = [layer for layer in layers if any(True for _ in layer.parameters())]
+        left = {parameter for layer in layers for parameter in layer.parameters() if self._stays(parameter)}
+        own = [layer for layer in layers if not left.issuperset(layer.parameters())]
         if own:
-            fully_shard(own, mesh=self._mesh, reshard_after_forward=self._frees)
+            fully_shard(own, mesh=self._mesh, reshard_after_forward=self._frees, ignored_params=left)
             own[0].set_gradient_divide_factor(1.0)  # losses are weighted: gradients are sums
             own[0].set_force_sum_reduction_for_comms(True)
+            own[0].set_unshard_in_backward(returns)
             if dist.get_backend(self._group) == "gloo":
                 own[0].set_custom_all_gather(Gather())
                 own[0].set_custom_reduce_scatter(Sum())
@@ -255,9 +261,14 @@ class FullySharded:
         """Let a stage's sharded layers work together."""
         from torch.distributed.fsdp import fully_shard
 
-        whole = fully_shard(stage, mesh=self._mesh)
+        left = {parameter for parameter in stage.parameters() if self._stays(parameter)}
+        whole = fully_shard(stage, mesh=self._mesh, ignored_params=left)
         whole.set_reshard_after_backward(self._frees)
         whole.set_reduce_scatter_unused_params(True)  # replicas may use different ones
+
+    def _stays(self, parameter: nn.Parameter) -> bool:
+        """Return whether replicas keep a parameter whole: at level 2 those that are not trained."""
+        return not self._frees and not parameter.requires_grad
 
     @staticmethod
     @contextmanager

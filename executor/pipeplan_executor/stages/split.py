@@ -272,8 +272,10 @@ def describe(name: str, module: nn.Module, layers: Sequence[str], held: Held) ->
     return Model(
         name,
         tuple(
-            Layer(layer, bytes_of(own), (layers[i - 1],) if i else ())
-            for i, (layer, own) in enumerate(zip(layers, own_parameters(module, held), strict=True))
+            Layer(layer, bytes_of(own), (layers[i - 1],) if i else (), frozen=bytes_of(frozen))
+            for i, (layer, own, frozen) in enumerate(
+                zip(layers, own_parameters(module, held), own_parameters(module, held, trained=False), strict=True)
+            )
         ),
         ties=find_ties(module, layers, held),
     )
@@ -333,7 +335,7 @@ def build_stage(
                 put(layers[i], local, own[full], lasting=full not in transient)
             layers[i].to(device)
         if fully is not None:
-            fully.shard([layers[i] for i in unit])
+            fully.shard([layers[i] for i in unit], any(_has_backward(fitted, span[i]) for i in unit))
     again = set(fitted.plan.stages[stage].recompute)
     treatments = {
         fitted.names[number]: treatment_of(fitted.flow, number, fitted.names[number] in again, number == span.start)
@@ -348,6 +350,13 @@ def build_stage(
     if fully is not None:
         fully.finish(module)
     return module
+
+
+def _has_backward(fitted: Fitted, number: int) -> bool:
+    """Return whether anything is trained in a layer, or before it."""
+    known = dict(named_tensors(fitted.blank))
+    own = (known[full] for full in fitted.sequence.parameters[number].values())
+    return any(tensor.requires_grad for tensor in (*own, *fitted.flow.tensors[number]))
 
 
 def materialised(

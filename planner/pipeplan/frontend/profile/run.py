@@ -275,6 +275,7 @@ def _model(
     request: Request,
 ) -> Model:
     parameters = [bytes_of(own) for own in own_parameters(module, sequence.parameters)]
+    frozen = [bytes_of(own) for own in own_parameters(module, sequence.parameters, trained=False)]
     return Model(
         name=request.name or type(module).__name__.lower(),
         layers=tuple(
@@ -285,6 +286,7 @@ def _model(
                 work=work[n],
                 kind=sequence.kinds[n],
                 operators=operators.names[n],
+                frozen=frozen[n],
             )
             for n, name in enumerate(sequence.names)
         ),

@@ -50,32 +50,31 @@ def shared_parameters(module: nn.Module, held: Held) -> tuple[tuple[tuple[int, s
     return tuple(tuple(found.items()) for found in holders.values() if len(found) > 1)
 
 
-def own_parameters(module: nn.Module, held: Held) -> tuple[tuple[nn.Parameter, ...], ...]:
-    """For each layer, its trainable parameters that no earlier layer holds."""
+def own_parameters(module: nn.Module, held: Held, trained: bool = True) -> tuple[tuple[nn.Parameter, ...], ...]:
+    """For each layer, its trainable parameters that no earlier layer holds; or its frozen ones."""
     known = dict(module.named_parameters(remove_duplicate=False))
     found, seen = [], set[int]()
     for names in held:
         here = {id(known[name]): known[name] for name in names.values() if name in known}
-        found.append(tuple(p for key, p in here.items() if p.requires_grad and key not in seen))
+        found.append(tuple(p for key, p in here.items() if p.requires_grad == trained and key not in seen))
         seen.update(here)
     return tuple(found)
 
 
 def find_ties(module: nn.Module, layers: Sequence[str], held: Held) -> tuple[Tie, ...]:
-    """One tie for each set of layers that share trainable parameters, with the bytes of all of them.
+    """One tie for each set of layers that share parameters, with the bytes of trainable and of frozen ones.
 
     Parameters
     ----------
     layers : sequence of str
         Names of the layers.
     """
-    sizes: dict[tuple[str, ...], int] = {}
+    sizes: dict[tuple[str, ...], list[int]] = {}
     for holders in shared_parameters(module, held):
         parameter = module.get_parameter(holders[0][1])
-        if parameter.requires_grad:
-            key = tuple(layers[number] for number, _ in holders)
-            sizes[key] = sizes.get(key, 0) + bytes_of((parameter,))
-    return tuple(Tie(names, size) for names, size in sizes.items() if size)
+        key = tuple(layers[number] for number, _ in holders)
+        sizes.setdefault(key, [0, 0])[not parameter.requires_grad] += bytes_of((parameter,))
+    return tuple(Tie(names, *size) for names, size in sizes.items() if any(size))
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
