@@ -573,12 +573,16 @@ def free_gathers(operator: Operator, word: Word, mesh: Mesh, gathers: bool) -> i
     return 0 if gathers else EXCHANGE(operator, word, mesh, gathers)
 
 
-EXCHANGE = prices.weight_exchange
+EXCHANGE, ROOM = prices.weight_exchange, MeshTeams._at_once
 
 
 @pytest.mark.parametrize(
     ("room", "name", "wrong"),
-    [(MeshTeams, "_at_once", lambda own, problem, words: 0), (prices, "weight_exchange", free_gathers)],
+    [
+        (MeshTeams, "_at_once", lambda own, problem, words: 0),
+        (MeshTeams, "_at_once", lambda own, problem, words: ROOM(own, problem, words) // 2),
+        (prices, "weight_exchange", free_gathers),
+    ],
 )
 def test_gathered_weights_that_take_no_room_or_time_are_noticed(
     monkeypatch: pytest.MonkeyPatch, room: Any, name: str, wrong: Any

@@ -1,5 +1,6 @@
 """Mutations of single prices that the referee must notice."""
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from helpers.noticed import noticed
 from pipeplan.costs import network
+from pipeplan.costs.chain import SharedWeights
 from pipeplan.costs.meshes import shapes
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
@@ -141,3 +143,38 @@ def test_axes_without_the_links_inside_nodes_are_noticed(monkeypatch: pytest.Mon
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(shapes, "slowest", lambda *links: links[-1])
     assert noticed(lambda document: not document["model"].get("ties"), meshes_on_a_fast_network)
+
+
+def large_shares(document: dict[str, Any]) -> None:
+    """Two replicas share out a layer of a few million numbers."""
+    in_shards(document)
+    document["model"]["layers"][0]["parameters"] += 8 * 3 * 2**20
+    document["job"] |= {"depths": [1]}
+
+
+def test_shares_that_arrive_in_smaller_parts_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if others sent half as many numbers at once."""
+    monkeypatch.setattr(import_module("pipeplan.costs.kept"), "AT_ONCE", 2**19)
+    assert "bytes" in noticed(lambda document: not document["model"].get("ties"), large_shares)
+
+
+def with_two_ties(document: dict[str, Any]) -> None:
+    """Three stages in order: the middle one has a copy of a weight, and the home of another one."""
+    names = [layer["name"] for layer in document["model"]["layers"]]
+    for layer in document["model"]["layers"][:2]:
+        layer["parameters"] += 80
+    document["model"]["ties"] = [{"layers": names[:2], "parameters": 80}, {"layers": names[1:3], "parameters": 80}]
+    kind = min(document["cluster"]["devices"])
+    node = {"devices": [{"kind": kind, "count": 1}] * 5, "link": {"bandwidth": 10**9}}
+    document["cluster"] |= {"nodes": [node], "network": None, "overlap": True}
+    document["job"] = {"batch": 2, "zero": [0], "depths": [3], "order": "given", "extrapolate": True}
+    document["job"] |= {"recompute": "none"}
+    for entry in document["cluster"]["devices"].values():
+        entry.pop("memory", None)
+
+
+def test_second_ties_that_are_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a stage summed nothing for a copy beside its own weights that others copy."""
+    copied = SharedWeights.copied
+    monkeypatch.setattr(SharedWeights, "copied", lambda own, a, b: own.layers[0] == 0 and copied(own, a, b))
+    assert noticed(lambda document: len(document["model"]["layers"]) == 3, with_two_ties)

@@ -1,0 +1,82 @@
+"""What random questions seldom have by themselves: two ties, three kinds, large shares, odd outputs, heavy weights."""
+
+from random import Random
+
+from .costs import ITEM
+from .documents import Document
+
+LARGE = 2**20
+"""Numbers of a layer of which two replicas have shares that take several messages, or nearly."""
+HEAVY = 60
+"""Times as many bytes of weights."""
+
+
+def second_tie(random: Random, model: Document) -> None:
+    """Let other layers share weights too, or the same ones others."""
+    names = [layer["name"] for layer in model["layers"]]
+    if not model.get("ties") or len(names) < 3 or random.random() < 0.6:
+        return
+    tied = sorted(random.sample(range(len(names)), random.choice((2, 2, 3))))
+    first, item = model["layers"][tied[0]], ITEM[model["dtype"]]
+    size = item * random.choice((1, 2, 3))
+    first["parameters"] += size
+    model["ties"].append({"layers": [names[i] for i in tied], "parameters": size})
+
+
+def third_kind(random: Random, cluster: Document) -> None:
+    """Make one of three or more devices a kind of its own, which is timed as another."""
+    places = [group for node in cluster["nodes"] for group in node["devices"]]
+    if len(places) < 3 or random.random() < 0.85:
+        return
+    own = random.choice(places)
+    entry = cluster["devices"][own["kind"]]
+    alike = {name: entry[name] for name in ("memory", "runtime") if name in entry}
+    beside = {"speed_beside_collectives": random.choice((0.25, 0.5))} if random.random() < 0.4 else {}
+    timed = entry.get("timed_as", own["kind"])
+    cluster["devices"]["c"] = alike | beside | {"timed_as": timed, "speed": random.choice((0.5, 0.8, 1.5))}
+    own["kind"] = "c"
+    used = {group["kind"] for group in places}
+    cluster["devices"] = {kind: each for kind, each in cluster["devices"].items() if kind in used}
+
+
+def large_share(random: Random, document: Document) -> None:
+    """A layer of a few million numbers where gradients are shared out, on devices that have room."""
+    model, job = document["model"], document["job"]
+    if not {2, 3} & {*job.get("zero", (0,))} or random.random() < 0.8:
+        return
+    layer = random.choice(model["layers"])
+    layer["parameters"] += ITEM[model["dtype"]] * random.choice((LARGE, 3 * LARGE // 2, 2 * LARGE + 1, 5 * LARGE))
+    job.pop("memory", None)
+    for entry in document["cluster"]["devices"].values():
+        entry.pop("memory", None)
+
+
+def odd_outputs(random: Random, model: Document) -> None:
+    """Make all outputs odd numbers of bytes, so that parts of them are rounded."""
+    if random.random() < 0.5:
+        return
+    for profile in model["profiles"]:
+        for cost in profile["costs"].values():
+            grown = 1 - cost["output"] % 2
+            cost["output"] += grown
+            cost["saved"] += grown
+
+
+def heavy_weights(random: Random, document: Document) -> None:
+    """Let weights take nearly all the memory, so that it decides how they are split, and whether they are gathered."""
+    model, job = document["model"], document["job"]
+    if random.random() < 0.75:
+        return
+    for graph in model.get("operators", {}).values():
+        for operator in graph["operators"]:
+            for weight in operator["weights"]:
+                weight["size"] *= HEAVY
+    for each in (*model["layers"], *model.get("ties", ())):
+        each["parameters"] *= HEAVY
+    for profile in model["profiles"]:
+        for cost in profile["costs"].values():
+            cost["workspace"] = 0
+    whole = sum(layer["parameters"] for layer in model["layers"])
+    job["memory"] = int(whole * random.uniform(0.5, 3.0)) + 1
+    for entry in document["cluster"]["devices"].values():
+        entry.pop("memory", None)
