@@ -136,16 +136,19 @@ Splits = Mapping[int, Sequence[tuple[Teams, Split]]]
 
 def mixes(question: Question, splits: Splits) -> list[Mix]:
     """All mixes that are searched; of equal nodes in two orders, one."""
-    found = [mix for nodes in fillings(question, sizes_of(question)) for mix in on(question, nodes, splits)]
+    sizes = sizes_of(question, splits)
+    if len(sizes) < 2:
+        return []
+    found = [mix for nodes in fillings(question, sizes) for mix in on(question, nodes, splits)]
     return found if "any" not in question.job["schedules"] or len(found) <= MOST else []
 
 
-def sizes_of(question: Question) -> list[int]:
-    """The sizes of teams that were asked for."""
-    return sorted(set(question.job["teams"]))
+def sizes_of(question: Question, splits: Splits) -> list[int]:
+    """The sizes of teams that were asked for, and over which something can be split."""
+    return sorted({team for team in question.job["teams"] if team == 1 or splits.get(team)})
 
 
-def with_kinds(question: Question, kinds: Sequence[str]) -> list[Nodes]:
+def with_kinds(question: Question, kinds: Sequence[str], splits: Splits) -> list[Nodes]:
     """The ways to fill the nodes, equal ones in any order, with these kinds of device one behind the other."""
     entries = question.document["cluster"]["nodes"]
     rows = [[device.kind for device in question.devices if device.node == node] for node in range(len(entries))]
@@ -154,7 +157,7 @@ def with_kinds(question: Question, kinds: Sequence[str]) -> list[Nodes]:
         found = [
             (*nodes, row)
             for nodes in found
-            for row in _filled(own, sizes_of(question))
+            for row in _filled(own, sizes_of(question, splits))
             if _names((*nodes, row)) == list(kinds)[: len(_names((*nodes, row)))]
         ]
     return [nodes for nodes in found if _names(nodes) == list(kinds)]

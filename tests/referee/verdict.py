@@ -96,7 +96,7 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         verdict.faults.append(f"it crashed: {answer['text']}")
         return verdict
     late = _is_late(document, answer)
-    if late and (answer.get("bound", 0) or answer.get("status") == "optimal"):
+    if late and answer.get("status") == "optimal":
         verdict.faults.append(f"bound {answer['bound']}, {answer['status']}, although not all splits were known")
     try:
         reason = _refusal(document, answer, late)
@@ -216,7 +216,7 @@ def _mixed(document: Document, answer: Document) -> Iterator[tuple[bool, dict[in
     known = _every_mix(document, answer)
     if not known:
         return
-    own = [mix for nodes in with_kinds(question, answer.get("kinds", ())) for mix in on(question, nodes, every)]
+    own = [mix for nodes in with_kinds(question, answer.get("kinds", ()), every) for mix in on(question, nodes, every)]
     own = [mix for mix in own if len({team for node in mix.nodes for _, team in node}) > 1]
     judged = known[:: -(-len(known) // JUDGED) or 1]
     for mix in (*own, *(mix for mix in judged if mix not in own)):
@@ -270,12 +270,16 @@ def _levels(document: Document) -> dict[int, Question]:
 
 
 def _teams(document: Document) -> list[Teams]:
-    """Teams of each size, with whole tensors between layers and, where that can be, with parts of the tokens."""
+    """Teams of each size, with whole tensors between layers and, where that can be, with parts of the tokens.
+
+    Sizes without room are left out if others have some.
+    """
     found = []
-    for team in dict.fromkeys(document["job"].get("teams", ())):
+    sizes = [team for team in dict.fromkeys(document["job"].get("teams", ())) if team > 1]
+    for team in [size for size in sizes if Teams(document, size).homes] or sizes[:1]:
         asked = document["job"].get("sequence_parallel", True)
         whole, parts = Teams(document, team), Teams(document, team, tokens=asked)
-        found += [each for each in (whole, parts) if team > 1 and (any(each.sequence) or each is whole)]
+        found += [each for each in (whole, parts) if any(each.sequence) or each is whole]
     return found
 
 
@@ -302,13 +306,15 @@ def _refusal(document: Document, answer: Document, late: bool) -> str | None:
     found = next((reason for reason in reasons if reason is not None), None)
     if found is not None:
         return found
+    possible = [True] if late or not teams else []
     for size in {own.team for own in teams} if not late else ():
         on_mesh = any(each["team"] == size for each in answer["meshes"])
         alike = [own for own in teams if own.team == size]
         lacking = not asked["zero"] or min(asked["zero"]) < 2
         lacking = lacking and any(list(Meshes(own).unsearched((), ())) for own in alike if not own.tokens)
-        if not (on_mesh or lacking or any(_splits(answer, own) or list(unsearched(own, ())) for own in alike)):
-            return "nothing can be split"
+        possible.append(on_mesh or lacking or any(_splits(answer, own) or list(unsearched(own, ())) for own in alike))
+    if not any(possible):
+        return "nothing can be split"
     stated = [own.document(split) for own in teams for split in _splits(answer, own)]
     stated += [meshes.document(split) for meshes, split in _on_meshes(document, answer)]
     reasons = [contradiction(each) for own in stated for each in _levels(own).values()]
