@@ -13,7 +13,7 @@ from pipeplan.core.cluster import StageDevices
 from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.units import format_bytes, format_reserve
 from pipeplan.core.wording import counted, wrapped
-from pipeplan.costs.chain import UNLIMITED
+from pipeplan.costs.chain import UNLIMITED, Array
 from pipeplan.costs.pricing import device_limit, usable_memory
 from pipeplan.search.scope import narrowing_options, searched
 from pipeplan.search.space.candidates import Candidate
@@ -26,6 +26,8 @@ from pipeplan_formulations.partition.parts import has_copy
 
 FEW = 300
 """Most device groups per micro-batch size that are tried one and all for the least memory."""
+THRESHOLDS = 32
+"""Most thresholds below which layers are recomputed that are tried for the least memory."""
 DEPTHS, EACH = 8, 4
 """Of more, the greatest depths, and the most device groups of each depth or width."""
 
@@ -33,7 +35,9 @@ DEPTHS, EACH = 8, 4
 def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
     """Bytes per device with which some partition of this candidate fits; `UNLIMITED` if the constraints allow none.
 
-    The minimum over partitions of the largest stage, where each stage recomputes either nothing or all that it may.
+    The minimum over partitions of the largest stage. A stage recomputes nothing, or the layers that it may whose saved
+    bytes and workspace together are no more than some threshold: the least is one of these. Of more than `THRESHOLDS`
+    some are left out.
 
     Raises
     ------
@@ -46,10 +50,12 @@ def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
     # Rows of stages with equal tables are computed once; ``row`` has each stage's.
     own, row = np.unique(tables.sort, return_inverse=True)
     saved, workspace, beside = tables.saved[own], tables.workspace[own], tables.beside[own]
+    kept, rebuilt = tables.output[own], tables.again[own]
+    useful = again & (kept < saved)
     options = [(saved, workspace)]
-    if again.any():
-        kept = np.where(again, np.minimum(tables.output[own], saved), saved)
-        options.append((kept, np.where(again, tables.again[own], workspace)))
+    for most in _some(np.unique(rebuilt[useful])):
+        chosen = useful & (rebuilt <= most)
+        options.append((np.where(chosen, kept, saved), np.where(chosen, rebuilt, workspace)))
     ends = np.append(candidate.cuts, True)
     count, runtime = problem.in_flight[:, None], chain.runtime[:, None]
     best = np.full((problem.stages + 1, n + 1), UNLIMITED)
@@ -58,7 +64,7 @@ def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
     for a in range(n):
         if clock is not None:
             clock.check()
-        # Bytes of each stage with layers a to b - 1, for each b, without and with recomputation; then the lesser.
+        # Bytes of each stage with layers a to b - 1, for each b and each choice of recomputation; then the least.
         beyond = np.maximum.accumulate(beside[:, a:], axis=1)
         needs = []
         for held, space in options:
@@ -71,6 +77,14 @@ def least_memory(candidate: Candidate, clock: Clock | None = None) -> int:
         need[~(np.logical_and.accumulate(candidate.where[:, a:], axis=1) & ends[a:])] = UNLIMITED
         best[1:, a + 1 :] = np.minimum(best[1:, a + 1 :], np.maximum(need, best[:-1, a, None]))
     return int(best[-1, n])
+
+
+def _some(values: Array) -> Array:
+    """At most `THRESHOLDS` of sorted values, the last one among them."""
+    if len(values) <= THRESHOLDS:
+        return values
+    chosen: Array = values[np.linspace(len(values) - 1, 0, THRESHOLDS).astype(np.int64)]
+    return chosen
 
 
 def promising(spaces: Iterable[Space]) -> list[Space]:
@@ -215,15 +229,19 @@ def _none_at_all(space: Space, job: Job) -> str:
 
 
 def _low_memory_candidates(space: Space, until: float = inf) -> Iterator[Candidate]:
-    """Yield candidates that need little memory per device: many stages, small micro-batches, few in flight."""
-    for size in space.sizes[:2]:
+    """Yield candidates that need little memory per device: small micro-batches and many stages first, few in flight."""
+    for size in space.sizes:
         for number, groups in enumerate(_deep(space, size)):
             if number and time.monotonic() >= until:
                 return
-            least = min(space.candidates(groups, size), key=lambda candidate: sum(candidate.in_flight))
-            if space.any_order and len(set(least.replicas)) == 1:  # some order holds one micro-batch per stage
-                least = replace(least, family=free_family((1,) * least.depth))
-            yield least
+            every = space.candidates(groups, size)
+            if space.any_order and len({len(group) for group in groups}) == 1:  # some order holds one per stage
+                yield replace(every[0], family=free_family((1,) * len(groups)))
+                continue
+            for lanes in (False, True):
+                own = [each for each in every if each.family.two_lanes is lanes]
+                if own:
+                    yield min(own, key=lambda candidate: sum(candidate.in_flight))
 
 
 def _deep(space: Space, size: int) -> Iterator[StageDevices]:
