@@ -94,4 +94,12 @@ def state_bytes(question: Question, parameters: int) -> int:
     """Optimiser state: each tensor in single precision or better, and a single-precision copy of 16-bit weights."""
     item = ITEM[question.dtype]
     count = parameters // item
+    if question.job.get("state_bytes") is not None:
+        return count * int(question.job["state_bytes"])
     return count * (STATES[question.job["optimizer"]] * max(item, 4) + (4 if item == 2 else 0))
+
+
+def gradient_bytes(question: Question, parameters: int) -> int:
+    """Gradients as they are kept: in the parameters' format, unless the job states other bytes for each."""
+    stated = question.job.get("gradient_bytes")
+    return parameters if stated is None else parameters // ITEM[question.dtype] * int(stated)

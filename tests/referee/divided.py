@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import ceil
 
-from .costs import Groups
+from .costs import Groups, gradient_bytes
 from .prices import Prices, Stage, Way
 
 Shares = Sequence[dict[int, float]]
@@ -27,9 +27,10 @@ def stages(prices: Prices, groups: Groups, size: int, held: Shares) -> list[Stag
     crossing = crossings(prices, groups, size, held)
     for s, (group, own) in enumerate(zip(groups, held, strict=True)):
         table = prices.table(group[0].kind, size)
+        gradients = [gradient_bytes(question, size) for size in question.parameters]
         columns: Iterable[Sequence[int]] = (
             question.parameters,
-            question.parameters,
+            gradients,
             prices.state(group[0].kind),
             question.frozen,
         )

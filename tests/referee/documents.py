@@ -11,6 +11,8 @@ Document = dict[str, Any]
 DEFAULTS: Document = {
     "micro_batches": (),
     "optimizer": "sgd",
+    "state_bytes": None,
+    "gradient_bytes": None,
     "schedules": (),
     "depths": (),
     "memory": None,

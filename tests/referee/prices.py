@@ -7,7 +7,7 @@ from itertools import combinations
 from math import ceil, lcm
 
 from .buffers import Unit, with_collectives
-from .costs import ITEM, Costs, Groups, layer_costs, state_bytes
+from .costs import ITEM, Costs, Groups, gradient_bytes, layer_costs, state_bytes
 from .documents import Device, Question
 from .rings import occupancy, ring, still_to_sum, sum_of_copies, wait_for_gathers
 
@@ -91,16 +91,19 @@ class Prices:
         level, count, kind = self.question.level, len(groups[s]), groups[s][0].kind
         parameters, state = self.question.parameters_on(kind), self.state(kind)
         share, of_gradients, of_weights = (count if level > shared else 1 for shared in range(3))
+        gradients = [gradient_bytes(self.question, size) for size in parameters]
         whole = parameters if level == 2 and count > 1 else [0] * self.question.n  # beside the share
         of_weights = count if level == 2 else of_weights
         own = sum(
-            whole[i] - (-parameters[i] // of_weights) - (-parameters[i] // of_gradients) - (-state[i] // share)
+            whole[i] - (-parameters[i] // of_weights) - (-gradients[i] // of_gradients) - (-state[i] // share)
             for i in layers[s]
         )
         copies = [size for tied, size in self.question.ties if _copied(tied, layers[s])]
         own += sum(-(-self.question.frozen[i] // (count if level == 3 else 1)) for i in layers[s])
         own += sum(size for tied, size in self.question.frozen_ties if _copied(tied, layers[s]))
-        return own + sum(2 * size - (-state_bytes(self.question, size) // share) for size in copies)
+        return own + sum(
+            size + gradient_bytes(self.question, size) - (-state_bytes(self.question, size) // share) for size in copies
+        )
 
     def recomputed(
         self, groups: Groups, size: int, layers: Sequence[Sequence[int]], s: int, in_flight: int, lanes: int

@@ -69,6 +69,11 @@ def question(seed: int, large: bool = False) -> Document:
     second_tie(ties, model)
     third_kind(kinds, cluster)
     large_share(shares, document)
+    stated = Random(f"stated bytes {'large' if large else 'small'} {seed}")
+    if _often(stated, 0.12):
+        job["state_bytes"] = stated.choice((0, 1, 2, 6, 12))
+    if _often(stated, 0.12):
+        job["gradient_bytes"] = stated.choice((1, 2, 4, 8))
     teams = Random(f"teams {'large' if large else 'small'} {seed}")
     if _often(teams, TEAMS):
         in_teams(teams, document)

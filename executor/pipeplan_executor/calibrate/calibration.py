@@ -108,6 +108,8 @@ def repriced(plan: Plan, model: Model, cluster: Cluster) -> Pipeline:
     job = Job(
         batch=plan.batch,
         optimizer=plan.optimizer,
+        state_bytes=plan.state_bytes,
+        gradient_bytes=plan.gradient_bytes,
         zero=(plan.zero,),
         overlap_reduction=any(stage.buckets for stage in plan.pipeline.stages),
         schedules=("any",) if plan.schedule.family == FAMILY else (),

@@ -89,7 +89,9 @@ def _profiles(model: Model, kind: DeviceKind, plan: Plan) -> dict[int, Profile]:
     name, account = kind.timed_as or kind.name, Provenance("analytic", "estimated from operation counts")
     sizes = {*available_micro_batches(model, [kind], plan.batch), plan.micro_batch}
     return {
-        size: Profile(name, size, layer_costs(model, kind, size, optimizer=plan.optimizer), account)
+        size: Profile(
+            name, size, layer_costs(model, kind, size, optimizer=plan.optimizer, state_bytes=plan.state_bytes), account
+        )
         for size in sorted(sizes)
     }
 
@@ -114,7 +116,9 @@ def _sum(scales: Iterable[Scale]) -> Scale:
 
 def _scale(model: Model, kind: DeviceKind, plan: Plan, pipeline: Pipeline, seen: Observed, s: int) -> Scale:
     a, b = plan.boundaries[s : s + 2]
-    costs = layer_costs(model, kind, plan.micro_batch, extrapolate=True, optimizer=plan.optimizer)
+    costs = layer_costs(
+        model, kind, plan.micro_batch, extrapolate=True, optimizer=plan.optimizer, state_bytes=plan.state_bytes
+    )
     predicted = {
         kind: sum(getattr(cost, FIELDS[kind]) for cost in costs[a:b]) for kind in (Kind.FORWARD, *BACKWARD, Kind.UPDATE)
     }

@@ -88,6 +88,9 @@ def _as_planned(options: Namespace, plan: "Plan") -> None:
     if options.batch != plan.batch:
         raise InputError(f"the plan has steps of {plan.batch} samples, and --batch says {options.batch}; leave it out")
     options.optimizer = options.optimizer or plan.optimizer
+    for name in ("state_bytes", "gradient_bytes"):
+        if getattr(options, name) is None:
+            setattr(options, name, getattr(plan, name))
     options.zero = options.zero or str(plan.zero)
 
 

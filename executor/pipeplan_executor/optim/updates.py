@@ -13,14 +13,16 @@ Gradients are clipped by their global norm over all stages; gradients that sever
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeplan.core.errors import InputError
+from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.job import OPTIMIZER_STATE
+from pipeplan.core.plan import Plan
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.layers import optimizer_bytes
 from pipeplan_executor.optim.optimise import StageOptimizer
@@ -55,10 +57,39 @@ def _accumulated(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 
-def state_excess(optimizer: StageOptimizer, planned: str) -> str | None:
-    """Return a warning if the optimiser's state is larger than that of the planned one, otherwise None."""
+def require_stated(plan: Plan, parameters: Iterable[Tensor], own: bool) -> None:
+    """Refuse a plan that states fewer bytes for each parameter than are kept here.
+
+    Torch's optimisers keep their state in the parameters' format, and so are gradients. ``own``: the caller has an
+    optimiser of its own, whose state is measured at the first update.
+
+    Raises
+    ------
+    PlanError
+        With the bytes, and what to change.
+    """
+    item = max((each.element_size() for each in parameters if each.requires_grad), default=0)
+    state = OPTIMIZER_STATE[plan.optimizer] * item
+    if not own and plan.state_bytes is not None and plan.state_bytes < state:
+        raise PlanError(
+            f"the plan states {plan.state_bytes} bytes of optimiser state for each parameter, and torch's "
+            f"{plan.optimizer} keeps {state} for parameters of {item}: pass an optimizer of your own that keeps no "
+            f"more, or solve again with --state-bytes {state}"
+        )
+    if plan.gradient_bytes is not None and plan.gradient_bytes < item:
+        raise PlanError(
+            f"the plan states {plan.gradient_bytes} bytes of gradients for each parameter, and they are kept in the "
+            f"parameters' format, {item} bytes; solve again with --gradient-bytes {item}"
+        )
+
+
+def state_excess(optimizer: StageOptimizer, planned: str, stated: int | None = None) -> str | None:
+    """Return a warning if the optimiser's state is larger than that of the planned one, otherwise None.
+
+    ``stated`` are the bytes of the plan's state for each parameter, where they were stated.
+    """
     counted = sum(
-        optimizer_bytes(part.numel() * part.element_size(), str(part.dtype).removeprefix("torch."), planned)
+        optimizer_bytes(part.numel() * part.element_size(), str(part.dtype).removeprefix("torch."), planned, stated)
         for part in (piece.updated for piece in optimizer.pieces)
     )
     tensors = [value for state in optimizer.state.values() for value in state.values() if hasattr(value, "nbytes")]
@@ -82,6 +113,8 @@ class Updates:
         Optimisers by stage.
     planned : str
         The optimiser that the plan assumes; a larger state causes a warning after the first update.
+    stated : int, optional
+        Bytes of its state for each parameter, where the plan states them.
     limit : float, optional
         Clip gradients to this global norm.
     scale : LossScale, optional
@@ -107,12 +140,13 @@ class Updates:
         device: torch.device,
         limit: float | None = None,
         scale: LossScale | None = None,
+        stated: int | None = None,
     ) -> None:
         if limit is not None and not limit > 0:
             raise InputError(f"gradients cannot be clipped to a norm of {limit}; give a positive one, or None")
         self.optimizers, self.scale = dict(optimizers), scale
         self.norm: Tensor | None = None
-        self._planned, self._device, self._limit = planned, device, limit
+        self._planned, self._stated, self._device, self._limit = planned, stated, device, limit
         self._unchecked = set(self.optimizers)
 
     @property
@@ -156,7 +190,7 @@ class Updates:
         optimizer.update()
         if stage in self._unchecked:
             self._unchecked.remove(stage)
-            warning = state_excess(optimizer, self._planned)
+            warning = state_excess(optimizer, self._planned, self._stated)
             if warning is not None:
                 warnings.warn(f"stage {stage}: {warning}", stacklevel=2)
 

@@ -19,7 +19,7 @@ from pipeplan.frontend.optimizers import build_optimizer
 from pipeplan.frontend.profile.passes import autocast
 from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory
 from pipeplan_executor.optim.stage_optimizers import stage_optimizers
-from pipeplan_executor.optim.updates import Updates, shares
+from pipeplan_executor.optim.updates import Updates, require_stated, shares
 from pipeplan_executor.runtime.engine import Engine, is_small
 from pipeplan_executor.runtime.process_groups import LastReplicas, replica_groups
 from pipeplan_executor.runtime.program.lower import lower, lower_forward
@@ -150,12 +150,14 @@ class Pipeline:
             for number in self.numbers
         }
         # their optimisers, and seeds of the layers that draw random numbers
+        trained = (each for module in self.modules.values() for each in module.parameters())
+        require_stated(plan, trained, own=optimizer is not None)
         build = optimizer or partial(build_optimizer, plan.optimizer, rate=learning_rate)
         optimizers = stage_optimizers(fitted, self.modules, build, scheduler, group, self.shards)
         for number, fully in self._fully.items():
             self.shards = self.shards | fully.shards(fitted.named_parameters(number), self.shards)
         scale = LossScale(self.device) if precision == "fp16" else None
-        self.updates = Updates(optimizers, plan.optimizer, self.device, clip, scale)
+        self.updates = Updates(optimizers, plan.optimizer, self.device, clip, scale, plan.state_bytes)
         self.moment = Moment(seed)
         for number, module in self.modules.items():
             layers = zip(fitted.span(number), module.layers, strict=True)

@@ -23,6 +23,12 @@ def add_questions(parser: ArgumentParser) -> None:
         "--optimizer", help="sgd, momentum or adam (default: adam if the model has attention, else sgd)"
     )
     parser.add_argument(
+        "--state-bytes", type=number, metavar="N", help="bytes of optimiser state kept for each parameter (its own)"
+    )
+    parser.add_argument(
+        "--gradient-bytes", type=number, metavar="N", help="bytes of gradients kept for each parameter (its format's)"
+    )
+    parser.add_argument(
         "--memory", metavar="SIZE", help="what a device may use, like 16GiB, where that is less than it has"
     )
     parser.add_argument(

@@ -12,6 +12,8 @@ from pipeplan.core.units import parse_bytes, parse_reserve
 
 OPTIMIZER_STATE = {"sgd": 0, "momentum": 1, "adam": 2}
 """Copies of the parameters that each optimiser keeps as state."""
+MOST_BYTES = 64
+"""Most bytes of state, or of gradients, that may be stated for a parameter."""
 MOST_AXES = 3
 """Axes of the meshes that teams may be; the words of an operator grow with their power."""
 
@@ -82,6 +84,9 @@ class Job:
         Numbers of micro-batches to consider; empty is every number that the profiles allow.
     optimizer : str
         A key of `OPTIMIZER_STATE`. Empty (or None) is the default, which depends on the model: see `of`.
+    state_bytes, gradient_bytes : int or None
+        Bytes of optimiser state, and of gradients, that are kept for each parameter; None is what the optimiser and the
+        model's number format ask for. The state includes a copy of the parameters in single precision.
     schedules : tuple of str
         Schedule families to consider; empty is every family that suits the cluster. ``'any'`` adds every order of
         actions, with joined or split backwards, on stages with equal numbers of replicas.
@@ -146,6 +151,8 @@ class Job:
     batch: int
     micro_batches: tuple[int, ...] = ()
     optimizer: str = ""
+    state_bytes: int | None = None
+    gradient_bytes: int | None = None
     schedules: tuple[str, ...] = ()
     depths: tuple[int, ...] = ()
     memory: int | None = None
@@ -178,6 +185,12 @@ class Job:
             self._set("memory", parse_bytes(self.memory))
         if self.memory is not None:
             self._set("memory", whole(self.memory, "memory (bytes that a device may use)"))
+        for name, what, least in (
+            ("state_bytes", "bytes of optimiser state for each parameter", 0),
+            ("gradient_bytes", "bytes of gradients for each parameter", 1),
+        ):
+            if getattr(self, name) is not None:
+                self._set(name, whole(getattr(self, name), f"{name} ({what})", least, MOST_BYTES))
         if isinstance(self.reserve, str):
             self._set("reserve", parse_reserve(self.reserve))
         if isinstance(self.reserve, float) and 0 <= self.reserve < 1:

@@ -124,6 +124,8 @@ class Plan(Tabular):
         Kind of every device of the cluster, by index.
     micro_batch, micro_batches : int
     optimizer : str
+    state_bytes, gradient_bytes : int or None
+        Bytes of state, and of gradients, that were stated for each parameter; None follows from the rest.
     stages : tuple of PlanStage
     schedule : Schedule
         ``schedule.orders[r]`` is the order of rank r; rank r runs on device ``ranks[r]``.
@@ -175,6 +177,8 @@ class Plan(Tabular):
     words: tuple[tuple[str, LayerWords], ...] = ()
     context: Context = Context()
     yardstick: Yardstick = field(default_factory=Yardstick)
+    state_bytes: int | None = None
+    gradient_bytes: int | None = None
 
     @property
     def shape(self) -> str:

@@ -34,8 +34,8 @@ class SharedWeights:
     ----------
     layers : tuple of int
         Ascending.
-    parameters, frozen : int
-        Bytes of trainable and of frozen weights.
+    parameters, frozen, gradients : int
+        Bytes of trainable and of frozen weights, and of gradients of the former.
     optimizer, update : array, shape (S,)
         Bytes of optimiser state and nanoseconds of the optimiser step of a copy on each stage's device.
     gather : array, shape (S,)
@@ -49,6 +49,7 @@ class SharedWeights:
 
     layers: tuple[int, ...]
     parameters: int
+    gradients: int
     optimizer: Array
     update: Array
     gather: Array
@@ -59,7 +60,7 @@ class SharedWeights:
     @property
     def resident(self) -> Array:
         """Bytes of a copy: weights, gradients, optimiser state; shape (S,)."""
-        return 2 * self.parameters + self.frozen + self.optimizer
+        return self.parameters + self.gradients + self.frozen + self.optimizer
 
     def copied(self, a: int, b: int) -> bool:
         """Return whether a stage on layers a … b − 1 has a copy besides the one of the first layer's stage."""

@@ -10,7 +10,7 @@ from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job
 from pipeplan.core.model import Model
 from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan.costs.chain import Array
-from pipeplan.costs.layers import item_size, optimizer_bytes
+from pipeplan.costs.layers import gradient_bytes, item_size, optimizer_bytes
 from pipeplan.costs.sharded import Units
 
 AT_ONCE = 2**20
@@ -41,7 +41,7 @@ class Kept:
     def optimizer(self, kind: DeviceKind) -> Array:
         """Bytes of optimiser state of each layer, before sharding; shape (n,)."""
         sizes = self.parameters(kind).tolist()
-        state = {size: optimizer_bytes(size, self.model.dtype, self.job.optimizer) for size in set(sizes)}
+        state = {size: self.state_of(size) for size in set(sizes)}
         return np.array([state[size] for size in sizes], np.int64)
 
     @cached_property
@@ -65,6 +65,18 @@ class Kept:
             needs[list(layers)] = needs[list(layers)].any()
         return needs
 
+    def state_of(self, parameters: int) -> int:
+        """Bytes of optimiser state for so many bytes of parameters."""
+        return optimizer_bytes(parameters, self.model.dtype, self.job.optimizer, self.job.state_bytes)
+
+    def gradients_of(self, parameters: int) -> int:
+        """Bytes in which gradients of so many bytes of parameters are kept."""
+        return gradient_bytes(parameters, self.model.dtype, self.job.gradient_bytes)
+
+    def whole_gradients(self, kind: DeviceKind) -> Array:
+        """Bytes in which gradients of each layer are kept, before sharding; shape (n,)."""
+        return np.array([self.gradients_of(size) for size in self.parameters(kind).tolist()], np.int64)
+
     def _share(self, sizes: Array, replicas: int, least: int) -> Array:
         """What one of so many replicas keeps of these bytes, which are shared out from level ``least`` on."""
         return -(-sizes // replicas) if self.job.level >= least else sizes
@@ -82,7 +94,7 @@ class Kept:
 
     def gradients(self, kind: DeviceKind, replicas: int) -> Array:
         """Bytes of each layer's gradients that one of so many replicas keeps; shape (n,)."""
-        return self._share(self.parameters(kind), replicas, SHARDED)
+        return self._share(self.whole_gradients(kind), replicas, SHARDED)
 
     def state(self, kind: DeviceKind, replicas: int) -> Array:
         """Bytes of each layer's optimiser state that one of so many replicas keeps; shape (n,)."""

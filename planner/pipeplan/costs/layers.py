@@ -33,8 +33,18 @@ def item_size(dtype: str) -> int:
     return ITEM_SIZE[known(dtype, "number format", ITEM_SIZE)]
 
 
-def optimizer_bytes(parameters: int, dtype: str, optimizer: str) -> int:
+def gradient_bytes(parameters: int, dtype: str, stated: int | None = None) -> int:
+    """Return the bytes in which gradients of ``parameters`` bytes of parameters are kept.
+
+    ``stated`` are those of each parameter; by default they are in the parameters' format.
+    """
+    return parameters if stated is None else parameters // item_size(dtype) * stated
+
+
+def optimizer_bytes(parameters: int, dtype: str, optimizer: str, stated: int | None = None) -> int:
     """Return the bytes of optimiser state for ``parameters`` bytes of parameters.
+
+    ``stated`` are those of each parameter, with a master copy if there is one; by default they follow from the rest.
 
     Each state tensor is kept in single precision or better. Parameters in a 16-bit format also get a single-precision
     master copy, so that Adam in mixed precision takes 2 + 2 + 12 = 16 bytes per parameter
@@ -42,6 +52,8 @@ def optimizer_bytes(parameters: int, dtype: str, optimizer: str) -> int:
     """
     size = item_size(dtype)
     count = parameters // size
+    if stated is not None:
+        return count * stated
     master = 4 * count if size < 4 else 0
     return master + OPTIMIZER_STATE[optimizer] * count * max(size, 4)
 
@@ -57,6 +69,7 @@ def layer_costs(
     *,
     extrapolate: bool = False,
     optimizer: str = "sgd",
+    state_bytes: int | None = None,
     weights_on_chip: bool = False,
 ) -> tuple[LayerCost, ...]:
     """Return one cost per layer, in nanoseconds and bytes.
@@ -69,6 +82,8 @@ def layer_costs(
         Allow sizes outside the measured ones.
     optimizer : str
         For the analytic update time.
+    state_bytes : int, optional
+        Bytes of state for each parameter, where they do not follow from the optimiser; for the same.
     weights_on_chip : bool
         Parameters and their gradients need no memory traffic in forward and backward. This applies to estimates only: a
         profile does not separate that traffic.
@@ -82,8 +97,9 @@ def layer_costs(
     if profiles:
         costs = _measured(model, profiles, micro_batch, extrapolate)
     else:
+        moved = update_traffic(model.dtype, optimizer, state_bytes)
         costs = tuple(
-            _estimated(layer, model, kind, micro_batch, optimizer, weights_on_chip, returns)
+            _estimated(layer, model, kind, micro_batch, moved, weights_on_chip, returns)
             for layer, returns in zip(model.layers, model.passes_back, strict=True)
         )
     return _slower(costs, kind.speed)
@@ -177,8 +193,22 @@ def _slower(costs: tuple[LayerCost, ...], speed: float) -> tuple[LayerCost, ...]
     )
 
 
+def update_traffic(dtype: str, optimizer: str, state_bytes: int | None = None) -> int:
+    """Return the bytes that an update moves for each parameter: it reads and writes all, and reads the gradient."""
+    size = item_size(dtype)
+    if state_bytes is not None:
+        return 3 * size + 2 * state_bytes
+    return max(4, size) * (3 + 2 * OPTIMIZER_STATE[optimizer])
+
+
 def _estimated(
-    layer: Layer, model: Model, kind: DeviceKind, micro_batch: int, optimizer: str, on_chip: bool, returns: bool
+    layer: Layer,
+    model: Model,
+    kind: DeviceKind,
+    micro_batch: int,
+    moved_per_parameter: int,
+    on_chip: bool,
+    returns: bool,
 ) -> LayerCost:
     """Estimate a layer's cost by the roofline of each pass.
 
@@ -210,8 +240,7 @@ def _estimated(
     input_gradient = takes(layer.work.input_gradient_flops, streamed + saved + output) if returns else 0
     weighted = returns and (layer.work.weight_gradient_flops or layer.parameters)
     weight_gradient = takes(layer.work.weight_gradient_flops, trained + saved) if weighted else 0
-    states = 3 + 2 * OPTIMIZER_STATE[optimizer]
-    moved = layer.parameters // item_size(model.dtype) * max(4, item_size(model.dtype)) * states
+    moved = layer.parameters // item_size(model.dtype) * moved_per_parameter
     return LayerCost(
         forward=forward,
         backward=input_gradient + weight_gradient,
@@ -235,7 +264,13 @@ class StreamedTimes:
 
 
 def streamed_times(
-    model: Model, kind: DeviceKind, micro_batch: int, *, extrapolate: bool = False, optimizer: str = "sgd"
+    model: Model,
+    kind: DeviceKind,
+    micro_batch: int,
+    *,
+    extrapolate: bool = False,
+    optimizer: str = "sgd",
+    state_bytes: int | None = None,
 ) -> StreamedTimes:
     """Return each layer's times with weights on chip and streamed.
 
@@ -247,7 +282,15 @@ def streamed_times(
         As `pipeplan.costs.layers.layer_costs`.
     """
     near, far = (
-        layer_costs(model, kind, micro_batch, extrapolate=extrapolate, optimizer=optimizer, weights_on_chip=on_chip)
+        layer_costs(
+            model,
+            kind,
+            micro_batch,
+            extrapolate=extrapolate,
+            optimizer=optimizer,
+            state_bytes=state_bytes,
+            weights_on_chip=on_chip,
+        )
         for on_chip in (kind.on_chip is not None, False)
     )
     return StreamedTimes(

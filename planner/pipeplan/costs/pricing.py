@@ -18,7 +18,7 @@ from pipeplan.costs import collectives
 from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
 from pipeplan.costs.kept import Kept
-from pipeplan.costs.layers import layer_costs, optimizer_bytes
+from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.network import least_together, rings, transfer
 from pipeplan.costs.scale import require_exact, slowest_links, total
 from pipeplan.costs.sharded import Passes
@@ -73,7 +73,14 @@ class Prices:
         key = kind.name, micro_batch
         if key not in self._tables:
             job = self.job
-            costs = layer_costs(self.model, kind, micro_batch, extrapolate=job.extrapolate, optimizer=job.optimizer)
+            costs = layer_costs(
+                self.model,
+                kind,
+                micro_batch,
+                extrapolate=job.extrapolate,
+                optimizer=job.optimizer,
+                state_bytes=job.state_bytes,
+            )
             try:
                 table = Table(self.model, costs, job.recompute is Recompute.FULL)
             except OverflowError as error:
@@ -103,7 +110,8 @@ class Prices:
         reduced = 4 * len(self.cluster.devices) * latency + 4 * (parameters + frozen) * per_byte
         require_exact(name, "the reduction of gradients", reduced, "ns", "check bandwidths, latencies and parameters")
         static = "parameters, frozen weights, gradients and optimiser state"
-        require_exact(name, static, 8 * parameters + 3 * frozen, "bytes", "check them")
+        stated = (self.job.state_bytes or 0) + (self.job.gradient_bytes or 0)
+        require_exact(name, static, (8 + stated) * parameters + 3 * frozen, "bytes", "check them")
         require_exact(name, "the optimiser step", total(table.update), "ns", "check the profile")
 
     @cached_property
@@ -137,7 +145,7 @@ class Prices:
             layers = tuple(index[name] for name in tie.layers)
             first, size = layers[0], tie.parameters
             wholes = [max(int(self.kept.parameters(group[0].kind)[first]), 1) for group in groups]
-            state = optimizer_bytes(size, self.model.dtype, self.job.optimizer)
+            state = self.kept.state_of(size)
             own = list(zip((group[0].kind for group in groups), tables, rings, wholes, strict=True))
             updates = _array([int(table.update[first]) * size // whole for _, table, _, whole in own])
             sums = [
@@ -152,6 +160,7 @@ class Prices:
                     layers=layers,
                     parameters=size,
                     frozen=tie.frozen,
+                    gradients=self.kept.gradients_of(size),
                     optimizer=-(-state // shares),
                     update=-(-updates // shares),
                     gather=gather + base,

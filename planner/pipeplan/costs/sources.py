@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pipeplan.core.cluster import Cluster, DeviceKind
+from pipeplan.core.job import Job
 from pipeplan.core.model import Model, Provenance
 from pipeplan.core.wording import some
-from pipeplan.costs.layers import profiles_for
+from pipeplan.costs.layers import gradient_bytes, item_size, optimizer_bytes, profiles_for
 
 ROOFLINE = "roofline estimates"
 
@@ -65,13 +66,15 @@ class Source:
 class Costs:
     """Sources of each kind's costs; ``links``: whether there are transfers, too; ``assumed``: the assumed optimiser.
 
-    ``uncounted``: layers of estimated time that have operations of which nothing is counted.
+    ``uncounted``: layers of estimated time that have operations of which nothing is counted. ``kept``: bytes of memory
+    for each parameter.
     """
 
     sources: tuple[Source, ...]
     links: bool
     assumed: str = ""
     uncounted: tuple[str, ...] = ()
+    kept: str = ""
 
     @property
     def estimated(self) -> bool:
@@ -88,7 +91,7 @@ class Costs:
 
     def lines(self) -> list[str]:
         """Return the lines of text of an answer: the sources, and the optimiser if it was assumed."""
-        lines = [f"costs: {self.in_words()}", *([self.assumed] if self.assumed else [])]
+        lines = [f"costs: {self.in_words()}", *(line for line in (self.assumed, self.kept) if line)]
         if self.uncounted:
             lines.append(
                 f"too short: times of {self._layers()}, as nothing is counted for some of their operations (uncounted "
@@ -120,6 +123,7 @@ class Costs:
             "in_words": self.in_words(),
             "estimated": self.estimated,
             "assumed": self.assumed,
+            "kept": self.kept,
             "uncounted": list(self.uncounted),
             "kinds": [
                 {
@@ -136,13 +140,27 @@ class Costs:
         }
 
 
-def sources(model: Model, cluster: Cluster, sizes: Sequence[int]) -> Costs:
-    """Return the sources of the costs of a search over these micro-batch sizes."""
+def bytes_per_parameter(model: Model, job: Job) -> str:
+    """Return text like ``'2 + 2 + 12 bytes for each parameter: bfloat16 weights and gradients, state of adam'``."""
+    job, item = job.of(model), item_size(model.dtype)
+    gradients = gradient_bytes(item, model.dtype, job.gradient_bytes)
+    state = optimizer_bytes(item, model.dtype, job.optimizer, job.state_bytes)
+    given = {"gradients": job.gradient_bytes, "state": job.state_bytes}
+    stated = " and ".join(name for name, value in given.items() if value is not None)
+    return (
+        f"{item} + {gradients} + {state} bytes for each parameter: {model.dtype} weights, gradients, state of "
+        f"{job.optimizer}{f', {stated} as stated' * bool(stated)}"
+    )
+
+
+def sources(model: Model, cluster: Cluster, sizes: Sequence[int], job: Job | None = None) -> Costs:
+    """Return the sources of the costs of a search over these micro-batch sizes, and bytes that a job's plans keep."""
     kinds = {device.kind.name: device.kind for device in cluster.devices}
     found = tuple(_source(model, kind, sizes) for kind in kinds.values())
     estimated = any(not profiles_for(model, kind) for kind in kinds.values())
     uncounted = tuple(model.uncounted) if estimated else ()
-    return Costs(found, links=len(cluster.devices) > 1, uncounted=uncounted)
+    kept = "" if job is None else bytes_per_parameter(model, job)
+    return Costs(found, links=len(cluster.devices) > 1, uncounted=uncounted, kept=kept)
 
 
 def _source(model: Model, kind: DeviceKind, sizes: Iterable[int]) -> Source:

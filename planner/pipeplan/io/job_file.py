@@ -51,6 +51,10 @@ class JobFile(Strict):
     micro_batches: Items[Count] = ()
     optimizer: str = ""
     """sgd, momentum or adam: it decides how many bytes of state each parameter has. By default as the model has it."""
+    state_bytes: Whole | None = None
+    """Bytes kept for each parameter beside weights and gradients, copies included; by default as the optimizer does."""
+    gradient_bytes: Count | None = None
+    """Bytes in which the gradient of each parameter is kept; by default as the model's number format has it."""
     schedules: Items[str] = ()
     depths: Items[Count] = ()
     memory: Bytes | None = None
@@ -114,6 +118,8 @@ def job_data(job: Job) -> dict[str, Any]:
     """Return the plain data of a job, as in a file."""
     data = {"batch": job.batch} | lean(optimizer=job.optimizer) | {"objective": job.objective.value}
     return data | lean(
+        state_bytes=job.state_bytes,
+        gradient_bytes=job.gradient_bytes,
         micro_batches=Line(job.micro_batches),
         schedules=Line(job.schedules),
         depths=Line(job.depths),

@@ -193,6 +193,10 @@ class PlanFile(Strict):
     """Micro-batches in a step."""
     optimizer: str
     """sgd, momentum or adam."""
+    state_bytes: Whole | None = None
+    """Bytes of optimiser state for each parameter, where they were stated."""
+    gradient_bytes: Whole | None = None
+    """Bytes of gradients for each parameter, where they were stated."""
     step_time: Whole
     """Simulated time of a step, in nanoseconds."""
     bound: Whole

@@ -51,6 +51,9 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     stages = [asdict(stage) | {"shares": _shares(stage)} for stage in plan.stages]
     if not plan.sequence:  # older versions read plans without it
         del data["sequence"]
+    for name in ("state_bytes", "gradient_bytes"):
+        if data[name] is None:
+            del data[name]
     if plan.vocabulary is None:
         del data["vocabulary"]
     data["words"] = words_data(plan.words)
@@ -155,6 +158,8 @@ def plan_from_data(data: Any, where: str) -> Plan:
         micro_batch=file.micro_batch,
         micro_batches=file.micro_batches,
         optimizer=file.optimizer,
+        state_bytes=file.state_bytes,
+        gradient_bytes=file.gradient_bytes,
         stages=tuple(_stage(entry, file.team) for entry in file.stages),
         schedule=Schedule(file.schedule.family, orders, file.schedule.two_lanes),
         ranks=file.ranks,

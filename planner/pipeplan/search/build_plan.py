@@ -38,6 +38,8 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
         micro_batch=chain.micro_batch,
         micro_batches=candidate.micro_batches,
         optimizer=job.optimizer,
+        state_bytes=job.state_bytes,
+        gradient_bytes=job.gradient_bytes,
         stages=tuple(_stage(evaluated, pipeline.stages[s], s, a, b, job) for s, (a, b) in spans),
         schedule=evaluated.schedule,
         ranks=tuple(device.index for device in chain.devices),
@@ -134,7 +136,7 @@ def _stage(evaluated: EvaluatedPlan, priced: Stage, s: int, a: int, b: int, job:
         in_flight=in_flight,
         memory=MemoryParts(
             weights=int(chain.weights[s, a:b].sum()) + copied,
-            gradients=int(chain.gradients[s, a:b].sum()) + copied,
+            gradients=int(chain.gradients[s, a:b].sum()) + sum(shared.gradients for shared in copies),
             optimizer=int(chain.optimizer[s, a:b].sum() + sum(shared.optimizer[s] for shared in copies)),
             activations=in_flight * priced.held,
             workspace=priced.workspace + (priced.forward_lane_workspace if candidate.family.two_lanes else 0),

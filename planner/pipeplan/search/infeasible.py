@@ -15,6 +15,7 @@ from pipeplan.core.units import format_bytes, format_reserve
 from pipeplan.core.wording import counted, wrapped
 from pipeplan.costs.chain import UNLIMITED, Array
 from pipeplan.costs.pricing import device_limit, usable_memory
+from pipeplan.costs.sources import bytes_per_parameter
 from pipeplan.search.scope import narrowing_options, searched
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.in_flight import free_family
@@ -110,9 +111,11 @@ def total_memory_shortfall(space: Space) -> str | None:
     larger = format_bytes(-(-resident // count) + max(kind.runtime for kind in kinds))
     more = f"{counted(-(-resident * count // there) - count, 'more such device')} at least, or " if there else ""
     return (
-        f"No plan fits: {static_parts(space)} take {format_bytes(resident)}, and the {count} "
-        f"devices have {format_bytes(there)} together{_left_free(space.job)}. That holds for every plan, searched or "
-        f"not, that keeps each of them on some device.\nWhat it takes: {more}devices of {larger} and more"
+        f"No plan fits: {static_parts(space)} take {format_bytes(resident)} "
+        f"({bytes_per_parameter(space.model, space.job)}), and the {count} devices have {format_bytes(there)} "
+        f"together{_left_free(space.job)}. That holds for every plan, searched or not, that keeps so many bytes for "
+        f"each parameter on some device (--state-bytes and --gradient-bytes state others).\nWhat it takes: {more}"
+        f"devices of {larger} and more"
         f"{' beside that' * bool(space.job.reserve)}."
     )
 
@@ -141,10 +144,9 @@ def _left_free(job: Job) -> str:
 def _resident(space: Space) -> int:
     """Least bytes of weights, gradients and optimiser state of all layers."""
     kept = space.prices.kept
-    return min(
-        int((2 * kept.parameters(own.kind) + kept.optimizer(own.kind) + kept.frozen(own.kind)).sum())
-        for own in space.classes
-    )
+    kinds = [own.kind for own in space.classes]
+    parts = kept.parameters, kept.whole_gradients, kept.optimizer, kept.frozen
+    return min(sum(int(part(kind).sum()) for part in parts) for kind in kinds)
 
 
 def static_parts(space: Space) -> str:

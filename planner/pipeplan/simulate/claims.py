@@ -27,6 +27,8 @@ from pipeplan.core.validate.schedule import refuse, validate_schedule
 from pipeplan.core.wording import counted
 from pipeplan.simulate import makespan, period
 
+FORMATS = (2, 4, 8)
+"""Bytes of a number in the formats of weights."""
 _ROUNDING = 64
 """Bytes per layer by which optimiser state may differ from its share of the weights: every layer is rounded."""
 
@@ -215,6 +217,7 @@ def _exposed(
 
 def _memory(plan: Plan) -> Iterator[str]:
     state = OPTIMIZER_STATE[plan.optimizer]
+    stated = (plan.state_bytes or 0) + (plan.gradient_bytes or 0)
     for number, (stage, priced) in enumerate(zip(plan.stages, plan.pipeline.stages, strict=True)):
         parts, forward_workspace = stage.memory, priced.forward_lane_workspace
         claimed = {
@@ -225,11 +228,11 @@ def _memory(plan: Plan) -> Iterator[str]:
                 priced.workspace + (forward_workspace if plan.schedule.two_lanes else 0),
             ),
         }
-        if plan.zero < SHARDED:
+        if plan.zero < SHARDED and plan.gradient_bytes is None:
             claimed["gradients"] = parts.gradients, parts.weights
         if forward_workspace > priced.workspace:
             yield f"stage {number} needs more workspace for forwards alone ({forward_workspace}) than for all actions"
-        rounded = _ROUNDING * (len(stage.layers) + len(stage.shares)) * (1 + state)
+        rounded = _ROUNDING * (len(stage.layers) + len(stage.shares)) * (1 + state + stated)
         for what, (has, needs) in claimed.items():
             if has != needs:
                 yield f"stage {number} counts {has} bytes of {what}; by its tables these are {needs}"
@@ -238,17 +241,25 @@ def _memory(plan: Plan) -> Iterator[str]:
         if plan.zero == SHARDED and stage.replicas > 1:  # the whole, and a share
             weights = weights * stage.replicas // (stage.replicas + 1)
         whole = parts.gradients * (stage.replicas if plan.zero >= SHARDED else 1)
-        if abs(whole - weights) > sharing * rounded:
+        of_gradients = [weights] if plan.gradient_bytes is None else _in_formats(weights, plan.gradient_bytes)
+        if all(abs(whole - one) > sharing * rounded for one in of_gradients):
             yield (
                 f"stage {number} counts {parts.gradients} bytes of gradients for {parts.weights} bytes of weights at "
                 f"level {plan.zero} of ZeRO, and has {stage.replicas} replicas"
             )
-        ways = (state * weights, (2 + 2 * state) * weights)  # 16-bit weights have a master copy
+        ways = [state * weights, (2 + 2 * state) * weights]  # 16-bit weights have a master copy
+        if plan.state_bytes is not None:
+            ways = _in_formats(weights, plan.state_bytes)
         if all(abs(sharing * parts.optimizer - whole) > sharing * rounded for whole in ways):
             yield (
                 f"stage {number} counts {parts.optimizer} bytes of optimiser state for {parts.weights} bytes of "
                 f"weights, {stage.replicas} replicas, level {plan.zero} of ZeRO: not what {plan.optimizer} keeps"
             )
+
+
+def _in_formats(weights: int, each: int) -> list[int]:
+    """Bytes for as many numbers as weights of so many bytes have in one of the formats, ``each`` for a number."""
+    return [weights // size * each for size in FORMATS]
 
 
 def _step_time(plan: Plan) -> Iterator[str]:

@@ -258,7 +258,7 @@ def solve(
             wall=clock.wall,
             backend=backend,
             searched=_searched(spaces, search.opened, chosen),
-            costs=asking.stated(sources(model, cluster, spaces.lowest.sizes)),
+            costs=asking.stated(sources(model, cluster, spaces.lowest.sizes, job)),
             baselines=rows,
             runners_up=search.ranking(),
             robust=choice,

@@ -13,7 +13,8 @@ from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS
 from pipeplan.core.plan import Plan
 from pipeplan.core.throughput import yardstick
-from pipeplan.costs.layers import available_micro_batches, layer_costs, optimizer_bytes
+from pipeplan.costs.kept import Kept
+from pipeplan.costs.layers import available_micro_batches, layer_costs
 from pipeplan.costs.pricing import device_limit
 from pipeplan.search import root_nodes
 from pipeplan.search.branch_and_bound import PlanSearch
@@ -36,8 +37,9 @@ def limits_never_bind(model: Model, cluster: Cluster, job: Job) -> bool:
         return False
     job = job.of(model)
     kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
+    kept = Kept(model, job)
     resident = sum(
-        2 * layer.parameters + layer.frozen + optimizer_bytes(layer.parameters, model.dtype, job.optimizer)
+        layer.parameters + layer.frozen + kept.gradients_of(layer.parameters) + kept.state_of(layer.parameters)
         for layer in model.layers
     )
     if Spaces(model, cluster, job).levels[-1] >= SHARDED:

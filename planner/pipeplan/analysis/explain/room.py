@@ -8,7 +8,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.units import format_bytes
 from pipeplan.costs.chain import UNLIMITED
-from pipeplan.costs.layers import layer_costs, optimizer_bytes
+from pipeplan.costs.layers import gradient_bytes, layer_costs, optimizer_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ def _smallest_neighbour(setting: Setting, s: int, model: Model, cluster: Cluster
     def need(name: str) -> int:
         i = model.names.index(name)
         parameters = model.layers[i].parameters
-        state = optimizer_bytes(parameters, model.dtype, plan.optimizer)
-        resident = 2 * parameters + state + model.layers[i].frozen
+        resident = parameters + gradient_bytes(parameters, model.dtype, plan.gradient_bytes)
+        resident += optimizer_bytes(parameters, model.dtype, plan.optimizer, plan.state_bytes) + model.layers[i].frozen
         return resident + plan.stages[s].in_flight * costs[i].saved
 
     return min(map(need, neighbours))

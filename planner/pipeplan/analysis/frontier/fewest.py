@@ -179,5 +179,5 @@ def fewest_devices(
         excluded=tuple(sub_cluster(cluster, part).name for part, _ in below),
         proved=all(answer.verdict is Verdict.INFEASIBLE for _, answer in below),
         searched=reach,
-        costs=question.stated(sources(model, cluster, reach.micro_batch_sizes)),
+        costs=question.stated(sources(model, cluster, reach.micro_batch_sizes, job)),
     )

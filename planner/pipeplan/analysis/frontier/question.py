@@ -122,7 +122,7 @@ def frontier(
         complete=every and _all_proved(given, found),
         asked=len(given),
         searched=reach,
-        costs=question.stated(sources(model, cluster, reach.micro_batch_sizes)),
+        costs=question.stated(sources(model, cluster, reach.micro_batch_sizes, job)),
     )
 
 

@@ -204,7 +204,9 @@ def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> Teams:
     )
     wishes = job.vocabulary_parallel, job.context_parallel
     again = job.recompute is not Recompute.NONE
-    teams = Teams(model, cluster, team, sizes, job.optimizer, job.extrapolate, *wishes, again=again)
+    teams = Teams(
+        model, cluster, team, sizes, job.optimizer, job.extrapolate, *wishes, again=again, state_bytes=job.state_bytes
+    )
     if not teams.places:
         raise InputError(
             f"teams of {team}: no node of {cluster.name!r} has {team} devices of one kind, nor do equal nodes of one "

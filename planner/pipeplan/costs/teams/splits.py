@@ -58,6 +58,8 @@ class Teams:
         As in a job.
     again : bool
         Whether layers may be recomputed.
+    state_bytes : int or None
+        As in a job.
     clock : Clock or None
         The time in which splits are found.
     """
@@ -71,6 +73,7 @@ class Teams:
     vocabulary_parallel: bool = True
     context_parallel: bool = True
     again: bool = False
+    state_bytes: int | None = None
     clock: Clock | None = field(default=None, repr=False, compare=False)
     _costs: dict[tuple[str, int], tuple[LayerCost, ...]] = field(default_factory=dict, init=False, repr=False)
     _problems: dict[tuple[object, ...], TeamProblem] = field(default_factory=dict, init=False, repr=False)

@@ -74,6 +74,8 @@ def plan(model: Model, job: Job, evaluated: EvaluatedLine, bound: int) -> Plan:
         micro_batch=chain.micro_batch,
         micro_batches=line.micro_batches,
         optimizer=job.of(model).optimizer,
+        state_bytes=job.state_bytes,
+        gradient_bytes=job.gradient_bytes,
         stages=tuple(_plan_stage(evaluated, s, row) for s, row in enumerate(shares)),
         schedule=evaluated.schedule,
         ranks=tuple(device.index for device in chain.devices),

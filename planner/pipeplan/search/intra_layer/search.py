@@ -228,7 +228,7 @@ def _result(
         wall=wall,
         backend=whole.backend if whole else "exact",
         searched=with_divided_layers(reach, search.solved),
-        costs=sources(model, cluster, spaces.lowest.sizes),
+        costs=sources(model, cluster, spaces.lowest.sizes, job),
         baselines=whole.baselines if whole else {},
         runners_up=runners_up,
     )

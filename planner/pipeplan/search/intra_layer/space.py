@@ -49,7 +49,14 @@ def lines(model: Model, cluster: Cluster, job: Job) -> list[Line]:
     found = []
     for size in sizes:
         times = {
-            kind.name: streamed_times(model, kind, size, extrapolate=job.extrapolate, optimizer=prices.job.optimizer)
+            kind.name: streamed_times(
+                model,
+                kind,
+                size,
+                extrapolate=job.extrapolate,
+                optimizer=prices.job.optimizer,
+                state_bytes=job.state_bytes,
+            )
             for kind in kinds
         }
         for row in _rows(cluster, job):

@@ -16,7 +16,6 @@ import numpy as np
 
 from pipeplan.core.model import Tie
 from pipeplan.costs.collectives import all_reduce
-from pipeplan.costs.layers import optimizer_bytes
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import ChainAllocation
 
@@ -49,8 +48,8 @@ def _with_copy(space: Space, problem: ChainAllocation, first: int, second: int, 
     prices, size = space.prices, tie.parameters
     shares = np.array([prices.kept.shares(width * problem.unit) for width in problem.widths])
     update, reduce, resident = problem.update.copy(), problem.reduce.copy(), problem.resident.copy()
-    state = optimizer_bytes(size, space.model.dtype, space.job.optimizer)
-    resident[:, :, second] += 2 * size - (-state // shares) + tie.frozen
+    kept = prices.kept
+    resident[:, :, second] += size + kept.gradients_of(size) - (-kept.state_of(size) // shares) + tie.frozen
     if not size:  # frozen weights are copied and not summed
         return replace(problem, resident=resident)
     whole = np.array(
