@@ -24,6 +24,7 @@ from pipeplan.core.plan import Plan
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Flow, Tensors, trace
 from pipeplan.frontend.capture.front_ends import capture_layers, graph_of
+from pipeplan.frontend.capture.graph.gradients import LostInCaptureError
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
@@ -216,6 +217,8 @@ def find_sequence(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool 
     ------
     PlanError
         If no front end finds it.
+    LostInCaptureError
+        If its graph would not hold all that it does.
     """
     names = tuple(name for stage in plan.stages for name in stage.layers)
     reasons: list[str] = []
@@ -229,6 +232,8 @@ def find_sequence(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool 
     for number, front_end in enumerate(front_ends):
         try:
             sequence = front_end()
+        except LostInCaptureError:
+            raise
         except Exception as error:  # a model that is no chain may fail in any way when it is called as one
             if number and not isinstance(error, InputError):
                 raise

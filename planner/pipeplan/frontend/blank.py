@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.capture.private import on_meta, pytree
 from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.runnable import check_hooks
 from pipeplan.frontend.workload import Workload
 
 
@@ -54,6 +55,7 @@ def blank_workload(
     if on_note is not None:
         on_note(f"the model is built for real, and takes memory for its weights: on the meta device {reason}")
     workload = build_for_real()
+    check_hooks(workload.module)  # a module without values no longer has them
     return replace(workload, module=on_meta(workload.module))
 
 

@@ -8,12 +8,13 @@ from torch import nn
 from pipeplan.core.errors import PlanError
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Flow, trace
+from pipeplan.frontend.capture.graph.gradients import place_of
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.profile.ties import named_tensors
 
 
 def check_plain(module: nn.Module) -> None:
-    """Refuse wrappers that shard parameters or sum gradients themselves, since they bypass the pipeline.
+    """Refuse wrappers that shard parameters or sum gradients themselves, and hooks that would be lost.
 
     Raises
     ------
@@ -31,6 +32,25 @@ def check_plain(module: nn.Module) -> None:
             raise PlanError(
                 f"{name} is a {type(parameter).__name__}, which another library shards or fills later; give the "
                 "module with plain parameters (no fully_shard, no lazy layers): the plan assigns parameters to ranks"
+            )
+    check_hooks(module)
+
+
+def check_hooks(module: nn.Module) -> None:
+    """Refuse hooks on gradients of parameters: a stage has parameters of its own, and adds gradients of micro-batches.
+
+    Raises
+    ------
+    PlanError
+        With the name of the parameter, and the hook's file and line.
+    """
+    for name, parameter in module.named_parameters():
+        hooks = [*(parameter._backward_hooks or {}).values(), *(parameter._post_accumulate_grad_hooks or {}).values()]
+        if hooks:
+            raise PlanError(
+                f"{name} has a hook on its gradient ({place_of(hooks[0])}), which would be lost: stages have "
+                "parameters of their own. Clip with Pipeline(clip=), freeze with requires_grad_(False), or put a hook "
+                "on the layer with register_full_backward_hook"
             )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.frontend.batch import Batch, tensors
+from pipeplan.frontend.capture.graph.layer import GraphLayer
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import TorchDispatchMode, memory_of, on_meta
 from pipeplan.frontend.profile.ties import named_tensors
@@ -97,8 +98,8 @@ def trace(sequence: LayerSequence, inputs: Batch) -> Flow:
     changed: list[frozenset[str]] = []
     draws: list[bool] = []
     for name, layer, held in zip(sequence.names, sequence.layers, sequence.parameters, strict=True):
-        if not all(tensor.is_meta for _, tensor in named_tensors(layer)):  # constants of captured layers have values
-            layer = on_meta(layer)
+        if not (isinstance(layer, GraphLayer) and all(tensor.is_meta for _, tensor in named_tensors(layer))):
+            layer = on_meta(layer)  # captured layers have constants, others may count in Python
         own = _held(layer, held)
         before, before_own = _versions(taken[-1]), {local: tensor._version for local, tensor in own.items()}
         with DetectRandom() as random:

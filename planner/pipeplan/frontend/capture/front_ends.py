@@ -27,6 +27,7 @@ def capture_layers(
     group: Sequence[str] = (),
     front_end: FrontEnd = "auto",
     both_modes: bool = True,
+    checks: bool = True,
 ) -> LayerSequence:
     """Describe a module as a sequence of layers.
 
@@ -46,6 +47,8 @@ def capture_layers(
     both_modes : bool
         Make captured layers follow ``train()`` and ``eval()``, for which the module is captured twice. Otherwise they
         run in its present mode only.
+    checks : bool
+        Check that forwards of a captured module repeat; False if that was checked with another size.
 
     Raises
     ------
@@ -54,30 +57,43 @@ def capture_layers(
     """
     known(front_end, "front end", ("auto", "chain", "graph"))
     if isinstance(module, Stages) and front_end != "graph":
+        _check_stages(module)
         return _submodules(module, tuple(name for name, _ in module.named_children()))
     if front_end == "graph":
-        return _graph(module, inputs, group, both_modes)
+        return _graph(module, inputs, group, both_modes, checks)
     try:
         return _submodules(module, _chain(module, inputs, group))
     except Exception as no_chain:  # a module that is not a chain may fail in any way when it is called as one
         if front_end == "chain":
             raise
         try:
-            return _graph(module, inputs, group, both_modes)
+            return _graph(module, inputs, group, both_modes, checks)
         except InputError as no_graph:
             raise InputError(f"{no_graph}. Nor is it a chain: {no_chain}") from no_graph
 
 
-def graph_of(module: nn.Module, inputs: Batch, *, both_modes: bool = True) -> "CapturedModel":
+def _check_stages(stages: Stages) -> None:
+    """Refuse stages with a forward or hooks of their own, of which the single stages know nothing."""
+    if type(stages).forward is not Stages.forward:
+        raise InputError(
+            f"{type(stages).__name__} has a forward of its own, and only the modules in it would run: put what it "
+            "computes into one of them"
+        )
+    hooks = (stages._forward_hooks, stages._forward_pre_hooks, stages._backward_hooks, stages._backward_pre_hooks)
+    if any(hooks):
+        raise InputError("Stages have hooks as a whole, which would be lost: move them to the modules inside")
+
+
+def graph_of(module: nn.Module, inputs: Batch, *, both_modes: bool = True, checks: bool = True) -> "CapturedModel":
     """Capture the module with torch.export, to be cut into layers (see `capture_layers`)."""
     from pipeplan.frontend.capture.graph.captured import CapturedModel
 
-    return CapturedModel(module, inputs, both_modes=both_modes)
+    return CapturedModel(module, inputs, both_modes=both_modes, checks=checks)
 
 
-def _graph(module: nn.Module, inputs: Batch, group: Sequence[str], both_modes: bool) -> LayerSequence:
+def _graph(module: nn.Module, inputs: Batch, group: Sequence[str], both_modes: bool, checks: bool) -> LayerSequence:
     """Layers of the captured graph, cut at the default places."""
-    model = graph_of(module, inputs, both_modes=both_modes)
+    model = graph_of(module, inputs, both_modes=both_modes, checks=checks)
     return model.cut_at(model.module_cuts(group))
 
 

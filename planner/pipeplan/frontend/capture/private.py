@@ -11,8 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd.function import BackwardCFunction
+from torch.nn.modules import module as module_hooks
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as no_dispatch_modes
+from torch.utils.checkpoint import CheckpointFunction
 
 
 def memory_of(tensor: Tensor) -> Any:
@@ -20,7 +24,24 @@ def memory_of(tensor: Tensor) -> Any:
     return tensor.untyped_storage()._cdata
 
 
-__all__ = ["FakeTensor", "FakeTensorMode", "OpOverload", "TorchDispatchMode", "memory_of", "pytree"]
+def global_module_hooks() -> list[Any]:
+    """Hooks that torch calls around every module's forward or backward."""
+    kinds = ("backward_pre_hooks", "backward_hooks", "forward_pre_hooks", "forward_hooks")
+    return [hook for kind in kinds for hook in getattr(module_hooks, f"_global_{kind}").values()]
+
+
+__all__ = [
+    "BackwardCFunction",
+    "CheckpointFunction",
+    "FakeTensor",
+    "FakeTensorMode",
+    "OpOverload",
+    "TorchDispatchMode",
+    "global_module_hooks",
+    "memory_of",
+    "no_dispatch_modes",
+    "pytree",
+]
 
 
 def on_meta(module: nn.Module) -> nn.Module:

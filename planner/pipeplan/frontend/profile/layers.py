@@ -24,11 +24,16 @@ import torch
 from torch import nn
 
 from pipeplan.core.errors import InputError
+from pipeplan.frontend.capture.python_values import own_attributes, random_numbers
 
 
 @dataclass(eq=False)
 class Call:
-    """One call of a module: its path, its input and output (with the tensors' versions then), the calls inside it."""
+    """One call of a module: its path, its input and output (with the tensors' versions then), the calls inside it.
+
+    ``drawn``: whose random numbers it drew outside these calls. ``before`` and ``changed``: its attributes at its
+    beginning, and those that are others at its end.
+    """
 
     path: str
     module: nn.Module
@@ -37,6 +42,9 @@ class Call:
     returned: Any = None
     returned_version: int = -1
     extra: bool = False
+    drawn: str = ""
+    before: dict[str, object] = field(default_factory=dict)
+    changed: str = ""
     inside: list["Call"] = field(default_factory=list)
 
 
@@ -61,10 +69,13 @@ def find_layers(module: nn.Module, inputs: Any, *, group: Sequence[str] = ()) ->
     trouble = _trouble(top)
     if trouble:
         raise InputError(f"{type(module).__name__} is not a chain of layers: {trouble}")
-    layers = tuple(_leaves(top, tuple(group)))
+    layers = tuple(call.path for call in _leaves(top, tuple(group)))
+    again = _watch(module, one_tensor(inputs))
+    if layers != tuple(call.path for call in _leaves(again, tuple(group))):
+        raise InputError(f"{type(module).__name__} is not a chain of layers: it calls other layers each time")
     if len(layers) < 2:
-        raise InputError(f"{type(module).__name__} is a single layer, {layers[0].path!r}: there is nothing to cut")
-    return tuple(call.path for call in layers)
+        raise InputError(f"{type(module).__name__} is a single layer, {layers[0]!r}: there is nothing to cut")
+    return layers
 
 
 def one_tensor(inputs: Any) -> torch.Tensor:
@@ -88,9 +99,15 @@ def one_tensor(inputs: Any) -> torch.Tensor:
 
 def _watch(module: nn.Module, batch: torch.Tensor) -> Call:
     """Run the module once; return its call with all calls inside."""
-    root = Call("", module)
-    with _recording(module, root), torch.no_grad():
-        module(batch)
+    for graph in (False, True):  # a forward that puts a hook on a tensor needs a graph
+        root = Call("", module)
+        try:
+            with _recording(module, root), torch.set_grad_enabled(graph):
+                module(batch)
+            break
+        except RuntimeError:
+            if graph:
+                raise
     return root.inside[0]
 
 
@@ -98,15 +115,29 @@ def _watch(module: nn.Module, batch: torch.Tensor) -> Call:
 def _recording(module: nn.Module, root: Call) -> Iterator[None]:
     open_calls = [root]
     handles = []
+    numbers = random_numbers()
+
+    def draws() -> None:
+        """Ascribe random numbers that were drawn since the last call began or ended to the innermost call."""
+        nonlocal numbers
+        before, numbers = numbers, random_numbers()
+        open_calls[-1].drawn = next(
+            (kind for kind in numbers if numbers[kind] != before.get(kind)), open_calls[-1].drawn
+        )
 
     def begin(path: str, submodule: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        draws()
         given = args[0] if args else None
         call = Call(path, submodule, given, _version(given), extra=len(args) != 1 or bool(kwargs))
+        call.before = own_attributes(submodule)
         open_calls[-1].inside.append(call)
         open_calls.append(call)
 
     def end(returned: Any) -> None:
+        draws()
         call = open_calls.pop()
+        after = own_attributes(call.module)
+        call.changed = next((name for name in after if name in call.before and after[name] != call.before[name]), "")
         call.returned, call.returned_version = returned, _version(returned)
 
     for path, submodule in module.named_modules():
@@ -171,8 +202,20 @@ def _leftover(call: Call) -> str:
         if id(tensor) not in inside:
             full = f"{call.path}.{name}".lstrip(".")
             return f"{full!r} belongs to no module that runs; remove it, or move it into the module that uses it"
-    if call.module._forward_hooks or call.module._forward_pre_hooks:
-        return f"{call.path or 'the model'} has forward hooks, which would be lost; move them to modules inside"
+    return _python(call)
+
+
+def _python(call: Call) -> str:
+    """Description of hooks, random numbers or attributes that would be lost if only the children ran."""
+    name, part = call.path or "the model", call.module
+    if part._forward_hooks or part._forward_pre_hooks:
+        return f"{name} has forward hooks, which would be lost; move them to modules inside"
+    if part._backward_hooks or part._backward_pre_hooks:
+        return f"{name} has backward hooks, which would be lost; move them to modules inside"
+    if call.drawn:
+        return f"{name} draws {call.drawn} random numbers between the modules inside, which would be lost"
+    if call.changed:
+        return f"{name} changes its attribute {call.changed!r} between the modules inside, which would be lost"
     return ""
 
 

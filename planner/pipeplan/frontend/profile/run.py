@@ -224,7 +224,7 @@ def _described(module: nn.Module, inputs: Batch, targets: Any, request: Request,
     """
     blank, size = on_meta(module), request.micro_batches[0]
     sequence = capture_layers(blank, inputs, group=request.group, front_end=request.front_end, both_modes=False)
-    for reason in refusals(blank, sequence, inputs):
+    for reason in refusals(module, sequence, inputs):
         on_refusal(reason)
     mode, loss = FakeTensorMode(allow_non_fake_inputs=True), _loss(request.loss, sequence)
 
@@ -316,7 +316,14 @@ def _sequences(module: nn.Module, batches: dict[int, Batch], request: Request) -
     """The module as a sequence of layers, at every size; a chain is the same at all of them."""
     sequences: dict[int, LayerSequence] = {}
     for size, inputs in batches.items():
-        sequence = capture_layers(module, inputs, group=request.group, front_end=request.front_end, both_modes=False)
+        sequence = capture_layers(
+            module,
+            inputs,
+            group=request.group,
+            front_end=request.front_end,
+            both_modes=False,
+            checks=not sequences,
+        )
         for other, earlier in sequences.items():
             if earlier.names != sequence.names:
                 raise InputError(

@@ -14,11 +14,12 @@ from pipeplan.core.errors import InputError
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.graph.crossing import Crossings
 from pipeplan.frontend.capture.graph.cuts import calls_of, module_cuts, place_cuts, whole_calls
-from pipeplan.frontend.capture.graph.export import Captured, export
+from pipeplan.frontend.capture.graph.export import Captured, explained, export
 from pipeplan.frontend.capture.graph.inplace import functionalise
 from pipeplan.frontend.capture.graph.layer import GraphLayer, TableCache, is_persistent, keep_unused
 from pipeplan.frontend.capture.graph.modes import join, only_as_captured
 from pipeplan.frontend.capture.graph.naming import layer_kind, layer_names
+from pipeplan.frontend.capture.graph.python_state import check_repeats
 from pipeplan.frontend.capture.graph.sorts import sort_nodes, touches_state
 from pipeplan.frontend.capture.graph.write import Source, constants_of, maker_of, module_of, names_inside, ordered
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
@@ -37,21 +38,27 @@ class CapturedModel:
         One micro-batch.
     both_modes : bool
         Make the layers follow ``train()`` and ``eval()``; otherwise they run in the module's present mode only.
+    checks : bool
+        Check that forwards repeat (see `graph.python_state`). False for a module that was checked with another size.
 
     Raises
     ------
     InputError
-        If torch.export cannot capture it.
+        If torch.export cannot capture it, or a graph cannot hold all it does: see `graph.gradients` for what acts on
+        gradients, `graph.python_state` for what changes from call to call.
     """
 
-    def __init__(self, module: nn.Module, inputs: Batch, *, both_modes: bool = True) -> None:
+    def __init__(self, module: nn.Module, inputs: Batch, *, both_modes: bool = True, checks: bool = True) -> None:
+        if checks:
+            check_repeats(module, inputs)
         self._module = module
         self._tensors = dict(named_tensors(module))
         captured = {module.training: export(module, inputs, training=module.training)}
         if both_modes:
             with suppress(InputError):  # a model that can be captured in one mode only is still accepted
                 captured[not module.training] = export(module, inputs, training=not module.training)
-        pins = {mode: functionalise(found.graph) for mode, found in captured.items()}
+        with explained(type(module).__name__):
+            pins = {mode: functionalise(found.graph) for mode, found in captured.items()}
         self._either = either = _joined(captured[True], captured[False]) if len(captured) == 2 else None
         mode = module.training if either is None else True
         self._captured, self._pins = captured[mode], pins[mode]

@@ -13,6 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.frontend.batch import Batch, mapped, tensors
+from pipeplan.frontend.capture.graph.gradients import check_module_hooks, nothing_on_gradients
 from pipeplan.frontend.capture.private import FakeTensor, FakeTensorMode, fake, on_fake, pytree
 from pipeplan.frontend.profile.ties import named_tensors
 
@@ -96,7 +97,13 @@ def export(module: nn.Module, inputs: Batch, training: bool) -> Captured:
     given = mapped(inputs, lambda tensor: fake(tensor, mode, "cpu"))
     args, kwargs = ((), dict(given)) if isinstance(given, Mapping) else (given, {})
     args = tuple(args) if isinstance(args, tuple | list) else (args,)
-    with explained(type(module).__name__), torch.inference_mode(False), torch.enable_grad():
+    check_module_hooks(module)
+    with (
+        nothing_on_gradients(blank, type(module).__name__),
+        explained(type(module).__name__),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
         program = torch.export.export(blank, args, kwargs, strict=False)
     copy = _Copy(module, program)
     copy.placeholders(given)
@@ -209,7 +216,7 @@ class _Copy:
         if isinstance(value, FakeTensor) or value.is_meta:
             raise InputError(
                 f"{type(self.module).__name__} uses a tensor that is neither parameter nor buffer and has no values; "
-                "register it with register_buffer"
+                "register it with register_buffer, and write x.detach() for x.data"
             )
         full = f"constant.{name.replace('.', '_')}"
         self.constants[full] = value.detach()

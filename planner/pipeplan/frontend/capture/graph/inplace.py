@@ -5,6 +5,7 @@
     conv ─▶ relu_ ─▶ pool          becomes    conv ─▶ relu ─▶ pool
     o ─▶ o[:, :4] ─▶ add_, then o  stays, and no cut comes between the first of them and the write
 
+A write under ``no_grad`` into a tensor from outside stays too: its gradient passes as if nothing had been written.
 A stage must not write into a tensor that it received. Writes into buffers (batch norm's count of batches) stay, as
 buffers are meant to be written.
 """
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from pipeplan.frontend.capture.graph.export import WITHIN
 from pipeplan.frontend.capture.private import memory_of
 
 
@@ -47,12 +49,17 @@ def functionalise(graph: fx.Graph) -> tuple[Pin, ...]:
             for other in earlier
         )
         functional = _functional(node)
-        if functional is None or shared or not isinstance(target, fx.Node):
+        if functional is None or shared or not isinstance(target, fx.Node) or _graph(target) != _graph(node):
             pins += [Pin(other, node) for other in earlier]
         else:
             node.target = functional
     pins += [Pin(node.args[0], node) for node in graph.nodes if _reads_strides(node)]
     return tuple(pins)
+
+
+def _graph(node: fx.Node) -> bool:
+    """True if autograd records the node."""
+    return all(enabled for kind, enabled, *_ in node.meta[WITHIN] if kind == "grad")
 
 
 def writes(node: fx.Node) -> bool:

@@ -1,0 +1,66 @@
+"""Values of Python that a forward may change: random states, and attributes of modules, in a form to compare."""
+
+import random
+import sys
+from collections import deque
+from collections.abc import Mapping
+from types import FunctionType, MethodType, ModuleType
+
+from torch import Tensor, nn
+
+_TORCHS = frozenset(vars(nn.Module()))
+"""Attributes that every module has from torch: parameters, buffers, hooks, mode."""
+_DEEPEST = 4
+"""Depth to which attributes are compared inside lists, mappings and objects."""
+
+
+def random_numbers() -> dict[str, object]:
+    """Return the states of Python's and numpy's global random numbers, by whose they are."""
+    found: dict[str, object] = {"Python's": random.getstate()}
+    if "numpy" in sys.modules:
+        _, numbers, *place = sys.modules["numpy"].random.get_state(legacy=True)
+        found["numpy's"] = (numbers.tobytes(), *place)
+    return found
+
+
+def attributes_of(module: nn.Module) -> dict[str, object]:
+    """Return the attributes of all submodules by path, without tensors and modules."""
+    found: dict[str, object] = {}
+    seen: dict[int, object] = {}
+    for path, part in module.named_modules():
+        found |= {f"{path}.{name}".lstrip("."): value for name, value in own_attributes(part, seen).items()}
+    return found
+
+
+def own_attributes(part: nn.Module, seen: dict[int, object] | None = None) -> dict[str, object]:
+    """Return the attributes of one module without its submodules; ``seen``: what is known of objects, by id."""
+    known = {} if seen is None else seen
+    return {name: _frozen(value, known, _DEEPEST) for name, value in vars(part).items() if name not in _TORCHS}
+
+
+def _frozen(value: object, seen: dict[int, object], depth: int) -> object:
+    """Return what can be compared of a value after it has changed; the same for tensors, modules and functions."""
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return value
+    if isinstance(value, Tensor | nn.Module | type | ModuleType | FunctionType | MethodType) or not depth:
+        return type(value).__name__
+    if id(value) not in seen:
+        seen[id(value)] = type(value).__name__  # for objects that hold themselves
+        seen[id(value)] = _inside(value, seen, depth - 1)
+    return seen[id(value)]
+
+
+def _inside(value: object, seen: dict[int, object], depth: int) -> object:
+    if isinstance(value, random.Random):
+        return value.getstate()
+    state = getattr(getattr(value, "bit_generator", None), "state", None) or getattr(value, "get_state", None)
+    if state is not None:
+        return repr(state() if callable(state) else state)
+    if isinstance(value, Mapping):
+        return tuple((repr(key), _frozen(each, seen, depth)) for key, each in value.items())
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return (type(value).__name__, len(value), *(_frozen(each, seen, depth) for each in value))
+    if hasattr(value, "tobytes"):
+        return hash(value.tobytes())
+    held = getattr(value, "__dict__", None)
+    return tuple((key, _frozen(each, seen, depth)) for key, each in held.items()) if held else type(value).__name__
