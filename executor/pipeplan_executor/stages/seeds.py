@@ -12,6 +12,8 @@ unsplit model.
 """
 
 import hashlib
+import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
+
+from pipeplan.frontend.rewind import preserved_numbers
 
 
 @dataclass
@@ -67,14 +71,17 @@ def _seeder(number: int, moment: Moment) -> Callable[[nn.Module, Any], None]:
         torch.default_generator.manual_seed(value)  # torch.manual_seed takes a hundred times as long
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed(value)
+        random.seed(value)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(value % 2**32)
 
     return seed
 
 
 @contextmanager
 def preserved_random_state(device: torch.device) -> Iterator[None]:
-    """Context that restores the random state of the process at its end."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    """Context that restores the random state of the process at its end, those of Python and numpy too."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), preserved_numbers():
         yield
 
 
@@ -102,7 +109,7 @@ def seeded(layers: Sequence[nn.Module], seed: int = 0) -> Iterator[Moment]:
     moment = Moment(seed)
     handles = seed_layers(enumerate(layers), moment)
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), preserved_numbers():
             yield moment
     finally:
         for handle in handles:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pipeplan.frontend.capture.flow import Flow, Tensors, as_tuple
+from pipeplan.frontend.rewind import attributes_in, put_attributes
 from pipeplan_executor.sharding.partial_gradients import Summed
 
 
@@ -51,19 +52,25 @@ class Treatment:
     copies : tuple of int
         Inputs that are copied first, since this stage writes into them and others read them.
     lasting : tuple of str
-        Parameters and buffers that a forward changes, and that its recomputation must leave unchanged.
+        Parameters and buffers that a forward changes, and that its recomputation must leave unchanged. It begins with
+        the values that the forward began with.
+    counts : bool
+        A forward changes attributes, which a recomputation treats alike.
     """
 
     recompute: bool = False
     copies: tuple[int, ...] = ()
     lasting: tuple[str, ...] = ()
+    counts: bool = False
 
 
 def treatment_of(flow: Flow, number: int, recompute: bool, first: bool) -> Treatment:
     """Return the treatment of a layer; ``first``: it is the first of its stage."""
     written = flow.overwritten[number] if first else flow.writes[number] if recompute else ()
     copies = tuple(place for place, is_written in enumerate(written) if is_written)
-    return Treatment(recompute, copies, tuple(sorted(flow.changed[number])) if recompute else ())
+    if not recompute:
+        return Treatment(recompute, copies)
+    return Treatment(recompute, copies, tuple(sorted(flow.changed[number])), any(flow.counts[number : number + 1]))
 
 
 class StageModule(nn.Module):
@@ -211,7 +218,7 @@ def _call(layer: nn.Module, called: Callable[..., Any], how: Treatment) -> Calla
     copying = partial(_on_copies, called, frozenset(how.copies)) if how.copies else called
     if not how.recompute:
         return copying
-    again = partial(_contexts, layer, how.lasting) if how.lasting else _no_contexts
+    again = partial(_contexts, layer, how) if how.lasting or how.counts else _no_contexts
     return partial(checkpoint, copying, use_reentrant=False, context_fn=again)
 
 
@@ -227,20 +234,49 @@ def _no_contexts() -> Contexts:
     return nullcontext(), nullcontext()
 
 
-def _contexts(layer: nn.Module, lasting: Sequence[str]) -> Contexts:
-    return nullcontext(), _restored(layer, lasting)
+def _contexts(layer: nn.Module, how: Treatment) -> Contexts:
+    return nullcontext(), _Begun(layer, how).again()
 
 
-@contextmanager
-def _restored(layer: nn.Module, lasting: Sequence[str]) -> Iterator[None]:
-    """Context that restores these buffers at its end.
+class _Begun:
+    """Changing tensors and attributes of a layer at the beginning of a forward."""
 
-    It writes through ``.data``, so that autograd, which may have saved them, counts no new version.
-    """
-    there = {**dict(layer.named_buffers()), **dict(layer.named_parameters())}
-    before = {name: there[name].detach().clone() for name in lasting}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            there[name].data.copy_(value)
+    def __init__(self, layer: nn.Module, how: Treatment) -> None:
+        self._layer, self._lasting = layer, how.lasting
+        self._values = {name: tensor.detach().clone() for name, tensor in self._there().items()}
+        self._attributes = self._present() if how.counts else []
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Context for a recomputation, which begins with this state; afterwards the present one is back.
+
+        Buffers are other tensors meanwhile, since autograd may save them. Parameters are written through ``.data``, so
+        that it counts no new version.
+        """
+        there, attributes = self._there(), self._present() if self._attributes else []
+        before = {name: tensor.detach().clone() for name, tensor in there.items() if isinstance(tensor, nn.Parameter)}
+        for name, tensor in there.items():
+            self._put(name, tensor, self._values[name])
+        for part, values in self._attributes:
+            put_attributes(part, values)
+        try:
+            yield
+        finally:
+            for name, tensor in there.items():
+                self._put(name, tensor, before.get(name, tensor))
+            for part, values in attributes:
+                put_attributes(part, values)
+
+    def _there(self) -> dict[str, Tensor]:
+        known = {**dict(self._layer.named_buffers()), **dict(self._layer.named_parameters())}
+        return {name: known[name] for name in self._lasting}
+
+    def _present(self) -> list[tuple[nn.Module, dict[str, Any]]]:
+        return [(part, attributes_in(part)) for part in self._layer.modules()]
+
+    def _put(self, name: str, tensor: Tensor, value: Tensor) -> None:
+        if isinstance(tensor, nn.Parameter):
+            tensor.data.copy_(value)
+        else:
+            path, _, last = name.rpartition(".")
+            self._layer.get_submodule(path)._buffers[last] = value

@@ -20,17 +20,24 @@ class Verdict:
         where it was not needed.
     dtype : str
         ``'float64'``, or ``'float32'`` for a model that cannot be computed in float64.
+    changed : str
+        What the plan changes although it computes what it should: a loss that is no mean over samples. Empty if
+        nothing.
+    compared : str
+        What it was compared with, unless that was the unsplit module on the whole batch at once.
     """
 
     error: float
     tolerance: float
     spread: float | None
     dtype: str
+    changed: str = ""
+    compared: str = ""
 
     @property
     def holds(self) -> bool:
         """Whether the plan computes what the unsplit model computes."""
-        return self.error <= self.tolerance
+        return self.error <= self.tolerance and not self.changed
 
     def __str__(self) -> str:
         """Return the verdict in one sentence."""
@@ -39,12 +46,19 @@ class Verdict:
             how += ", as some of its operations know no float64"
         if self.spread is not None:
             how += f"; the unsplit model differs from itself by {self.spread:.1e} in another order of its micro-batches"
+        how += f"; compared with {self.compared}" if self.compared else ""
+        if self.changed:
+            own = "equal" if self.error <= self.tolerance else f"differ by {self.error:.1e} from"
+            return (
+                f"the plan does not train what the unsplit model trains: {self.changed}. Loss and gradients {own} "
+                f"those of the unsplit model on the plan's micro-batches ({how})"
+            )
         if self.holds:
             return f"loss and gradients equal the unsplit model's to {self.error:.1e} ({how})"
         return (
             f"loss and gradients differ from the unsplit model's by {self.error:.1e} ({how}); "
-            f"at most {self.tolerance:.0e} is rounding. The model must compute the same every time, and its loss must "
-            "be the mean over the samples, or over what Workload.weight counts: sums over the batch are not"
+            f"at most {self.tolerance:.0e} is rounding. The model must compute the same every time, and treat the "
+            "samples of a batch apart, except by batch norm"
         )
 
 

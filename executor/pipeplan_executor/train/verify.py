@@ -1,91 +1,38 @@
 """Comparison of a plan's loss and gradients with the unsplit model's, where only rounding may differ.
 
-In float64, except for models with operations that float64 lacks. The largest relative difference is the error. Beyond
-1e-10 (1e-5 in float32) the unsplit model is computed again with its micro-batches summed in another order: that is
-what rounding may explain of this model, which may round to less than float64 inside::
+The unsplit model is the user's own module, never its captured graph (`train.reference`). In float64, except for models
+with operations that float64 lacks. The largest relative difference is the error. Beyond 1e-10 (1e-5 in float32) the
+unsplit model is computed again with its micro-batches summed in another order: that is what rounding may explain of
+this model, which may round to less than float64 inside::
 
     pipeline            ─┐ error
     unsplit, all at once ┤
     unsplit, in parts   ─┘ spread: the tolerance is ten times as much
+
+Where layers draw random numbers, dropout is off at first, in the pipeline and in the module. Then both draw what they
+draw in training; a captured graph is then compared with its own layers, since the module draws in another order.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.plan import Plan
-from pipeplan.frontend.batch import Batch, call, samples, split, tensors
-from pipeplan.frontend.capture.flow import as_tuple
-from pipeplan_executor.optim.updates import shares
+from pipeplan.frontend.capture.draws import RepeatedDraws
+from pipeplan.frontend.rewind import Rewind
 from pipeplan_executor.sharding.declared import TensorParallel
 from pipeplan_executor.stages.fully_sharded import local
-from pipeplan_executor.stages.seeds import seeded
 from pipeplan_executor.stages.source import Source, draw
-from pipeplan_executor.stages.split import Fitted, find_sequence, materialised
 from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.train.reference import Gradients, Reference, Result
 from pipeplan_executor.train.verdict import Verdict
-
-Gradients = dict[str, Tensor]
-
-
-def unsplit(
-    fitted: Fitted,
-    inputs: Batch,
-    targets: Batch,
-    seed: int,
-    weights: str | Path | None = None,
-    dtype: torch.dtype = torch.float64,
-    *,
-    again: bool = False,
-) -> tuple[float, Gradients]:
-    """Return loss and gradients of the whole model on the whole batch at once.
-
-    Batch norm depends on the size of its batch, and random numbers of layers on the micro-batch. A model with either
-    gets the plan's micro-batches one after the other, as with accumulated gradients. ``again``: the same in another
-    order, the plan's micro-batches from the last to the first.
-    """
-    whole = materialised(fitted, seed=seed, weights=weights, dtype=dtype)
-    forward: Callable[[Batch], Any] = partial(call, whole)
-    layers: Sequence[nn.Module] = ()
-    size = fitted.plan.micro_batch if again or normalises_batches(whole) else samples(inputs)
-    if any(fitted.flow.draws):
-        size = fitted.plan.micro_batch
-        layers = find_sequence(fitted.plan, whole, split(inputs, size)[0], both_modes=False).layers
-        forward = partial(_by_layers, fitted, layers)
-    given, wanted = split(inputs, size), split(targets, size)
-    weighting = shares(fitted.workload.weight, wanted)
-    total = 0.0
-    with seeded(layers, seed) as moment:
-        for number in reversed(range(len(given))) if again else range(len(given)):
-            moment.micro_batch = number
-            if weighting[number]:
-                loss = fitted.workload.loss(forward(given[number]), wanted[number]) * weighting[number]
-                loss.backward()
-                total += float(loss.detach())
-    return total, {
-        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        for name, parameter in whole.named_parameters(remove_duplicate=False)
-    }
-
-
-def _by_layers(fitted: Fitted, layers: Sequence[nn.Module], inputs: Batch) -> Any:
-    """Return the model's output, computed layer by layer, so that the layers can be seeded."""
-    value = tensors(inputs)
-    for layer in layers:
-        value = as_tuple(layer(*value))
-    return fitted.restored(value)
-
-
-def normalises_batches(module: nn.Module) -> bool:
-    """Return whether a sample's output depends on the others of its batch (batch norm in training)."""
-    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
 
 
 @dataclass(frozen=True)
@@ -99,14 +46,17 @@ class Format:
     small : float
         Fraction of the model's largest gradient; smaller gradients are compared relative to it. Some are zero except
         for rounding, like those of a bias that a softmax cancels.
+    mean : float
+        Relative difference of losses that rounding explains.
     """
 
     dtype: torch.dtype
     tolerance: float
     small: float
+    mean: float
 
 
-DOUBLE, SINGLE = Format(torch.float64, 1e-10, 1e-6), Format(torch.float32, 1e-5, 1e-3)
+DOUBLE, SINGLE = Format(torch.float64, 1e-10, 1e-6, 1e-6), Format(torch.float32, 1e-5, 1e-3, 1e-3)
 TIMES = 10
 """The tolerance in terms of what the unsplit model differs by."""
 MOST = 1e-3
@@ -138,28 +88,98 @@ def verify(
             evaluates=False,
         )
 
-    def whole(pipeline: Pipeline, form: Format, again: bool = False) -> tuple[float, Gradients]:
+    def whole(pipeline: Pipeline, form: Format) -> Reference:
         drawn = draw(pipeline.workload, plan.batch, seed, form.dtype)
-        return unsplit(pipeline.fitted, *drawn, seed, weights, form.dtype, again=again)
+        return Reference(pipeline.fitted, *drawn, seed, weights, form.dtype)
 
     form = DOUBLE
     try:  # the unsplit model first: if it fails, it fails in every process
         pipeline = start(form.dtype)
         reference = whole(pipeline, form)
+        changed = reference.mean(form.mean).changed
+        expected = _first(reference, changed)
     except (RuntimeError, NotImplementedError, PlanError, InputError):
         form = SINGLE
         pipeline = start(form.dtype)
         reference = whole(pipeline, form)
-    loss = pipeline.step(*draw(pipeline.workload, plan.batch, seed, form.dtype), update=False)
-    error = _everywhere(max(_differences(pipeline, loss, reference, form.small)))
-    if error <= form.tolerance:
-        return Verdict(error, form.tolerance, None, _name(form.dtype))
-    # more than float64 explains: it rounds to less inside, or is wrong
-    spread = _everywhere(max(_apart(whole(pipeline, form, again=True), reference, SINGLE.small)))
-    explained = TIMES * spread if spread <= MOST else 0.0
-    if explained > form.tolerance:
-        error = _everywhere(max(_differences(pipeline, loss, reference, SINGLE.small)))
-    return Verdict(error, max(explained, form.tolerance), spread, _name(form.dtype))
+        changed = reference.mean(form.mean).changed
+        expected = _first(reference, changed)
+    return replace(_Comparison(pipeline, reference, form, seed).verdict(expected), changed=changed)
+
+
+def _first(reference: Reference, changed: str) -> Result:
+    """Return what the pipeline is compared with first: the whole batch, if it is the mean of its micro-batches."""
+    at_once = reference.treats_samples_apart and not changed
+    return reference.at_once() if at_once else reference.in_parts(repeated=reference.draws)
+
+
+def _rewound(rewind: Rewind, *_: object) -> None:
+    rewind.back()
+
+
+class _Comparison:
+    """A pipeline and the unsplit model, on the same batch in the same format."""
+
+    def __init__(self, pipeline: Pipeline, reference: Reference, form: Format, seed: int) -> None:
+        self._pipeline, self._reference, self._form = pipeline, reference, form
+        self._batch = draw(pipeline.workload, pipeline.plan.batch, seed, form.dtype)
+        fitted = pipeline.fitted
+        for number, module in pipeline.modules.items():  # in every replica a micro-batch begins with the same state
+            layers = list(zip(fitted.span(number), module.layers, strict=True))
+            changing = [layer for place, layer in layers if fitted.flow.changed[place]]
+            counting = [layer for place, layer in layers if fitted.flow.counts[place]]
+            if changing or counting:
+                module.register_forward_pre_hook(partial(_rewound, Rewind(changing, counting)))
+
+    def verdict(self, expected: Result) -> Verdict:
+        """Run the pipeline and compare."""
+        reference, form = self._reference, self._form
+        loss = self._step(repeated=reference.draws)
+        error = _everywhere(max(self._differences(loss, expected, form.small)))
+        spread, tolerance = None, form.tolerance
+        if error > tolerance:  # more than float64 explains: it rounds to less inside, or is wrong
+            again = reference.in_parts(repeated=reference.draws, backwards=True)
+            spread = _everywhere(max(_apart(again, expected, SINGLE.small)))
+            tolerance = max(TIMES * spread if spread <= MOST else 0.0, tolerance)
+            if tolerance > form.tolerance:
+                error = _everywhere(max(self._differences(loss, expected, SINGLE.small)))
+        if error <= tolerance and reference.draws:
+            error = max(error, self._with_draws(expected, max(form.small, SINGLE.small * (spread is not None))))
+        return Verdict(error, tolerance, spread, _name(form.dtype), compared=self._compared)
+
+    @property
+    def _compared(self) -> str:
+        """Return what else was compared than a whole batch at once; empty if that was it."""
+        reference = self._reference
+        if reference.treats_samples_apart:
+            return ""
+        text = "the module itself, micro-batch by micro-batch"
+        if not reference.draws:
+            return text
+        if reference.is_chain:
+            return f"{text}, without dropout and with it"
+        return f"{text}, without dropout; with dropout the captured layers one after the other, not the module"
+
+    def _with_draws(self, first: Result, small: float) -> float:
+        """Return the error of a second step, with random numbers, whose gradients are added to those of the first."""
+        reference, step = self._reference, self._pipeline.moment.step
+        second = reference.in_parts(step=step) if reference.is_chain else reference.by_layers(step)
+        both = second[0], {name: first[1][name] + gradient for name, gradient in second[1].items()}
+        return _everywhere(max(self._differences(self._step(), both, small)))
+
+    def _step(self, *, repeated: bool = False) -> float:
+        with RepeatedDraws() if repeated else nullcontext():
+            return self._pipeline.step(*self._batch, update=False)
+
+    def _differences(self, loss: float, reference: Result, small: float) -> Iterator[float]:
+        """Yield relative differences of the loss, then of the gradients of this rank's stages, or their shards."""
+        expected, gradients = reference
+        yield _relative(_number(loss), _number(expected), 1e-300)
+        least = _least(gradients, small)
+        for name, parameter in self._pipeline.named_parameters():
+            found = local(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+            shard = self._pipeline.shards.get(name)
+            yield _relative(found, gradients[name] if shard is None else shard.of(gradients[name]), least)
 
 
 def worst_error(
@@ -173,18 +193,7 @@ def worst_error(
     return verify(plan, source, seed, weights, tensor_parallel).error
 
 
-def _differences(pipeline: Pipeline, loss: float, reference: tuple[float, Gradients], small: float) -> Iterator[float]:
-    """Yield the relative differences of the loss, then of the gradients of this rank's stages, or their shards."""
-    expected, gradients = reference
-    yield _relative(_number(loss), _number(expected), 1e-300)
-    least = _least(gradients, small)
-    for name, parameter in pipeline.named_parameters():
-        found = local(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
-        shard = pipeline.shards.get(name)
-        yield _relative(found, gradients[name] if shard is None else shard.of(gradients[name]), least)
-
-
-def _apart(one: tuple[float, Gradients], other: tuple[float, Gradients], small: float) -> Iterator[float]:
+def _apart(one: Result, other: Result, small: float) -> Iterator[float]:
     """Yield the relative differences of two computations of the whole model."""
     yield _relative(_number(one[0]), _number(other[0]), 1e-300)
     least = _least(other[1], small)

@@ -12,6 +12,7 @@ from pipeplan.frontend.batch import Batch, tensors
 from pipeplan.frontend.capture.graph.layer import GraphLayer
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import TorchDispatchMode, memory_of, on_meta
+from pipeplan.frontend.capture.python_values import attributes_of, random_numbers
 from pipeplan.frontend.profile.ties import named_tensors
 
 
@@ -55,7 +56,9 @@ class Flow:
     changed : tuple of frozenset of str
         Parameters and buffers that each layer writes into, like running statistics, by their names in the layer.
     draws : tuple of bool
-        Whether each layer draws random numbers.
+        Whether each layer draws random numbers, of torch, Python or numpy.
+    counts : tuple of bool
+        Whether each layer changes attributes that are no tensors, as a layer of a chain may.
     """
 
     tensors: tuple[Tensors, ...]
@@ -64,6 +67,7 @@ class Flow:
     writes: tuple[tuple[bool, ...], ...]
     changed: tuple[frozenset[str], ...]
     draws: tuple[bool, ...]
+    counts: tuple[bool, ...] = ()
 
 
 def as_tuple(value: Any, layer: str = "a layer") -> Tensors:
@@ -97,14 +101,18 @@ def trace(sequence: LayerSequence, inputs: Batch) -> Flow:
     writes: list[tuple[bool, ...]] = []
     changed: list[frozenset[str]] = []
     draws: list[bool] = []
+    counts: list[bool] = []
     for name, layer, held in zip(sequence.names, sequence.layers, sequence.parameters, strict=True):
         if not (isinstance(layer, GraphLayer) and all(tensor.is_meta for _, tensor in named_tensors(layer))):
             layer = on_meta(layer)  # captured layers have constants, others may count in Python
         own = _held(layer, held)
         before, before_own = _versions(taken[-1]), {local: tensor._version for local, tensor in own.items()}
+        is_graph = isinstance(layer, GraphLayer)  # which has no Python of its own
+        attributes, numbers = {} if is_graph else attributes_of(layer), random_numbers()
         with DetectRandom() as random:
             returned = _called(name, layer, taken[-1])
-        draws.append(random.seen)
+        draws.append(random.seen or numbers != random_numbers())
+        counts.append(not is_graph and attributes != attributes_of(layer))
         versions.append(before)
         writes.append(_differs(before, taken[-1]))
         changed.append(_with_siblings([n for n, tensor in own.items() if tensor._version != before_own[n]], own))
@@ -112,7 +120,15 @@ def trace(sequence: LayerSequence, inputs: Batch) -> Flow:
     overwritten = tuple(_differs(then, given) for then, given in zip(versions, taken, strict=False))
     for name, given, written in zip(sequence.names, taken, overwritten, strict=False):
         _check_aliases(name, given, written)
-    return Flow(tuple(taken), isinstance(returned, Tensor), overwritten, tuple(writes), tuple(changed), tuple(draws))
+    return Flow(
+        tuple(taken),
+        isinstance(returned, Tensor),
+        overwritten,
+        tuple(writes),
+        tuple(changed),
+        tuple(draws),
+        tuple(counts),
+    )
 
 
 def _called(name: str, layer: nn.Module, given: Tensors) -> Any:

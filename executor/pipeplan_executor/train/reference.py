@@ -1,0 +1,151 @@
+"""`Reference`: loss and gradients of the unsplit model, the user's own module, beside which a plan is verified.
+
+::
+
+    at once      the module on the whole batch                      models that treat samples apart and draw nothing
+    in parts     the module on each micro-batch, gradients added    batch norm, dropout, buffers that change
+    by layers    the plan's layers, with the seeds of training      dropout in captured graphs, beside the module
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeplan.frontend.batch import Batch, call, samples, split, tensors
+from pipeplan.frontend.batch_mean import BatchMean, batch_mean, normalises_batches
+from pipeplan.frontend.capture.draws import RepeatedDraws
+from pipeplan.frontend.capture.flow import as_tuple
+from pipeplan.frontend.rewind import Rewind
+from pipeplan_executor.optim.updates import shares
+from pipeplan_executor.stages.seeds import seeded
+from pipeplan_executor.stages.split import Fitted, find_sequence, materialised
+
+Gradients = dict[str, Tensor]
+Result = tuple[float, Gradients]
+"""Loss and gradients by name."""
+
+
+class Reference:
+    """The unsplit model with the weights of the plan's stages, on one batch.
+
+    Parameters
+    ----------
+    inputs, targets : batch
+        The whole batch.
+    """
+
+    def __init__(
+        self,
+        fitted: Fitted,
+        inputs: Batch,
+        targets: Batch,
+        seed: int,
+        weights: str | Path | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self._fitted, self._inputs, self._targets, self._seed = fitted, inputs, targets, seed
+        self._whole = materialised(fitted, seed=seed, weights=weights, dtype=dtype)
+        self._rewind = Rewind([self._whole], [self._whole])
+
+    @property
+    def draws(self) -> bool:
+        """True if layers draw random numbers."""
+        return any(self._fitted.flow.draws)
+
+    @property
+    def is_chain(self) -> bool:
+        """True if the plan's layers are submodules of the model."""
+        return self._chain is not None
+
+    @property
+    def treats_samples_apart(self) -> bool:
+        """True if the module can be called with the whole batch at once."""
+        flow = self._fitted.flow
+        return not (self.draws or any(flow.changed) or any(flow.counts) or normalises_batches(self._whole))
+
+    def at_once(self) -> Result:
+        """Return loss and gradients of the module on the whole batch."""
+        return self._sum(partial(call, self._whole), samples(self._inputs))
+
+    def in_parts(self, *, repeated: bool = False, backwards: bool = False, step: int = 0) -> Result:
+        """Return those of the module on the plan's micro-batches, each of which begins with the same state.
+
+        Parameters
+        ----------
+        repeated : bool
+            Under `RepeatedDraws`: without dropout. Otherwise the layers of a chain draw what they draw in training.
+        backwards : bool
+            From the last micro-batch to the first.
+        step : int
+            Step of training, for its random numbers.
+        """
+        with RepeatedDraws() if repeated else nullcontext():
+            size, layers = self._fitted.plan.micro_batch, self._chain or ()
+            return self._sum(partial(call, self._whole), size, layers, backwards=backwards, step=step)
+
+    def by_layers(self, step: int = 0) -> Result:
+        """Return those of the plan's layers one after the other, which draw what they draw in training."""
+        size = self._fitted.plan.micro_batch
+        sequence = find_sequence(self._fitted.plan, self._whole, split(self._inputs, size)[0], both_modes=False)
+        return self._sum(partial(self._through, sequence.layers), size, sequence.layers, step=step)
+
+    def mean(self, tolerance: float) -> BatchMean:
+        """Return whether the loss of the batch is the mean over its micro-batches."""
+        plan, workload = self._fitted.plan, self._fitted.workload
+        weights = shares(workload.weight, split(self._targets, plan.micro_batch))
+        batch = self._inputs, self._targets
+        return batch_mean(self._whole, workload.loss, *batch, plan.micro_batch, weights, tolerance)
+
+    @cached_property
+    def _chain(self) -> Sequence[nn.Module] | None:
+        """The plan's layers in the model, if they are submodules of it."""
+        known = dict(self._whole.named_modules())
+        kinds = zip(self._fitted.names, self._fitted.sequence.layers, strict=True)
+        if all(type(known.get(name)) is type(layer) for name, layer in kinds):
+            return [known[name] for name in self._fitted.names]
+        return None
+
+    def _through(self, layers: Sequence[nn.Module], inputs: Batch) -> Any:
+        value = tensors(inputs)
+        for layer in layers:
+            value = as_tuple(layer(*value))
+        return self._fitted.restored(value)
+
+    def _sum(
+        self,
+        forward: Callable[[Batch], Any],
+        size: int,
+        layers: Sequence[nn.Module] = (),
+        *,
+        backwards: bool = False,
+        step: int = 0,
+    ) -> Result:
+        """Return the weighted sum of the losses of parts of the batch, and its gradients."""
+        given, wanted = split(self._inputs, size), split(self._targets, size)
+        weighting = shares(self._fitted.workload.weight, wanted)
+        total = 0.0
+        with seeded(layers, self._seed) as moment:
+            moment.step = step
+            for number in reversed(range(len(given))) if backwards else range(len(given)):
+                moment.micro_batch = number
+                self._rewind.back()
+                if weighting[number]:
+                    loss = self._fitted.workload.loss(forward(given[number]), wanted[number]) * weighting[number]
+                    loss.backward()
+                    total += float(loss.detach())
+        self._rewind.back()
+        return total, self._gradients()
+
+    def _gradients(self) -> Gradients:
+        """Take the gradients out of the module."""
+        found: Gradients = {}
+        for name, parameter in self._whole.named_parameters(remove_duplicate=False):
+            found[name] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for parameter in self._whole.parameters():
+            parameter.grad = None
+        return found
