@@ -92,7 +92,8 @@ class Reference:
         """Return those of the plan's layers one after the other, which draw what they draw in training."""
         size = self._fitted.plan.micro_batch
         sequence = find_sequence(self._fitted.plan, self._whole, split(self._inputs, size)[0], both_modes=False)
-        return self._sum(partial(self._through, sequence.layers), size, sequence.layers, step=step)
+        rewind = Rewind(sequence.layers)  # they hold the module's buffers by themselves
+        return self._sum(partial(self._through, sequence.layers), size, sequence.layers, step=step, rewind=rewind)
 
     def mean(self, tolerance: float) -> BatchMean:
         """Return whether the loss of the batch is the mean over its micro-batches."""
@@ -124,6 +125,7 @@ class Reference:
         *,
         backwards: bool = False,
         step: int = 0,
+        rewind: Rewind | None = None,
     ) -> Result:
         """Return the weighted sum of the losses of parts of the batch, and its gradients."""
         given, wanted = split(self._inputs, size), split(self._targets, size)
@@ -133,7 +135,7 @@ class Reference:
             moment.step = step
             for number in reversed(range(len(given))) if backwards else range(len(given)):
                 moment.micro_batch = number
-                self._rewind.back()
+                (rewind or self._rewind).back()
                 if weighting[number]:
                     loss = self._fitted.workload.loss(forward(given[number]), wanted[number]) * weighting[number]
                     loss.backward()
