@@ -43,7 +43,8 @@ class BatchMean:
         Loss of the whole batch in one forward; None if the model normalises over a batch, or draws numbers for each
         sample, and would differ anyway.
     tolerance : float
-        Relative difference that rounding explains.
+        Relative difference of two losses of the same outputs that rounding explains; ten times as much where a model
+        computes them for another number of samples.
     """
 
     mean: float
@@ -58,12 +59,13 @@ class BatchMean:
     def changed(self) -> str:
         """Return what a plan changes, in a sentence; empty if nothing."""
         found = self.joined if self.joined is not None else self.whole
-        if found is not None and self._apart(found, self.mean):
+        times = 1 if self.joined is not None else 10
+        if found is not None and self._apart(found, self.mean, times):
             numbers = (
                 f"the loss of {self.samples} samples at once is {found:.6g}, and the mean over {self.parts} "
                 f"micro-batches is {self.mean:.6g}"
             )
-            if not self._apart(found, self.total):
+            if not self._apart(found, self.total, times):
                 return (
                     f"{numbers}: the loss is a sum over samples, and a plan takes the mean of its micro-batches' ones, "
                     "so its gradients are smaller: divide the loss by the number of samples"
@@ -74,7 +76,7 @@ class BatchMean:
                 "samples of a batch (contrastive losses), micro-batches see fewer of them: choose the micro-batch as "
                 "large as the batch is to be"
             )
-        if self.whole is not None and self.joined is not None and self._apart(self.whole, self.joined):
+        if self.whole is not None and self.joined is not None and self._apart(self.whole, self.joined, 10):
             return (
                 f"the loss of {self.samples} samples at once is {self.whole:.6g}, and {self.joined:.6g} from outputs "
                 f"of {self.parts} micro-batches: the outputs for a sample depend on the others of its batch, so the "
@@ -82,8 +84,8 @@ class BatchMean:
             )
         return ""
 
-    def _apart(self, one: float, other: float) -> bool:
-        return not abs(one - other) <= self.tolerance * max(abs(one), abs(other), 1e-30)
+    def _apart(self, one: float, other: float, times: int) -> bool:
+        return not abs(one - other) <= times * self.tolerance * max(abs(one), abs(other), 1e-30)
 
 
 def batch_mean(
@@ -104,7 +106,7 @@ def batch_mean(
     weights : sequence of float
         Share of each micro-batch in the loss.
     tolerance : float
-        Relative difference that rounding explains.
+        See `BatchMean`.
     """
     rewind = Rewind([module], [module])
 
@@ -132,7 +134,7 @@ def batch_mean(
                     whole = float(loss(forward(inputs), targets))
                 whole = None if left.seen else whole
     finally:
-        rewind.back()
+        rewind.end()
     mean = sum(weight * value for weight, value in zip(weights, losses, strict=True))
     return BatchMean(mean, sum(losses), joined, whole, samples(inputs), len(given), tolerance)
 

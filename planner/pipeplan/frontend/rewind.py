@@ -34,9 +34,15 @@ class Rewind:
 
     def back(self) -> None:
         """Restore the state. Buffers become new tensors, since autograd may have saved the present ones."""
-        fresh = {key: values.clone() for key, (_, values) in self._values.items()}
+        self._put({key: values.clone() for key, (_, values) in self._values.items()})
+
+    def end(self) -> None:
+        """Restore the state with the tensors themselves, for those that have called `back` before every forward."""
+        self._put({key: tensor for key, (tensor, _) in self._values.items()})
+
+    def _put(self, tensors: dict[int, Tensor]) -> None:
         for part, buffers in self._held:
-            part._buffers.update({name: _fresh(tensor, fresh) for name, tensor in buffers.items()})
+            part._buffers.update({name: None if old is None else tensors[id(old)] for name, old in buffers.items()})
         for part, attributes in self._attributes:
             put_attributes(part, attributes)
         _restore(self._numbers)
@@ -53,10 +59,6 @@ def put_attributes(part: nn.Module, attributes: dict[str, Any]) -> None:
     for name in present.keys() - attributes.keys():
         del part.__dict__[name]
     part.__dict__.update({name: value for name, value in attributes.items() if present.get(name) is not value})
-
-
-def _fresh(tensor: Tensor | None, fresh: dict[int, Tensor]) -> Tensor | None:
-    return None if tensor is None else fresh[id(tensor)]
 
 
 Numbers = tuple[Any, Any]

@@ -39,6 +39,7 @@ def profile(
     name: str | None = None,
     loss: Callable[[Any, Any], Any] | None = None,
     targets: Any = None,
+    weight: Callable[[Any], float] | None = None,
     group: Sequence[str] = (),
     front_end: Literal["auto", "chain", "graph"] = "auto",
     precision: Literal["bf16", "fp16"] | None = None,
@@ -90,6 +91,8 @@ def profile(
         computes it. Without it, backward starts from a gradient of ones.
     targets : batch, optional
         The targets of ``example_inputs``.
+    weight : callable, optional
+        ``weight(targets)``, over which the loss is a mean, if not the number of samples (see `Workload`).
     group : sequence of str
         Patterns (``'blocks.*'``, ``'Bottleneck'``) of module paths or class names to keep whole, as one layer.
     front_end : {'auto', 'chain', 'graph'}
@@ -101,7 +104,8 @@ def profile(
         Called with a line of text as the measurement goes on.
     on_refusal : callable, optional
         Called with each reason why ``pipeplan run`` would refuse plans of this module, before anything is measured, and
-        in the end with operations of which nothing could be counted. By default it is a warning.
+        in the end with operations of which nothing could be counted, and with what plans change in its training if its
+        loss is no mean over samples. By default it is a warning.
 
     Returns
     -------
@@ -119,7 +123,7 @@ def profile(
     if isinstance(module, str):
         name = name or module.partition(":")[2].partition("?")[0]
         workload = _built(partial(load_workload, module), device, on_refusal or _warn)
-        module, loss = workload.module, workload.loss
+        module, loss, weight = workload.module, workload.loss, workload.weight
         example_inputs = example_inputs or drawing(workload, seed=0)
     elif example_inputs is None:
         raise InputError("profile(module, example_inputs) needs a batch of the module's inputs, or draw(samples)")
@@ -134,6 +138,7 @@ def profile(
         crowd=crowd,
         name=name,
         loss=loss,
+        weight=weight,
         group=tuple(group),
         front_end=front_end,
         precision=precision,
@@ -268,7 +273,8 @@ def _measure(
 ) -> Model:
     workload = source if isinstance(source, Workload) else _built(source, how.get("device", "cpu"), on_refusal)
     lines: dict[str, Any] = {"on_progress": on_progress, "on_refusal": on_refusal}
-    return profile(workload.module, drawing(workload, seed), loss=workload.loss, **lines, **how)
+    lines |= {"loss": workload.loss, "weight": workload.weight}
+    return profile(workload.module, drawing(workload, seed), **lines, **how)
 
 
 def _built(build: Callable[[], Workload], device: str, on_note: Callable[[str], None]) -> Workload:

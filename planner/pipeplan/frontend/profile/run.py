@@ -25,6 +25,7 @@ from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import FakeTensorMode, fake, on_fake, on_meta
 from pipeplan.frontend.operators.find import FoundOperators, find_operators
 from pipeplan.frontend.profile.allocator import allocator_here
+from pipeplan.frontend.profile.checks import changed_by_micro_batches, check_gradients
 from pipeplan.frontend.profile.feed import batch_of, is_on, on_device, preserved
 from pipeplan.frontend.profile.live import workspace_of
 from pipeplan.frontend.profile.measure import Measured, Segment, measure
@@ -77,6 +78,7 @@ class Request:
     crowd: int
     name: str | None
     loss: Loss | None
+    weight: Callable[[Any], float] | None
     group: tuple[str, ...]
     front_end: FrontEnd = "auto"
     precision: str | None = None
@@ -126,7 +128,13 @@ def run(
     torch.set_num_threads(request.threads)
     try:
         with preserved(module):
-            return _tell_uncounted(_profile(module, batches, device, request, on_progress, on_refusal), on_note)
+            model = _tell_uncounted(_profile(module, batches, device, request, on_progress, on_refusal), on_note)
+            if request.loss is not None and is_on(module, device):
+                several = batch_of(example_inputs, targets, 2 * sizes[0], device)
+                changed = changed_by_micro_batches(module, several, sizes[0], request.loss, request.weight)
+                if changed:
+                    on_note(f"plans with several micro-batches train something else: {changed}")
+            return model
     finally:
         torch.set_num_threads(threads)
 
@@ -146,6 +154,8 @@ def _profile(
     for reason in refusals(module, sequence, batches[smallest][0]):
         on_refusal(reason)
     whole = is_on(module, device)
+    if whole:
+        check_gradients(module, sequence, *batches[smallest], request.loss)
     elsewhere = _counted_elsewhere(module, sequence)
     segments = [range(len(sequence.names))] if whole else [range(n, n + 1) for n in range(len(sequence.names))]
     total = len(segments) * len(batches) * (request.repeats + request.warmup)
