@@ -186,7 +186,7 @@ def test_inputs_can_be_drawn_with_targets() -> None:
         return torch.randn(samples, 16), torch.zeros(samples, dtype=torch.long)
 
     model = profile(module, draw, micro_batches=(3,), loss=nn.functional.cross_entropy, **QUICK)
-    assert asked == [3]
+    assert asked == [3, 6]  # the second for its loss, beside that of two micro-batches
     assert any("loss" in note for note in model.notes)
 
 
