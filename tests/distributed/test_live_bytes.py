@@ -24,6 +24,10 @@ STAGES: dict[str, tuple[Layers, Sequence[tuple[int, ...]]]] = {
         [(8_000, SPACE), (40_000, 0), (4_000, SPACE), (0, SPACE), (0, SPACE), (16_000, SPACE)],
         [(1, 3)],
     ),
+    "frozen": (
+        [(4_000, SPACE, 400_000), (8_000, SPACE, 96_000), (0, SPACE, 320_000), (0, SPACE, 0), (16_000, SPACE, 0)],
+        (),
+    ),
 }
 CASES = [*product((2, 3), STAGES)]
 
@@ -41,8 +45,10 @@ def test_buffers_beside_a_layer_are_what_is_counted(
 ) -> None:
     """A layer has its neighbours' buffers while it computes, whether it has parameters or not."""
     layers, ties = STAGES[name]
-    sizes, spaces = (np.array(row, np.int64) for row in zip(*layers, strict=True))
-    expected = Units.of(sizes, tuple(ties)).with_buffers(spaces, 2, 4 * AT_ONCE, level == 3)
+    rows = [(*layer, 0)[:3] for layer in layers]
+    sizes, spaces, frozen = (np.array(row, np.int64) for row in zip(*rows, strict=True))
+    gathered = Units.of(sizes + frozen * (level == 3), tuple(ties))
+    expected = Units.of(sizes, tuple(ties)).with_buffers(spaces, 2, 4 * AT_ONCE, level == 3, gathered)
     traced = ranks(2)["live bytes"][CASES.index((level, name))]
     for i, ((forward, backward), count) in enumerate(zip(traced, expected, strict=True)):
         if spaces[i]:  # where it decides, and not the sum of the layer's gradients

@@ -292,7 +292,11 @@ class FullySharded:
     ) -> dict[str, ParameterShard]:
         """Return this replica's shard of each parameter, or of this process's shard in ``among``, by name."""
         parts, number = dist.get_world_size(self._group), dist.get_rank(self._group)
-        return {name: ParameterShard(tuple(each.shape), 0, parts, number, among.get(name)) for name, each in named}
+        return {
+            name: ParameterShard(tuple(each.shape), 0, parts, number, among.get(name))
+            for name, each in named
+            if not self._stays(each)
+        }
 
     @staticmethod
     def _units(stage: nn.Module) -> "list[FSDPModule]":

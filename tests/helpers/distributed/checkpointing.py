@@ -119,10 +119,15 @@ def resumed(folder: str, model: str, optimizer: str, sharded_stages: bool = Fals
 
 
 def moved(
-    folder: str, model: str, optimizer: str, in_a_ring: bool = False, sharded_stages: bool = False
+    folder: str,
+    model: str,
+    optimizer: str,
+    in_a_ring: bool = False,
+    sharded_stages: bool = False,
+    among: tuple[Layout, ...] = (),
 ) -> dict[str, float]:
     """Largest difference between a run that changes its layout and one that does not, for pairs of layouts."""
-    layouts = _layouts(sharded_stages)
+    layouts = among or _layouts(sharded_stages)
     stay = {}
     for number, layout in enumerate(layouts):
         pipeline = _pipeline(layout.plan(MODELS[model], optimizer), model)

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_leaves
 from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan_executor.stages.fully_sharded import FullySharded
 
-Layers: TypeAlias = Sequence[tuple[int, int]]
-"""Bytes of each layer's weight, or 0, and bytes that only exist while it computes."""
+Layers: TypeAlias = Sequence[tuple[int, ...]]
+"""Bytes of each layer's weight, or 0, bytes that only exist while it computes, and those of a frozen weight, if any."""
 
 
 class LiveBytes(TorchDispatchMode):
@@ -60,10 +60,11 @@ class _Pass(torch.autograd.Function):
         return tensor.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, *tuple[Tensor, ...]]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, *tuple[Tensor | None, ...]]:
         own = ctx.saved_tensors
         ctx.begin("backward")
-        gradients = [torch.zeros_like(weight) for weight in own]
+        wanted = ctx.needs_input_grad[3:]
+        gradients = [torch.zeros_like(each) if needs else None for each, needs in zip(own, wanted, strict=True)]
         torch.empty(ctx.space, dtype=torch.uint8)
         return None, None, gradient.clone(), *gradients
 
@@ -87,12 +88,15 @@ def beside_what_stays(level: int, layers: Layers, ties: Sequence[tuple[int, ...]
     """
     live, group = LiveBytes(), dist.group.WORLD
     assert group is not None
-    weights = [[nn.Parameter(torch.zeros(size // 4, 1))] if size else [] for size, _ in layers]
+    weights = [[nn.Parameter(torch.zeros(size // 4, 1))] if size else [] for size, *_ in layers]
     for first, *others in ties:
         for i in others:
             weights[i] = weights[first]
+    for own, (_, _, *frozen) in zip(weights, layers, strict=True):
+        own += [nn.Parameter(torch.zeros(size // 4, 1), requires_grad=False) for size in frozen if size]
     every = [
-        _Layer(lambda name, i=i: live.begin(f"{name} {i}"), space, weights[i]) for i, (_, space) in enumerate(layers)
+        _Layer(lambda name, i=i: live.begin(f"{name} {i}"), space, weights[i])
+        for i, (_, space, *_) in enumerate(layers)
     ]
     sharded = FullySharded(level, group, torch.device("cpu"))
     for unit in merge_overlapping([*ties, *([i] for i in range(len(layers)))]):

@@ -1,0 +1,39 @@
+"""Frozen weights on several ranks: adapters and encoders train as in one process, under every level of ZeRO."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.distributed import frozen_workers
+from helpers.distributed.together import Job
+from helpers.trained import EXACT, assert_equal_training
+
+ROUNDING = 1e-11
+"""Accepted difference between runs that add the same numbers in another order, in float64."""
+
+
+def jobs(world: int, folder: Path) -> dict[str, Job]:
+    """Jobs of these tests on this number of ranks."""
+    found: dict[str, Job] = {"frozen": (frozen_workers.trained, ())} if world in frozen_workers.CASES else {}
+    return found | ({"frozen moved": (frozen_workers.moved_on, (str(folder / "frozen"),))} if world == 3 else {})
+
+
+@pytest.mark.parametrize(
+    ("world", "name"), [(world, name) for world, cases in frozen_workers.CASES.items() for name in cases]
+)
+def test_training_around_frozen_weights_equals_plain_torch(
+    ranks: Callable[[int], dict[str, Any]], world: int, name: str
+) -> None:
+    """Losses, norms and weights after several steps are the unsplit model's, in float64; frozen ones stay."""
+    ours, theirs, apart = ranks(world)["frozen"][name]
+    assert_equal_training(ours, theirs, apart)
+    assert ours.evaluated == pytest.approx(theirs.evaluated, rel=EXACT)
+
+
+def test_checkpoints_with_frozen_weights_go_on_under_other_plans(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """They are saved and loaded whole or in shards, wherever their layers lie."""
+    found = ranks(3)["frozen moved"]
+    assert len(found) == len(frozen_workers.LAYOUTS)
+    assert not {case: apart for case, apart in found.items() if not apart < ROUNDING}
