@@ -53,7 +53,7 @@ def test_a_layer_whose_weights_all_count_elsewhere_has_no_update() -> None:
 
 
 def test_sets_of_layers_that_share_are_told_apart() -> None:
-    """Two matrices of the same two blocks are one tie; one shared with a third layer is another; frozen ones none."""
+    """Two matrices of the same two blocks are one tie, one shared with a third layer another; frozen ones are apart."""
     blocks = [Block(16, 2) for _ in range(3)]
     module = nn.Sequential(nn.Embedding(50, 16), *blocks, nn.Linear(16, 50))
     blocks[1].up.weight, blocks[1].down.weight = blocks[0].up.weight, blocks[0].down.weight
@@ -62,6 +62,8 @@ def test_sets_of_layers_that_share_are_told_apart() -> None:
         block.norm.weight = blocks[0].norm.weight.requires_grad_(False)
     ties = {tie.layers: tie.parameters for tie in find_ties(module, NAMES, held_by(module, NAMES))}
     assert ties == {("1", "2"): 4 * 2 * 16 * 64, ("1", "2", "3"): 4 * 16 * 48}
+    found = find_ties(module, NAMES, held_by(module, NAMES))
+    assert {tie.layers: tie.frozen for tie in found if tie.frozen} == {("1", "2", "3"): 4 * 16}
 
 
 def test_nothing_shared_is_no_tie() -> None:
