@@ -1,13 +1,22 @@
 """Large aggregate nodes that are split because their best shape is no plan."""
 
 import sys
+from itertools import combinations
+
+import pytest
 
 import pipeplan
-from helpers.instances import model_of
+from helpers.instances import equal_devices, model_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.job import Job
+from pipeplan.costs.assembly import assemble
+from pipeplan.costs.pricing import price
+from pipeplan.schedules import FAMILIES
 from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.space import space
+from pipeplan.search.space.space import Space
+from pipeplan.simulate import makespan
+from pipeplan_formulations.allocation.place import Place
 
 MODEL = model_of([10] * 4, [10] * 4, saved=[1] * 4, output=[1] * 4, parameters=[0] * 4, sizes=(1,))
 CLUSTER = Cluster("four", {"unit": DeviceKind("unit")}, (Node(("unit",) * 4, Link(10**9, 15)),))
@@ -35,6 +44,26 @@ def test_large_clusters_answer_with_the_depth_that_is_asked_for(monkeypatch):
     found = pipeplan.solve(MODEL, CLUSTER, job=job)
     assert len(found.plan.stages) == 3
     assert found.bound <= right.value == found.value
+
+
+@pytest.mark.parametrize("overlap", ["none", "copy", "stream"])
+@pytest.mark.parametrize("sends", [(1, 2, 1), (12, 3, 9), (40, 40, 40), (9, 60, 2)])
+@pytest.mark.parametrize("name", ["1f1b-sno", "1f1b-so"])
+def test_no_layout_is_bounded_above_what_is_simulated(sends, overlap, name):
+    """Whatever the cuts: sends longer than actions delay a device only where it waits for them, in bounds too."""
+    model = model_of([10, 7, 12, 9], [13, 8, 20, 11], output=[*sends, 1])
+    cluster = equal_devices(4, link=Link(10**9, 3), overlap=overlap)
+    own = Space(model, cluster, Job(batch=5, replicas=(1,), micro_batches=(5,)))
+    (layout,) = layouts.packed_layouts(own, 5)
+    problem = layouts.allocation_problem(own, 1, layout, alternating=True)
+    for cuts in (c for k in range(4) for c in combinations((1, 2, 3), k)):
+        edges = (0, *cuts, 4)
+        depth = len(edges) - 1
+        counts = FAMILIES[name].in_flight((1,) * depth, 5)
+        chain = price(model, cluster, cluster.devices[:depth], 1, own.job)
+        simulated = makespan(FAMILIES[name].write((1,) * depth, 5), assemble(chain, cluster, edges))
+        places = tuple(Place(a, b, 0, 1, k) for a, b, k in zip(edges, edges[1:], counts, strict=False))
+        assert problem.evaluate(places) <= simulated, (edges, counts)
 
 
 def test_an_answer_has_the_bound_of_each_layout(monkeypatch):
