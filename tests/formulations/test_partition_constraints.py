@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helpers.partitions import chain_partition, uneven
+from helpers.partitions import chain_partition, nothing_known, uneven
 from pipeplan_formulations import partition
 from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.partition import BACKENDS, PathCut, Tie, exact
@@ -59,6 +59,19 @@ def test_tied_weights_move_together(backend):
     assert (report.status, report.solution, report.objective) == (Status.OPTIMAL, (0, 4, 5), 4 * 8)
     split = partition.solve(replace(problem, limit=np.array([5, 5])), Limits(), backend=backend)
     assert (split.solution, split.objective) == ((0, 3, 5), 3 + 4 * 4 + 50 + 7)
+
+
+@pytest.mark.parametrize("backend", ["cpsat", "cbc"])
+@pytest.mark.parametrize(("room", "again"), [(46, ()), (40, (2,)), (39, (2, 3))])
+def test_a_copy_of_tied_weights_takes_memory(backend, room, again):
+    """Two layers whole need 40 bytes, with one recomputed 34, with both 18; the copy on stage 1 needs 6 more."""
+    tie = Tie((0, 3), resident=(0, 6), update=(0, 0), reduce=(0, 0), home=(0, 0))
+    problem = replace(recomputing(100), in_flight=np.array([2, 2]), ties=(tie,), limit=np.array([100, room]))
+    only = replace(problem, cuts=np.array([False, True, False]))
+    report = BACKENDS[backend].solve(only, Limits(), start=nothing_known(only))
+    assert (report.status, report.solution, report.objective) == (Status.OPTIMAL, (0, 2, 4), only.evaluate((0, 2, 4)))
+    assert report.bound == report.objective
+    assert only.recompute(1, 2, 4) == again
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
