@@ -206,11 +206,22 @@ def least_sufficient_memory(spaces: Iterable[Space], until: float = inf) -> tupl
     clock = Clock(Limits(time=until - time.monotonic()))
     needs: list[tuple[int, int, Candidate]] = []
     with suppress(OutOfTimeError):
-        for space in spaces:
-            for candidate in _low_memory_candidates(space, until):
-                needs.append((least_memory(candidate, clock), len(needs), candidate))
+        for candidate in _in_turn([_low_memory_candidates(space, until) for space in spaces]):
+            needs.append((least_memory(candidate, clock), len(needs), candidate))
     least, _, easiest = min(needs, key=lambda entry: entry[:2], default=(UNLIMITED, 0, None))
     return None if easiest is None or least >= UNLIMITED else (least, easiest)
+
+
+def _in_turn(rows: list[Iterator[Candidate]]) -> Iterator[Candidate]:
+    """Yield the first candidate of each row, then the second ones, and so on: time may end on the way."""
+    while rows:
+        left = []
+        for row in rows:
+            candidate = next(row, None)
+            if candidate is not None:
+                left.append(row)
+                yield candidate
+        rows = left
 
 
 def _none_at_all(space: Space, job: Job) -> str:
