@@ -1,0 +1,116 @@
+"""Profiles and runs refuse what a captured graph would lose, and recompute layers from the state of their forward."""
+
+import copy
+from contextlib import nullcontext
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers import stateful_models
+from helpers.cut_by_hand import WIDTH
+from helpers.gradient_models import CASES, Between, counted, hooked, node_hooked
+from helpers.plans import plan_for
+from helpers.stages import stage_of
+from pipeplan.core.errors import InputError, PlanError
+from pipeplan.frontend.capture import capture_layers
+from pipeplan.frontend.profile import profile
+from pipeplan.frontend.workload import Workload
+from pipeplan.schedules import FAMILIES
+from pipeplan_executor.stages.split import fit
+
+QUICK = {"micro_batches": (2,), "repeats": 1, "warmup": 0}
+
+
+def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """A batch for a trunk."""
+    return torch.randn(samples, WIDTH, generator=generator), torch.randn(samples, WIDTH, generator=generator)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("name", ["a function", "a counter", "numpy's random numbers"])
+def test_a_profile_refuses(name: str, device: str) -> None:
+    """Whatever the device, before anything is measured."""
+    with pytest.raises(InputError, match=CASES[name].refused):
+        profile(CASES[name].build(), torch.randn(2, WIDTH), device=device, **QUICK)
+
+
+@pytest.mark.parametrize("function", [hooked, counted])
+def test_a_run_refuses(function: object) -> None:
+    """A plan of a module that has been profiled before a hook or a counter came into it."""
+    plain = Between(lambda self, x: torch.tanh(x))
+    sequence = capture_layers(plain, torch.randn(2, WIDTH), both_modes=False)
+    schedule = FAMILIES["gpipe"].write((1, 1), 2)
+    plan = plan_for(plain, sequence.names, (0, 1, len(sequence.names)), schedule, held=sequence.parameters)
+    fit(plan, Workload(plain, draw, nn.functional.mse_loss), both_modes=False)
+    with pytest.raises(InputError, match=r"gradient_models.py, line \d+.*Stages"):
+        fit(plan, Workload(Between(function), draw, nn.functional.mse_loss), both_modes=False)
+
+
+def test_a_run_refuses_hooks_on_parameters() -> None:
+    """Also in a chain, whose layers keep their own hooks."""
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    plan = plan_for(module, "01", (0, 1, 2), FAMILIES["gpipe"].write((1, 1), 2))
+    module[1].weight.register_hook(lambda gradient: gradient * 0.2)
+    with pytest.raises(PlanError, match=r"1.weight has a hook on its gradient \(.*test_lost_in_capture.py, line \d+\)"):
+        fit(plan, Workload(module, draw, nn.functional.mse_loss))
+
+
+def test_gradients_that_differ_are_refused_whatever_the_reason() -> None:
+    """A profile compares the graph's gradients with the module's, where nothing else has shown a difference."""
+    with (
+        patch("pipeplan.frontend.capture.graph.export.nothing_on_gradients", lambda *_: nullcontext()),
+        pytest.raises(InputError, match=r"the gradient of first.* differs from the module's own by"),
+    ):
+        profile(Between(node_hooked), torch.randn(2, WIDTH), **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (stateful_models.contrastive, "no mean over samples"),
+        (stateful_models.in_batch, "depend on the others of its batch"),
+        (stateful_models.masked, "Workload.weight"),
+        (stateful_models.masked_and_weighted, ""),
+        (stateful_models.normed, ""),
+        (stateful_models.counting, ""),
+    ],
+)
+def test_a_profile_says_which_loss_is_no_mean(build: object, said: str) -> None:
+    """And is silent about means over samples, or over what the workload counts, whatever norms and dropout do."""
+    told: list[str] = []
+    profile(f"helpers.stateful_models:{build.__name__}", on_refusal=told.append, **QUICK)  # type: ignore[attr-defined]
+    changes = [reason for reason in told if "train something else" in reason]
+    assert len(changes) == bool(said)
+    assert not said or said in changes[0]
+
+
+class Remembers(nn.Module):
+    """A layer that counts in a buffer and in an attribute, and reads both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.calls = nn.Linear(6, 6), 0
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.count.add_(1)
+        return torch.tanh(self.mix(x)) * self.calls * self.count.clone()
+
+
+def test_recomputed_layers_begin_with_the_state_of_their_forward() -> None:
+    """Two micro-batches are in flight; the first is recomputed when the state has gone on, and leaves it alone."""
+    torch.manual_seed(0)
+    layer = Remembers().double()
+    whole = copy.deepcopy(layer)
+    given = [torch.randn(3, 6, dtype=torch.float64) for _ in range(2)]
+    work, module = stage_of({"a": layer}, (given[0].clone().requires_grad_(),), recompute=("a",))
+    losses = [whole(x).square().sum() for x in given]
+    outputs = [work.forward(number, (x,), None)[0] for number, x in enumerate(given)]
+    for number in range(2):
+        losses[number].backward()
+        work.backward(number, (2 * outputs[number],))
+    assert torch.allclose(module.layers[0].mix.weight.grad, whole.mix.weight.grad, rtol=1e-12)
+    assert (module.layers[0].calls, float(module.layers[0].count)) == (2, 2.0)
