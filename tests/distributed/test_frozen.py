@@ -32,6 +32,17 @@ def test_training_around_frozen_weights_equals_plain_torch(
     assert ours.evaluated == pytest.approx(theirs.evaluated, rel=EXACT)
 
 
+@pytest.mark.parametrize("name", frozen_workers.LOW)
+def test_mixed_precision_around_frozen_weights_equals_plain_torch(
+    ranks: Callable[[int], dict[str, Any]], name: str
+) -> None:
+    """In bf16 and fp16 the same operations round the same."""
+    ours, theirs, apart = ranks(2)["frozen"][name]
+    assert ours.losses == pytest.approx(theirs.losses, rel=1e-6)
+    assert ours.scales == theirs.scales
+    assert apart < 1e-6
+
+
 def test_checkpoints_with_frozen_weights_go_on_under_other_plans(ranks: Callable[[int], dict[str, Any]]) -> None:
     """They are saved and loaded whole or in shards, wherever their layers lie."""
     found = ranks(3)["frozen moved"]

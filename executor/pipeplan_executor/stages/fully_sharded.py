@@ -154,7 +154,7 @@ def _check_parameters(plan: Plan, model: nn.Module, sequence: LayerSequence, flo
     for number, names in zip(span, held, strict=True):
         for own, full in names.items():
             parameter, layer = known[full], sequence.names[number]
-            if not isinstance(parameter, nn.Parameter):
+            if not isinstance(parameter, nn.Parameter) or (plan.zero == SHARDED and not parameter.requires_grad):
                 continue
             if not parameter.dim():
                 raise _refused(plan, f"a parameter needs an axis, and {full} is a single number")

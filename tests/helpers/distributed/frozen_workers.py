@@ -84,6 +84,11 @@ CASES = {
     },
 }
 """Cases with frozen weights, by number of ranks."""
+LOW = {
+    "bf16, ZeRO-3": Case(tied_adapters, (2,), {"optimizer": sgd, "precision": "bf16"}, zero=3),
+    "fp16, two stages": Case(adapters, (1, 1), {"optimizer": sgd, "clip": 1.0, "precision": "fp16"}, first=3),
+}
+"""Such cases in mixed precision, on two ranks."""
 LAYOUTS = (
     Layout((1, 1, 1)),
     Layout((3,), zero=3),
@@ -96,7 +101,9 @@ LAYOUTS = (
 
 def trained() -> dict[str, Any]:
     """Results of all cases of this number of ranks."""
-    return {name: compare(case, torch.float64) for name, case in CASES[dist.get_world_size()].items()}
+    found = {name: compare(case, torch.float64) for name, case in CASES[dist.get_world_size()].items()}
+    low = LOW if dist.get_world_size() == 2 else {}
+    return found | {name: compare(case, torch.float32) for name, case in low.items()}
 
 
 def moved_on(folder: str) -> dict[str, float]:
