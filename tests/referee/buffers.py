@@ -24,7 +24,9 @@ def with_collectives(i: int, alone: int, units: Sequence[Unit], replicas: int, i
     # only parameterless layers and units with a backward run beside what backwards leave or gather ahead
     back = all(unit.returns for unit in around)
     ahead = max([(last, unit.gathered) for last, unit in earlier if unit.returns], default=(0, 0))[1] * every
-    behind = min([(unit.layers[0], unit.summed) for unit in units if unit.layers[0] > i and unit.summed] or [(0, 0)])[1]
+    behind = min([(unit.layers[0], unit.summed) for unit in units if unit.layers[0] > i and unit.returns] or [(0, 0)])[
+        1
+    ]
     latest = max([(unit.layers[0], unit.gathered) for unit in units if unit.layers[0] <= i], default=(0, 0))[1]
     weights, gradients = sum(unit.gathered * every for unit in around), sum(unit.summed for unit in around)
     own = [unit for unit in around if unit.layers[0] == i]

@@ -95,7 +95,8 @@ class Units:
         """
         weights = gathered or self
         back = np.ones(len(workspace), np.bool_) if returns is None else returns
-        before, behind = _latest(weights.last * back) * every, _latest(self.first[::-1])[::-1]
+        before = _latest(weights.last * back) * every
+        behind = _latest(self.first[::-1], (weights.first * back)[::-1])[::-1]  # until the backward of a next unit ends
         latest = np.where(weights.first > 0, weights.first, _latest(weights.first))
         arriving = np.maximum(weights.first, weights.last * back) * every
         backward = (behind + before + self.reaching + weights.reaching * every) * back
@@ -109,9 +110,10 @@ class Units:
         return found
 
 
-def _latest(sizes: Array) -> Array:
-    """For each entry the last one before it that is above 0; 0 if there is none; shape (n,)."""
-    place = np.maximum.accumulate(np.where(sizes > 0, np.arange(1, len(sizes) + 1), 0))
+def _latest(sizes: Array, marks: Array | None = None) -> Array:
+    """For each entry the last one before it whose mark, by default itself, is above 0; 0 if none is; shape (n,)."""
+    marked = sizes if marks is None else marks
+    place = np.maximum.accumulate(np.where(marked > 0, np.arange(1, len(sizes) + 1), 0))
     before: Array = np.append(0, sizes)[np.append(0, place[:-1])]
     return before
 
