@@ -19,7 +19,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.plan import Plan
 from pipeplan.core.units import format_time
 from pipeplan.core.wording import counted, team_suffix, zero_suffix
-from pipeplan.search import heuristics
+from pipeplan.search import heuristics, turns
 from pipeplan.search.heuristics import Baseline
 from pipeplan.search.proposals import homes
 from pipeplan.search.space.spaces import Spaces
@@ -41,15 +41,15 @@ ROWS = {
 def rows_of(spaces: Spaces, names: tuple[str, ...] = PEERS) -> Mapping[str, Baseline]:
     """Plans of some baseline planners, simulated without a time limit."""
     with (
-        mock.patch.object(heuristics, "PLANNERS", {name: PLANNERS[name] for name in names}),
-        mock.patch.object(heuristics, "PARTITIONERS", {}),
+        mock.patch.object(turns, "PLANNERS", {name: PLANNERS[name] for name in names}),
+        mock.patch.object(turns, "PARTITIONERS", {}),
     ):
         return heuristics.baselines(spaces, 1e6)
 
 
 def without_heuristics() -> AbstractContextManager[object]:
     """Searches start without heuristics: the peers' plans would be our own start."""
-    return mock.patch.object(sys.modules["pipeplan.solve"], "baselines", lambda *_, **__: {})
+    return mock.patch.object(turns, "_turns", lambda _: iter(()))
 
 
 def own_optimum(spaces: Spaces, name: str, size: int) -> float | None:

@@ -195,6 +195,10 @@ class Pace:
         """Estimated seconds to evaluate a plan of the candidate."""
         return (SHARE_OF_RECURRENCE if follows_recurrence(candidate) else 1.0) * self._simulate(candidate)
 
+    def largest(self, micro_batches: int, stages: int) -> float:
+        """Estimated seconds to evaluate a plan of GPipe or 1F1B with so many micro-batches and stages."""
+        return SHARE_OF_RECURRENCE * SECONDS_PER_ACTION * 2 * micro_batches * stages
+
     def finish(self, candidate: Candidate) -> float:
         """Estimated seconds from the end of the search to the result, if a plan of this candidate is the result."""
         return FINISH_FACTOR * self._simulate(candidate)

@@ -7,289 +7,164 @@ the devices that share a stage. Both get the micro-batch size and schedule famil
 
     every heuristic      all its proposals, each with its bound; below the incumbent: simulated ──▶ warm starts
     then, by bound       its best proposal is simulated, also where it cannot win               ──▶ "138.7 s"
+    behind the search    one plan of each that has none yet; then the same with the time left
     no time left         the least bound of its proposals                                       ──▶ "at least 138.7 s"
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from heapq import heappop, heappush
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import inf
+from typing import Any
 
 from pipeplan.baselines.partitioners import PARTITIONERS
 from pipeplan.baselines.planners import PLANNERS
 from pipeplan.core.job import Objective
-from pipeplan.costs.chain import UNLIMITED
-from pipeplan.search.evaluate import MOST, EvaluatedPlan, Pace, actions, evaluate, overflow, peaks
-from pipeplan.search.proposals import Proposal, Proposals, homes
+from pipeplan.core.wording import hint
+from pipeplan.search.evaluate import MOST, EvaluatedPlan, Pace, actions
+from pipeplan.search.proposals import Proposals
 from pipeplan.search.space.candidates import Candidate
-from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
+from pipeplan.search.turns import CUT_SHORT, LATE, LONG, NOT_ASKED, SHORT, Baseline, Judge, Turn
 
-LATE = "the time was over before its turn"
-CUT_SHORT = "the time was over before all that it proposes was simulated"
-SHORT = "the time does not suffice for it on this number of layers"
-LONG = "the time does not suffice to simulate this number of micro-batches"
-"""Reasons why a heuristic has no plan, or not its best one, although it may have one."""
-NOT_ASKED = (LATE, CUT_SHORT, SHORT, LONG)
-"""Reasons that leave open whether the heuristic has a plan."""
+__all__ = [
+    "CUT_SHORT",
+    "LATE",
+    "LONG",
+    "NOT_ASKED",
+    "SHORT",
+    "Baseline",
+    "Heuristics",
+    "baselines",
+    "ranked",
+    "unknown",
+]
+
+BEHIND, QUICK = 0.5, 0.1
+"""Largest share of the time limit that is left for heuristics behind the search; seconds of a quick simulation."""
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """A heuristic's best plan, a lower bound on it where it was not simulated, or the reason why it has none.
+class Heuristics:
+    """The heuristics of a search: `begin` before it, `finish` behind it, and the `rows` of all of them.
 
-    Attributes
+    Parameters
     ----------
-    name : str
-    evaluated : EvaluatedPlan or None
-    why : str
-        The reason why there is no plan, or why not all that the heuristic proposes was simulated.
-    outside : str
-        Why the plan lies outside the searched space, if it does. Such a plan is only shown.
-    bound : int or None
-        Nanoseconds that every plan of the heuristic takes at least, if it has plans that fit and none was simulated.
-    bounded : str
-        Label of the plan with this bound.
+    spaces : Spaces
+    report : callable
+        Called with every plan that was simulated.
+    incumbent : callable
+        Returns the value of the best plan known, in nanoseconds; None if there is none.
+    affords : callable
+        Returns True if there is time to simulate a plan of the candidate, and to return it as the answer.
+    pace : Pace, optional
+        Estimates of simulation times.
+    proposals : Proposals, optional
+        What heuristics proposed before for the same model, cluster and job.
+    named : collection of str
+        Heuristics that are judged however long that takes.
     """
-
-    name: str
-    evaluated: EvaluatedPlan | None
-    why: str = ""
-    outside: str = ""
-    bound: int | None = None
-    bounded: str = ""
-
-    @property
-    def value(self) -> int | None:
-        """Nanoseconds; None without a simulated plan."""
-        return None if self.evaluated is None else self.evaluated.value
-
-    @property
-    def label(self) -> str:
-        """Depth, micro-batches and family of the plan, for users."""
-        return self.bounded if self.evaluated is None else self.evaluated.label
-
-    @property
-    def peaks(self) -> tuple[int, ...]:
-        """Peak bytes of each device."""
-        return () if self.evaluated is None else peaks(self.evaluated)
-
-
-class _Reason:
-    """The reason why a heuristic has no plan: that of its first proposal, which has the smallest micro-batches."""
-
-    def __init__(self) -> None:
-        self._first: str | Callable[[], str | None] | None = None
-
-    def add(self, text: str | Callable[[], str | None]) -> None:
-        """Set the reason, if it is the first one."""
-        if self._first is None:
-            self._first = text
-
-    @property
-    def text(self) -> str:
-        """The reason as text."""
-        if self._first is None:
-            return "the job does not allow one device per stage"
-        return self._first if isinstance(self._first, str) else self._first() or ""
-
-
-@dataclass(frozen=True, order=True)
-class _Open:
-    """A plan that fits, or a micro-batch size whose proposals are not made yet (``proposal`` is None).
-
-    The order is that of lower bounds; then come those that hold fewer micro-batches. Plans outside the searched space
-    are last. ``family`` is the position among the candidates of the proposal.
-    """
-
-    beyond: bool
-    bound: int
-    held: int
-    number: int
-    size: int
-    proposal: Proposal | None = field(default=None, compare=False)
-    family: int = field(default=0, compare=False)
-
-
-@dataclass
-class _Turn:
-    """A heuristic, the heap of what is open, and its best plan.
-
-    Attributes
-    ----------
-    families : tuple of str
-        Families that it runs; empty if all.
-    free : bool
-        Whether it also runs 1F1B with other in-flight counts.
-    inside : bool
-        Whether a plan within the searched space fits.
-    late : str
-        The reason why something was left open.
-    """
-
-    name: str
-    families: tuple[str, ...] = ()
-    free: bool = True
-    why: _Reason = field(default_factory=_Reason)
-    waiting: list[_Open] = field(default_factory=list)
-    best: EvaluatedPlan | None = None
-    inside: bool = False
-    late: str = ""
-
-    def may_gain(self, entry: _Open) -> bool:
-        """Return True if an entry may be better than the best plan; plans outside the space count if no other fits."""
-        return not (entry.beyond and self.inside) and (self.best is None or entry.bound < self.best.value)
-
-
-class _Judge:
-    """Bounds and simulations of plans; equal plans of several heuristics are simulated once."""
 
     def __init__(
-        self, spaces: Spaces, report: Callable[[EvaluatedPlan], None], pace: Pace, proposals: Proposals
+        self,
+        spaces: Spaces,
+        report: Callable[[EvaluatedPlan], None] = lambda _: None,
+        *,
+        incumbent: Callable[[], int | None] = lambda: None,
+        affords: Callable[[Candidate], bool] = lambda _: True,
+        pace: Pace | None = None,
+        proposals: Proposals | None = None,
+        named: Collection[str] = (),
     ) -> None:
-        self.spaces, self.report, self.pace, self.proposals = spaces, report, pace, proposals
-        self.space = spaces.lowest
-        self._simulated: dict[tuple[object, ...], EvaluatedPlan] = {}
-        self.turns = list(_turns(self.space))
-        proposals.begin(spaces)
+        self._spaces, self._incumbent, self._affords, self._named = spaces, incumbent, affords, frozenset(named)
+        self._judge = Judge(spaces, report, pace or Pace(), proposals or Proposals())
 
-    def bound_all(self, until: Callable[[], float]) -> Iterator[_Turn]:
-        """Bound the heuristics' best plans, as long as there is time; yield each of them then."""
-        for turn in self.turns:
-            if time.monotonic() >= until():
-                turn.late = LATE
-            else:
-                self._bound(turn, until())
-            yield turn
+    def begin(self, seconds: float, at_most: float = inf) -> None:
+        """Bound all proposals and simulate those below the incumbent; then the best of every other heuristic.
 
-    def _begin(self, turn: _Turn) -> None:
-        """Open all micro-batch sizes, each with a bound on every plan that the heuristic may propose."""
-        if turn.families and not set(turn.families) & set(self.space.schedules):
-            turn.why.add(f"it runs {' or '.join(turn.families)} only")
-        groups, own = () if turn.name in PLANNERS else self.space.single_device_groups, self._own(turn)
-        if not own:
-            turn.why.add("no team that splits layers along one axis is searched")
-            return
-        for number, size in enumerate(self.space.sizes):
-            least = min(space.lower_bounds(size).of_any(space.cluster) for space in own)
-            if groups:
-                least = max(least, self.space.lower_bounds(size).of_stages((g[0].kind.name, 1) for g in groups))
-            heappush(turn.waiting, _Open(False, least, UNLIMITED, number, size))
-
-    def _own(self, turn: _Turn) -> tuple[Space, ...]:
-        """The spaces in which a heuristic proposes plans; of several levels the first one's bounds hold."""
-        planner = PLANNERS.get(turn.name)
-        return homes(self.spaces) if planner is not None and planner.splits else (self.space,)
-
-    def _bound(self, turn: _Turn, until: float) -> None:
-        """Make proposals until the least bound is that of a plan that fits, or none is left."""
-        self._begin(turn)
-        while turn.waiting and turn.waiting[0].proposal is None and self._made(turn, until):
-            pass
-
-    def _made(self, turn: _Turn, until: float) -> bool:
-        """Make and bound the proposals of the first micro-batch size; False if there is no time for that."""
-        size, now = turn.waiting[0].size, time.monotonic()
-        if now + self.proposals.seconds(self.spaces, turn.name, size) > until:
-            turn.late = CUT_SHORT if now > until else SHORT
-            return False
-        heappop(turn.waiting)
-        for proposal in self.proposals.of(self.spaces, turn.name, size):
-            if isinstance(proposal, str):
-                turn.why.add(proposal)
-                continue
-            for family, candidate in self._holding(turn, proposal):
-                beyond = self.spaces.unasked(candidate, proposal.boundaries) is not None
-                bound, held = candidate.problem.evaluate(proposal.boundaries), sum(candidate.in_flight)
-                entry = _Open(beyond, bound, held, len(turn.waiting), size, proposal, family)
-                heappush(turn.waiting, entry)
-                turn.inside = turn.inside or not beyond
-        return True
-
-    def _holding(self, turn: _Turn, proposal: Proposal) -> Iterator[tuple[int, Candidate]]:
-        """Yield the candidates under which a proposal fits, with their positions."""
-        own = [
-            (family, candidate)
-            for family, candidate in enumerate(self._candidates(turn, proposal))
-            if len(proposal.rows) == 1 or not turn.families or candidate.family.name in turn.families
-        ]
-        if not own:
-            runs = (
-                f"it runs {' or '.join(turn.families)} only" if turn.families else "its level of ZeRO is not searched"
-            )
-            turn.why.add(runs)
-        refused: list[Candidate] = []
-        for family, candidate in own:
-            if any(_needs_more(candidate, other) for other in refused):
-                continue
-            if candidate.holds(proposal.boundaries):
-                yield family, candidate
-            else:
-                refused.append(candidate)
-                turn.why.add(partial(overflow, candidate, proposal.boundaries))
-
-    def simulate(
-        self, turn: _Turn, until: float, affords: Callable[[Candidate, int], bool], below: int | None, skip: bool
-    ) -> None:
-        """Simulate plans in the order of their bounds, while one may be faster than the best one and than ``below``.
-
-        ``affords(candidate, bound)`` returns True if there is time for it; else the next one is tried if ``skip``.
+        Parameters
+        ----------
+        seconds : float
+            Time limit once some plan is known: heuristics that have not begun or ended by then are marked so.
+        at_most : float
+            Time limit in seconds even if no plan is known.
         """
-        skipped: list[_Open] = []
-        while turn.waiting and turn.may_gain(turn.waiting[0]) and (below is None or turn.waiting[0].bound < below):
-            first = turn.waiting[0]
-            if first.proposal is None:
-                if self._made(turn, until):
-                    continue
-                break
-            candidate = self._candidates(turn, first.proposal)[first.family]
-            key = (
-                first.proposal,
-                candidate.family.name,
-                candidate.in_flight,
-                candidate.chain.overlaps,
-                candidate.chain.zero,
-            )
-            if key not in self._simulated:
-                if time.monotonic() >= until:
-                    turn.late = CUT_SHORT
-                    break
-                if not affords(candidate, first.bound):
-                    turn.late = LONG
-                    if not skip:
-                        break
-                    skipped.append(heappop(turn.waiting))
-                    continue
-                with self.pace.simulating(candidate):
-                    self._simulated[key] = evaluate(
-                        self.spaces.cluster_of(candidate), candidate, first.proposal.boundaries
-                    )
-                self.report(self._simulated[key])
-            heappop(turn.waiting)
-            if turn.best is None or self._simulated[key].value < turn.best.value:
-                turn.best = self._simulated[key]
-        for entry in skipped:
-            heappush(turn.waiting, entry)
+        began = time.monotonic()
 
-    def baseline(self, turn: _Turn) -> Baseline:
-        """The heuristic's row."""
-        left = [entry for entry in turn.waiting if turn.may_gain(entry)]
-        if turn.best is not None:
-            return Baseline(turn.name, turn.best, turn.late if left else "", self.spaces.outside(turn.best) or "")
-        first = min((entry for entry in left if entry.proposal is not None), default=None)
-        if first is None or first.proposal is None:
-            return Baseline(turn.name, None, turn.late if left or turn.late == LATE else turn.why.text)
-        candidate = self._candidates(turn, first.proposal)[first.family]
-        beyond = self.spaces.unasked(candidate, first.proposal.boundaries) or ""
-        return Baseline(turn.name, None, turn.late, beyond, min(entry.bound for entry in left), candidate.label)
+        def until() -> float:
+            known = self._incumbent() is not None or any(turn.best is not None for turn in self._judge.turns)
+            return began + (min(seconds, at_most) if known else at_most)
 
-    def _candidates(self, turn: _Turn, proposal: Proposal) -> list[Candidate]:
-        """The candidates of a proposal's devices and micro-batch size, one per level of ZeRO and family."""
-        planner = PLANNERS.get(turn.name)
-        overlaps, level = (True, None) if planner is None else (planner.overlaps, planner.level)
-        return self.proposals.candidates(self.spaces, proposal, turn.free, overlaps, level)
+        for turn in self._judge.bound_all(until):
+            if turn.inside:
+                self._judge.simulate(turn, until(), self._answer, self._incumbent(), skip=True)
+        self._show(until)
+
+    def needed(self, limit: float) -> float:
+        """Approximate seconds of a time limit to leave for `finish`, so that each heuristic has a plan."""
+        seconds = sorted(self._judge.takes(turn) for turn in self._judge.turns if self._lacks(turn))
+        total = 0.0
+        for each in seconds:
+            total += each if total + each <= BEHIND * limit else 0.0
+        return total
+
+    def finish(self, seconds: float) -> None:
+        """Simulate a plan of every heuristic without one, the named ones first, and use the ``seconds`` for the rest.
+
+        A plan each takes milliseconds, so no time limit counts there, but for what a heuristic that is not named
+        computes itself.
+        """
+        until = time.monotonic() + max(seconds, 0.0)
+        late = [turn for turn in self._judge.turns if turn.late]
+        for turn in sorted(late, key=lambda turn: (turn.name not in self._named, self._judge.computes(turn))):
+            turn.late = ""
+            if self._lacks(turn):
+                named = turn.name in self._named
+                self._judge.first_plan(turn, inf if named else until, self._feasible if named else self._short)
+        for turn in late:
+            self._judge.bound(turn, until)
+            if turn.inside:
+                self._judge.simulate(turn, until, self._answer, self._incumbent(), skip=True)
+        self._show(lambda: until)
+
+    def rows(self) -> Mapping[str, Baseline]:
+        """Each heuristic's best plan, by name."""
+        return {turn.name: self._judge.baseline(turn) for turn in self._judge.turns}
+
+    @staticmethod
+    def _lacks(turn: Turn) -> bool:
+        """Whether a heuristic may have a plan and none is simulated."""
+        return turn.best is None and (not turn.begun or bool(turn.waiting))
+
+    def _show(self, until: Callable[[], float]) -> None:
+        """Simulate the best plan of each heuristic, in the order of their bounds, as long as there is time."""
+
+        def shown(candidate: Candidate, bound: int) -> bool:
+            value = self._incumbent()
+            if value is None or bound < value:  # it may become the answer
+                return self._affords(candidate)
+            return time.monotonic() + self._simulation(candidate) <= until() and actions(candidate) <= MOST
+
+        waiting = [turn for turn in self._judge.turns if turn.waiting]
+        for turn in sorted(waiting, key=lambda turn: turn.waiting[0]):
+            self._judge.simulate(turn, until(), shown, None, skip=False)
+
+    def _simulation(self, candidate: Candidate) -> float:
+        """Approximate seconds to simulate a plan."""
+        bottleneck = self._spaces.job.objective is Objective.BOTTLENECK
+        return 0.0 if bottleneck else self._judge.pace.simulate(candidate)
+
+    def _answer(self, candidate: Candidate, _: int) -> bool:
+        return self._affords(candidate)
+
+    def _short(self, candidate: Candidate, bound: int) -> bool:
+        """Whether a plan is simulated quickly, and finished too if it may become the answer; or there is time."""
+        value, seconds = self._incumbent(), self._simulation(candidate)
+        if value is None or bound < value:
+            return seconds + self._judge.pace.finish(candidate) <= QUICK or self._affords(candidate)
+        return seconds <= QUICK and actions(candidate) <= MOST
+
+    @staticmethod
+    def _feasible(candidate: Candidate, _: int) -> bool:
+        return actions(candidate) <= MOST
 
 
 def baselines(
@@ -297,58 +172,22 @@ def baselines(
     seconds: float,
     report: Callable[[EvaluatedPlan], None] = lambda _: None,
     *,
-    incumbent: Callable[[], int | None] = lambda: None,
     at_most: float = inf,
-    affords: Callable[[Candidate], bool] = lambda _: True,
-    pace: Pace | None = None,
-    proposals: Proposals | None = None,
+    **how: Any,
 ) -> Mapping[str, Baseline]:
-    """Return each heuristic's best plan, by name.
+    """Return each heuristic's best plan by name, as far as `Heuristics.begin` gets in the time; see there."""
+    heuristics = Heuristics(spaces, report, **how)
+    heuristics.begin(seconds, at_most)
+    return heuristics.rows()
 
-    First all proposals are bounded, and those below the incumbent are simulated. Then every other heuristic's own best
-    plan is simulated, in the order of their bounds, as long as there is time.
 
-    Parameters
-    ----------
-    seconds : float
-        Time limit once some plan is known: heuristics that have not begun or ended by then are marked so.
-    report : callable
-        Called with every plan that was simulated.
-    incumbent : callable
-        Returns the value of the best plan known, in nanoseconds; None if there is none.
-    at_most : float
-        Time limit in seconds even if no plan is known.
-    affords : callable
-        Returns True if there is time to simulate a plan of the candidate, and to return it as the answer.
-    pace : Pace, optional
-        Estimates of simulation times.
-    proposals : Proposals, optional
-        What heuristics proposed before for the same model, cluster and job.
-    """
-    began = time.monotonic()
-    judge = _Judge(spaces, report, pace or Pace(), proposals or Proposals())
-    turns = judge.turns
-
-    def until() -> float:
-        known = incumbent() is not None or any(turn.best is not None for turn in turns)
-        return began + (min(seconds, at_most) if known else at_most)
-
-    def answer(candidate: Candidate, _: int) -> bool:
-        return affords(candidate)
-
-    def shown(candidate: Candidate, bound: int) -> bool:
-        value = incumbent()
-        if value is None or bound < value:  # it may become the answer
-            return affords(candidate)
-        needed = 0.0 if spaces.job.objective is Objective.BOTTLENECK else judge.pace.simulate(candidate)
-        return time.monotonic() + needed <= until() and actions(candidate) <= MOST
-
-    for turn in judge.bound_all(until):
-        if turn.inside:
-            judge.simulate(turn, until(), answer, incumbent(), skip=True)
-    for turn in sorted((turn for turn in turns if turn.waiting), key=lambda turn: turn.waiting[0]):
-        judge.simulate(turn, until(), shown, None, skip=False)
-    return {turn.name: judge.baseline(turn) for turn in turns}
+def unknown(names: Iterable[str]) -> Iterator[str]:
+    """Yield a complaint about each name that no partitioner or baseline planner has: ``"beside[0]: 'x' is …"``."""
+    known = (*PLANNERS, *PARTITIONERS)
+    for number, name in enumerate(names):
+        if name not in known:
+            listed = f"; known are {', '.join(known)}"
+            yield f"beside[{number}]: {name!r} is no partitioner or baseline planner{hint(name, known) or listed}"
 
 
 def ranked(found: Iterable[Baseline]) -> list[Baseline]:
@@ -359,19 +198,3 @@ def ranked(found: Iterable[Baseline]) -> list[Baseline]:
         return value is None, value or 0
 
     return sorted(found, key=key)
-
-
-def _turns(space: Space) -> Iterator[_Turn]:
-    """Yield the heuristics in order: planners first, as they choose more, so their plans are better starts."""
-    if space.job.objective.simulated:
-        for name, planner in PLANNERS.items():
-            yield _Turn(name, planner.families, free=not planner.families)
-    for name in PARTITIONERS:
-        yield _Turn(name, free=not space.families)
-
-
-def _needs_more(candidate: Candidate, other: Candidate) -> bool:
-    """Return True if the candidate needs at least as many bytes as another one on the same devices and boundaries."""
-    alike = candidate.chain.zero == other.chain.zero
-    lanes = candidate.family.two_lanes >= other.family.two_lanes
-    return alike and lanes and all(a >= b for a, b in zip(candidate.in_flight, other.in_flight, strict=True))

@@ -1,7 +1,7 @@
 """`Result`: the plan, its bound, the searched space and the baselines, as text and as JSON."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -15,7 +15,7 @@ from pipeplan.core.units import format_bytes, format_reserve, format_time
 from pipeplan.core.wording import counted, device_names, wrapped
 from pipeplan.costs.sources import Costs
 from pipeplan.costs.teams.left_whole import LeftWhole
-from pipeplan.search.heuristics import LATE, Baseline, ranked
+from pipeplan.search.heuristics import LONG, SHORT, Baseline, ranked
 from pipeplan.search.irregular import Irregular
 from pipeplan.search.robust import summary as words
 from pipeplan.search.robust.choice import Choice
@@ -133,11 +133,20 @@ def in_words(result: Result) -> str:
         lines.append("next best plans found:")
         lines += [f"  {format_time(value):>10}  {value / result.value - 1:+.1%}  {label}" for label, value in others]
     lines.append("heuristics, same simulator, best micro-batch and schedule for each:")
-    late = [name for name, row in result.baselines.items() if row.why == LATE]
-    shown = [row for name, row in result.baselines.items() if name not in late]
-    lines += [f"  {_heuristic(row, result)}" for row in ranked(shown)]
-    lines += [f"  not tried (time limit reached): {', '.join(late)}"] if late else []
+    late = [row for row in result.baselines.values() if row.untried]
+    lines += [
+        f"  {_heuristic(row, result)}" for row in ranked(row for row in result.baselines.values() if row not in late)
+    ]
+    lines += _not_tried(late, result.stop)
     return "\n".join([*lines, *result.searched.lines()])
+
+
+def _not_tried(late: Sequence[Baseline], stop: Stop) -> Iterator[str]:
+    """Yield a line for each reason for which nothing is known of some heuristics."""
+    ended = REASONS[Stop.INTERRUPT if stop is Stop.INTERRUPT else Stop.TIME]
+    reasons = {row.name: row.why if row.why in (SHORT, LONG) else ended for row in late}
+    for why in dict.fromkeys(reasons.values()):
+        yield f"  not tried ({why}): {', '.join(name for name, own in reasons.items() if own == why)}"
 
 
 def _reserve(job: Job) -> list[str]:

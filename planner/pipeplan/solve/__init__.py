@@ -1,6 +1,6 @@
 """`solve()`: find the best plan for a model, a cluster and a job, with a proven bound."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
+from pipeplan.core.figures import shown
 from pipeplan.core.job import Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Mix
@@ -24,7 +25,7 @@ from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import Node, OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.evaluate import EvaluatedPlan
-from pipeplan.search.heuristics import Baseline, baselines
+from pipeplan.search.heuristics import Baseline, Heuristics, unknown
 from pipeplan.search.infeasible import promising
 from pipeplan.search.intra_layer import divide
 from pipeplan.search.irregular import Irregular
@@ -76,6 +77,7 @@ def solve(
     example_inputs: Any = None,
     proposals: Proposals | None = None,
     price_regular: bool = True,
+    beside: Sequence[str] = (),
     **options: Any,
 ) -> Result:
     """Find the best plan for one training step, with a proven bound on its distance from the optimum.
@@ -119,6 +121,9 @@ def solve(
     price_regular : bool
         For a job that asks for regular plans: use up to 30 % of the time limit for plans that need not be regular, and
         state what regularity costs.
+    beside : sequence of str
+        Partitioners and baseline planners whose plans are always judged, even if their own computation takes longer
+        than the time limit. The others read "not tried" then.
     **options
         Other fields of `Job`, like ``optimizer='adam'``, ``depths=2`` or ``memory='16GiB'``; ``merge_misbooked`` and
         ``corrected`` for importers; ``devices=4`` with ``bandwidth`` and ``latency`` in place of a cluster.
@@ -136,6 +141,7 @@ def solve(
     require_callback(on_progress)
     if proposals is not None:
         require(proposals, Proposals)
+    _check_beside(beside)
     question = None if robust is None else as_robust(robust)
     asking = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="solve", **options)
     model, cluster, job = asking.model, asking.cluster, asking.job
@@ -157,7 +163,7 @@ def solve(
     searching = replace(limits, time=clock.left - compared)
     search = PlanSearch(searching, on_progress, cluster_of=spaces.cluster_of, backend=backend, outside=spaces.outside)
     search.unopened = spaces.least
-    rows: Mapping[str, Baseline] = {}
+    heuristics: Heuristics | None = None
     hopeful: list[Space] = []
     try:
         with interruptible():
@@ -194,19 +200,29 @@ def solve(
             search.run(reserve=max(search.limits.time * FOR_HEURISTICS, mixed_time))
         after = large and search.incumbent is not None
         with interruptible():
-            rows = baselines(
+            heuristics = Heuristics(
                 spaces,
-                search.limits.time * FOR_HEURISTICS,
                 search.submit,
                 incumbent=lambda: search.value,
-                at_most=max(search.left, 0.0) if after else max(search.rest, 0.0) / 2 + search.slack,
                 affords=search.affords,
                 pace=search.pace,
                 proposals=proposals,
+                named=beside,
             )
-        search.run(reserve=search.limits.time * (1 - FOR_FAMILIES) if spaces.lowest.any_order else mixed_time)
+            heuristics.begin(
+                search.limits.time * FOR_HEURISTICS,
+                max(search.left, 0.0) if after else max(search.rest, 0.0) / 2 + search.slack,
+            )
+        kept = heuristics.needed(search.limits.time)
+        search.run(
+            reserve=max(kept, search.limits.time * (1 - FOR_FAMILIES) if spaces.lowest.any_order else mixed_time)
+        )
         if search.stop is not Stop.INTERRUPT:
             search.resume()
+            search.run(reserve=kept)
+        if search.stop is not Stop.INTERRUPT:
+            with interruptible():
+                heuristics.finish(search.left)
             search.run()
         if spaces.late and search.stop is Stop.EXHAUSTED:
             search.stop = Stop.TIME
@@ -220,6 +236,7 @@ def solve(
         if search.improver is not None:
             search.improver.close()
 
+    rows: Mapping[str, Baseline] = {} if heuristics is None else heuristics.rows()
     if search.incumbent is None:
         if search.stop in (Stop.TIME, Stop.INTERRUPT):
             raise UndecidedError(search.stop, search.bound, search.unaffordable)
@@ -279,6 +296,17 @@ def _searched(spaces: Spaces, opened: int, chosen: EvaluatedPlan) -> Searched:
     if isinstance(chain.split, Mix) or lists(spaces.of(chosen.candidate), chain.groups):
         return found
     return found.with_answer(chain.stages, chain.replicas)
+
+
+def _check_beside(beside: Sequence[str]) -> None:
+    """Refuse names that no heuristic has."""
+    if isinstance(beside, str) or not all(isinstance(name, str) for name in beside):
+        raise InputError(
+            f"beside lists names of heuristics, not {shown(beside)}; write them like ('alpa', 'pipedream')"
+        )
+    complaints = [*unknown(beside)]
+    if complaints:
+        raise InputError("; ".join(complaints))
 
 
 def _not_open(spaces: Spaces, waiting: Iterable[Node]) -> int | None:

@@ -25,7 +25,8 @@ def test_turns_go_on_until_a_plan_is_known() -> None:
     assert first > 0
     assert all(one.why != LATE for one in found[:first])
     assert {one.why for one in found[first + 1 :]} == {LATE}
-    assert solve(fat_head(), equal_devices(3), batch=2, time_limit=0.0).value == found[first].value
+    one = found[first].value
+    assert one is not None and solve(fat_head(), equal_devices(3), batch=2, time_limit=0.0).value <= one
 
 
 def test_a_plan_that_is_known_already_ends_the_turns() -> None:

@@ -54,12 +54,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Question:
-    """A cell with its files read."""
+    """A cell with its files read; heuristics that the table shows ``beside`` are always judged."""
 
     model: Model
     cluster: Cluster
     job: Job
     search: Search = field(default_factory=Search)
+    beside: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:

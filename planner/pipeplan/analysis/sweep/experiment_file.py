@@ -26,8 +26,6 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, SkipValidation
 
 from pipeplan.analysis.sweep.experiment import Experiment, Grid, NamedModel, Search, Series
-from pipeplan.baselines.partitioners import PARTITIONERS
-from pipeplan.baselines.planners import PLANNERS
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.wording import hint
@@ -38,6 +36,7 @@ from pipeplan.io.job_file import JobFile, job_data, job_from_data
 from pipeplan.io.schema import Count, Items, Strict, check, listing
 from pipeplan.io.series import series_called
 from pipeplan.io.text import Line, Row, lean, parse_data, read_text, yaml_text
+from pipeplan.search.heuristics import unknown
 
 
 def _entry(value: object) -> object:
@@ -145,7 +144,7 @@ def read_experiment(path: Path, faults: Faults = lambda _: ()) -> Experiment:
 def experiment_from_data(data: Any, where: str, faults: Faults = lambda _: ()) -> Experiment:
     """Build an experiment from plain data; ``where`` names the source in errors."""
     file = check(ExperimentFile, data, where)
-    complaints = list(_unknown_names(file.beside))
+    complaints = list(unknown(file.beside))
     searches = tuple(_searches(file.search, complaints))
     grids = [_grid(entry, f"grids[{n}]", complaints) for n, entry in enumerate(file.grids)]
     if not grids:
@@ -182,14 +181,6 @@ def _search(data: dict[str, Any], path: str) -> Search:
         return Search(**{name: getattr(file, name) for name in SearchEntry.model_fields})
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def _unknown_names(beside: Iterable[str]) -> Iterable[str]:
-    known = (*PLANNERS, *PARTITIONERS)
-    for n, name in enumerate(beside):
-        if name not in known:
-            listed = f"; known are {', '.join(known)}"
-            yield f"beside[{n}]: {name!r} is no partitioner or baseline planner{hint(name, known) or listed}"
 
 
 def _grid(entry: GridEntry, path: str, complaints: list[str]) -> Grid:

@@ -149,7 +149,7 @@ def sweep(
         require_sound(experiment, folders)
     own = SweepFolder(own_folder, merged or ())
     chosen = ladders(experiment, folders)[shard.number - 1 :: shard.count]
-    return _Sweep(chosen, own, folders, retry, merged is None, on_progress).run(workers)
+    return _Sweep(chosen, own, folders, retry, merged is None, on_progress, experiment.beside).run(workers)
 
 
 def _one(value: Any, name: str) -> float | None:
@@ -176,8 +176,9 @@ class _Sweep:
         retry: bool,
         solves: bool,
         on_progress: OnProgress,
+        beside: tuple[str, ...] = (),
     ) -> None:
-        self._folder, self._data = folder, data
+        self._folder, self._data, self._beside = folder, data, beside
         self._retry, self._solves, self._on_progress = retry, solves, on_progress
         self._ladders = ladders
         self._records: list[list[Record]] = [[] for _ in self._ladders]
@@ -197,7 +198,7 @@ class _Sweep:
         """Advance a ladder past the cells that earlier runs finished, and start a worker for the next cell."""
         for cell in self._ladders[number]:
             try:
-                question = ask(cell, self._data)
+                question = replace(ask(cell, self._data), beside=self._beside)
             except Exception as error:  # a file that changed since the beginning; the sweep goes on
                 self._enter(number, cell, without_plan(cell, "", "failed", error_text(error)))
                 return

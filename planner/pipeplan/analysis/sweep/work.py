@@ -54,7 +54,7 @@ def _solved(cell: Cell, question: Question, plan: Path) -> Record:
     fingerprint = question.fingerprint
     how: dict[str, Any] = {name: value for name, value in asdict(question.search).items() if name != "time"}
     try:
-        how |= {"time_limit": question.search.time, "price_regular": False}
+        how |= {"time_limit": question.search.time, "price_regular": False, "beside": question.beside}
         result = solve(question.model, question.cluster, job=question.job, **how)
         result.plan.save(plan)
     except InfeasibleError as error:

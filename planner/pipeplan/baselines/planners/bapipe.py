@@ -15,6 +15,9 @@ from pipeplan.core.job import Job, Order
 from pipeplan.core.model import Model
 from pipeplan.costs.pricing import price
 
+OF_AN_ORDER = 6_000
+"""Effort of an order of devices, for each layer and device."""
+
 
 def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple[Arrangement, ...]:
     """Return the greedy's partition for every order of unlike devices for which it has one.
@@ -42,10 +45,16 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     return tuple(dict.fromkeys(found))
 
 
+def effort(model: Model, cluster: Cluster) -> int:
+    """Return the effort of all orders, each of which is priced and bounded by itself."""
+    return OF_AN_ORDER * len(model.layers) * len(cluster.devices) * len(device_orders(cluster))
+
+
 PLANNER = BaselinePlanner(
     "bapipe-greedy",
     "BaPipe-style greedy with its best order of devices",
     "our own implementation of BaPipe's exploration (arXiv 2012.12544) as we understand it; no code was published",
     ("1f1b-sno", "1f1b-so", "1f1b-as", "fbp-as"),
     arrange,
+    effort=effort,
 )

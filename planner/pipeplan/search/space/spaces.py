@@ -95,7 +95,7 @@ class Spaces:
             for own in self._to_open:
                 self.questions += (own,)
                 if isinstance(own, TeamQuestion):
-                    self._size = own.split.team
+                    self._size = own.split.teams[0]
                     self.teams[own.split] = Spaces(own.model, own.cluster, own.job, own.split)
                     yield self.teams[own.split]
                 if self._opening is not None:

@@ -1,7 +1,7 @@
 """Lower bounds on plans of teams whose ways to split layers are not known yet, from the least work of any way."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -72,7 +72,7 @@ class Unopened:
             if kind.name in teams.places:
                 yield kind.name, least_work(teams, kind, size)
 
-    def _least(self, work: Mapping[int, Mapping[str, Array]], pools: list[tuple[int, Mapping[str, int]]]) -> int:
+    def _least(self, work: Mapping[int, Mapping[str, Array]], pools: Sequence[tuple[int, Mapping[str, int]]]) -> int:
         bounds = (LowerBounds.of_work(own, self._job, size).of_teams(pools) for size, own in work.items())
         return min(bounds, default=0)
 

@@ -1,0 +1,341 @@
+"""A heuristic's turn: its proposals, bounded one by one and simulated in the order of their bounds."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from math import inf
+
+from pipeplan.baselines.partitioners import PARTITIONERS
+from pipeplan.baselines.planners import PLANNERS
+from pipeplan.costs.chain import UNLIMITED
+from pipeplan.search.evaluate import EvaluatedPlan, Pace, evaluate, overflow, peaks
+from pipeplan.search.proposals import Proposal, Proposals, homes
+from pipeplan.search.space.candidates import Candidate
+from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
+
+LATE = "the time was over before its turn"
+CUT_SHORT = "the time was over before all that it proposes was simulated"
+SHORT = "the time does not suffice for its own computation"
+LONG = "the time does not suffice to simulate this number of micro-batches"
+"""Reasons why a heuristic has no plan, or not its best one, although it may have one."""
+NOT_ASKED = (LATE, CUT_SHORT, SHORT, LONG)
+"""Reasons that leave open whether the heuristic has a plan."""
+CHEAP = 0.1
+"""Seconds of a heuristic's own computation that never count as too long."""
+FIRST_GUESS, TRIED = 0.02, 2
+"""Seconds to make and bound the proposals of a micro-batch size, until they are measured, and how many are tried until
+a plan fits, mostly."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A heuristic's best plan, a lower bound on it where it was not simulated, or the reason why it has none.
+
+    Attributes
+    ----------
+    name : str
+    evaluated : EvaluatedPlan or None
+    why : str
+        The reason why there is no plan, or why not all that the heuristic proposes was simulated.
+    outside : str
+        Why the plan lies outside the searched space, if it does. Such a plan is only shown.
+    bound : int or None
+        Nanoseconds that every plan of the heuristic takes at least, if it has plans that fit and none was simulated.
+    bounded : str
+        Label of the plan with this bound.
+    """
+
+    name: str
+    evaluated: EvaluatedPlan | None
+    why: str = ""
+    outside: str = ""
+    bound: int | None = None
+    bounded: str = ""
+
+    @property
+    def value(self) -> int | None:
+        """Nanoseconds; None without a simulated plan."""
+        return None if self.evaluated is None else self.evaluated.value
+
+    @property
+    def untried(self) -> bool:
+        """Whether nothing is known of its plans: neither one, nor a bound, nor that none fits."""
+        return self.evaluated is None and self.bound is None and self.why in NOT_ASKED
+
+    @property
+    def label(self) -> str:
+        """Depth, micro-batches and family of the plan, for users."""
+        return self.bounded if self.evaluated is None else self.evaluated.label
+
+    @property
+    def peaks(self) -> tuple[int, ...]:
+        """Peak bytes of each device."""
+        return () if self.evaluated is None else peaks(self.evaluated)
+
+
+class _Reason:
+    """The reason why a heuristic has no plan: that of its first proposal, which has the smallest micro-batches."""
+
+    def __init__(self) -> None:
+        self._first: str | Callable[[], str | None] | None = None
+
+    def add(self, text: str | Callable[[], str | None]) -> None:
+        """Set the reason, if it is the first one."""
+        if self._first is None:
+            self._first = text
+
+    @property
+    def text(self) -> str:
+        """The reason as text."""
+        if self._first is None:
+            return "the job does not allow one device per stage"
+        return self._first if isinstance(self._first, str) else self._first() or ""
+
+
+@dataclass(frozen=True, order=True)
+class _Open:
+    """A plan that fits, or a micro-batch size whose proposals are not made yet (``proposal`` is None).
+
+    The order is that of lower bounds; then come those that hold fewer micro-batches. Plans outside the searched space
+    are last. ``family`` is the position among the candidates of the proposal.
+    """
+
+    beyond: bool
+    bound: int
+    held: int
+    number: int
+    size: int
+    proposal: Proposal | None = field(default=None, compare=False)
+    family: int = field(default=0, compare=False)
+
+
+@dataclass
+class Turn:
+    """A heuristic, the heap of what is open, and its best plan.
+
+    Attributes
+    ----------
+    families : tuple of str
+        Families that it runs; empty if all.
+    free : bool
+        Whether it also runs 1F1B with other in-flight counts.
+    inside : bool
+        Whether a plan within the searched space fits.
+    late : str
+        The reason why something was left open.
+    begun : bool
+        Whether its micro-batch sizes are open.
+    """
+
+    name: str
+    families: tuple[str, ...] = ()
+    free: bool = True
+    why: _Reason = field(default_factory=_Reason)
+    waiting: list[_Open] = field(default_factory=list)
+    best: EvaluatedPlan | None = None
+    inside: bool = False
+    late: str = ""
+    begun: bool = False
+
+    def may_gain(self, entry: _Open) -> bool:
+        """Return True if an entry may be better than the best plan; plans outside the space count if no other fits."""
+        return not (entry.beyond and self.inside) and (self.best is None or entry.bound < self.best.value)
+
+
+class Judge:
+    """Bounds and simulations of plans; equal plans of several heuristics are simulated once."""
+
+    def __init__(
+        self, spaces: Spaces, report: Callable[[EvaluatedPlan], None], pace: Pace, proposals: Proposals
+    ) -> None:
+        self.spaces, self.report, self.pace, self.proposals = spaces, report, pace, proposals
+        self.space = spaces.lowest
+        self._simulated: dict[tuple[object, ...], EvaluatedPlan] = {}
+        self.turns = list(_turns(self.space))
+        self._spent, self._count = FIRST_GUESS, 1
+        proposals.begin(spaces)
+
+    def bound_all(self, until: Callable[[], float]) -> Iterator[Turn]:
+        """Bound the heuristics' best plans, as long as there is time; yield each of them then."""
+        for turn in self.turns:
+            if time.monotonic() >= until():
+                turn.late = LATE
+            else:
+                self.bound(turn, until())
+            yield turn
+
+    def _begin(self, turn: Turn) -> None:
+        """Open all micro-batch sizes, each with a bound on every plan that the heuristic may propose."""
+        turn.begun = True
+        if turn.families and not set(turn.families) & set(self.space.schedules):
+            turn.why.add(f"it runs {' or '.join(turn.families)} only")
+        groups, own = () if turn.name in PLANNERS else self.space.single_device_groups, self._own(turn)
+        if not own:
+            turn.why.add("no team that splits layers along one axis is searched")
+            return
+        for number, size in enumerate(self.space.sizes):
+            least = min(space.lower_bounds(size).of_any(space.cluster) for space in own)
+            if groups:
+                least = max(least, self.space.lower_bounds(size).of_stages((g[0].kind.name, 1) for g in groups))
+            heappush(turn.waiting, _Open(False, least, UNLIMITED, number, size))
+
+    def _own(self, turn: Turn) -> tuple[Space, ...]:
+        """The spaces in which a heuristic proposes plans; of several levels the first one's bounds hold."""
+        planner = PLANNERS.get(turn.name)
+        return homes(self.spaces) if planner is not None and planner.splits else (self.space,)
+
+    def bound(self, turn: Turn, until: float) -> None:
+        """Make proposals until the least bound is that of a plan that fits, or none is left."""
+        if not turn.begun:
+            self._begin(turn)
+        while turn.waiting and turn.waiting[0].proposal is None and self._made(turn, until):
+            pass
+
+    def _made(self, turn: Turn, until: float) -> bool:
+        """Make and bound the proposals of the first micro-batch size; False if there is no time for that."""
+        size, began = turn.waiting[0].size, time.monotonic()
+        if began + self.proposals.seconds(self.spaces, turn.name, size) > until:
+            turn.late = CUT_SHORT if began > until else SHORT
+            return False
+        heappop(turn.waiting)
+        for proposal in self.proposals.of(self.spaces, turn.name, size):
+            if isinstance(proposal, str):
+                turn.why.add(proposal)
+                continue
+            for family, candidate in self._holding(turn, proposal):
+                beyond = self.spaces.unasked(candidate, proposal.boundaries) is not None
+                bound, held = candidate.problem.evaluate(proposal.boundaries), sum(candidate.in_flight)
+                entry = _Open(beyond, bound, held, len(turn.waiting), size, proposal, family)
+                heappush(turn.waiting, entry)
+                turn.inside = turn.inside or not beyond
+        self._spent, self._count = self._spent + time.monotonic() - began, self._count + 1
+        return True
+
+    def computes(self, turn: Turn) -> float:
+        """Approximate seconds in which the heuristic itself makes its next proposal."""
+        size = min((entry.size for entry in turn.waiting[:1]), default=self.space.sizes[0])
+        return self.proposals.seconds(self.spaces, turn.name, size)
+
+    def takes(self, turn: Turn) -> float:
+        """Approximate seconds to one plan of a heuristic: the first of a few micro-batch sizes that fits."""
+        left = sum(entry.proposal is None for entry in turn.waiting) if turn.begun else len(self.space.sizes)
+        simulation = self.pace.largest(self.space.job.batch // self.space.sizes[0], self.space.deepest)
+        return min(left, TRIED) * self._spent / self._count + self.computes(turn) + simulation
+
+    def first_plan(self, turn: Turn, until: float, affords: Callable[[Candidate, int], bool]) -> None:
+        """Make proposals until one fits, and simulate it; the heuristic's own computation begins before ``until``."""
+        if not turn.begun:
+            self._begin(turn)
+        while turn.waiting and turn.best is None:
+            if turn.waiting[0].proposal is not None:
+                self._simulate(turn, inf, affords)
+                return
+            if not self._made(turn, inf if self.computes(turn) <= CHEAP else until):
+                turn.late = SHORT
+                return
+
+    def _holding(self, turn: Turn, proposal: Proposal) -> Iterator[tuple[int, Candidate]]:
+        """Yield the candidates under which a proposal fits, with their positions."""
+        own = [
+            (family, candidate)
+            for family, candidate in enumerate(self._candidates(turn, proposal))
+            if len(proposal.rows) == 1 or not turn.families or candidate.family.name in turn.families
+        ]
+        if not own:
+            runs = (
+                f"it runs {' or '.join(turn.families)} only" if turn.families else "its level of ZeRO is not searched"
+            )
+            turn.why.add(runs)
+        refused: list[Candidate] = []
+        for family, candidate in own:
+            if any(_needs_more(candidate, other) for other in refused):
+                continue
+            if candidate.holds(proposal.boundaries):
+                yield family, candidate
+            else:
+                refused.append(candidate)
+                turn.why.add(partial(overflow, candidate, proposal.boundaries))
+
+    def simulate(
+        self, turn: Turn, until: float, affords: Callable[[Candidate, int], bool], below: int | None, skip: bool
+    ) -> None:
+        """Simulate plans in the order of their bounds, while one may be faster than the best one and than ``below``.
+
+        ``affords(candidate, bound)`` returns True if there is time for it; else the next one is tried if ``skip``.
+        """
+        skipped: list[_Open] = []
+        while turn.waiting and turn.may_gain(turn.waiting[0]) and (below is None or turn.waiting[0].bound < below):
+            if turn.waiting[0].proposal is None:
+                if self._made(turn, until):
+                    continue
+                break
+            if not self._simulate(turn, until, affords):
+                if turn.late == CUT_SHORT or not skip:
+                    break
+                skipped.append(heappop(turn.waiting))
+        for entry in skipped:
+            heappush(turn.waiting, entry)
+
+    def _simulate(self, turn: Turn, until: float, affords: Callable[[Candidate, int], bool]) -> bool:
+        """Simulate the first plan that waits, unless it is known; False if there is no time for it."""
+        first = turn.waiting[0]
+        assert first.proposal is not None
+        candidate = self._candidates(turn, first.proposal)[first.family]
+        key = (
+            first.proposal,
+            candidate.family.name,
+            candidate.in_flight,
+            candidate.chain.overlaps,
+            candidate.chain.zero,
+        )
+        if key not in self._simulated:
+            if time.monotonic() >= until:
+                turn.late = CUT_SHORT
+                return False
+            if not affords(candidate, first.bound):
+                turn.late = LONG
+                return False
+            with self.pace.simulating(candidate):
+                self._simulated[key] = evaluate(self.spaces.cluster_of(candidate), candidate, first.proposal.boundaries)
+            self.report(self._simulated[key])
+        heappop(turn.waiting)
+        if turn.best is None or self._simulated[key].value < turn.best.value:
+            turn.best = self._simulated[key]
+        return True
+
+    def baseline(self, turn: Turn) -> Baseline:
+        """The heuristic's row."""
+        left = [entry for entry in turn.waiting if turn.may_gain(entry)]
+        if turn.best is not None:
+            return Baseline(turn.name, turn.best, turn.late if left else "", self.spaces.outside(turn.best) or "")
+        first = min((entry for entry in left if entry.proposal is not None), default=None)
+        if first is None or first.proposal is None:
+            return Baseline(turn.name, None, turn.late if left or turn.late == LATE else turn.why.text)
+        candidate = self._candidates(turn, first.proposal)[first.family]
+        beyond = self.spaces.unasked(candidate, first.proposal.boundaries) or ""
+        return Baseline(turn.name, None, turn.late, beyond, min(entry.bound for entry in left), candidate.label)
+
+    def _candidates(self, turn: Turn, proposal: Proposal) -> list[Candidate]:
+        """The candidates of a proposal's devices and micro-batch size, one per level of ZeRO and family."""
+        planner = PLANNERS.get(turn.name)
+        overlaps, level = (True, None) if planner is None else (planner.overlaps, planner.level)
+        return self.proposals.candidates(self.spaces, proposal, turn.free, overlaps, level)
+
+
+def _turns(space: Space) -> Iterator[Turn]:
+    """Yield the heuristics in order: planners first, as they choose more, so their plans are better starts."""
+    if space.job.objective.simulated:
+        for name, planner in PLANNERS.items():
+            yield Turn(name, planner.families, free=not planner.families)
+    for name in PARTITIONERS:
+        yield Turn(name, free=not space.families)
+
+
+def _needs_more(candidate: Candidate, other: Candidate) -> bool:
+    """Return True if the candidate needs at least as many bytes as another one on the same devices and boundaries."""
+    alike = candidate.chain.zero == other.chain.zero
+    lanes = candidate.family.two_lanes >= other.family.two_lanes
+    return alike and lanes and all(a >= b for a, b in zip(candidate.in_flight, other.in_flight, strict=True))
