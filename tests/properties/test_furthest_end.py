@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import given, settings
 
-from helpers.allocations import chain_allocations, every_allocation, meets_constraints, objective
+from helpers.allocations import brute_force, chain_allocations, every_allocation, meets_constraints, objective
 from pipeplan_formulations.allocation import ChainAllocation, FurthestEnd
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.objective import OBJECTIVES
@@ -43,6 +43,42 @@ def test_allocations_are_well_formed(problem: ChainAllocation) -> None:
         assert meets_constraints(problem, stages)
         assert all(used <= units for used, units in zip(problem.usages(stages)[0], problem.units, strict=True))
         assert problem.feasible(stages)
+
+
+def test_a_short_warm_up_counts_only_where_it_is_certain() -> None:
+    """Where long transfers leave devices idle: with counts to choose from (8) has the most, and none without 1F1B."""
+    bound_by_few = 0
+    for seed in range(80):
+        problem = _with_long_transfers(np.random.default_rng(seed))
+        best = brute_force(problem)
+        fewest = brute_force(replace(problem, in_flight_rule="sno", alternating=True))
+        assert best is not None and fewest is not None
+        assert FurthestEnd(problem, Clock(TIME)).lower_bound(0, problem.largest + 1, 0.0) <= best
+        bound_by_few += fewest > best
+    assert bound_by_few > 20
+
+
+def _with_long_transfers(rng: np.random.Generator) -> ChainAllocation:
+    """A few layers on as many devices; where counts are a choice, (8) binds in the middle."""
+    layers, most = (3, 3) if rng.random() < 0.5 else (int(rng.integers(2, 5)), 30)
+    rule, alternating = (("non_increasing", True), ("non_increasing", True), ("sno", False), ("full", False))[
+        rng.integers(4)
+    ]
+    return ChainAllocation(
+        forward=rng.integers(5, 11, (1, layers)),
+        backward=rng.integers(5, 11, (1, layers)),
+        resident=np.ones((1, 1, layers), np.int64),
+        saved=np.zeros(layers, np.int64),
+        limit=np.full(1, layers // 2),  # two stages at least
+        units=np.array([3]),
+        node=np.full(1, 4),
+        send=rng.integers(0, most + 1, (1, 1, 2, layers - 1)),
+        send_back=rng.integers(0, most + 1, (1, 1, 2, layers - 1)),
+        latency=np.full((1, 1, 2), most // 3),
+        micro_batches=int(rng.integers(6, 11)),
+        in_flight_rule=rule,
+        alternating=alternating,
+    )
 
 
 def test_a_target_that_nothing_meets_needs_no_search() -> None:
