@@ -402,3 +402,17 @@ def short_of_memory(seed: int) -> ChainPartition:
     none = [memory_of(problem, edges, s) for s in range(stages)]
     limit = [int(rng.integers(min(a, b), max(a, b) + 1)) for a, b in zip(most, none, strict=True)]
     return replace(problem, limit=np.array(limit))
+
+
+def short_of_received(seed: int) -> ChainPartition:
+    """Instance in which stages recompute, and what they receive decides where they may begin."""
+    rng = np.random.default_rng(seed)
+    stages, layers = int(rng.integers(2, 4)), int(rng.integers(4, 7))
+    times, saved = rng.integers(1, 9, layers), rng.integers(5, 12, layers)
+    problem = chain_partition(np.tile(times, (stages, 1)), np.tile(2 * times, (stages, 1)))
+    received = rng.choice([1, 25], layers - 1)
+    again = {"output": np.ones(layers, np.int64), "recomputable": np.ones(layers, np.bool_)}
+    problem = replace(problem, saved=saved, received=received, **again)
+    edges = (0, *sorted(rng.choice(np.arange(1, layers), stages - 1, replace=False).tolist()), layers)
+    some = [memory_of(problem, edges, s, range(edges[s], edges[s + 1] - 1)) for s in range(stages)]
+    return replace(problem, limit=np.full(stages, max(some)))

@@ -6,8 +6,10 @@ CP-SAT and CBC normally begin from the dynamic programme's bound and partition, 
 that proves too much. Here they begin from nothing as well.
 """
 
+from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +25,7 @@ from helpers.partitions import (
     objective,
     recomputed,
     short_of_memory,
+    short_of_received,
 )
 from pipeplan_formulations.common import recomputation as recompute
 from pipeplan_formulations.common.report import Limits, Status
@@ -78,6 +81,18 @@ def test_all_backends_equal_brute_force(problem):
 def test_the_dynamic_programme_equals_brute_force(problem):
     """Without path cuts the dynamic programme alone finds and proves brute force's optimum, or that there is none."""
     check(exact.solve(problem, LIMITS), problem, brute_force(problem))
+
+
+@pytest.mark.parametrize("backend", ["cpsat", "cbc"])
+def test_received_bytes_count_in_rows_of_memory(backend):
+    """Where they decide which partitions fit, and some layers are recomputed: then windows do not imply the limit."""
+    binding = 0
+    for seed in range(25):
+        problem = short_of_received(seed)
+        best = brute_force(problem)
+        check(BACKENDS[backend].solve(problem, LIMITS, start=nothing_known(problem)), problem, best)
+        binding += brute_force(replace(problem, received=np.zeros(problem.layers - 1, np.int64))) != best
+    assert binding > 3
 
 
 @settings(max_examples=100)
