@@ -49,7 +49,7 @@ def rows_of(spaces: Spaces, names: tuple[str, ...] = PEERS) -> Mapping[str, Base
 
 def without_heuristics() -> AbstractContextManager[object]:
     """Searches start without heuristics: the peers' plans would be our own start."""
-    return mock.patch.object(turns, "_turns", lambda _: iter(()))
+    return mock.patch.object(turns, "every_turn", lambda _: iter(()))
 
 
 def own_optimum(spaces: Spaces, name: str, size: int) -> float | None:

@@ -30,6 +30,7 @@ from pipeplan.costs.teams.problem import TeamProblem
 from pipeplan.costs.teams.rooflines import Rooflines
 from pipeplan.costs.teams.signatures import Crossing, Exchange, crossings, signatures
 from pipeplan.costs.teams.splits import Teams
+from pipeplan.search import turns
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts
 from pipeplan.search.nodes import shapes
@@ -125,7 +126,7 @@ def test_a_wrong_ring_is_noticed(monkeypatch: pytest.MonkeyPatch, wrong: Callabl
     """Where a layout lets replicas pay more than they do, bounds lie above the optimum."""
     monkeypatch.setattr(space, "FEW", 0)
     monkeypatch.setattr(space, "PAIRS", 0)
-    monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they price no layouts
+    monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))  # they price no layouts
     rings = layouts._rings
     monkeypatch.setattr(layouts, "_rings", lambda own, each, *rest: [wrong(r, each) for r in rings(own, each, *rest)])
     assert "above the optimum" in noticed(aggregated, replicated)
@@ -135,7 +136,7 @@ def test_a_programme_that_promises_too_much_is_noticed(monkeypatch: pytest.Monke
     """Where a layout's first bound is a tenth too high, better plans are not searched."""
     monkeypatch.setattr(space, "FEW", 0)
     monkeypatch.setattr(space, "PAIRS", 0)
-    monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they know no layouts
+    monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))  # they know no layouts
     bound = FurthestEnd.lower_bound
     monkeypatch.setattr(FurthestEnd, "lower_bound", lambda *own: min(bound(*own) * 11 // 10, own[2]))
     assert "above the optimum" in noticed(aggregated, spacious)
@@ -145,7 +146,7 @@ def test_an_ending_that_is_a_tenth_too_long_is_noticed(monkeypatch: pytest.Monke
     """Where a stage's work and ending are priced a tenth too high, stages of better plans are left out."""
     monkeypatch.setattr(space, "FEW", 0)
     monkeypatch.setattr(space, "PAIRS", 0)
-    monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they know no layouts
+    monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))  # they know no layouts
     in_time = Pass.in_time
     monkeypatch.setattr(Pass, "in_time", lambda own, mode, a, b, term, into: in_time(own, mode, a, b, term * 1.1, into))
     assert "above the optimum" in noticed(aggregated, spacious)
@@ -153,7 +154,7 @@ def test_an_ending_that_is_a_tenth_too_long_is_noticed(monkeypatch: pytest.Monke
 
 def test_a_bound_of_shapes_that_promises_too_much_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the bounds of all shapes are a tenth too high, better plans are not searched."""
-    monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})
+    monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))
     bounds = ShapeTables.bounds
     monkeypatch.setattr(ShapeTables, "bounds", lambda *own: np.minimum(bounds(*own) * 11 // 10, NEVER))
     assert "above the optimum" in noticed(lambda document: "order" not in document["job"])
@@ -802,7 +803,7 @@ def test_spaces_that_are_bounded_by_the_slowest_are_noticed(monkeypatch: pytest.
         return replace(together(problems), **rows)
 
     monkeypatch.setattr(import_module("pipeplan.search.nodes.joined_spaces"), "together", slowest)
-    monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})
+    monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))
     for name in ("FEW", "PAIRS"):
         monkeypatch.setattr(space, name, 0)
     assert "above the optimum" in noticed(aggregated, in_equal_teams)
@@ -924,7 +925,7 @@ def test_devices_that_are_taken_in_turn_whatever_is_pinned_are_noticed(
 ) -> None:
     """A planner that packs from the first device on refuses plans, or finds worse ones; so does one with one choice."""
     monkeypatch.setattr(questions, "PINNED", 1.0)
-    monkeypatch.setattr(import_module("pipeplan.solve"), "baselines", lambda *_, **__: {})  # they are placed anew
+    monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))  # they are placed anew
     if every:
         place = placing.placements
         monkeypatch.setattr(Placing, "of", lambda own, modes: place(own.cluster, own.job, own.classes, modes))

@@ -154,7 +154,7 @@ class Judge:
         self.spaces, self.report, self.pace, self.proposals = spaces, report, pace, proposals
         self.space = spaces.lowest
         self._simulated: dict[tuple[object, ...], EvaluatedPlan] = {}
-        self.turns = list(_turns(self.space))
+        self.turns = list(every_turn(self.space))
         self._spent, self._count = FIRST_GUESS, 1
         proposals.begin(spaces)
 
@@ -198,7 +198,7 @@ class Judge:
         """Make and bound the proposals of the first micro-batch size; False if there is no time for that."""
         size, began = turn.waiting[0].size, time.monotonic()
         if began + self.proposals.seconds(self.spaces, turn.name, size) > until:
-            turn.late = CUT_SHORT if began > until else SHORT
+            turn.late = CUT_SHORT if began > until and turn.late != SHORT else SHORT
             return False
         heappop(turn.waiting)
         for proposal in self.proposals.of(self.spaces, turn.name, size):
@@ -325,7 +325,7 @@ class Judge:
         return self.proposals.candidates(self.spaces, proposal, turn.free, overlaps, level)
 
 
-def _turns(space: Space) -> Iterator[Turn]:
+def every_turn(space: Space) -> Iterator[Turn]:
     """Yield the heuristics in order: planners first, as they choose more, so their plans are better starts."""
     if space.job.objective.simulated:
         for name, planner in PLANNERS.items():

@@ -1,6 +1,5 @@
 """Local search: better plans of the space, each of which fits and takes as long as it says."""
 
-import sys
 import time
 from functools import cache
 
@@ -11,6 +10,7 @@ from helpers.instances import model_of
 from helpers.quick import rarely
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.job import Job
+from pipeplan.search import turns
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate
 from pipeplan.search.local_search import LocalSearch
 from pipeplan.search.local_search import improver as improving
@@ -133,7 +133,7 @@ def test_solve_with_local_search_keeps_its_bound(monkeypatch, workers):
     ):
         monkeypatch.setattr(module, name, 0)
     monkeypatch.setattr(improving, "BESIDE_AFTER", 0.0)
-    monkeypatch.setattr(sys.modules["pipeplan.solve"], "baselines", lambda *_, **__: {})
+    monkeypatch.setattr(turns, "every_turn", lambda _: iter(()))
     found = pipeplan.solve(MODEL, CLUSTER, job=EVERYTHING, time_limit=3, workers=workers)
     assert found.bound <= right.value
     assert found.bound <= found.value
