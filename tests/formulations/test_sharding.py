@@ -48,6 +48,23 @@ def test_the_frontier_equals_brute_force(problem: Sharding) -> None:
         assert problem.evaluate(found.choice(p)) == tuple(point)
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_equal_tables_along_unlike_axes_are_joined_apart(symmetric: bool) -> None:
+    """Operators with equal costs, and edges with one table, which leads from a lower operator or to it."""
+    for seed in range(80):
+        rng = np.random.default_rng(seed)
+        count, signatures = int(rng.integers(4, 7)), int(rng.integers(2, 4))
+        own, table = rng.integers(0, 9, (signatures, 2)), rng.integers(0, 9, (signatures, signatures, 2))
+        if symmetric:
+            table = table + table.transpose(1, 0, 2)
+        pairs = [(u, v) for u in range(count) for v in range(u + 1, count) if rng.random() < 0.6]
+        turned = rng.random(len(pairs)) < 0.5
+        edges = [Edge(v, u, table) if turn else Edge(u, v, table) for (u, v), turn in zip(pairs, turned, strict=True)]
+        problem = Sharding((own,) * count, tuple(edges))
+        _, costs = every_choice(problem)
+        assert frontier(problem, clock()).points.tolist() == pareto(costs)
+
+
 @pytest.mark.slow
 @given(shardings(operators=6))
 @settings(max_examples=500, deadline=None)
