@@ -43,10 +43,14 @@ def _cards(source: int, target: int) -> tuple[str, ...]:
 
 
 def rings(cluster: Cluster, groups: Sequence[Sequence[Device]]) -> tuple[Collective, ...]:
-    """Return the ring of each stage, given the devices of all of them."""
+    """Return the ring of each stage, given the devices of all of them.
+
+    Stages on the same devices sum one after the other, so their rings use a card once.
+    """
     nodes = [Counter(device.node for device in group) for group in groups]
     kinds = [group[0].kind for group in groups]
-    rings_of_node = Counter(node for own in nodes if len(own) > 1 for node in own)
+    apart = {frozenset(device.index for device in group): own for group, own in zip(groups, nodes, strict=True)}
+    rings_of_node = Counter(node for own in apart.values() if len(own) > 1 for node in own)
     return tuple(
         all_reduce(len(group), _slowest(cluster, own, cluster.between(kind, kind), max(rings_of_node[n] for n in own)))
         for group, kind, own in zip(groups, kinds, nodes, strict=True)

@@ -55,8 +55,11 @@ class PlacedFamily:
     splits: bool = False
     even: bool = False
 
-    def write(self, devices: int, micro_batches: int, chunks: int | None = None) -> Schedule:
+    def write(self, devices: int, micro_batches: int, chunks: int | None = None, copies: int = 1) -> Schedule:
         """Write the schedule with ``chunks`` stages on each device, by default the family's number or two.
+
+        ``copies``: whole pipelines side by side, each on ``devices`` devices, that share out the micro-batches and sum
+        their gradients. Micro-batch m runs on copy m mod copies.
 
         Raises
         ------
@@ -64,21 +67,25 @@ class PlacedFamily:
             If the numbers are invalid, or the family does not support them.
         """
         chunks = self._checked(devices, micro_batches, chunks)
-        homes = self.homes(devices, chunks)
-        own = [[stage for stage, on in enumerate(homes) if device in on] for device in range(devices)]
+        if not 1 <= copies <= micro_batches:
+            raise InputError(f"{copies} copies of a pipeline share {micro_batches} micro-batches; each needs one")
+        homes = self.placement(devices, chunks, copies)
+        own = [[stage for stage, on in enumerate(homes) if rank in on] for rank in range(devices * copies)]
         ends = [closing(stages, list(map(len, homes))) for stages in own]
-        orders = self.orders(devices, micro_batches, chunks)
+        each = [list(self.orders(devices, len(range(c, micro_batches, copies)), chunks)) for c in range(copies)]
+        orders = [_of_copy(each[c][device], c, copies) for device in range(devices) for c in range(copies)]
         return Schedule(self.name, tuple((*order, *end) for order, end in zip(orders, ends, strict=True)))
 
-    def placement(self, devices: int, chunks: int | None = None) -> Placement:
-        """Return the devices of each stage, in the order of the stages.
+    def placement(self, devices: int, chunks: int | None = None, copies: int = 1) -> Placement:
+        """Return the devices of each stage, in the order of the stages; those of copies lie side by side.
 
         Raises
         ------
         InputError
             As `write`.
         """
-        return self.homes(devices, self._checked(devices, 1, chunks))
+        homes = self.homes(devices, self._checked(devices, 1, chunks))
+        return tuple(tuple(device * copies + c for device in row for c in range(copies)) for row in homes)
 
     def in_flight(self, devices: int, micro_batches: int, chunks: int | None = None) -> tuple[int, ...]:
         """Return the largest number of stage activations that each device holds at a time, whatever the times are.
@@ -105,6 +112,11 @@ class PlacedFamily:
         if self.even and devices % 2:
             raise InputError(f"{self.name} needs an even number of devices, not {devices}")
         return chunks
+
+
+def _of_copy(order: Iterable[Action], copy: int, copies: int) -> Order:
+    """The list of a device in a copy, which runs the micro-batches copy, copy + copies, …"""
+    return tuple(action._replace(micro_batch=action.micro_batch * copies + copy) for action in order)
 
 
 def loop(devices: int, chunks: int) -> Placement:

@@ -140,7 +140,7 @@ def test_a_way_that_the_search_leaves_out_is_judged(monkeypatch: pytest.MonkeyPa
     how: dict[str, Any] = {"stages": (7, 7), "micro_batches": 4, "team": 2, "time_limit": 0.1}
     searched = judge(model, cluster, 16, way="sequence", **how)
     monkeypatch.setattr("pipeplan.costs.teams.splits.MOST", 1)  # of many ways to split layers few are searched
-    monkeypatch.setattr("pipeplan.costs.teams.splits.PREFERRED", (0,))
+    monkeypatch.setattr("pipeplan.costs.teams.splits.PREFERRED", (0, 0))
     found = judge(model, cluster, 16, way="sequence", **how)
     assert found.plan.sequence and not found.plan.context
     assert found.value >= searched.value and not found.plan.bound
@@ -232,6 +232,28 @@ def test_devices_may_have_several_stages(schedule: str, tmp_path: Path) -> None:
     assert replace(Plan.load(tmp_path / "plan.json"), yardstick=plan.yardstick) == plan
 
 
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("schedule", ["interleaved", "zb-h1", "zb-v", "chimera"])
+def test_pipelines_of_several_stages_per_device_have_replicas(schedule: str, zero: int, tmp_path: Path) -> None:
+    """Each copy takes as long as one alone with its share of the micro-batches; sums and gathers come on top."""
+    stages = (5, 4) if schedule == "zb-h1" else (3, 6) if schedule == "chimera" else (2, 2, 2, 3)
+    model = model_of([10] * 9, saved=[8] * 9, output=[2] * 9, parameters=[100] * 9)
+    boxes = Cluster.uniform(4, DeviceKind("unit"), Link(10**9, 1))
+    plan: dict[str, Any] = {"stages": stages, "schedule": schedule, "optimizer": "adam", "time_limit": 1}
+    alone = judge(model, boxes, 4, micro_batches=4, **plan)
+    found = judge(model, boxes, 8, micro_batches=8, replicas=2, zero=zero, **plan)
+    copies = found.plan.pipeline
+    assert all(
+        len(homes) == 2 * len(one) for homes, one in zip(copies.placement, alone.plan.pipeline.placement, strict=True)
+    )
+    assert copies.devices == 2 * alone.plan.pipeline.devices == 4
+    sums = sum(stage.reduce + stage.gather for stage in copies.stages)
+    assert alone.value <= found.value <= alone.value + sums
+    validate_plan(found.plan, model, boxes)
+    found.plan.save(tmp_path / "plan.json")
+    assert replace(Plan.load(tmp_path / "plan.json"), yardstick=found.plan.yardstick) == found.plan
+
+
 def test_stages_of_one_device_share_its_memory() -> None:
     """Where a device lacks room for its stages together, it is named with both."""
     stages = {"stages": (2, 2, 1, 2, 1, 1), "schedule": "interleaved"}
@@ -247,7 +269,11 @@ def test_stages_of_one_device_share_its_memory() -> None:
     ("how", "says"),
     [
         ({"stages": (3, 3, 3), "schedule": "interleaved"}, "gives every device 2 stages, and there are 3 stages"),
-        ({"schedule": "interleaved", "replicas": 2}, "places stages itself, without replicas"),
+        ({"schedule": "interleaved", "replicas": (2, 1, 1)}, "replicas are those of whole pipelines; give one number"),
+        (
+            {"schedule": "interleaved", "replicas": 5, "stages": (5, 4)},
+            "5 replicas of the pipeline share 4 micro-batches",
+        ),
         ({"schedule": "gpipe", "chunks": 2}, "2 chunks: schedule gpipe gives a device one stage"),
         ({"schedule": "interleaved", "recompute": "choose", "stages": (5, 4)}, "recompute none of the layers, or full"),
         ({"schedule": "interleaved", "zero": 2, "stages": (5, 4)}, "level 2 of ZeRO runs one stage per device"),

@@ -84,8 +84,16 @@ class HandWritten:
 
     def _check_placed(self) -> None:
         name = self.schedule
-        if set(self.replicas) != {1}:
-            raise InputError(f"schedule {name} places stages itself, without replicas; leave these out")
+        if len(set(self.replicas)) > 1:
+            raise InputError(
+                f"schedule {name} gives a device several stages, whose replicas are those of whole pipelines; give one "
+                "number"
+            )
+        if self.replicas[0] > self.micro_batches:
+            raise InputError(
+                f"{self.replicas[0]} replicas of the pipeline share {counted(self.micro_batches, 'micro-batch')}, so "
+                "that some have none; take more micro-batches, or fewer replicas"
+            )
         if len(set(self.team)) > 1:
             raise InputError(f"schedule {name} gives a device several stages, all with equal teams; give one size")
         if self.zero >= SHARDED:
@@ -114,9 +122,8 @@ class HandWritten:
         for devices in range(1, depth + 1):
             if own.even and devices % 2:
                 continue
-            homes = own.placement(devices, self.chunks)
-            if len(homes) == depth:
-                return homes
+            if len(own.placement(devices, self.chunks)) == depth:
+                return own.placement(devices, self.chunks, self.replicas[0])
         chunks = self.chunks or own.chunks or 2
         even = ", on an even number of devices" if own.even else ""
         raise InputError(

@@ -1,6 +1,7 @@
 """`priced`: a hand-written plan with the costs of a setting, simulated, and checked against memory."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,7 +11,7 @@ from pipeplan.analysis.judge.settings import Setting
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.pipeline import Bucket, Pipeline, Stage
 from pipeplan.core.plan import Plan
 from pipeplan.core.validate.memory import most_in_flight, peak_of_list
 from pipeplan.costs.assembly import assemble
@@ -118,17 +119,38 @@ class _PlacedPlan(EvaluatedPlan):
         devices = range(len(stage_of))
         return replace(
             own,
+            stages=_gathered_in_turn(own.stages, self.homes),
             placement=self.homes,
             runtime=tuple(int(chain.runtime[stage_of[rank]]) for rank in devices),
             limits=tuple(int(chain.limit[stage_of[rank]]) for rank in devices),
         )
 
 
+def _gathered_in_turn(stages: Sequence[Stage], homes: Placement) -> tuple[Stage, ...]:
+    """Let a stage's first forward wait for the gathers of all stages on its device: they run one after the other."""
+    on: dict[int, int] = defaultdict(int)
+    for stage, ranks in zip(stages, homes, strict=True):
+        for rank in ranks:
+            on[rank] += stage.gather
+    more = [max(on[rank] for rank in ranks) - stage.gather for stage, ranks in zip(stages, homes, strict=True)]
+    return tuple(
+        replace(
+            stage,
+            gather=stage.gather + extra,
+            gather_buckets=(*stage.gather_buckets, Bucket(0, 0, extra)) if stage.gather_buckets else (),
+        )
+        if extra
+        else stage
+        for stage, extra in zip(stages, more, strict=True)
+    )
+
+
 def _placed(setting: Setting, candidate: Candidate, boundaries: Boundaries, written: HandWritten) -> EvaluatedPlan:
     """Return the plan under a family that places stages itself."""
     own, homes = PLACED[written.schedule], written.homes
-    devices = 1 + max(number for ranks in homes for number in ranks)
-    schedule = own.write(devices, written.micro_batches, written.chunks)
+    copies = written.replicas[0]
+    devices = (1 + max(number for ranks in homes for number in ranks)) // copies
+    schedule = own.write(devices, written.micro_batches, written.chunks, copies)
     held = tuple(
         max(most_in_flight(schedule.orders[rank], stage) for rank in ranks) for stage, ranks in enumerate(homes)
     )
