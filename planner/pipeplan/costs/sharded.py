@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeplan.costs.collectives import lost
 from pipeplan_formulations.common.layer_tables import Array
@@ -70,7 +71,7 @@ class Units:
         at_once: int,
         every: bool,
         gathered: "Units | None" = None,
-        returns: Array | None = None,
+        returns: NDArray[np.bool_] | None = None,
     ) -> Array:
         """Bytes that a replica needs beside what it holds while each layer computes; shape (n,).
 

@@ -39,6 +39,16 @@ def test_the_fastest_choice_that_fits() -> None:
     assert one == ((2, 2),)
 
 
+def test_frozen_weights_are_whole_on_every_device() -> None:
+    """They add their bytes to every point of the frontier, and count where nothing fits."""
+    model = perceptrons(3)
+    frozen = replace(model, layers=tuple(replace(layer, frozen=5000) for layer in model.layers))
+    bare, own = pipeplan.shard(model, CLUSTER, 2), pipeplan.shard(frozen, CLUSTER, 2)
+    assert [point.memory for point in own.points] == [point.memory + 15_000 for point in bare.points]
+    with pytest.raises(InfeasibleError, match=r"14\.65 KiB of frozen weights are whole on every device"):
+        pipeplan.shard(frozen, CLUSTER, 2, memory=15_000)
+
+
 def test_operators_without_loops_are_named() -> None:
     """In the text with the time that they lose, and with their weights where nothing fits."""
     model = perceptrons(3)

@@ -90,12 +90,14 @@ def shard(
     problems = [MeshProblem(joined, mesh) for mesh in shapes]
     points = _points(problems, step_matrix(model.dtype, optimizer), time_limit)
     limit = _limit(kind, memory)
-    found = [point.costs[1] for point in points]
+    frozen = sum(layer.frozen for layer in model.layers)  # whole on every device
+    found = [point.costs[1] + frozen for point in points]
     unknown = unsplit(joined.of, shapes[0].team)
     if min(found) > limit:
         rigid = sum(own.parameters for own in unknown)
         why = f" ({format_bytes(rigid)} of weights belong to operators that are whole on every device: " * bool(rigid)
         why += f"{some([own.kind for own in unknown if own.parameters])})" * bool(rigid)
+        why += f" ({format_bytes(frozen)} of frozen weights are whole on every device)" * bool(frozen)
         raise InfeasibleError(
             f"no choice on {' or '.join(shape_name(mesh.sizes) for mesh in shapes)} fits {format_bytes(limit)} a "
             f"device: the least is {format_bytes(min(found))}{why}; give it more memory, more devices or a smaller "
@@ -111,7 +113,10 @@ def shard(
         optimizer=optimizer,
         shapes=tuple(mesh.sizes for mesh in shapes),
         mesh=best.problem.mesh,
-        points=tuple(FrontierPoint(point.costs[0], point.costs[1], point.problem.mesh.sizes) for point in points),
+        points=tuple(
+            FrontierPoint(point.costs[0], needed, point.problem.mesh.sizes)
+            for point, needed in zip(points, found, strict=True)
+        ),
         number=number,
         limit=None if memory is None and kind.memory is None else limit,
         layers=placements(model, best.problem, choice),
