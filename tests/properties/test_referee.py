@@ -63,7 +63,7 @@ def test_every_sort_of_question_is_drawn() -> None:
     clusters = [document["cluster"] for document in documents]
     assert {len(cluster["nodes"]) for cluster in clusters} == {1, 2, 3, 4}
     assert {cluster["overlap"] for cluster in clusters} == {False, True, "stream"}
-    assert {len(cluster["devices"]) for cluster in clusters} == {1, 2}
+    assert {len(cluster["devices"]) for cluster in clusters} == {1, 2, 3}
     kinds = [kind for cluster in clusters for kind in cluster["devices"].values()]
     assert set().union(*kinds) == {
         *("memory", "runtime", "speed", "speed_beside_collectives", "timed_as"),
@@ -71,6 +71,8 @@ def test_every_sort_of_question_is_drawn() -> None:
     }
     faster = {_faster(cluster) for cluster in clusters if cluster["network"]}
     assert faster == {True, False}
+    pins = [where for document in documents for _, where in document["job"].get("pin", ())]
+    assert {where[0] == "d" for where in pins} == {True, False}
     models = [document["model"] for document in documents]
     assert {len({profile["device"] for profile in model["profiles"]}) for model in models} == {1, 2}
     assert {1, 2, 3} <= {len({profile["micro_batch"] for profile in model["profiles"]}) for model in models}
