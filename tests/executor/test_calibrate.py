@@ -311,7 +311,7 @@ def test_a_better_plan_is_reported() -> None:
     assert best.plan.step_time < found.after.step_time
     text = as_text(plan, found, best)
     assert "another plan is best now" in text
-    assert "layers 2 | 1, 4 micro-batches of 1, 1f1b-sno; it was layers 1 (1 again) | 2" in text
+    assert "2 stages, layers 2 | 1, 4 micro-batches of 1, 1f1b-sno; it was 2 stages, layers 1 (1 again) | 2" in text
     assert "rank 1: gap of 50 us before an action" in text
     report = as_json(plan, found, best)
     assert report["best"]["better"] is True  # type: ignore[index]

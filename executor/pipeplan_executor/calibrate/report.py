@@ -77,7 +77,8 @@ def _verdict(plan: Plan, found: Calibration, best: Result) -> str:
 
 def _shape(plan: Plan) -> str:
     layers = layers_by_stage(plan)
-    return f"layers {layers}, {plan.micro_batches} micro-batches of {plan.micro_batch}, {plan.schedule.family}"
+    many = f"{plan.micro_batches} micro-batches of {plan.micro_batch}, {plan.schedule.family}"
+    return f"{plan.shape}, layers {layers}, {many}"
 
 
 def as_json(plan: Plan, found: Calibration, best: Result | None = None) -> dict[str, object]:

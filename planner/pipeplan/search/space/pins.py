@@ -93,12 +93,9 @@ def every_placement(
     far stand for each other.
     """
     slots = [(s, mode.device_class) for s, mode in enumerate(modes) for _ in range(mode.replicas)]
+    edges = [sum(mode.replicas for mode in modes[:s]) for s in range(len(modes) + 1)]
     wanted = [{device for device, home in homes.items() if home == s} for s in range(len(modes))]
-    free = {
-        (c, node): [device for device in each.devices if device.node == node and device.index not in homes]
-        for c, each in enumerate(classes)
-        for node in each.nodes
-    }
+    free = _not_pinned(classes, homes)
     pinned = {cluster.devices[device].node for device in homes}
     of_node = [(n if n in pinned else -1, *sorted(node.kinds), node.link) for n, node in enumerate(cluster.nodes)]
 
@@ -128,10 +125,16 @@ def every_placement(
             yield from extend((*taken, device), after)
 
     for taken in extend((), [() for _ in cluster.nodes]):
-        edges = [0]
-        for mode in modes:
-            edges.append(edges[-1] + mode.replicas)
         yield tuple(taken[a:b] for a, b in pairwise(edges))
+
+
+def _not_pinned(classes: tuple[DeviceClass, ...], homes: Homes) -> dict[tuple[int, int], list[Device]]:
+    """The devices of each class in each node that no layer is pinned to."""
+    return {
+        (c, node): [device for device in each.devices if device.node == node and device.index not in homes]
+        for c, each in enumerate(classes)
+        for node in each.nodes
+    }
 
 
 def exchanged(cluster: Cluster, groups: StageDevices, homes: Homes) -> StageDevices | None:
