@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import real, whole
+from pipeplan.core.options import LONGEST
 from pipeplan_executor.processes.devices import choose
 from pipeplan_executor.processes.joined import reporting_pulse
 from pipeplan_executor.processes.local import start_local
@@ -52,8 +54,11 @@ def launch(
     RunError
         If a rank fails, or the launcher started another number of ranks than ``world``.
     InputError
-        If devices are missing.
+        If devices are missing, or a number makes no sense.
     """
+    whole(world, "the number of processes", 1)
+    whole(restarts, "restarts")
+    real(timeout, "the timeout (seconds)", most=LONGEST, above=True)
     started = joined_world()
     if started is None:
         choose(device, world)

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.figures import MOST_DEVICES, whole
 from pipeplan.core.grouped_axis import ShardAxis
+from pipeplan.core.options import require
 from pipeplan.core.plan import Plan
 
 
@@ -35,7 +37,7 @@ class TensorParallel:
     sequence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.size < 1:
+        if whole(self.size, "the size of a tensor-parallel group", -MOST_DEVICES, MOST_DEVICES) < 1:
             raise InputError(
                 f"a tensor-parallel group of {self.size} processes cannot run a rank; give 2 or more, or 1 for none"
             )
@@ -54,7 +56,7 @@ def declared(plan: Plan, wanted: TensorParallel | int | None = None) -> TensorPa
     InputError
         If ``wanted`` contradicts the plan.
     """
-    last = plan.stages[-1]
+    last = require(plan, Plan).stages[-1]
     if plan.vocabulary is not None and (last.team == 1 or plan.vocabulary != last.layers[-1]):
         raise PlanError(
             f"the plan splits the loss behind {plan.vocabulary!r} along its classes; that takes a team of devices, and "

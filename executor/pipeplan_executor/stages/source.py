@@ -7,6 +7,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from pipeplan.core.errors import InputError
+from pipeplan.core.figures import shown
 from pipeplan.frontend.batch import Batch, mapped
 from pipeplan.frontend.blank import blank_workload
 from pipeplan.frontend.workload import Workload, load_workload
@@ -29,6 +31,10 @@ def build(source: Source) -> Workload:
 
 
 def _called(source: str | Callable[[], Workload]) -> Workload:
+    if not isinstance(source, str) and not callable(source):
+        raise InputError(
+            f"the model is built by 'module:function' or by a function that returns a Workload, not by {shown(source)}"
+        )
     return load_workload(source) if isinstance(source, str) else source()
 
 

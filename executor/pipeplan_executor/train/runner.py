@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.figures import real, whole
-from pipeplan.core.options import LONGEST
+from pipeplan.core.figures import real, shown, whole
+from pipeplan.core.options import LONGEST, require
 from pipeplan.core.plan import Plan
 from pipeplan.core.validate import validate_schedule
 from pipeplan.frontend.profile.passes import autocast
@@ -104,6 +104,10 @@ def run(
     RunError
         If a rank fails.
     """
+    require(plan, Plan)
+    if saving is not None:
+        require(saving, Saving)
+    real(learning_rate, "the learning rate")
     whole(steps, "steps"), whole(warmup, "warm-up steps")
     if not (steps or verify):
         raise InputError(f"nothing to do: {steps} steps after {warmup} warm-up steps, verify {verify}")
@@ -123,6 +127,8 @@ def run(
         check_world(plan, started, processes)
     if saving is not None:
         saving.check()
+    if not isinstance(weights, str | Path | None):
+        raise InputError(f"weights names a file with a state dict, not {shown(weights)}")
     path = None if weights is None else str(weights)
     options = _Options(steps, warmup, verify, seed, path, learning_rate, saving, precision, progress, wanted)
     lost: list[str] = []

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import LARGEST, shown, whole
 
 if TYPE_CHECKING:
     from pipeplan_executor.train.pipeline import Pipeline
@@ -42,7 +43,9 @@ class Saving:
         from pipeplan_executor.checkpoint.folder import latest
         from pipeplan_executor.checkpoint.lock import check_free
 
-        if self.every < 0 or self.keep < 1:
+        if not isinstance(self.folder, str | Path) or not str(self.folder):
+            raise InputError(f"no folder for checkpoints: {shown(self.folder)}; name one")
+        if whole(self.every, "every", -LARGEST) < 0 or whole(self.keep, "keep", -LARGEST) < 1:
             raise InputError(
                 f"every is {self.every} and keep {self.keep}; save every 1 or more steps and keep 1 or more"
             )

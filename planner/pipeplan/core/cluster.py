@@ -16,6 +16,7 @@ from functools import cached_property
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import LARGEST, MOST_DEVICES, real, whole
+from pipeplan.core.parts import each_a, mapping, printable
 from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.wording import counted
 
@@ -94,6 +95,7 @@ class DeviceKind:
     source: str = ""
 
     def __post_init__(self) -> None:
+        printable(self.name, "the name of a kind of device")
         what = f"device kind {self.name!r}: "
         real(self.speed, what + "speed", above=True)
         real(self.efficiency, what + "efficiency", most=1.0, above=True)
@@ -106,7 +108,7 @@ class DeviceKind:
         for name, least in (("memory", 0), ("bandwidth", 1), ("on_chip", 0)):
             if getattr(self, name) is not None:
                 whole(getattr(self, name), what + name, least)
-        for number_format, rate in self.peak.items():
+        for number_format, rate in mapping(self.peak, what + "peak").items():
             whole(rate, f"{what}peak of {number_format}", 1)
         if self.price is not None:
             real(self.price, what + "price")
@@ -174,6 +176,10 @@ class Node:
     kinds: tuple[str, ...]
     link: Link = Link()
 
+    def __post_init__(self) -> None:
+        each_a(self.kinds, str, "kinds of a node's devices")
+        each_a((self.link,), Link, "the link of a node")
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -212,6 +218,7 @@ class Cluster(Tabular):
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        self._check_parts()
         if not any(node.kinds for node in self.nodes):
             raise InputError(f"cluster {self.name!r} has no devices")
         count = sum(len(node.kinds) for node in self.nodes)
@@ -226,6 +233,15 @@ class Cluster(Tabular):
                     raise InputError(f"cluster {self.name!r}: node {number} names kind {kind!r}; known are {known}")
         if len(self.nodes) > 1 and self.network is None:
             raise InputError(f"cluster {self.name!r} has {len(self.nodes)} nodes; give the network between them")
+
+    def _check_parts(self) -> None:
+        printable(self.name, "the name of a cluster")
+        what = f"cluster {self.name!r}: "
+        for name, kind in mapping(self.kinds, what + "kinds").items():
+            printable(name, what + "the name of a kind of device")
+            each_a((kind,), DeviceKind, what + "kinds")
+        each_a(self.nodes, Node, what + "nodes")
+        each_a(() if self.network is None else (self.network,), Link, what + "network")
 
     @property
     def headline(self) -> str:

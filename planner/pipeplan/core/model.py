@@ -22,6 +22,7 @@ from typing import Literal
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_LAYERS, MOST_SAMPLES, whole
 from pipeplan.core.operators import OperatorGraph
+from pipeplan.core.parts import each_a, mapping, printable
 from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, hint
@@ -140,6 +141,9 @@ class Provenance:
     when: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        each_a((self.how, self.source, self.when), str, "how, source and when of a provenance")
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -151,7 +155,10 @@ class Profile:
     provenance: Provenance
 
     def __post_init__(self) -> None:
+        printable(self.device, "the device of a profile")
         whole(self.micro_batch, f"the micro-batch of the profile for {self.device!r}", 1, MOST_SAMPLES)
+        each_a(self.costs, LayerCost, f"costs of the profile for {self.device!r}")
+        each_a((self.provenance,), Provenance, f"provenance of the profile for {self.device!r}")
         for number, cost in enumerate(self.costs):
             for name in _FIGURES:
                 whole(getattr(cost, name), f"{name} of layer {number} in the profile for {self.device!r}")
@@ -188,6 +195,7 @@ class Model(Tabular):
     frozen_parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._check_parts()
         if not self.layers:
             raise InputError(f"model {self.name!r} has no layers")
         if len(self.layers) > MOST_LAYERS:
@@ -218,6 +226,21 @@ class Model(Tabular):
                 )
         for complaint in (*tie_faults(self.layers, self.ties), *self._operator_faults()):
             raise InputError(f"model {self.name!r}: {complaint}")
+
+    def _check_parts(self) -> None:
+        what = f"model {printable(self.name, 'the name of a model')!r}: "
+        each_a(self.layers, Layer, what + "layers")
+        each_a(self.profiles, Profile, what + "profiles")
+        each_a(self.ties, Tie, what + "ties")
+        for tie in self.ties:
+            each_a(tie.layers, str, what + "layers that share weights")
+            whole(tie.parameters, what + "bytes of shared weights")
+        mapping(self.operators, what + "operators"), mapping(self.parts, what + "parts")
+        for layer in self.layers:
+            printable(layer.name, what + "the name of a layer")
+            printable(layer.kind, f"{what}the kind of layer {layer.name!r}")
+            each_a(layer.inputs, str, f"{what}inputs of layer {layer.name!r}")
+            each_a(() if layer.work is None else (layer.work,), Work, f"{what}work of layer {layer.name!r}")
 
     def _operator_faults(self) -> Iterator[str]:
         """Yield a sentence for each layer whose operators are not those of the layer."""

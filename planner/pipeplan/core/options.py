@@ -26,6 +26,7 @@ WAYS = {
     "Cluster": "pipeplan.load_cluster(name or path) reads one",
     "Job": "Job(batch=N) makes one",
     "Result": "pipeplan.solve() returns one",
+    "Plan": "Plan.load(path) reads one, and the `plan` of a result is one",
     "Schedule": "the `schedule` of a plan is one",
     "Pipeline": "the `pipeline` of a plan is one",
 }

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeplan.core.cluster import Link
+from pipeplan.core.errors import InputError
+from pipeplan.core.figures import shown
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Pipeline
@@ -301,4 +303,6 @@ class Plan(Tabular):
         """
         from pipeplan.io.plan_file import load_plan
 
+        if not isinstance(path, str | Path):
+            raise InputError(f"no path of a plan: {shown(path)}; name a file that `save` or solve -o wrote")
         return load_plan(Path(path))

@@ -10,12 +10,13 @@ executor runs them.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.parts import each_a
 from pipeplan_formulations.common.dependencies import OF_MICRO_BATCHES, Part
 
 
@@ -72,7 +73,7 @@ class Action(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Action":
         """Parse the text of an action, as ``str`` writes it."""
-        match = _ACTION.fullmatch(text.strip())
+        match = _ACTION.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None or (match[3] is None and Kind(match[2]).per_micro_batch):
             raise InputError(f"{text!r} is not an action; write stage, kind and micro-batch, like 2F5, or 2U")
         return cls(Kind(match[2]), int(match[1]), int(match[3] or 0), int(match[4] or 0))
@@ -96,6 +97,18 @@ class Schedule:
     family: str
     orders: tuple[tuple[Action, ...], ...]
     two_lanes: bool = False
+
+    def check_parts(self) -> None:
+        """Refuse orders that are no sequences of actions.
+
+        Raises
+        ------
+        InputError
+            With the first thing that is none.
+        """
+        each_a(self.orders, Sequence, "orders of a schedule")
+        for device, order in enumerate(self.orders):
+            each_a(order, Action, f"the order of device {device}")
 
     @property
     def stages(self) -> int:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.parts import printable
 
 _SHOWN = 40
 """Characters of the file's name in that of its temporary file: more could exceed the limit on names."""
@@ -25,6 +26,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     InputError
         If the folder does not exist or may not be written to. No temporary file remains then.
     """
+    printable(str(path), "the path")
     data = content.encode() if isinstance(content, str) else content
     try:
         if written_in_place(path):
@@ -55,8 +57,9 @@ def try_to_write(path: Path) -> None:
     Raises
     ------
     InputError
-        If it cannot.
+        If it cannot, or the path has control characters.
     """
+    printable(str(path), "the path")
     try:
         if written_in_place(path):
             if not os.access(path, os.W_OK):

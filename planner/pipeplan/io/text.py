@@ -2,13 +2,15 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import shown
+from pipeplan.core.parts import printable
 
 
 def read_text(path: Path) -> str:
@@ -19,6 +21,7 @@ def read_text(path: Path) -> str:
     InputError
         If it does not exist, may not be read, or is not text.
     """
+    printable(str(path), "the path")
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -39,8 +42,37 @@ def parse_data(text: str, where: str) -> Any:
     Raises
     ------
     InputError
-        If it is neither, nests deeper than `DEEPEST`, or holds a number that YAML 1.1 reads in base 60 or 8.
+        If it is neither, nests deeper than `DEEPEST`, holds a number that YAML 1.1 reads in base 60 or 8, or a control
+        character other than tabs and line breaks.
     """
+    data = _parsed(text, where)
+    if "\\" in text:  # only escapes stand for control characters: YAML and JSON refuse them as they are
+        for value in _texts(data):
+            if found := _CONTROL.search(value):
+                raise InputError(
+                    f"{where}: {shown(value)} holds the control character {found[0]!a}, which could change what a "
+                    "terminal shows; take it out"
+                )
+    return data
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def _texts(data: Any) -> Iterator[str]:
+    """Yield every text of plain data, keys included."""
+    waiting = [data]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+
+
+def _parsed(text: str, where: str) -> Any:
     if text.lstrip()[:1] in ("{", "["):
         try:
             return _from_json(text, where)

@@ -131,7 +131,7 @@ def in_words(result: Result) -> str:
         lines += words.in_words(result.robust)
     elif others:
         lines.append("next best plans found:")
-        lines += [f"  {format_time(value):>10}  {value / result.value - 1:+.1%}  {label}" for label, value in others]
+        lines += [f"  {format_time(value):>10}  {_more(value, result.value)}  {label}" for label, value in others]
     lines.append("heuristics, same simulator, best micro-batch and schedule for each:")
     late = [row for row in result.baselines.values() if row.untried]
     lines += [
@@ -147,6 +147,11 @@ def _not_tried(late: Sequence[Baseline], stop: Stop) -> Iterator[str]:
     reasons = {row.name: row.why if row.why in (SHORT, LONG) else ended for row in late}
     for why in dict.fromkeys(reasons.values()):
         yield f"  not tried ({why}): {', '.join(name for name, own in reasons.items() if own == why)}"
+
+
+def _more(value: int, best: int) -> str:
+    """Return by how much a value exceeds the best; nothing where that is no time at all."""
+    return f"{value / best - 1:+.1%}" if best else ""
 
 
 def _reserve(job: Job) -> list[str]:

@@ -68,6 +68,7 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
     """
     for value, kind in ((schedule, Schedule), (pipeline, Pipeline)):
         require(value, kind)
+    schedule.check_parts()
     program, trace = _simulated(schedule, pipeline, share)
     senders = [i for i, channel in enumerate(program.channel_of) if channel != NOTHING]
     ran = tuple(sorted(spans(program, trace, range(len(program.actions))), key=lambda span: span.start))

@@ -63,6 +63,8 @@ class HandWritten:
         )
 
     def __post_init__(self) -> None:
+        if not isinstance(self.schedule, str):
+            raise InputError(f"schedule must be the name of one, not {shown(self.schedule)}")
         whole(self.micro_batches, "the number of micro-batches", 1)
         whole(self.zero, "zero", 0)
         if self.chunks is not None:

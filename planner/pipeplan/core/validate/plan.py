@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.model import Model
+from pipeplan.core.options import require
 from pipeplan.core.plan import MemoryParts, Plan
 from pipeplan.core.schedule import Kind
 from pipeplan.core.shared_weights import tied_stages
@@ -26,6 +27,8 @@ def validate_plan(plan: Plan, model: Model, cluster: Cluster) -> None:
     PlanError
         Listing every violation.
     """
+    for value, kind in ((plan, Plan), (model, Model), (cluster, Cluster)):
+        require(value, kind)
     what = f"the plan for {plan.model!r}"
     refuse(what, [*_layers(plan, model), *_shares(plan), *_devices(plan, cluster), *_sizes(plan)])
     refuse(what, [*_ranks(plan), *_tied(plan, model)])

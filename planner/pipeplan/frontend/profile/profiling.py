@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from pipeplan.core.errors import InputError, PipeplanError
+from pipeplan.core.figures import shown
 from pipeplan.core.model import Model
 from pipeplan.frontend.profile.allocator import allocator_settings, inherited
 from pipeplan.frontend.workload import Workload, load_workload
@@ -118,6 +119,8 @@ def profile(
     InputError
         If the module is not a sequence of layers, or an argument makes no sense.
     """
+    from torch import nn
+
     from pipeplan.frontend.profile.run import Request, run
 
     if isinstance(module, str):
@@ -125,6 +128,8 @@ def profile(
         workload = _built(partial(load_workload, module), device, on_refusal or _warn)
         module, loss, weight = workload.module, workload.loss, workload.weight
         example_inputs = example_inputs or drawing(workload, seed=0)
+    elif not isinstance(module, nn.Module):
+        raise InputError(f"a torch.nn.Module, or 'module:function' that builds one, is needed, not {shown(module)}")
     elif example_inputs is None:
         raise InputError("profile(module, example_inputs) needs a batch of the module's inputs, or draw(samples)")
     request = Request(
