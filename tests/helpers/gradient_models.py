@@ -32,6 +32,34 @@ class Round(torch.autograd.Function):
 rounded = Round.apply
 
 
+class Swish(torch.autograd.Function):
+    """An activation that keeps its input alone, with its own derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slope: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.slope = slope
+        return x * torch.sigmoid(slope * x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        part = torch.sigmoid(ctx.slope * x)
+        return gradient * part * (1 + ctx.slope * x * (1 - part)), None
+
+
+class Clipped(torch.autograd.Function):
+    """The identity, with a gradient that is clipped."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.clamp(-1, 1)
+
+
 @torch.library.custom_op("pipeplan_tests::round_through", mutates_args=())
 def round_through(x: Tensor) -> Tensor:
     """Round, as an operator."""
@@ -265,6 +293,8 @@ CASES: dict[str, Case] = {
     # what acts on gradients
     "a function": between(lambda self, x: Round.apply(x), rf"autograd function Round {HERE}.*Stages.*custom_op"),
     "a function by another name": between(lambda self, x: rounded(x), rf"autograd function Round {HERE}"),
+    "a function with its own derivative": between(lambda self, x: Swish.apply(x, 1.5)),
+    "a function that clips gradients": between(lambda self, x: Clipped.apply(x), rf"autograd function Clipped {HERE}"),
     "an operator with a gradient of its own": between(lambda self, x: round_through(x)),
     "a hook on a tensor": between(hooked, rf"hook on a tensor's gradient {HERE}"),
     "a hook on a node": between(node_hooked, rf"reads a tensor's grad_fn {HERE}"),

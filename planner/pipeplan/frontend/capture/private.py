@@ -4,7 +4,9 @@
 """
 
 import copy
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +19,29 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as no_dispatch_modes
 from torch.utils.checkpoint import CheckpointFunction
+
+
+@contextmanager
+def quietly_exporting(exports: bool) -> Iterator[None]:
+    """Context without torch's log of operations that fail on tensors without values.
+
+    ``exports``: code in it takes itself to be exported, and may avoid kernels that need a device.
+    """
+    log, compiler = logging.getLogger("torch._subclasses.fake_tensor"), torch.compiler
+    level, flags = log.level, {name: getattr(compiler, name, None) for name in _FLAGS}
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        if exports:
+            for name in _FLAGS:
+                setattr(compiler, name, True)
+        yield
+    finally:
+        log.setLevel(level)
+        for name, flag in flags.items():
+            setattr(compiler, name, flag)
+
+
+_FLAGS = ("_is_compiling_flag", "_is_exporting_flag")
 
 
 def memory_of(tensor: Tensor) -> Any:
@@ -41,6 +66,7 @@ __all__ = [
     "memory_of",
     "no_dispatch_modes",
     "pytree",
+    "quietly_exporting",
 ]
 
 

@@ -11,16 +11,17 @@ operation in the graph. They are noticed while torch.export runs the forward.
 
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
 from pipeplan.core.errors import InputError
+from pipeplan.frontend.capture.graph.derivative import Applied
 from pipeplan.frontend.capture.private import BackwardCFunction, CheckpointFunction, global_module_hooks
 
 _INSTEAD = (
@@ -33,6 +34,10 @@ _HARMLESS = ("torch.utils.checkpoint._NoopSaveInputs",)
 _TORCH, _FRONTEND = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
 _PYTHON, _PACKAGES = sysconfig.get_paths()["stdlib"], "site-packages"
 """Folders whose frames are not the user's, and that of Python, in which packages may be."""
+
+
+Seen: TypeAlias = str | tuple[Applied, str]
+"""A sentence; that of a function with what the function was applied to."""
 
 
 class LostInCaptureError(InputError):
@@ -75,17 +80,21 @@ def nothing_on_gradients(module: nn.Module, name: str) -> Iterator[None]:
     LostInCaptureError
         At the end of the context, with the function or the hook, its file and line, and what to do.
     """
-    seen: list[str] = []
+    seen: list[Seen] = []
     wanted = {path: parameter.requires_grad for path, parameter in module.named_parameters()}
+    error = None
     with ExitStack() as stack:
         for owner, attribute, watched in _watched(seen):
             stack.enter_context(_replaced(owner, attribute, watched))
         try:
             yield
-        finally:
-            error = sys.exception()
-            if seen:
-                raise LostInCaptureError(f"{name} {seen[0]}") from error
+        except Exception as raised:
+            error = raised
+    lost = _lost(seen)
+    if lost:
+        raise LostInCaptureError(f"{name} {lost}") from error
+    if error is not None:
+        raise error
     for path, parameter in module.named_parameters():
         if parameter.requires_grad != wanted[path]:
             raise LostInCaptureError(
@@ -94,10 +103,25 @@ def nothing_on_gradients(module: nn.Module, name: str) -> Iterator[None]:
             )
 
 
-def _watched(seen: list[str]) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
+def _lost(seen: Sequence[Seen]) -> str:
+    """Return the first sentence that is not about a function whose backward is the derivative of its forward."""
+    known: dict[str, bool] = {}
+    for each in seen:
+        if isinstance(each, str):
+            return each
+        applied, text = each
+        key = repr(applied)
+        if key not in known:
+            known[key] = applied.is_derivative()
+        if not known[key]:
+            return text
+    return ""
+
+
+def _watched(seen: list[Seen]) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
     """Yield each attribute to replace, and the replacement as a function of the original."""
 
-    def first(notice: Callable[[Any], str | None]) -> Callable[[Any], Any]:
+    def first(notice: Callable[[Any], Seen | None]) -> Callable[[Any], Any]:
         def noticed(original: Any) -> Any:
             def called(*args: Any, **kwargs: Any) -> Any:
                 seen.extend(text for text in (notice(args[0] if args else None),) if text is not None)
@@ -119,7 +143,7 @@ def _watched(seen: list[str]) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]
     yield torch.autograd, "grad", first(_gradient)
 
 
-def _function(context: Any) -> str | None:
+def _function(context: Any) -> Seen | None:
     function = type(context)._forward_cls
     if any(frame.f_code.co_qualname.startswith("OpOverload") for frame in _frames()):
         return None  # the autograd of an operator, which the graph has as a whole
@@ -130,10 +154,11 @@ def _function(context: Any) -> str | None:
             f"calls torch.utils.checkpoint with use_reentrant=True ({_caller()}), whose gradients a captured graph "
             "would lose: pass use_reentrant=False, or leave it out, since the plan says which layers are recomputed"
         )
-    return (
+    text = (
         f"applies the autograd function {function.__qualname__} ({_caller()}), whose backward "
         f"({place_of(function.backward)}) a captured graph would lose. {_INSTEAD}. {_OPERATOR}"
     )
+    return Applied.now(function), text
 
 
 def _tensor_hook(_: Any) -> str:

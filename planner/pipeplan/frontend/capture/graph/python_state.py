@@ -33,6 +33,7 @@ from pipeplan.frontend.capture.private import (
     on_fake,
     on_meta,
     pytree,
+    quietly_exporting,
 )
 from pipeplan.frontend.capture.python_values import attributes_of, random_numbers
 from pipeplan.frontend.profile.ties import named_tensors
@@ -70,9 +71,9 @@ def _called_twice(module: nn.Module, inputs: Batch) -> "_Twice | None":
 
     The meta device is faster than fake tensors, and runs fewer modules.
     """
-    for has_device in (False, True):
+    for has_device, exports in ((False, False), (True, False), (True, True)):
         try:
-            watch = _Watch(module, inputs, has_device)
+            watch = _Watch(module, inputs, has_device, exports)
             numbers = random_numbers()
             first = watch.forward()
             attributes = watch.attributes()
@@ -214,7 +215,8 @@ def _values(leaf: Tensor) -> str:
 class _Watch:
     """Repeated forwards of a copy of the module without values."""
 
-    def __init__(self, module: nn.Module, inputs: Batch, has_device: bool) -> None:
+    def __init__(self, module: nn.Module, inputs: Batch, has_device: bool, exports: bool) -> None:
+        self._exports = exports
         fakes = FakeTensorMode(allow_non_fake_inputs=True)
         self._mode: AbstractContextManager[object] = fakes if has_device else nullcontext()
         self.blank = on_fake(module, fakes, "cpu") if has_device else on_meta(module)
@@ -235,7 +237,13 @@ class _Watch:
         known |= {id(leaf): ("input", number) for number, leaf in enumerate(pytree.tree_leaves(given))}
         self._kept += pytree.tree_leaves(given)
         recorder = _Recorder(self._earlier | known, self._constants | buffers, self._kept, stop)
-        with torch.random.fork_rng(devices=[]), torch.enable_grad(), self._mode, recorder:
+        with (
+            torch.random.fork_rng(devices=[]),
+            torch.enable_grad(),
+            quietly_exporting(self._exports),
+            self._mode,
+            recorder,
+        ):
             call(self.blank, given)
         self.place = recorder.place
         # a later forward that reads what this one computed has it from an attribute or a closure
