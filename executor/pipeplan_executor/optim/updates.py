@@ -89,7 +89,9 @@ def state_excess(optimizer: StageOptimizer, planned: str, stated: int | None = N
     ``stated`` are the bytes of the plan's state for each parameter, where they were stated.
     """
     counted = sum(
-        optimizer_bytes(part.numel() * part.element_size(), str(part.dtype).removeprefix("torch."), planned, stated)
+        optimizer_bytes(
+            part.numel() * part.element_size(), str(part.dtype.to_real()).removeprefix("torch."), planned, stated
+        )
         for part in (piece.updated for piece in optimizer.pieces)
     )
     tensors = [value for state in optimizer.state.values() for value in state.values() if hasattr(value, "nbytes")]

@@ -10,7 +10,8 @@ from pipeplan.core.choices import known
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.batch import Batch, mapped, tensors
 from pipeplan.frontend.capture.layer_sequence import LayerSequence, Stages
-from pipeplan.frontend.capture.private import on_meta
+from pipeplan.frontend.capture.private import FakeTensor, on_meta
+from pipeplan.frontend.profile.feed import preserved
 from pipeplan.frontend.profile.layers import find_layers
 from pipeplan.frontend.profile.ties import held_by
 
@@ -65,11 +66,18 @@ def capture_layers(
         return _submodules(module, _chain(module, inputs, group))
     except Exception as no_chain:  # a module that is not a chain may fail in any way when it is called as one
         if front_end == "chain":
-            raise
+            return _submodules(module, _chain_with_values(module, inputs, group, no_chain))
         try:
             return _graph(module, inputs, group, both_modes, checks)
         except InputError as no_graph:
-            raise InputError(f"{no_graph}. Nor is it a chain: {no_chain}") from no_graph
+            try:
+                return _submodules(module, _chain_with_values(module, inputs, group, no_chain))
+            except Exception:
+                raise InputError(f"{no_graph}. Nor is it a chain: {_first_line(no_chain)}") from no_graph
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
 
 
 def _check_stages(stages: Stages) -> None:
@@ -101,6 +109,15 @@ def _chain(module: nn.Module, inputs: Batch, group: Sequence[str]) -> tuple[str,
     """Module paths of a chain's layers, found on the meta device, where nothing is computed or written."""
     start = mapped(inputs, lambda tensor: torch.empty_like(tensor, device="meta"))
     return find_layers(on_meta(module), tensors(start), group=group)
+
+
+def _chain_with_values(module: nn.Module, inputs: Batch, group: Sequence[str], reason: Exception) -> tuple[str, ...]:
+    """Module paths of a chain's layers, found by a pass with values, which sizes inside a layer may depend on."""
+    everything = (*module.parameters(), *module.buffers(), *tensors(inputs))
+    if isinstance(reason, InputError) or any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in everything):
+        raise reason
+    with preserved(module):
+        return find_layers(module, tensors(inputs), group=group)
 
 
 def _submodules(module: nn.Module, names: tuple[str, ...]) -> LayerSequence:

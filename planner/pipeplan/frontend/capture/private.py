@@ -46,6 +46,8 @@ _FLAGS = ("_is_compiling_flag", "_is_exporting_flag")
 
 def memory_of(tensor: Tensor) -> Any:
     """Key of a tensor's memory, with or without values; the same for views of one another."""
+    while torch._C._functorch.is_batchedtensor(tensor):  # inside vmap
+        tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor.untyped_storage()._cdata
 
 

@@ -40,7 +40,8 @@ def is_cheap(packet: Any) -> bool:
     namespace, _, name = _name(packet).partition("::")
     if namespace in ("aten", "prims", "prim"):
         parts = set(name.strip("_").split("_"))
-        return not (parts & _FACTORISES or (parts & _LIBRARIES and parts & _PRODUCTS))
+        heavy = parts & _FACTORISES or (parts & _LIBRARIES and parts & _PRODUCTS)
+        return not heavy or bool(parts & {"norm", "cross", "diagonal"})
     overloads = packet.overloads() if hasattr(packet, "overloads") else ()
     return any(torch.Tag.pointwise in getattr(packet, overload).tags for overload in overloads)
 

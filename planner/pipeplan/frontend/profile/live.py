@@ -11,6 +11,7 @@ number of samples. Buffers inside kernels are not seen.
 """
 
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,7 +115,8 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[misc]
 
     def is_gradient_of_weight(self, gradient: Tensor) -> None:
         """Note that a tensor is added to the gradient of a weight."""
-        self._of_weights.add(self._number.get(memory_of(gradient), -1))
+        with suppress(NotImplementedError):
+            self._of_weights.add(self._number.get(memory_of(gradient), -1))
 
     def peak(self, beside_forward: int) -> tuple[int, int]:
         """Return the most bytes at once, some beside the forward included, and how many are gradients of weights."""
@@ -128,10 +130,12 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[misc]
 
     def _follow(self, tensor: Tensor, made: bool) -> None:
         """Count the storage of a tensor if it is new; one that an operation was given had existed before."""
-        key = memory_of(tensor)
+        try:
+            key, storage, number = memory_of(tensor), tensor.untyped_storage(), len(self._alive)
+        except NotImplementedError:  # sparse tensors and those of vmap are made of others, which are seen themselves
+            return
         if key in self._number:
             return
-        storage, number = tensor.untyped_storage(), len(self._alive)
         size = int(storage.nbytes()) if made else 0
 
         def freed(_: Any) -> None:

@@ -31,7 +31,7 @@ from pipeplan.frontend.profile.live import workspace_of
 from pipeplan.frontend.profile.measure import Measured, Segment, measure
 from pipeplan.frontend.profile.meter import clock_for
 from pipeplan.frontend.profile.passes import Feed, Loss, autocast, leaves, run_layer
-from pipeplan.frontend.profile.saved import PassedTensors, saved_bytes
+from pipeplan.frontend.profile.saved import NOTE, PassedTensors, SavedBytes, saved_bytes
 from pipeplan.frontend.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
 from pipeplan.frontend.profile.work import without_values, work_of
 from pipeplan.frontend.runnable import refusals
@@ -245,7 +245,7 @@ def _described(module: nn.Module, inputs: Batch, targets: Any, request: Request,
     wanted = tuple(tensor.requires_grad for tensor in given)
     feed = Feed(faked(given), wanted, loss, None if targets is None else faked(targets), request.precision)
     with mode:
-        held, values = saved_bytes(layers, feed), feed.leaves()
+        held, values = _held(layers, feed, sequence.names), feed.leaves()
         reads = [values]
         with feed.cast():
             for layer in layers[:-1]:
@@ -273,6 +273,26 @@ def _described(module: nn.Module, inputs: Batch, targets: Any, request: Request,
             )
         work.append(known[key])
     return _model(blank, sequence, work, operators, (), (), request)
+
+
+def _held(layers: Sequence[nn.Module], feed: Feed, names: Sequence[str]) -> SavedBytes:
+    """Saved bytes of layers without values.
+
+    Raises
+    ------
+    InputError
+        If a layer, or the loss, reads values.
+    """
+    try:
+        return saved_bytes(layers, feed)
+    except Exception as error:
+        number = next((int(note.removeprefix(NOTE)) for note in getattr(error, "__notes__", ())), -1)
+        where = "the loss" if number == len(layers) else f"layer {names[number]}" if number >= 0 else "the model"
+        reason = next(iter(str(error).strip().splitlines()), "")[:200]
+        raise InputError(
+            f"{where} cannot be described without values ({type(error).__name__}: {reason}): what it computes, or its "
+            "sizes, depend on values; measure it with --device cpu or cuda"
+        ) from error
 
 
 def _model(
@@ -361,5 +381,6 @@ def _loss(loss: Loss | None, sequence: LayerSequence) -> Loss | None:
 
 
 def _dtype(module: nn.Module) -> str:
-    formats = [str(parameter.dtype).removeprefix("torch.") for parameter in module.parameters()]
+    """The format of most parameters; of complex ones that of their two numbers."""
+    formats = [str(parameter.dtype.to_real()).removeprefix("torch.") for parameter in module.parameters()]
     return max(set(formats), key=formats.count, default="float32")

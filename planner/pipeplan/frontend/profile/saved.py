@@ -21,9 +21,10 @@ a stage holds the saved bytes of layers 0 … i. All bytes beyond these, at the 
 include the last output of the sequence and its gradient, which the engine holds throughout, as for each stage.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -88,13 +89,13 @@ def saved_bytes(layers: Sequence[nn.Module], feed: Feed) -> SavedBytes:
     passed: list[tuple[Tensor, ...]] = []
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), feed.cast():
         for current, layer in enumerate(layers):  # `pack` reads `current`
-            returned = run_layer(layer, values)
+            returned = _noted(current, run_layer, layer, values)
             values = tensors(returned)
             passed.append(tuple(value.detach().requires_grad_(value.requires_grad) for value in values))
             for value in values:
                 owner.setdefault(address(value), current)
         if feed.loss is not None:
-            feed.loss(returned, feed.targets)
+            _noted(len(layers), feed.loss, returned, feed.targets)
 
     # a kept storage counts with the layer that made it
     saved = [0] * len(layers)
@@ -108,6 +109,16 @@ def saved_bytes(layers: Sequence[nn.Module], feed: Feed) -> SavedBytes:
     return SavedBytes(tuple(saved), tuple(map(bytes_of, passed)), passed[-1], frozenset(kept), dropped)
 
 
+def _noted(number: int, call: Callable[..., Any], *args: Any) -> Any:
+    """Call; an error gets the number of the layer as a note."""
+    try:
+        return call(*args)
+    except Exception as error:
+        error.add_note(f"{NOTE}{number}")
+        raise
+
+
+NOTE = "layer number "
 _LASTING, _INPUT = -1, -2
 
 

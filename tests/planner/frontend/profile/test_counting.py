@@ -121,7 +121,8 @@ def test_operations_of_unknown_cost_are_named(device: str) -> None:
 def test_torch_s_own_operations_are_cheap_or_known() -> None:
     """Normalisation, lookups and sums are cheap; factorisations are not."""
     aten = torch.ops.aten
-    for cheap in (aten.native_layer_norm, aten.embedding, aten.sum, aten.cudnn_batch_norm, aten._weight_norm_interface):
+    norms = aten.native_layer_norm, aten.cudnn_batch_norm, aten._weight_norm_interface, aten.linalg_vector_norm
+    for cheap in (*norms, aten.embedding, aten.sum):
         assert is_cheap(cheap), cheap
     for other in (aten.linalg_qr, aten._linalg_svd, aten._sparse_mm, aten.mkldnn_linear):
         assert not is_cheap(other), other

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.batch import Batch
@@ -74,6 +75,20 @@ class CapturedModel:
         if not any(self._matrices):
             self._matrices = [self._read(unit, 0) for unit in nodes.units]
 
+    def _sent(self, place: int) -> tuple[fx.Node, ...]:
+        """Nodes to send at a place; see `Crossings.at`."""
+        try:
+            return self._crossings.at(place)
+        except Exception as error:
+            maker = _sized_by_values(self._captured.graph)
+            if not maker:
+                raise
+            raise InputError(
+                f"{type(self._module).__name__} cannot be cut: the size of what {maker} makes depends on values in the "
+                "batch; write it with masks or a fixed number of rows. A module in an nn.Sequential that has such "
+                "sizes only inside is profiled as a layer on --device cpu or cuda, but pipeplan run needs fixed sizes"
+            ) from error
+
     def _read(self, unit: Sequence[fx.Node], axes: int) -> int:
         """Number of elements that a unit reads of parameters with ``axes`` axes or more."""
         read = (self._tensors.get(str(p.target)) for n in unit for p in n.all_input_nodes if p.op == "get_attr")
@@ -84,7 +99,7 @@ class CapturedModel:
         """Places to cut; place c lies ahead of the c-th unit of work."""
         barred = {place for first, last in self._spans() for place in range(first + 1, last + 1)}
         count = len(self._source.nodes.units)
-        return tuple(place for place in range(1, count) if place not in barred and self._crossings.at(place))
+        return tuple(place for place in range(1, count) if place not in barred and self._sent(place))
 
     def _spans(self) -> Iterator[tuple[int, int]]:
         """First and last units of spans without cuts, because of memory written in place or changing buffers."""
@@ -122,7 +137,7 @@ class CapturedModel:
         count = len(self._source.nodes.units)
         if place == count:
             return len(self._results)
-        return len(self._crossings.at(place)) if place else len(self._inputs)
+        return len(self._sent(place)) if place else len(self._inputs)
 
     def cut_at(self, cuts: Sequence[int]) -> LayerSequence:
         """Cut the graph at some of its `places`."""
@@ -133,8 +148,8 @@ class CapturedModel:
         cache = TableCache()
         layers = []
         for name, (first, end) in zip(names, pairwise(borders), strict=True):
-            given = self._crossings.at(first) if first else self._inputs
-            results = self._crossings.at(end) if end < len(units) else self._results
+            given = self._sent(first) if first else self._inputs
+            results = self._sent(end) if end < len(units) else self._results
             work = [node for unit in units[first:end] for node in unit]
             layers.append(self._layer(name, work, given, results, cache))
         parameters = [dict(names_inside(layer, self._tensors)) for layer in layers]
@@ -172,6 +187,16 @@ class CapturedModel:
 def _joined(training: Captured, evaluation: Captured) -> dict[fx.Node, dict[str, Any]] | None:
     same = training.structure == evaluation.structure
     return join(training.graph, evaluation.graph) if same else None
+
+
+def _sized_by_values(graph: fx.Graph) -> str:
+    """Return the first operation whose result has a size that depends on values, and its module; empty if none."""
+    for node in graph.nodes:
+        if free_unbacked_symbols(node.meta.get("val")):
+            stack = tuple(node.meta.get("nn_module_stack", {}).values())
+            name = getattr(getattr(node.target, "_schema", None), "name", str(node.target))
+            return f"{name} in {stack[-1][0] or 'the model'}" if stack else name
+    return ""
 
 
 class _Tensor:
