@@ -1,6 +1,6 @@
 """Memory of models that were never measured: predicted from a pass without values, and the peak of a run.
 
-Five models are described on the meta device, cut into two stages for Adam, and trained on two local processes. A row
+Six models are described on the meta device, cut into two stages for Adam, and trained on two local processes. A row
 has a rank's predicted peak, the measured one (the memory of the process) and their ratio. The memory of a bare worker
 is measured. The first model has 64,000 words, so that its loss holds most of the memory.
 """
@@ -19,7 +19,7 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.frontend.profile import profile_workload
 from pipeplan_executor import describe_machine, run
 from pipeplan_executor.train.report import predicted_peak
-from pipeplan_executor.zoo import decoder, gnmt, resnet50, vgg16
+from pipeplan_executor.zoo import decoder, gnmt, mlp, resnet50, vgg16
 
 WIDTH, WORDS, TOKENS = 256, 64_000, 512
 BATCH, MICRO_BATCHES, STEPS = 4, 2, 2
@@ -61,6 +61,7 @@ MODELS: dict[str, Callable[[], Workload]] = {
     "64,000 words": many_words,
     "decoder": partial(decoder, width=512, blocks=6),
     "gnmt": partial(gnmt, width=512),
+    "mlp": partial(mlp, widths=(1024, 4096, 2048, 4096, 1024)),
     "vgg16": vgg16,
     "resnet50": resnet50,
 }

@@ -76,3 +76,14 @@ def test_what_cannot_be_built_is_refused(spec: str, text: str) -> None:
     """The error names what is wrong, and what is near."""
     with pytest.raises(InputError, match=text):
         load_workload(spec)
+
+
+def test_experts_are_counted() -> None:
+    """Every token of a mixture is multiplied with the matrices of two experts, and with each in both gradients."""
+    sizes = "num_hidden_layers=1&hidden_size=16&intermediate_size=32&num_attention_heads=2&num_key_value_heads=1"
+    model = pipeplan.profile(f"hf:mixtral?{sizes}&vocab_size=64&tokens=8", micro_batches=(1,), device="meta")
+    experts = [layer.work for layer in model.layers if "experts" in layer.name]
+    products = 2 * 8 * 2 * 3 * 16 * 32  # experts of a token, matrices of an expert
+    for name in ("forward_flops", "input_gradient_flops", "weight_gradient_flops"):
+        assert sum(getattr(work, name) for work in experts) == products
+    assert not model.uncounted

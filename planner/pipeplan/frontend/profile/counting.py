@@ -29,6 +29,12 @@ class Counter(FlopCounterMode):  # type: ignore[misc]
         super().__init__(display=False, custom_mapping=dict(_formulas()))
         self.uncounted: set[str] = set()
 
+    @property
+    def of_weights(self) -> int:
+        """Operations of weight gradients that come with those of inputs, whether they are wanted or not."""
+        counts = self.flop_counts["Global"]
+        return sum(flops // 2 for packet, flops in counts.items() if "grouped_mm_fallback_backward" in str(packet))
+
     def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
         if func_packet not in self.flop_registry and not is_cheap(func_packet):
             self.uncounted.add(_name(func_packet))
@@ -84,7 +90,13 @@ def _formulas() -> Mapping[Any, Callable[..., Any]]:
         "_fft_c2r": _fourier,
     }
     aten = torch.ops.aten
-    return {getattr(aten, name): formula for name, formula in named.items() if hasattr(aten, name)}
+    own = {getattr(aten, name): formula for name, formula in named.items() if hasattr(aten, name)}
+    others = torch.ops.transformers  # its experts without a kernel of their own: (rows, in) (groups, in, out)
+    if hasattr(others, "grouped_mm_fallback"):
+        own[others.grouped_mm_fallback] = _grouped
+    if hasattr(others, "grouped_mm_fallback_backward"):
+        own[others.grouped_mm_fallback_backward] = lambda *shapes, **_: 2 * _grouped(*shapes[:2])
+    return own
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:

@@ -29,10 +29,11 @@ def work_of(segment: Segment, size: int) -> list[tuple[Work, tuple[torch.Tensor,
         inputs = [value for value in values if value.requires_grad]
         weights = [parameter for parameter in layer.parameters() if parameter.requires_grad]
         to_inputs, to_all = _gradients(outputs, inputs), _gradients(outputs, [*inputs, *weights])
+        back = to_inputs.get_total_flops() - to_inputs.of_weights
         work = Work(
             forward_flops=_per_sample(forward.get_total_flops(), size),
-            input_gradient_flops=_per_sample(to_inputs.get_total_flops(), size),
-            weight_gradient_flops=_per_sample(to_all.get_total_flops() - to_inputs.get_total_flops(), size),
+            input_gradient_flops=_per_sample(back, size),
+            weight_gradient_flops=_per_sample(to_all.get_total_flops() - back, size),
             output=_per_sample(bytes_of(outputs), size),
             saved=0,
             uncounted=tuple(sorted(forward.uncounted | to_all.uncounted)),
