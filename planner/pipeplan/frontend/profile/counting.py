@@ -148,7 +148,7 @@ def _trilinear(one: Shape, two: Shape, three: Shape, *others: Any, **_: Any) -> 
         for axis in sorted(expanded):
             full.insert(axis, 1)
         shapes.append(full)
-    return 2 * prod(map(max, zip(*shapes, strict=True)))
+    return int(2 * prod(map(max, zip(*shapes, strict=True))))
 
 
 def _distances(left: Shape, right: Shape, *_: Any, **__: Any) -> int:
