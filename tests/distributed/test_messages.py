@@ -11,12 +11,12 @@ from helpers.distributed.together import Job
 
 LENGTHS = {
     2: {"equal": (8, 8), "unlike": (3, 10), "one owner": (0, 7), "none": (0, 0)},
-    3: {"equal": (4, 4, 4), "unlike": (9, 0, 5), "one owner": (0, 0, 6)},
+    4: {"equal": (4, 4, 4, 4), "unlike": (9, 0, 5, 2), "one owner": (0, 0, 6, 0)},
 }
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
-    """Jobs of sums on two and three ranks, in segments of four numbers."""
+    """Jobs of sums on two and four ranks, in segments of four numbers."""
     del folder
     return {"messages": (messages.worst_errors, (LENGTHS[world], 4))} if world in LENGTHS else {}
 

@@ -42,6 +42,16 @@ def test_partition_and_orders_are_best_and_proved(seed: int) -> None:
     agrees(seed)
 
 
+@pytest.mark.parametrize("overlap", ["none", "copy", "stream"])
+@pytest.mark.parametrize("links", [3, 8])
+def test_sends_that_outlast_their_actions(overlap: str, links: int) -> None:
+    """A send delays by all its time, or, where tensors leave while they are made, by what outlasts the action."""
+    times = np.tile([5, 2, 4], (2, 1))
+    chain = chain_partition(times, times, links=links, weight=times - 1, micro_batches=2, overlap=overlap)
+    problem = JointPipeline(chain, 2 * times - 1)
+    assert joint.solve(problem, LIMITS).objective == brute_force(problem)
+
+
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32))

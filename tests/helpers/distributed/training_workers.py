@@ -162,7 +162,8 @@ def cases(world: int) -> dict[str, Case]:
         "ZeRO-3, several in flight": Case(uneven, alike, {"optimizer": sgd}, zero=3, schedule="gpipe"),
         "ZeRO-3, padding": Case(padded, alike, {"optimizer": sgd, "clip": 0.1}, zero=3),
     }
-    return thinned(every if world == 2 else {name: every[name] for name in ON_THREE}, 3)
+    chosen = thinned(every if world == 2 else {name: every[name] for name in ON_THREE}, 3)
+    return chosen | {"clipped, whole copies": Case(tiny_decoder, alike, {"optimizer": sgd, "clip": 0.01}, steps=3)}
 
 
 LOW = thinned(
