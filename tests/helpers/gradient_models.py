@@ -259,6 +259,18 @@ def counting_layer(self: Any, layer: nn.Module, x: Tensor) -> Tensor:
     return layer(x)
 
 
+def second_without(self: Any, layer: nn.Module, x: Tensor) -> Tensor:
+    """Run the second layer without gradients."""
+    with torch.set_grad_enabled(torch.is_grad_enabled() and layer is not self[1]):
+        return layer(x)
+
+
+def second_lower(self: Any, layer: nn.Module, x: Tensor) -> Tensor:
+    """Run the second layer in 16 bits."""
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=layer is self[1]):
+        return layer(x).to(x.dtype)
+
+
 def with_hook(module: nn.Module) -> nn.Module:
     """Add a hook that scales the gradient of a module's input."""
     module.register_full_backward_hook(lambda layer, given, taken: (given[0] * 0.2,) if given[0] is not None else None)
@@ -340,5 +352,7 @@ CASES: dict[str, Case] = {
     "a chain with a hook as a whole": Case(lambda: with_hook(nn.Sequential(*linears())), "hook"),
     "a chain that leaves layers out": Case(lambda: Opened(one_left_out, *linears()), "Python's random numbers"),
     "a chain that counts": Case(lambda: Opened(counting_layer, *linears()), "changes its attribute counter"),
+    "a chain of which a part has no gradient": Case(lambda: Opened(second_without, *linears())),
+    "a chain of which a part has 16 bits": Case(lambda: Opened(second_lower, *linears())),
     "stages with a hook as a whole": Case(lambda: with_hook(Stages(*linears())), "hooks as a whole"),
 }

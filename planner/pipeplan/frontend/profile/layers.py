@@ -14,7 +14,7 @@ took, each next one takes the very tensor that the one before returned, and the 
 other module is a layer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -32,7 +32,7 @@ class Call:
     """One call of a module: its path, its input and output (with the tensors' versions then), the calls inside it.
 
     ``drawn``: whose random numbers it drew outside these calls. ``before`` and ``changed``: its attributes at its
-    beginning, and those that are others at its end.
+    beginning, and those that are others at its end. ``context``: whether autograd and autocast were on.
     """
 
     path: str
@@ -45,6 +45,7 @@ class Call:
     drawn: str = ""
     before: dict[str, object] = field(default_factory=dict)
     changed: str = ""
+    context: tuple[object, ...] = ()
     inside: list["Call"] = field(default_factory=list)
 
 
@@ -70,8 +71,11 @@ def find_layers(module: nn.Module, inputs: Any, *, group: Sequence[str] = ()) ->
     if trouble:
         raise InputError(f"{type(module).__name__} is not a chain of layers: {trouble}")
     layers = tuple(call.path for call in _leaves(top, tuple(group)))
-    again = _watch(module, one_tensor(inputs))
-    if layers != tuple(call.path for call in _leaves(again, tuple(group))):
+    again = _watch(module, one_tensor(inputs), graphs=(True,))
+    elsewhere = _in_context(again, {"", *(path[:n] for path in layers for n, dot in enumerate(path) if dot == ".")})
+    if elsewhere:
+        raise InputError(f"{type(module).__name__} is not a chain of layers: {elsewhere}")
+    if layers != tuple(path for path in _paths(again) if path in set(layers)):
         raise InputError(f"{type(module).__name__} is not a chain of layers: it calls other layers each time")
     if len(layers) < 2:
         raise InputError(f"{type(module).__name__} is a single layer, {layers[0]!r}: there is nothing to cut")
@@ -97,16 +101,16 @@ def one_tensor(inputs: Any) -> torch.Tensor:
     )
 
 
-def _watch(module: nn.Module, batch: torch.Tensor) -> Call:
+def _watch(module: nn.Module, batch: torch.Tensor, graphs: Sequence[bool] = (False, True)) -> Call:
     """Run the module once; return its call with all calls inside."""
-    for graph in (False, True):  # a forward that puts a hook on a tensor needs a graph
+    for graph in graphs:  # a forward that puts a hook on a tensor needs a graph
         root = Call("", module)
         try:
             with _recording(module, root), torch.set_grad_enabled(graph):
                 module(batch)
             break
         except RuntimeError:
-            if graph:
+            if graph is graphs[-1]:
                 raise
     return root.inside[0]
 
@@ -130,6 +134,7 @@ def _recording(module: nn.Module, root: Call) -> Iterator[None]:
         given = args[0] if args else None
         call = Call(path, submodule, given, _version(given), extra=len(args) != 1 or bool(kwargs))
         call.before = own_attributes(submodule)
+        call.context = (torch.is_grad_enabled(), *((torch.is_autocast_enabled(kind)) for kind in ("cpu", "cuda")))
         open_calls[-1].inside.append(call)
         open_calls.append(call)
 
@@ -152,6 +157,24 @@ def _recording(module: nn.Module, root: Call) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _paths(call: Call) -> Iterator[str]:
+    """Paths of all calls inside, in order."""
+    for child in call.inside:
+        yield child.path
+        yield from _paths(child)
+
+
+def _in_context(call: Call, opened: Set[str]) -> str:
+    """Description of a layer that an opened module calls without autograd, or under autocast; empty if none."""
+    for child in call.inside:
+        if child.context != call.context:
+            return f"{child.path!r} is called in a context of its own (no_grad or autocast), which would be lost"
+        found = _in_context(child, opened) if child.path in opened else ""
+        if found:
+            return found
+    return ""
 
 
 def _version(value: Any) -> int:

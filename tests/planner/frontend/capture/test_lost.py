@@ -46,6 +46,18 @@ def test_right_or_refused(name: str) -> None:
         assert max(differences(module, whole)) <= 1e-12
 
 
+@pytest.mark.parametrize("name", ["a chain of which a part has no gradient", "a chain of which a part has 16 bits"])
+def test_contexts_between_layers_are_no_chain(name: str) -> None:
+    """A chain would lose them; a graph keeps them."""
+    module, inputs = CASES[name].build(), torch.randn(4, WIDTH)
+    with pytest.raises(InputError, match="'1' is called in a context of its own"):
+        capture_layers(module, inputs, front_end="chain")
+    sequence = capture_layers(module, inputs)
+    found = pass_through(sequence, inputs, loss_of)
+    expected = loss_of(copy.deepcopy(module)(inputs))
+    assert relative(found, expected) <= 1e-6
+
+
 def test_an_import_leaves_no_trace() -> None:
     """Watching a forward changes neither torch nor the random numbers of Python, nor the module."""
     before, own = random.getstate(), dict(vars(torch.Tensor))
