@@ -42,6 +42,9 @@ __all__ = [
 BEHIND, QUICK = 0.5, 0.1
 """Largest share of the time limit that is left for heuristics behind the search; seconds of a quick simulation."""
 
+SMALL = 2**13
+"""Most layers x devices with which a plan takes milliseconds."""
+
 
 class Heuristics:
     """The heuristics of a search: `begin` before it, `finish` behind it, and the `rows` of all of them.
@@ -110,14 +113,16 @@ class Heuristics:
         """Simulate a plan of every heuristic without one, the named ones first, and use the ``seconds`` for the rest.
 
         A plan each takes milliseconds, so no time limit counts there, but for what a heuristic that is not named
-        computes itself.
+        computes itself, and where layers and devices are so many that a plan takes longer.
         """
         until = time.monotonic() + max(seconds, 0.0)
         late = [turn for turn in self._judge.turns if turn.late]
         for turn in sorted(late, key=lambda turn: (turn.name not in self._named, self._judge.computes(turn))):
+            named = turn.name in self._named
+            if not (named or self._small or time.monotonic() < until):
+                continue
             turn.late = ""
             if self._lacks(turn):
-                named = turn.name in self._named
                 self._judge.first_plan(turn, inf if named else until, self._feasible if named else self._short)
         for turn in late:
             self._judge.bound(turn, until)
@@ -128,6 +133,11 @@ class Heuristics:
     def rows(self) -> Mapping[str, Baseline]:
         """Each heuristic's best plan, by name."""
         return {turn.name: self._judge.baseline(turn) for turn in self._judge.turns}
+
+    @property
+    def _small(self) -> bool:
+        """Whether it takes milliseconds to price and bound a plan."""
+        return len(self._spaces.model.layers) * len(self._spaces.cluster.devices) <= SMALL
 
     @staticmethod
     def _lacks(turn: Turn) -> bool:
