@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeplan.frontend.batch import Batch, call, samples, split, tensors
+from pipeplan.frontend.batch import Batch, call, mapped, samples, split, tensors
 from pipeplan.frontend.batch_mean import BatchMean, batch_mean, normalises_batches
 from pipeplan.frontend.capture.draws import RepeatedDraws
 from pipeplan.frontend.capture.flow import as_tuple
@@ -80,7 +80,7 @@ class Reference:
         repeated : bool
             Under `RepeatedDraws`: without dropout. Otherwise the layers of a chain draw what they draw in training.
         backwards : bool
-            From the last micro-batch to the first.
+            From the last sample to the first, in each micro-batch too: what differs then is rounding.
         step : int
             Step of training, for its random numbers.
         """
@@ -129,6 +129,8 @@ class Reference:
     ) -> Result:
         """Return the weighted sum of the losses of parts of the batch, and its gradients."""
         given, wanted = split(self._inputs, size), split(self._targets, size)
+        if backwards:
+            given, wanted = [mapped(x, _reversed) for x in given], [mapped(y, _reversed) for y in wanted]
         weighting = shares(self._fitted.workload.weight, wanted)
         total = 0.0
         with seeded(layers, self._seed) as moment:
@@ -151,3 +153,7 @@ class Reference:
         for parameter in self._whole.parameters():
             parameter.grad = None
         return found
+
+
+def _reversed(tensor: Tensor) -> Tensor:
+    return tensor.flip(0)
