@@ -9,56 +9,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
-
 import pipeplan
 from pipeplan import Workload
 from pipeplan.core.cluster import Cluster
+from pipeplan.core.job import Job, Recompute
 from pipeplan.frontend.profile import profile_workload
 from pipeplan_executor import describe_machine, run
 from pipeplan_executor.train.report import predicted_peak
 from pipeplan_executor.zoo import decoder, gnmt, mlp, resnet50, vgg16
 
-WIDTH, WORDS, TOKENS = 256, 64_000, 512
 BATCH, MICRO_BATCHES, STEPS = 4, 2, 2
 CLOSE = 0.1
 """Largest accepted relative error of a prediction."""
 
 
-class Block(nn.Module):
-    """A perceptron beside a residual."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Add what the perceptron makes."""
-        made: Tensor = x + self.down(functional.gelu(self.up(self.norm(x))))
-        return made
-
-
-def many_words() -> Workload:
-    """A language model with a large vocabulary."""
-    module = nn.Sequential(
-        nn.Embedding(WORDS, WIDTH), *(Block() for _ in range(4)), nn.Linear(WIDTH, WORDS, bias=False)
-    )
-    return Workload(module, _text, _cross_entropy)
-
-
-def _text(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    text = torch.randint(WORDS, (samples, TOKENS + 1), generator=generator)
-    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
-
-
-def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
-
-
 MODELS: dict[str, Callable[[], Workload]] = {
-    "64,000 words": many_words,
+    "64,000 words": partial(decoder, width=256, blocks=4, vocabulary=64_000, length=512),
     "decoder": partial(decoder, width=512, blocks=6),
     "gnmt": partial(gnmt, width=512),
     "mlp": partial(mlp, widths=(1024, 4096, 2048, 4096, 1024)),
@@ -73,8 +39,15 @@ def main() -> None:
     print(f"{'model':14} {'rank':4} {'predicted':>12} {'measured':>12} {'ratio':>6}")
     for name, build in MODELS.items():
         model = profile_workload(build, micro_batches=(1,), device="meta")
-        wanted = {"batch": BATCH, "micro_batches": [MICRO_BATCHES], "depths": [2], "replicas": [1]}
-        result = pipeplan.solve(model, cluster, optimizer="adam", recompute="none", time_limit=10, **wanted)
+        job = Job(
+            BATCH,
+            micro_batches=(MICRO_BATCHES,),
+            depths=(2,),
+            replicas=(1,),
+            optimizer="adam",
+            recompute=Recompute.NONE,
+        )
+        result = pipeplan.solve(model, cluster, job=job, time_limit=10)
         report = run(result.plan, build, steps=STEPS, timeout=300.0)
         for rank, seen in enumerate(report.peaks):
             told = predicted_peak(result.plan, rank)
