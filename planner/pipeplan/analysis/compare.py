@@ -207,8 +207,8 @@ def _order(row: Row) -> tuple[bool, int, bool]:
 
 
 def _rows(family: str, result: Result, bound: int) -> list[Row]:
-    def excess(value: int) -> float:
-        return value / bound - 1 if bound else 0.0
+    def excess(value: int) -> float | None:
+        return value / bound - 1 if bound else None
 
     plan = result.plan
     label = f"{plan.shape}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"

@@ -285,8 +285,8 @@ def _heuristic(row: Baseline, result: Result) -> str:
         return f"{row.name:24} at least {format_time(row.bound)}  ({told})"
     if row.value is None:
         return f"{row.name:24} no plan: {row.why}"
-    over = row.value / result.bound - 1 if result.bound else 0.0
-    return f"{row.name:24} {format_time(row.value):>10}  {over:+.1%} over the bound  ({row.label}{beyond(row.outside)})"
+    over = f"{row.value / result.bound - 1:+.1%} over the bound  " if result.bound else ""  # of a bound of 0, no share
+    return f"{row.name:24} {format_time(row.value):>10}  {over}({row.label}{beyond(row.outside)})"
 
 
 def beyond(why: str) -> str:
