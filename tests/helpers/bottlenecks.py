@@ -6,7 +6,7 @@ Stages, modes and devices are tried one by one; the rules are those of docs/grap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import combinations
+from itertools import combinations, permutations, product
 from math import ceil, lcm
 from random import Random
 
@@ -111,7 +111,7 @@ def partitions(model: Model, deepest: int, contiguous: bool) -> Iterator[tuple[f
 
 
 def shapes(cluster: Cluster, job: Job, depth: int, micro_batches: int) -> list[tuple[tuple[Device, ...], ...]]:
-    """Every choice of device groups for ``depth`` stages: packed in the cluster's order, or placed across nodes."""
+    """Every choice of device groups for ``depth`` stages: packed, placed across nodes, or with pins to devices, any."""
     return list(_shapes(cluster, job, depth, micro_batches)) if not job.depths or depth in job.depths else []
 
 
@@ -127,6 +127,9 @@ def _shapes(cluster: Cluster, job: Job, depth: int, many: int) -> Iterator[tuple
             if all(all(device in every[c] for device in group) for (c, _), group in zip(modes, groups, strict=True)):
                 yield groups
             continue
+        if any(where in {f"d{device.index}" for device in cluster.devices} for _, where in job.pin):
+            yield from _everywhere(every, modes)
+            continue
         rows = [_packed(own, sum(r for c, r in modes if c == number)) for number, own in enumerate(every)]
         yield tuple(tuple(rows[c].pop(0) for _ in range(r)) for c, r in modes)
         r = modes[0][1]
@@ -135,6 +138,16 @@ def _shapes(cluster: Cluster, job: Job, depth: int, many: int) -> Iterator[tuple
                 tiled = _tiled(every, modes, r, q) if r % q == 0 else None
                 if tiled is not None:
                     yield tiled
+
+
+def _everywhere(
+    classes: Sequence[Sequence[Device]], modes: Sequence[tuple[int, int]]
+) -> Iterator[tuple[tuple[Device, ...], ...]]:
+    """Every choice of devices of a class for its stages, replica by replica: where layers are pinned to devices."""
+    counts = [sum(r for c, r in modes if c == number) for number in range(len(classes))]
+    for chosen in product(*(permutations(own, count) for own, count in zip(classes, counts, strict=True))):
+        rows = [list(row) for row in chosen]
+        yield tuple(tuple(rows[c].pop(0) for _ in range(r)) for c, r in modes)
 
 
 def _modes(
@@ -258,7 +271,10 @@ def _busiest(cluster: Cluster, before, behind, many: int, size: int) -> tuple[in
 
 
 def _ring(question: Question, stages: Sequence[Stage], s: int) -> int:
-    """Nanoseconds of a ring reduction: 2 (r − 1) rounds over the slowest link or a share of the card, with latency."""
+    """Nanoseconds of a ring reduction: 2 (r − 1) rounds over the slowest link that it passes, with latency.
+
+    That is the link inside a node of several replicas, or the ring's share of a card.
+    """
     model, cluster, _ = question
     own, group = stages[s]
     nodes = {device.node for device in group}
@@ -268,7 +284,10 @@ def _ring(question: Question, stages: Sequence[Stage], s: int) -> int:
         others = [{device.node for device in each} for _, each in stages]
         users = max(sum(len(each) > 1 and node in each for each in others) for node in nodes)
         whole = cluster.network.bandwidth
-        link = replace(cluster.network, bandwidth=None if whole is None else max(whole // users, 1))
+        card = replace(cluster.network, bandwidth=None if whole is None else max(whole // users, 1))
+        here = [device.node for device in group]
+        inside = [cluster.nodes[node].link for node in sorted(nodes) if here.count(node) > 1]
+        link = max((card, *inside), key=lambda each: (_busy(each, 2**40), each.latency))
     rounds, total = 2 * (len(group) - 1), 0
     for size in (model.layers[i].parameters for i in own):
         total += max(rounds * _busy(link, ceil(size / len(group))), 1) if rounds and size else 0
