@@ -132,7 +132,7 @@ def recomputed(chain: Chain, s: int, a: int, b: int, flight: int, lanes: int) ->
     for again in subsets if chain.recomputable.any() else [()]:
         held = sum(int(chain.output[s, i] if i in again else chain.saved[s, i]) for i in range(a, b))
         received = int(chain.boundary[s - 1, a - 1]) if a else 0
-        peak = max(int(chain.workspace[s, i]) + (int(chain.saved[s, i]) if i in again else 0) for i in range(a, b))
+        peak = max(int((chain.again if i in again else chain.workspace)[s, i]) for i in range(a, b))
         peak += (lanes - 1) * max(int(chain.forward_workspace[s, i]) for i in range(a, b))
         need = int(chain.resident[s, a:b].sum()) + copies + flight * (held + received) + peak + int(chain.runtime[s])
         cost = sum(int(chain.forward[s, i]) for i in again)
