@@ -96,8 +96,8 @@ def test_large_clusters_keep_to_pins(counts: tuple[int, ...], monkeypatch: pytes
     monkeypatch.setattr(space, "PAIRS", 0)
     cluster = nodes(*counts)
     last = sum(counts) - 1
-    free = solve(UNEVEN, cluster, 16, time_limit=4, workers=1)
-    found = solve(UNEVEN, cluster, 16, pin=("l1=d0", f"l4=d{last}"), time_limit=4, workers=1)
+    free = solve(UNEVEN, cluster, 16, time_limit=1.5, workers=1)
+    found = solve(UNEVEN, cluster, 16, pin=("l1=d0", f"l4=d{last}"), time_limit=1.5, workers=1)
     assert keeps(found) and found.bound <= found.value
     assert len(counts) > 1 or found.value >= free.bound
 

@@ -74,8 +74,8 @@ def test_stages_that_do_not_fit_into_a_node_begin_with_the_next(counts: tuple[in
 def test_answers_are_regular_and_say_what_that_costs(counts: tuple[int, ...]) -> None:
     """Small spaces and large ones; the cost is between what both searches prove."""
     model, cluster = unlike_layers(9), nodes(*counts)
-    free = solve(model, cluster, 48, time_limit=5, workers=1)
-    found = solve(model, cluster, 48, time_limit=10, workers=1, regular=True)
+    free = solve(model, cluster, 48, time_limit=1, workers=1)
+    found = solve(model, cluster, 48, time_limit=2, workers=1, regular=True)
     groups = tuple(tuple(cluster.devices[n] for n in stage.devices) for stage in found.plan.stages)
     assert aligned(cluster, groups) and len({stage.replicas for stage in found.plan.stages}) == 1
     assert free.bound <= found.value and found.job.equal_replicas
