@@ -209,7 +209,7 @@ class Prices:
         for tied in self.question.sharing:
             shared = set(tied) & set(own)
             meets = [unit for unit in units if unit & shared]
-            if not shared:
+            if not meets:  # of another stage, or frozen and whole at level 2
                 continue
             units = [unit for unit in units if unit not in meets] + [shared.union(*meets)]
         return units
