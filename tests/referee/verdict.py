@@ -103,6 +103,8 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     except ImpossibleError as error:
         verdict.faults.append(f"what was searched is outside what was asked: {error}")
         return verdict
+    if reason is not None and late and answer["outcome"] == "stopped":
+        return verdict  # before it opened the teams that it would have refused
     if reason is not None or answer["outcome"] == "refused":
         if (reason is None) != (answer["outcome"] != "refused"):
             verdict.faults.append(f"contradiction: {reason}; the answer: {answer.get('text', answer['outcome'])}")
