@@ -75,6 +75,10 @@ REFUSED = {
 }
 
 
+def _rows(x: Tensor) -> Tensor:
+    return (x.sum(-1) > -9).nonzero(as_tuple=True)[0]
+
+
 def profiled(module: nn.Module, **how: object) -> tuple[Model, list[str]]:
     """The quickest profile of a module, and what was said of `run`."""
     told: list[str] = []
@@ -96,6 +100,19 @@ def test_a_profile_tells_what_a_run_refuses(name: str) -> None:
         fit(plan, Workload(module, draw, loss))
     assert told.startswith("pipeplan run refuses ")
     assert str(refused.value) in told
+
+
+def test_a_chain_with_sizes_that_depend_on_values_is_refused_in_one_line() -> None:
+    """Such a chain is only found with values; a run says what to write instead, and not to profile it again."""
+    some = Does(lambda own, x: x.index_add(0, rows := _rows(x), own.mix(x[rows])))
+    module = nn.Sequential(nn.Linear(4, 4), some, nn.Linear(4, 4))
+    model, (told,) = profiled(module)
+    assert told.startswith("pipeplan run refuses every plan")
+    plan = plan_for(module, model.names, (0, 1, 3), FAMILIES["gpipe"].write((1, 1), 2))
+    with pytest.raises(PlanError, match="no plan of this Sequential can run.*depend on values.*masks") as refused:
+        fit(plan, Workload(module, draw, loss))
+    assert "\n" not in str(refused.value)
+    assert "profile this model" not in str(refused.value)
 
 
 def test_a_module_that_runs_is_profiled_without_a_word() -> None:

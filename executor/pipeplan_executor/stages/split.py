@@ -242,15 +242,15 @@ def find_sequence(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool 
         if sequence.names == names:
             return sequence
         nearest = nearest or sequence.names
+    kind = type(blank).__name__
+    if not nearest:  # the first reason is only that it is no chain
+        raise PlanError(f"no plan of this {kind} can run, as stages learn their shapes without values: {reasons[-1]}")
     raise PlanError(
-        f"the plan does not belong to this {type(blank).__name__}: {_difference(names, nearest)}; profile this model "
-        f"and solve again{' (' + '; '.join(dict.fromkeys(reasons)) + ')' if reasons and not nearest else ''}"
+        f"the plan does not belong to this {kind}: {_difference(names, nearest)}; profile this model and solve again"
     )
 
 
 def _difference(names: Sequence[str], found: Sequence[str]) -> str:
-    if not found:
-        return "its layers cannot be found"
     absent = [name for name in names if name not in set(found)]
     extra = [name for name in found if name not in set(names)]
     if absent:

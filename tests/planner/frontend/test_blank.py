@@ -16,10 +16,12 @@ from pipeplan.frontend.profile import profile_workload
 from pipeplan.frontend.workload import Workload
 
 PEAK = """
-import resource, sys
+import sys
+from pathlib import Path
 from pipeplan.cli.main import main
 assert main(["profile", *sys.argv[1:], "--device", "meta", "--batch", "1", "-o", "-"]) == 0
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, file=sys.stderr)
+lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+print(int(lines["VmHWM"].split()[0]) // 1024, file=sys.stderr)  # ru_maxrss is inherited from a large parent
 """
 
 

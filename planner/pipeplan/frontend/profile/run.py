@@ -16,22 +16,22 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_SAMPLES, whole
 from pipeplan.core.job import OPTIMIZER_STATE
 from pipeplan.core.machine import cpu_name
-from pipeplan.core.model import Layer, Model, Profile, Provenance, Work
+from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Work
 from pipeplan.core.options import MOST_WORKERS
 from pipeplan.core.wording import some
-from pipeplan.frontend.batch import Batch, mapped, tensors
+from pipeplan.frontend.batch import Batch, tensors
 from pipeplan.frontend.capture.front_ends import FrontEnd, capture_layers
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
-from pipeplan.frontend.capture.private import FakeTensorMode, fake, on_fake, on_meta
+from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.operators.find import FoundOperators, find_operators
 from pipeplan.frontend.profile.allocator import allocator_here
+from pipeplan.frontend.profile.blank_pass import BlankPass, with_workspaces
 from pipeplan.frontend.profile.checks import changed_by_micro_batches, check_gradients
 from pipeplan.frontend.profile.feed import batch_of, is_on, on_device, preserved
-from pipeplan.frontend.profile.live import workspace_of
 from pipeplan.frontend.profile.measure import Measured, Segment, measure
 from pipeplan.frontend.profile.meter import clock_for
-from pipeplan.frontend.profile.passes import Feed, Loss, autocast, leaves, run_layer
-from pipeplan.frontend.profile.saved import NOTE, PassedTensors, SavedBytes, saved_bytes
+from pipeplan.frontend.profile.passes import Feed, Loss, autocast
+from pipeplan.frontend.profile.saved import PassedTensors
 from pipeplan.frontend.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
 from pipeplan.frontend.profile.work import without_values, work_of
 from pipeplan.frontend.runnable import refusals
@@ -222,6 +222,7 @@ def _profile(
     kind = request.device_name or device_label(device)
     origin = provenance(device, request.threads, request.crowd, request.precision)
     work = [replace(each, saved=costs[smallest][n].saved // smallest) for n, each in enumerate(work)]
+    work = _workspaces(work, costs[smallest], sequence, batches[smallest], operators, request)
     notes = (f"update: one step of {request.optimizer}",)
     profiles = tuple(Profile(kind, size, costs[size], origin) for size in costs)
     return _model(module, sequence, work, operators, profiles, notes, request)
@@ -236,63 +237,40 @@ def _described(module: nn.Module, inputs: Batch, targets: Any, request: Request,
     sequence = capture_layers(blank, inputs, group=request.group, front_end=request.front_end, both_modes=False)
     for reason in refusals(module, sequence, inputs):
         on_refusal(reason)
-    mode, loss = FakeTensorMode(allow_non_fake_inputs=True), _loss(request.loss, sequence)
-
-    def faked(batch: Batch) -> Batch:
-        return mapped(batch, lambda tensor: fake(tensor, mode, "cpu"))
-
-    given, layers = tensors(inputs), tuple(on_fake(layer, mode, "cpu") for layer in sequence.layers)
-    wanted = tuple(tensor.requires_grad for tensor in given)
-    feed = Feed(faked(given), wanted, loss, None if targets is None else faked(targets), request.precision)
-    with mode:
-        held, values = _held(layers, feed, sequence.names), feed.leaves()
-        reads = [values]
-        with feed.cast():
-            for layer in layers[:-1]:
-                made = tensors(run_layer(layer, values))
-                values = leaves(made, [tensor.requires_grad for tensor in made])
-                reads.append(values)
+    blanks = BlankPass(
+        sequence.names, sequence.layers, inputs, targets, _loss(request.loss, sequence), request.precision
+    )
+    shapes = [tuple(map(without_values, values)) for values in blanks.reads]
     context = partial(autocast, request.precision, torch.device("cpu"))
-    shapes = [tuple(map(without_values, values)) for values in reads]
-    operators = find_operators(blank, sequence, shapes, size, context, loss, targets)
+    operators = find_operators(blank, sequence, shapes, size, context, blanks.feed.loss, targets)
     known: dict[tuple[str, int, int], Work] = {}
     work = []
-    for n, layer in enumerate(layers):
-        key = operators.names[n] or sequence.names[n], held.saved[n], held.dropped[n - 1] if n else 0
+    for n, layer in enumerate(blanks.layers):
+        key = blanks.key_of(n, operators.names[n])
         if key not in known:
-            last = feed if n == len(layers) - 1 else replace(feed, loss=None)
-            own = replace(last, inputs=reads[n], wanted=tuple(tensor.requires_grad for tensor in reads[n]))
-            with mode:
-                ((counted, _),) = work_of(Segment({size: (layer,)}, {size: own}, (frozenset(),)), size)
-            space = workspace_of(layer, own, held.saved[n], held.dropped[n - 1] if n else 0, mode)
-            known[key] = replace(
-                counted,
-                saved=held.saved[n] // size,
-                workspace=-(-space.of_samples // size),
-                workspace_fixed=space.fixed,
-            )
+            with blanks.mode:
+                ((counted, _),) = work_of(Segment({size: (layer,)}, {size: blanks.feed_of(n)}, (frozenset(),)), size)
+            known[key] = blanks.with_workspace(replace(counted, saved=blanks.held.saved[n] // size), n, size)
         work.append(known[key])
     return _model(blank, sequence, work, operators, (), (), request)
 
 
-def _held(layers: Sequence[nn.Module], feed: Feed, names: Sequence[str]) -> SavedBytes:
-    """Saved bytes of layers without values.
-
-    Raises
-    ------
-    InputError
-        If a layer, or the loss, reads values.
-    """
+def _workspaces(
+    work: Sequence[Work],
+    costs: Sequence[LayerCost],
+    sequence: LayerSequence,
+    batch: tuple[Any, Any],
+    operators: FoundOperators,
+    request: Request,
+) -> Sequence[Work]:
+    """Add workspaces to measured layers' work, of a pass without values; measured ones where values are needed."""
+    size = min(request.micro_batches)
+    loss = _loss(request.loss, sequence)
     try:
-        return saved_bytes(layers, feed)
-    except Exception as error:
-        number = next((int(note.removeprefix(NOTE)) for note in getattr(error, "__notes__", ())), -1)
-        where = "the loss" if number == len(layers) else f"layer {names[number]}" if number >= 0 else "the model"
-        reason = next(iter(str(error).strip().splitlines()), "")[:200]
-        raise InputError(
-            f"{where} cannot be described without values ({type(error).__name__}: {reason}): what it computes, or its "
-            "sizes, depend on values; measure it with --device cpu or cuda"
-        ) from error
+        blanks = BlankPass(sequence.names, sequence.layers, *batch, loss, request.precision)
+        return with_workspaces(work, blanks, operators.names, size)
+    except Exception:  # a layer that needs values may fail in any way without them
+        return [replace(each, workspace=-(-own.workspace // size)) for each, own in zip(work, costs, strict=True)]
 
 
 def _model(

@@ -235,7 +235,7 @@ def test_a_damaged_or_failed_cell_is_asked_again(data: Path, tmp_path: Path) -> 
 
 def test_a_series_ends_with_the_first_that_does_not_fit(tmp_path: Path) -> None:
     """Members are tried upwards; the one that does not fit is the last row, and no larger one is tried."""
-    write_cluster(_gpu(memory=2 * 2**30), tmp_path / "gpu.yaml")
+    write_cluster(_gpu(memory=5 * 2**29), tmp_path / "gpu.yaml")  # between the least memory of gnmt-8 and gnmt-16
     grid = Grid((Series("gnmt", first=4, factor=2),), ("gpu.yaml",), (Job(1),))
     records, _ = swept(Experiment("ladder", (grid,), (SEARCH,)), tmp_path / "out", tmp_path)
     assert [record.rung for record in records] == [("gnmt", 4), ("gnmt", 8), ("gnmt", 16)]

@@ -80,3 +80,16 @@ def test_the_gradient_of_logits_counts() -> None:
     model = pipeplan.profile(nn.Sequential(*layers), draw, loss=loss, micro_batches=(2,), device="meta")
     logits = 4 * 64 * WORDS
     assert 1.99 * logits <= model.layers[-1].work.workspace <= 2.1 * logits
+
+
+@pytest.mark.parametrize("build", MODELS)
+def test_a_measured_model_has_the_same_workspace(build: Callable) -> None:
+    """Estimates of a measured model on other kinds of device are those of the model that was not measured."""
+    layers, inputs, targets, loss = build()
+    draw = lambda samples: (inputs[:samples].clone(), targets[:samples].clone())  # noqa: E731
+    how = {"loss": loss, "micro_batches": (1,), "repeats": 1, "warmup": 0}
+    measured = pipeplan.profile(nn.Sequential(*layers), draw, **how)
+    assert layer_costs(measured, KIND, 8) == layer_costs(
+        pipeplan.profile(nn.Sequential(*layers), draw, device="meta", **how), KIND, 8
+    )
+    assert any(layer.work.workspace for layer in measured.layers)

@@ -48,6 +48,9 @@ def test_sizes_inside_a_layer_may_depend_on_values() -> None:
     assert model.names == ("0", "1", "2")
     assert len(told) == 1
     assert "layer 1 cannot be called without values" in told[0]
+    space = model.profiles[0].costs[1].workspace
+    assert space > 0
+    assert model.layers[1].work.workspace == -(-space // 4)  # estimates use what was measured
 
 
 def test_without_values_such_sizes_are_refused_in_one_line() -> None:
