@@ -12,6 +12,7 @@ from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.model import Model
 from pipeplan.frontend.capture import Stages
 from pipeplan.frontend.profile import profile, profile_workload
+from pipeplan.frontend.runnable import check_plain
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.stages.split import fit
@@ -75,10 +76,6 @@ REFUSED = {
 }
 
 
-def _rows(x: Tensor) -> Tensor:
-    return (x.sum(-1) > -9).nonzero(as_tuple=True)[0]
-
-
 def profiled(module: nn.Module, **how: object) -> tuple[Model, list[str]]:
     """The quickest profile of a module, and what was said of `run`."""
     told: list[str] = []
@@ -102,17 +99,35 @@ def test_a_profile_tells_what_a_run_refuses(name: str) -> None:
     assert str(refused.value) in told
 
 
+class Experts(nn.Module):
+    """Each row is mapped by one of two layers, which get as many rows as they are chosen for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.GELU()) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen, result = x.argmax(-1) % 2, torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            (rows,) = (chosen == number).nonzero(as_tuple=True)
+            result.index_add_(0, rows, expert(x[rows]))
+        return x + result
+
+
 def test_a_chain_with_sizes_that_depend_on_values_is_refused_in_one_line() -> None:
     """Such a chain is only found with values; a run says what to write instead, and not to profile it again."""
-    some = Does(lambda own, x: x.index_add(0, rows := _rows(x), own.mix(x[rows])))
-    module = nn.Sequential(nn.Linear(4, 4), some, nn.Linear(4, 4))
-    model, (told,) = profiled(module)
-    assert told.startswith("pipeplan run refuses every plan")
-    plan = plan_for(module, model.names, (0, 1, 3), FAMILIES["gpipe"].write((1, 1), 2))
-    with pytest.raises(PlanError, match="no plan of this Sequential can run.*depend on values.*masks") as refused:
+    module = nn.Sequential(nn.Linear(4, 4), Experts(), Experts(), nn.Linear(4, 4))
+    plan = plan_for(module, "0123", (0, 1, 4), FAMILIES["gpipe"].write((1, 1), 2))
+    with pytest.raises(PlanError, match=r"without values.*depend.*masks") as refused:
         fit(plan, Workload(module, draw, loss))
     assert "\n" not in str(refused.value)
     assert "profile this model" not in str(refused.value)
+
+
+def test_sparse_gradients_are_refused() -> None:
+    """Stages add and sum gradients as dense tensors; the error names the module and the setting."""
+    with pytest.raises(PlanError, match=r"0 makes sparse gradients.*sparse=False"):
+        check_plain(nn.Sequential(nn.EmbeddingBag(8, 4, sparse=True), nn.Linear(4, 4)))
 
 
 def test_a_module_that_runs_is_profiled_without_a_word() -> None:

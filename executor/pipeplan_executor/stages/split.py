@@ -244,7 +244,7 @@ def find_sequence(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool 
         nearest = nearest or sequence.names
     kind = type(blank).__name__
     if not nearest:  # the first reason is only that it is no chain
-        raise PlanError(f"no plan of this {kind} can run, as stages learn their shapes without values: {reasons[-1]}")
+        raise PlanError(f"no plan of this {kind} can run, as its layers cannot be found without values: {reasons[-1]}")
     raise PlanError(
         f"the plan does not belong to this {kind}: {_difference(names, nearest)}; profile this model and solve again"
     )

@@ -14,7 +14,7 @@ from pipeplan.frontend.profile.ties import named_tensors
 
 
 def check_plain(module: nn.Module) -> None:
-    """Refuse wrappers that shard parameters or sum gradients themselves, and hooks that would be lost.
+    """Refuse wrappers that shard parameters or sum gradients, sparse gradients, and hooks that would be lost.
 
     Raises
     ------
@@ -26,6 +26,11 @@ def check_plain(module: nn.Module) -> None:
             raise PlanError(
                 f"{path or 'the model'} is wrapped in DistributedDataParallel; give the bare module: the plan says "
                 "which stages have replicas, and their gradients are summed where it says so"
+            )
+        if getattr(part, "sparse", False) is True and isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            raise PlanError(
+                f"{path or 'the model'} makes sparse gradients, and stages add and sum dense ones: build it with "
+                "sparse=False; what is trained stays the same"
             )
     for name, parameter in module.named_parameters():
         if type(parameter) is not nn.Parameter:
