@@ -262,13 +262,13 @@ def _workspaces(
     batch: tuple[Any, Any],
     operators: FoundOperators,
     request: Request,
-) -> Sequence[Work]:
+) -> list[Work]:
     """Add workspaces to measured layers' work, of a pass without values; measured ones where values are needed."""
     size = min(request.micro_batches)
     loss = _loss(request.loss, sequence)
     try:
         blanks = BlankPass(sequence.names, sequence.layers, *batch, loss, request.precision)
-        return with_workspaces(work, blanks, operators.names, size)
+        return list(with_workspaces(work, blanks, operators.names, size))
     except Exception:  # a layer that needs values may fail in any way without them
         return [replace(each, workspace=-(-own.workspace // size)) for each, own in zip(work, costs, strict=True)]
 
