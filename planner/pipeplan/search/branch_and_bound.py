@@ -25,7 +25,7 @@ from typing import Any
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.costs.chain import Boundaries
-from pipeplan.search.evaluate import MOST, EvaluatedPlan, Pace, actions, evaluate
+from pipeplan.search.evaluate import EvaluatedPlan, Pace, evaluate, small_enough
 from pipeplan.search.local_search import Improver
 from pipeplan.search.space.candidates import Candidate
 from pipeplan_formulations.common.branch_and_bound import BranchAndBound, OnProgress, Step
@@ -171,7 +171,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     def affords(self, candidate: Candidate) -> bool:
         """Return True if there is time to simulate, write and check a plan of this candidate."""
         needed = self.pace.simulate(candidate) + self.pace.finish(candidate)
-        if needed <= self.rest + self.slack and actions(candidate) <= MOST:
+        if needed <= self.rest + self.slack and small_enough(candidate):
             return True
         self.unaffordable = min(needed, self.unaffordable or needed)
         return False

@@ -213,6 +213,11 @@ class Pace:
             self._seconds = (self._seconds + 3 * seen) / 4
 
 
+def small_enough(candidate: Candidate) -> bool:
+    """Return True if a plan of the candidate is no larger than what is simulated at all."""
+    return actions(candidate) <= MOST
+
+
 def actions(candidate: Candidate) -> int:
     """Number of actions: a forward and a backward of each micro-batch on each stage."""
     return 2 * candidate.micro_batches * candidate.depth

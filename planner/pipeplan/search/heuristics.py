@@ -20,7 +20,7 @@ from pipeplan.baselines.partitioners import PARTITIONERS
 from pipeplan.baselines.planners import PLANNERS
 from pipeplan.core.job import Objective
 from pipeplan.core.wording import hint
-from pipeplan.search.evaluate import MOST, EvaluatedPlan, Pace, actions
+from pipeplan.search.evaluate import EvaluatedPlan, Pace, small_enough
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.spaces import Spaces
@@ -42,6 +42,8 @@ __all__ = [
 BEHIND, QUICK = 0.5, 0.1
 """Largest share of the time limit that is left for heuristics behind the search; seconds of a quick simulation."""
 
+EXCESS = 1.0
+"""Seconds beyond the time limit in which heuristics have a plan each where that is quick."""
 SMALL = 2**13
 """Most layers x devices with which a plan takes milliseconds."""
 
@@ -112,18 +114,21 @@ class Heuristics:
     def finish(self, seconds: float) -> None:
         """Simulate a plan of every heuristic without one, the named ones first, and use the ``seconds`` for the rest.
 
-        A plan each takes milliseconds, so no time limit counts there, but for what a heuristic that is not named
-        computes itself, and where layers and devices are so many that a plan takes longer.
+        A plan each takes milliseconds, so they may exceed the time a little; not what computes for long itself, nor
+        where layers and devices are so many that a plan takes longer. For named heuristics no limit counts.
         """
         until = time.monotonic() + max(seconds, 0.0)
+        last = until + EXCESS * self._small
         late = [turn for turn in self._judge.turns if turn.late]
         for turn in sorted(late, key=lambda turn: (turn.name not in self._named, self._judge.computes(turn))):
             named = turn.name in self._named
-            if not (named or self._small or time.monotonic() < until):
+            if not named and time.monotonic() >= last:
                 continue
             turn.late = ""
-            if self._lacks(turn):
-                self._judge.first_plan(turn, inf if named else until, self._feasible if named else self._short)
+            if self._lacks(turn) and named:
+                self._judge.first_plan(turn, inf, inf, lambda candidate, _: small_enough(candidate))
+            elif self._lacks(turn):
+                self._judge.first_plan(turn, until, last, self._short)
         for turn in late:
             self._judge.bound(turn, until)
             if turn.inside:
@@ -151,7 +156,7 @@ class Heuristics:
             value = self._incumbent()
             if value is None or bound < value:  # it may become the answer
                 return self._affords(candidate)
-            return time.monotonic() + self._simulation(candidate) <= until() and actions(candidate) <= MOST
+            return time.monotonic() + self._simulation(candidate) <= until() and small_enough(candidate)
 
         waiting = [turn for turn in self._judge.turns if turn.waiting]
         for turn in sorted(waiting, key=lambda turn: turn.waiting[0]):
@@ -168,13 +173,11 @@ class Heuristics:
     def _short(self, candidate: Candidate, bound: int) -> bool:
         """Whether a plan is simulated quickly, and finished too if it may become the answer; or there is time."""
         value, seconds = self._incumbent(), self._simulation(candidate)
+        if not small_enough(candidate):
+            return False
         if value is None or bound < value:
             return seconds + self._judge.pace.finish(candidate) <= QUICK or self._affords(candidate)
-        return seconds <= QUICK and actions(candidate) <= MOST
-
-    @staticmethod
-    def _feasible(candidate: Candidate, _: int) -> bool:
-        return actions(candidate) <= MOST
+        return seconds <= QUICK
 
 
 def baselines(

@@ -3,6 +3,7 @@
 They do not depend on the job's schedules, so `compare` makes them once for all schedule families.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from math import inf
 
 import numpy as np
 
+from pipeplan.baselines.deadline import OutOfTime, ending
 from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
 from pipeplan.baselines.planners import PLANNERS, Arrangement, unlike
 from pipeplan.core.cluster import Cluster
@@ -60,6 +62,7 @@ class Proposals:
     questions: tuple[TeamQuestion | MixedQuestion, ...] | None = None
     _asked: tuple[Model, Cluster, Job] | None = None
     _made: dict[tuple[str, int], tuple[Proposal | str, ...]] = field(default_factory=dict)
+    _spent: dict[tuple[str, int], float] = field(default_factory=dict)
     _chains: dict[tuple[Rows, int, int, Splitting | None], Chain] = field(default_factory=dict)
     _beyond: dict[int, Space | None] = field(default_factory=dict)
 
@@ -77,14 +80,23 @@ class Proposals:
         if known is None or known[0] is not asked[0] or known[1] is not asked[1] or known[2] != asked[2]:
             self._asked = asked
             self._made.clear()
+            self._spent.clear()
             self._chains.clear()
         self._beyond.clear()
 
     def seconds(self, spaces: Spaces, name: str, size: int) -> float:
-        """Approximate seconds in which the heuristic's proposals at a micro-batch size are made."""
-        space = spaces.lowest
+        """Approximate seconds in which the heuristic's proposals at a micro-batch size are made.
+
+        That is no less than it was given before, if that did not suffice.
+        """
         if (name, size) in self._made:
             return 0.0
+        return max(self._estimate(spaces, name), self._spent.get((name, size), 0.0))
+
+    @staticmethod
+    def _estimate(spaces: Spaces, name: str) -> float:
+        """Approximate seconds by the heuristic's effort."""
+        space = spaces.lowest
         if name in PLANNERS and PLANNERS[name].splits:
             effort = sum(PLANNERS[name].effort(home.model, home.cluster) for home in homes(spaces))
             return SECONDS_PER_STEP * effort
@@ -92,21 +104,33 @@ class Proposals:
             return SECONDS_PER_STEP * PLANNERS[name].effort(space.model, space.cluster)
         return SECONDS_PER_STEP * PARTITIONERS[name].effort(len(space.model.layers), space.deepest)
 
-    def of(self, spaces: Spaces, name: str, size: int) -> tuple[Proposal | str, ...]:
-        """The heuristic's proposals at a micro-batch size, and the reasons where it has none."""
+    def of(self, spaces: Spaces, name: str, size: int, until: float = inf) -> tuple[Proposal | str, ...]:
+        """The heuristic's proposals at a micro-batch size, and the reasons where it has none.
+
+        Raises
+        ------
+        OutOfTime
+            If the heuristic computes beyond ``until``.
+        """
         if (name, size) not in self._made:
+            began = time.monotonic()
             try:
-                if name not in PLANNERS:
-                    self._made[name, size] = self._cut(spaces.lowest, name, size)
-                elif PLANNERS[name].splits:
-                    self._made[name, size] = self._split(spaces, name, size)
-                else:
-                    space = spaces.lowest
-                    arranged = PLANNERS[name].arrange(space.model, space.cluster, space.job, size)
-                    self._made[name, size] = self._checked(space, arranged, size)
+                with ending(until):
+                    self._made[name, size] = self._proposed(spaces, name, size)
             except NotApplicable as reason:
                 self._made[name, size] = (str(reason),)
+            except OutOfTime:
+                self._spent[name, size] = time.monotonic() - began
+                raise
         return self._made[name, size]
+
+    def _proposed(self, spaces: Spaces, name: str, size: int) -> tuple[Proposal | str, ...]:
+        if name not in PLANNERS:
+            return self._cut(spaces.lowest, name, size)
+        if PLANNERS[name].splits:
+            return self._split(spaces, name, size)
+        space = spaces.lowest
+        return self._checked(space, PLANNERS[name].arrange(space.model, space.cluster, space.job, size), size)
 
     def candidates(
         self, spaces: Spaces, proposal: Proposal, free: bool, overlaps: bool = True, level: int | None = None

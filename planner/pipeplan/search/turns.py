@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
-from math import inf
 
+from pipeplan.baselines.deadline import OutOfTime
 from pipeplan.baselines.partitioners import PARTITIONERS
 from pipeplan.baselines.planners import PLANNERS
 from pipeplan.costs.chain import UNLIMITED
@@ -200,8 +200,13 @@ class Judge:
         if began + self.proposals.seconds(self.spaces, turn.name, size) > until:
             turn.late = CUT_SHORT if began > until and turn.late != SHORT else SHORT
             return False
+        try:
+            proposals = self.proposals.of(self.spaces, turn.name, size, until)
+        except OutOfTime:
+            turn.late = SHORT
+            return False
         heappop(turn.waiting)
-        for proposal in self.proposals.of(self.spaces, turn.name, size):
+        for proposal in proposals:
             if isinstance(proposal, str):
                 turn.why.add(proposal)
                 continue
@@ -225,15 +230,18 @@ class Judge:
         simulation = self.pace.largest(self.space.job.batch // self.space.sizes[0], self.space.deepest)
         return min(left, TRIED) * self._spent / self._count + self.computes(turn) + simulation
 
-    def first_plan(self, turn: Turn, until: float, affords: Callable[[Candidate, int], bool]) -> None:
-        """Make proposals until one fits, and simulate it; the heuristic's own computation begins before ``until``."""
+    def first_plan(self, turn: Turn, until: float, last: float, affords: Callable[[Candidate, int], bool]) -> None:
+        """Make proposals until one fits, and simulate it.
+
+        The heuristic's own computation ends by ``until``, or by ``last`` if it is estimated to be cheap.
+        """
         if not turn.begun:
             self._begin(turn)
         while turn.waiting and turn.best is None:
             if turn.waiting[0].proposal is not None:
-                self._simulate(turn, inf, affords)
+                self._simulate(turn, last, affords)
                 return
-            if not self._made(turn, inf if self.computes(turn) <= CHEAP else until):
+            if not self._made(turn, last if self.computes(turn) <= CHEAP else until):
                 turn.late = SHORT
                 return
 

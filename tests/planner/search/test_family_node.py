@@ -7,7 +7,7 @@ from helpers.instances import model_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import UndecidedError
 from pipeplan.core.job import Job
-from pipeplan.search import branch_and_bound as prove
+from pipeplan.search import evaluate
 from pipeplan_formulations.common import recomputation as recompute
 from pipeplan_formulations.common.recomputation import _recomputation
 from pipeplan_formulations.common.span_knapsack import greedy
@@ -24,7 +24,7 @@ def asked(**options: object) -> Job:
 def test_a_plan_that_is_not_simulated_keeps_its_bound(monkeypatch):
     """Where two stages are faster but cannot be simulated, the bound stays at or below their step time."""
     best = pipeplan.solve(MODEL, CLUSTER, job=asked())
-    monkeypatch.setattr(prove, "MOST", 20)
+    monkeypatch.setattr(evaluate, "MOST", 20)
     result = pipeplan.solve(MODEL, CLUSTER, job=asked())
     assert (len(best.plan.stages), len(result.plan.stages)) == (2, 1)
     assert result.bound <= best.value < result.value
@@ -32,7 +32,7 @@ def test_a_plan_that_is_not_simulated_keeps_its_bound(monkeypatch):
 
 def test_without_a_plan_that_can_be_simulated_nothing_is_decided(monkeypatch):
     """If no plan can be simulated, the error states the time of the smallest one, not that none fits."""
-    monkeypatch.setattr(prove, "MOST", 20)
+    monkeypatch.setattr(evaluate, "MOST", 20)
     with pytest.raises(UndecidedError, match="to simulate and to check the smallest plan"):
         pipeplan.solve(MODEL, CLUSTER, job=asked(depths=(2,)))
 

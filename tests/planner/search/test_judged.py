@@ -1,5 +1,6 @@
 """Every heuristic is judged, whatever the time limit; only what computes for long itself may be left out."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from helpers.instances import equal_devices, fat_head, two_kinds_of_device
 from pipeplan.analysis.sweep.cells import Cell, Question
 from pipeplan.analysis.sweep.experiment import NamedModel
 from pipeplan.analysis.sweep.work import record
+from pipeplan.baselines.deadline import OutOfTime, check_deadline, ending
 from pipeplan.baselines.partitioners import PARTITIONERS
 from pipeplan.baselines.partitioners.partitioner import Partitioner
 from pipeplan.core.errors import InputError
@@ -17,6 +19,7 @@ from pipeplan.core.job import Job
 from pipeplan.search import heuristics, proposals, turns
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.heuristics import LATE, SHORT, Baseline, Heuristics
+from pipeplan.search.proposals import Proposals
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
 
@@ -88,6 +91,38 @@ def test_only_a_long_computation_may_be_left_out_and_not_if_it_is_named() -> Non
     assert f"not tried ({SHORT}): {SLOW}" in str(left_out)
     named = solve(fat_head(), equal_devices(3), 8, time_limit=0.5, workers=1, beside=(SLOW,))
     assert judged(named.baselines) and named.baselines[SLOW].value is not None
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_computation_that_takes_longer_than_estimated_is_ended(named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it is named, the heuristic is not tried, with the reason, and its next estimate is no less than that."""
+    seconds = 2.0
+
+    def balance(chain: Any, _: int) -> tuple[int, ...]:
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            check_deadline()
+            time.sleep(0.01)
+        return (0, *range(chain.layers - chain.stages + 1, chain.layers + 1))
+
+    partitioner = Partitioner(SLOW, "slow", "drawn", balance, effort=lambda layers, stages: 1)
+    for module in (heuristics, proposals, turns):
+        monkeypatch.setattr(module, "PARTITIONERS", {**PARTITIONERS, SLOW: partitioner})
+    job, known = Job(8, micro_batches=(8,)), Proposals()
+    judged_by = {"time_limit": 0.5, "workers": 1, "beside": (SLOW,) * named}
+    row = solve(fat_head(), equal_devices(3), job=job, proposals=known, **judged_by).baselines[SLOW]
+    assert (row.untried, row.why if row.untried else "") == (not named, "" if named else SHORT)
+    spaces = Spaces(fat_head(), equal_devices(3), job)
+    assert (known.seconds(spaces, SLOW, spaces.lowest.sizes[0]) > 1e-6) is not named
+
+
+def test_a_deadline_holds_inside_only() -> None:
+    """Outside there is none."""
+    with pytest.raises(OutOfTime), ending(time.monotonic() - 1):
+        check_deadline()
+    check_deadline()
+    with ending(time.monotonic() + 60):
+        check_deadline()
 
 
 @pytest.mark.usefixtures("slow")

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeplan.baselines.deadline import check_deadline
 from pipeplan.baselines.partitioners.partitioner import NotApplicable, require_few_layers
 from pipeplan.baselines.planners.planner import Arrangement, BaselinePlanner
 from pipeplan.baselines.planners.spans import Real, Spans
@@ -71,6 +72,7 @@ def _solve(choices: Sequence[Sequence[Submesh]], layers: int, cap: float) -> Rea
     table = np.full((total + 1, layers + 1), np.inf)
     table[total, layers] = 0.0
     for used in range(total - 1, -1, -1):
+        check_deadline()
         for submesh in choices[used]:
             behind = table[used + submesh.devices]
             if not np.isfinite(behind).any():

@@ -6,6 +6,7 @@ order, and its best plan counts. A better plan of ours is then not due to the or
 
 from itertools import pairwise
 
+from pipeplan.baselines.deadline import check_deadline
 from pipeplan.baselines.partitioners import bapipe
 from pipeplan.baselines.partitioners.partitioner import NotApplicable
 from pipeplan.baselines.planners.orders import device_orders
@@ -31,6 +32,7 @@ def arrange(model: Model, cluster: Cluster, job: Job, micro_batch: int) -> tuple
     found: list[Arrangement] = []
     why = ""
     for devices in orders:
+        check_deadline()
         order = devices[: len(model.layers)]  # every stage has at least one layer
         try:
             boundaries = bapipe.balance(price(model, cluster, order, micro_batch, job), job.batch // micro_batch)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pipeplan.baselines.deadline import check_deadline
 from pipeplan.baselines.partitioners.partitioner import NotApplicable, require_few_layers
 from pipeplan.baselines.planners.planner import Arrangement
 from pipeplan.baselines.planners.spans import Spans
@@ -68,6 +69,7 @@ def even_pipelines(
         asked = stages in (job.depths or (stages,)) and width in (job.replicas or (width,))
         if rest or width > count or not asked:
             continue
+        check_deadline()
         rounds = -(-count // width)
         table = prices.table(devices[0].kind, size)
         if float((table.forward + table.backward).sum()) * (1 + (rounds - 1) / stages) >= below:

@@ -20,6 +20,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from pipeplan.baselines.deadline import check_deadline
 from pipeplan.baselines.partitioners.min_max import smallest_maximum
 from pipeplan.baselines.partitioners.partitioner import NotApplicable
 from pipeplan.baselines.partitioners.uniform import from_blocks
@@ -61,6 +62,7 @@ def least_extra(times: Array, keeps: Array, repeats: Array, room: int) -> int | 
 
 def stage_time(pipeline: EvenPipeline, a: int, b: int) -> float | None:
     """Return the least time of a micro-batch on layers a … b − 1; None if they do not fit."""
+    check_deadline()
     spans, held = pipeline.spans, pipeline.held
     extra: int | None = 0
     if spans.room != UNLIMITED:

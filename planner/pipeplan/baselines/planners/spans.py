@@ -5,12 +5,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan.baselines.deadline import check_deadline
 from pipeplan.core.cluster import Device
 from pipeplan.costs.chain import UNLIMITED, Array
 from pipeplan.costs.pricing import Prices
 from pipeplan_formulations.common.recomputation import Recomputation, shared_recomputation
 
 Real = NDArray[np.float64]
+
+TOGETHER = 256
+"""Spans whose layers to recompute are chosen before the deadline is looked at again."""
 
 
 class Spans:
@@ -70,9 +74,12 @@ class Spans:
         spare = self.room - (self.resident + held * self.held[0])[starts, ends]
         query = np.full(len(starts), held), spare
         may = self.recomputation.fewest_bytes(starts, ends, query[0]) <= spare if len(starts) else spare > 0
-        if may.any():
-            cost = self.recomputation.least_each(starts[may], ends[may], *(row[may] for row in query))[1]
-            found[starts[may], ends[may]] = cost
+        places = np.flatnonzero(may)
+        for first in range(0, len(places), TOGETHER):
+            check_deadline()
+            some = places[first : first + TOGETHER]
+            cost = self.recomputation.least_each(starts[some], ends[some], *(row[some] for row in query))[1]
+            found[starts[some], ends[some]] = cost
         return found
 
     @cached_property

@@ -21,6 +21,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeplan.baselines.deadline import check_deadline
+
 Solution = TypeVar("Solution")
 Real = NDArray[np.float64]
 
@@ -53,6 +55,7 @@ def least(
         if low == high:
             continue
         place = high - 1 if np.isinf(floor) else _middle(known, low, high)
+        check_deadline()
         found = solve(float(known[place]))
         if place + 1 < high:
             heappush(open_, (floor + weight * float(known[place + 1]), place + 1, high, floor))
