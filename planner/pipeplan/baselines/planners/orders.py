@@ -29,7 +29,7 @@ def device_orders(cluster: Cluster, most: int = MOST) -> list[tuple[Device, ...]
     else:
         groups = [tuple(d.index for d in own) for _, own in groupby(devices, key=lambda d: labels[d.index])]
         labels = [(labels[group[0]][0], len(group), _look(cluster, group)) for group in groups]
-        if distinct(labels) > most:
+        if len(set(labels)) == 1 or distinct(labels) > most:
             return [devices]
     own = tuple(device.index for device in devices)
     rows = [sum(_deal(order, groups, labels), ()) for order in orders_of(labels)]
@@ -47,22 +47,23 @@ def distinct(labels: Sequence[Word]) -> int:
 
 
 def orders_of(labels: Sequence[Word]) -> Iterator[tuple[Word, ...]]:
-    """Yield every distinct order of the labels once."""
-    left = Counter(labels)
-
-    def extend(prefix: tuple[Word, ...]) -> Iterator[tuple[Word, ...]]:
-        if len(prefix) == len(labels):
-            yield prefix
-        for label in left:
-            if left[label]:
-                left[label] -= 1
-                yield from extend((*prefix, label))
-                left[label] += 1
-
-    return extend(())
+    """Yield every distinct order of the labels once, as a dictionary would, by the labels' first places."""
+    known = list(dict.fromkeys(labels))
+    row = sorted(known.index(label) for label in labels)
+    while True:
+        yield tuple(known[rank] for rank in row)
+        rising = next((i for i in range(len(row) - 2, -1, -1) if row[i] < row[i + 1]), None)
+        if rising is None:
+            return
+        larger = next(i for i in range(len(row) - 1, rising, -1) if row[i] > row[rising])
+        row[rising], row[larger] = row[larger], row[rising]
+        row[rising + 1 :] = row[:rising:-1]
 
 
 def _deal(order: Sequence[Word], groups: Sequence[Row], labels: Sequence[Word]) -> list[Row]:
     """Return the groups in the given order of labels; groups of equal label keep their order."""
-    piles = {label: iter([g for g, own in zip(groups, labels, strict=True) if own == label]) for label in labels}
+    piles = {
+        label: iter([g for g, own in zip(groups, labels, strict=True) if own == label])
+        for label in dict.fromkeys(labels)
+    }
     return [next(piles[label]) for label in order]
