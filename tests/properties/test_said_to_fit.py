@@ -68,16 +68,23 @@ def least(question: Question) -> int | None:
     return high
 
 
-@pytest.mark.parametrize("seed", [*range(8), *map(rarely, range(8, 40))])
-def test_what_is_said_to_fit_is_the_least_that_does(seed: int) -> None:
-    """Of memory, in the message of `solve` and in the remedies of `explain`; of options, the plan with that memory."""
+def with_least(seed: int) -> tuple[Question, int] | None:
+    """A drawn question and the least bytes with which a plan fits; None if it is refused or none are needed."""
     try:
         question = drawn(seed)
         enough = least(question)
     except InputError:
+        return None
+    return (question, enough) if enough else None
+
+
+@pytest.mark.parametrize("seed", [*range(8), *map(rarely, range(8, 40))])
+def test_what_is_said_to_fit_is_the_least_that_does(seed: int) -> None:
+    """Of memory, in the message of `solve` and in the remedies of `explain`; of options, the plan with that memory."""
+    known = with_least(seed)
+    if known is None:
         return
-    if not enough:
-        return
+    question, enough = known
     model, cluster, job = question
     for memory in {enough - 1, enough // 2}:
         text = refusal(question, memory)
@@ -105,13 +112,10 @@ def _spaces(question: Question, memory: int) -> Spaces:
 @pytest.mark.parametrize("seed", [*range(100, 103), *map(rarely, range(103, 112))])
 def test_the_smallest_remedy_of_memory_is_the_least_that_fits(seed: int) -> None:
     """`explain` states how many more bytes are needed, and whether fewer are proved not to do."""
-    try:
-        question = drawn(seed)
-        enough = least(question)
-    except InputError:
+    known = with_least(seed)
+    if known is None:
         return
-    if not enough:
-        return
+    question, enough = known
     model, cluster, job = question
     found = remedies(model, cluster, job=replace(job, memory=enough // 2), time_limit=10, workers=1)
     assert found is not None
