@@ -39,10 +39,7 @@ def assemble(
     hops = [_hop(chain, cluster, s, int(chain.boundary[s, b - 1])) for s, _, b in spans[:-1]]
     first = list(accumulate((len(group) for group in groups), initial=0))
     held = [range(a, b) for _, a, b in spans]
-    sums = [
-        together(cluster, groups, stages_holding(w.layers, held), w.parameters) if w.parameters else 0
-        for w in chain.shared
-    ]
+    sums = [together(cluster, groups, stages_holding(w.layers, held), w.parameters) for w in chain.shared]
     sizes = [tuple(None if each is None else each[s] for each in (buckets, gather_buckets)) for s, _, _ in spans]
     stages = (
         _stage(chain, spans[s], again[s], sums, total, most, sizes[s])

@@ -103,11 +103,13 @@ def joint_ring(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Se
 
 
 def together(cluster: Cluster, groups: Sequence[Sequence[Device]], members: Sequence[int], size: int) -> int:
-    """Return the nanoseconds in which all replicas of the stages ``members`` sum ``size`` bytes; 0 for one stage.
+    """Return the nanoseconds in which all replicas of the stages ``members`` sum ``size`` bytes.
+
+    Nothing is summed of one stage, or of no bytes: then it is 0.
 
     Rounding may make a ring of more replicas faster; the result is at least the time of any two of the stages.
     """
-    if len(members) < 2:
+    if len(members) < 2 or not size:
         return 0
     rows = [members, *(combinations(members, 2) if len(members) > 2 else ())]
     return max(alone(joint_ring(cluster, groups, row), size) for row in rows)
@@ -119,8 +121,8 @@ def least_together(cluster: Cluster, groups: Sequence[Sequence[Device]], size: i
     ``ends``: every group contains the first and the last stage.
     """
     count = len(groups)
-    if count == 1:
-        return np.zeros(1, np.int64)
+    if count == 1 or not size:
+        return np.zeros(count, np.int64)
     if ends:
         return np.full(count, together(cluster, groups, (0, count - 1), size))
     if count > PAIRED:  # a lower bound instead: a ring of two replicas over the fastest link

@@ -165,8 +165,9 @@ class Prices:
                     update=-(-updates // shares),
                     gather=gather + base,
                     reduced=np.maximum(_array(reduced), 0),
-                    together=least_together(self.cluster, groups, size, ends=(0, len(index) - 1) == (first, layers[-1]))
-                    * bool(size),
+                    together=least_together(
+                        self.cluster, groups, size, ends=(0, len(index) - 1) == (first, layers[-1])
+                    ),
                 )
             )
         return tuple(found)
