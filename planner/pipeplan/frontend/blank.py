@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.capture.private import on_meta, pytree
 from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.rewind import attributes_in
 from pipeplan.frontend.runnable import check_hooks
 from pipeplan.frontend.workload import Workload
 
@@ -96,16 +97,13 @@ def _reads_values(workload: Workload) -> str:
     """Return what of a workload on the meta device needs values; empty if nothing is known."""
     known = {id(tensor) for _, tensor in named_tensors(workload.module)}
     for path, part in workload.module.named_modules():
-        for name, value in vars(part).items():
-            if name not in _REGISTERED and _lacks_values(value, known):
+        for name, value in attributes_in(part).items():
+            if _lacks_values(value, known):
                 return f"{f'{path}.{name}'.lstrip('.')} has no values, and is neither parameter nor buffer"
     for what in ("loss", "draw", "weight"):
         if any(_lacks_values(value, set()) for value in _held_by(getattr(workload, what))):
             return f"the function {what} has a tensor without values"
     return ""
-
-
-_REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def _lacks_values(value: Any, known: set[int]) -> bool:

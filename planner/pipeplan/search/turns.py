@@ -168,7 +168,9 @@ class Judge:
             yield turn
 
     def _begin(self, turn: Turn) -> None:
-        """Open all micro-batch sizes, each with a bound on every plan that the heuristic may propose."""
+        """Open all micro-batch sizes, each with a bound on every plan that the heuristic may propose, once."""
+        if turn.begun:
+            return
         turn.begun = True
         if turn.families and not set(turn.families) & set(self.space.schedules):
             turn.why.add(f"it runs {' or '.join(turn.families)} only")
@@ -189,8 +191,7 @@ class Judge:
 
     def bound(self, turn: Turn, until: float) -> None:
         """Make proposals until the least bound is that of a plan that fits, or none is left."""
-        if not turn.begun:
-            self._begin(turn)
+        self._begin(turn)
         while turn.waiting and turn.waiting[0].proposal is None and self._made(turn, until):
             pass
 
@@ -235,8 +236,7 @@ class Judge:
 
         The heuristic's own computation ends by ``until``, or by ``last`` if it is estimated to be cheap.
         """
-        if not turn.begun:
-            self._begin(turn)
+        self._begin(turn)
         while turn.waiting and turn.best is None:
             if turn.waiting[0].proposal is not None:
                 self._simulate(turn, last, affords)
