@@ -19,8 +19,8 @@ from pipeplan.core.job import Job
 from pipeplan.core.plan import Plan
 from pipeplan.core.units import format_time
 from pipeplan.core.wording import counted, team_suffix, zero_suffix
-from pipeplan.search import heuristics, turns
-from pipeplan.search.heuristics import Baseline
+from pipeplan.search import turns
+from pipeplan.search.heuristics import Baseline, Heuristics
 from pipeplan.search.proposals import homes
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
@@ -44,7 +44,9 @@ def rows_of(spaces: Spaces, names: tuple[str, ...] = PEERS) -> Mapping[str, Base
         mock.patch.object(turns, "PLANNERS", {name: PLANNERS[name] for name in names}),
         mock.patch.object(turns, "PARTITIONERS", {}),
     ):
-        return heuristics.baselines(spaces, 1e6)
+        heuristics = Heuristics(spaces)
+        heuristics.begin(1e6)
+        return heuristics.rows()
 
 
 def without_heuristics() -> AbstractContextManager[object]:

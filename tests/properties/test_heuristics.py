@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from helpers.judged import baselines
 from pipeplan.core.errors import InputError
 from pipeplan.search.evaluate import Pace
-from pipeplan.search.heuristics import LONG, NOT_ASKED, Baseline, baselines
+from pipeplan.search.heuristics import LONG, NOT_ASKED, Baseline
 from pipeplan.search.space.spaces import Spaces
 from referee.bridge import objects
 from referee.questions import question

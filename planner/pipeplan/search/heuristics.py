@@ -14,7 +14,6 @@ the devices that share a stage. Both get the micro-batch size and schedule famil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import inf
-from typing import Any
 
 from pipeplan.baselines.partitioners import PARTITIONERS
 from pipeplan.baselines.planners import PLANNERS
@@ -34,7 +33,6 @@ __all__ = [
     "SHORT",
     "Baseline",
     "Heuristics",
-    "baselines",
     "ranked",
     "unknown",
 ]
@@ -178,20 +176,6 @@ class Heuristics:
         if value is None or bound < value:
             return seconds + self._judge.pace.finish(candidate) <= QUICK or self._affords(candidate)
         return seconds <= QUICK
-
-
-def baselines(
-    spaces: Spaces,
-    seconds: float,
-    report: Callable[[EvaluatedPlan], None] = lambda _: None,
-    *,
-    at_most: float = inf,
-    **how: Any,
-) -> Mapping[str, Baseline]:
-    """Return each heuristic's best plan by name, as far as `Heuristics.begin` gets in the time; see there."""
-    heuristics = Heuristics(spaces, report, **how)
-    heuristics.begin(seconds, at_most)
-    return heuristics.rows()
 
 
 def unknown(names: Iterable[str]) -> Iterator[str]:

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from helpers.instances import equal_devices, fat_head, tiny_chain
+from helpers.judged import baselines
 from pipeplan.analysis.compare import SOLVER, compare
 from pipeplan.cli.compare import as_json, show
 from pipeplan.core.job import Job
-from pipeplan.search.heuristics import LATE, Baseline, baselines
+from pipeplan.search.heuristics import LATE, Baseline
 from pipeplan.search.result import Result
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve

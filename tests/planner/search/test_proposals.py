@@ -5,13 +5,13 @@ from math import inf
 import pytest
 
 from helpers.instances import equal_devices
+from helpers.judged import baselines
 from helpers.operators import perceptrons
 from pipeplan.analysis.compare import SOLVER, compare
 from pipeplan.baselines.partitioners import NotApplicable
 from pipeplan.baselines.planners import PLANNERS
 from pipeplan.core.cluster import Link
 from pipeplan.core.job import Job
-from pipeplan.search.heuristics import baselines
 from pipeplan.search.proposals import Proposal, Proposals, homes
 from pipeplan.search.space.spaces import Spaces
 
