@@ -1,11 +1,13 @@
 """Settings of all tests: one thread, Hypothesis profiles, fewer examples where time is short."""
 
 import os
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from helpers import happening
 from helpers.quick import QUICK, few
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors this small are computed faster so, here and in what is started
@@ -23,3 +25,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     own = getattr(test, "_hypothesis_internal_use_settings", None)  # Hypothesis has no public name for it
     if own is not None and QUICK and not item.get_closest_marker("slow"):
         test._hypothesis_internal_use_settings = settings(own, max_examples=few(own.max_examples))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Hold a test that asserts under a condition to how often the condition must happen."""
+    happening.forget()
+    outcome = yield
+    mark = item.get_closest_marker("happens")
+    if mark is not None:
+        happening.check(*mark.args)
+    return outcome

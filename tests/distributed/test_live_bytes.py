@@ -11,6 +11,7 @@ import pytest
 from helpers.distributed import live_bytes
 from helpers.distributed.live_bytes import Layers
 from helpers.distributed.together import Job
+from helpers.happening import happens
 from pipeplan.costs.kept import AT_ONCE
 from pipeplan.costs.sharded import Units
 
@@ -39,6 +40,7 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
     return {"live bytes": (live_bytes.of_cases, (cases,))} if world == 2 else {}
 
 
+@pytest.mark.happens(0.2)
 @pytest.mark.parametrize(("level", "name"), CASES)
 def test_buffers_beside_a_layer_are_what_is_counted(
     ranks: Callable[[int], dict[str, Any]], level: int, name: str
@@ -51,6 +53,6 @@ def test_buffers_beside_a_layer_are_what_is_counted(
     expected = Units.of(sizes, tuple(ties)).with_buffers(spaces, 2, 4 * AT_ONCE, level == 3, gathered)
     traced = ranks(2)["live bytes"][CASES.index((level, name))]
     for i, ((forward, backward), count) in enumerate(zip(traced, expected, strict=True)):
-        if spaces[i]:  # where it decides, and not the sum of the layer's gradients
+        if happens(spaces[i]):  # where it decides, and not the sum of the layer's gradients
             forward += int(sizes[i + 1 :].sum()) * (level == 2)  # still to be gathered
             assert max(forward, backward) == pytest.approx(count, abs=SMALL)

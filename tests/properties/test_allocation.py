@@ -14,6 +14,7 @@ from helpers.allocations import (
     objective,
     units_used,
 )
+from helpers.happening import happens
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation
 from pipeplan_formulations.common.mip import SOLVERS
@@ -85,6 +86,7 @@ def test_no_time_still_gives_a_bound(problem: ChainAllocation) -> None:
         assert objective(problem, report.solution) == report.objective
 
 
+@pytest.mark.happens(0.3)
 @given(chain_allocations(objectives=OBJECTIVES), st.integers(-3, 3))
 @settings(max_examples=100, deadline=None)
 def test_a_cutoff_saves_work_and_loses_nothing_below_it(problem: ChainAllocation, offset: int) -> None:
@@ -94,7 +96,7 @@ def test_a_cutoff_saves_work_and_loses_nothing_below_it(problem: ChainAllocation
     report = allocation.solve(problem, Limits(time=30), cutoff=cutoff)
     if optimum is None:
         assert report.solution is None
-    elif optimum < cutoff:
+    elif happens(optimum < cutoff):
         assert (report.status, report.objective, report.bound) == (Status.OPTIMAL, optimum, optimum)
     else:
         assert cutoff <= report.bound <= optimum

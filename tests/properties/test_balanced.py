@@ -1,12 +1,15 @@
 """Balanced partitions: they fit, no value is below the optimum, and most are close to it."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
+from helpers.happening import happens
 from helpers.partitions import brute_force, chain_partitions, fits, objective
 from pipeplan_formulations.partition import ChainPartition, balanced
 
 
+@pytest.mark.happens(0.3)
 @settings(max_examples=150)
 @given(chain_partitions())
 def test_a_balanced_partition_fits_and_is_not_below_the_optimum(problem):
@@ -14,7 +17,7 @@ def test_a_balanced_partition_fits_and_is_not_below_the_optimum(problem):
     best = brute_force(problem)
     if best is None:
         assert boundaries is None
-    elif boundaries is not None:
+    elif happens(boundaries is not None):
         assert fits(problem, boundaries)
         assert objective(problem, boundaries) >= best
 

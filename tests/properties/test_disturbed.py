@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.happening import happens
 from helpers.pipelines import line
 from helpers.random_schedules import Case, random_case
 from pipeplan.core.pipeline import Pipeline
@@ -93,6 +95,7 @@ def test_times_are_rounded_up_and_slow_devices_slow_all_they_compute() -> None:
         assert times.latencies[times.transfer_of[i]].tolist() == np.ceil(7 * way[m]).tolist()
 
 
+@pytest.mark.happens(0.3)
 @given(SEEDS)
 @settings(max_examples=50, deadline=None)
 def test_a_collective_takes_as_long_on_every_replica(seed: int) -> None:
@@ -101,7 +104,7 @@ def test_a_collective_takes_as_long_on_every_replica(seed: int) -> None:
     program = build_program(case.schedule, case.pipeline, True)
     times = perturbed(program, Factors(0.4, 0.4, seed, 0), range(case.pipeline.devices))
     for together in program.collectives:
-        if len({program.durations[i] for i in together}) == 1:
+        if happens(len({program.durations[i] for i in together}) == 1):
             assert (times.durations[together] == times.durations[together[0]]).all()
 
 

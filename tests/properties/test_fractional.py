@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from helpers.fractional_partitions import UNLIMITED, fractional_partitions, optimum
+from helpers.happening import happens
 from pipeplan_formulations.common.report import Limits, Status, Stop
 from pipeplan_formulations.fractional import FractionalPartition, solve
 
@@ -69,6 +70,7 @@ def _check_integer_solvers(problem: FractionalPartition) -> None:
     assert cpsat.objective is None or cpsat.objective >= best - 1
 
 
+@pytest.mark.happens(0.3)
 @given(fractional_partitions())
 @settings(max_examples=100, deadline=None)
 def test_dividing_layers_never_costs(problem: FractionalPartition) -> None:
@@ -77,7 +79,7 @@ def test_dividing_layers_never_costs(problem: FractionalPartition) -> None:
     every = [(0.0, *map(float, cut), float(problem.layers)) for cut in inner]
     whole = min((problem.evaluate(p) for p in every if problem.feasible(p)), default=None)
     report = solve(problem, LIMITS)
-    if whole is not None:
+    if happens(whole is not None):
         assert report.bound <= whole * (1 + 1e-8) + 1
         assert report.status is Status.FEASIBLE or report.objective <= whole * (1 + 1e-8) + 1
 

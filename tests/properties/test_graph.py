@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.graphs import exhaustive, graph_partitions, judge
+from helpers.happening import happens
 from pipeplan_formulations import graph
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.mip.cbc import CBC
@@ -87,6 +88,7 @@ def test_the_programme_admits_every_optimum(problem: GraphPartition) -> None:
         assert model.read([float(x) for x in point]) == known.solution
 
 
+@pytest.mark.happens(0.3)
 @given(graph_partitions(), st.integers(0, 3))
 @settings(max_examples=100, deadline=None)
 def test_first_plans_are_solutions(problem: GraphPartition, seed: int) -> None:
@@ -94,7 +96,7 @@ def test_first_plans_are_solutions(problem: GraphPartition, seed: int) -> None:
     bracket = open_bracket(problem, replace(LIMITS, seed=seed))
     first_plans(problem, bracket)
     best = exhaustive(problem)
-    if bracket.best is not None:
+    if happens(bracket.best is not None):
         assert best is not None
         assert best <= judge(problem, bracket.best) == bracket.value
     elif all(mode.limit >= UNLIMITED for mode in problem.modes):

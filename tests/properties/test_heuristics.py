@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from helpers.happening import happens
 from helpers.judged import baselines
 from pipeplan.core.errors import InputError
 from pipeplan.search.evaluate import Pace
@@ -67,12 +68,13 @@ def test_bounds_of_heuristics_are_bounds(seed: int) -> None:
             assert bool(other.outside) == bool(row.outside)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_peaks_need_no_timeline(seed: int) -> None:
+@pytest.mark.happens(0.3)
+def test_peaks_need_no_timeline() -> None:
     """The peaks shown for a heuristic are those of its simulated step."""
-    for row in simulated_rows(seed).values():
-        if row.evaluated is not None:
-            assert row.peaks == row.evaluated.timeline.peaks
+    for seed in SEEDS:
+        for row in simulated_rows(seed).values():
+            if happens(row.evaluated is not None):
+                assert row.peaks == row.evaluated.timeline.peaks, seed
 
 
 def test_only_plans_whose_bound_is_below_the_incumbent_are_worth_time() -> None:

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise, product
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.happening import happens
 from helpers.instances import equal_devices, model_of
 from pipeplan.baselines.partitioners import NotApplicable
 from pipeplan.baselines.planners import PLANNERS
@@ -74,6 +76,7 @@ def test_alpa_finds_the_least_value(programme: tuple[Choices, int, int]) -> None
     assert nearly[0] == best
 
 
+@pytest.mark.happens(0.3)
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_uniap_finds_the_least_value(data: st.DataObject) -> None:
@@ -90,7 +93,7 @@ def test_uniap_finds_the_least_value(data: st.DataObject) -> None:
         values[bounds] = sum(each) + (rounds - 1) * max(each) if max(each) < np.inf else np.inf
     best = min(values.values(), default=np.inf)
     found = least_step(times, sends, rounds)
-    if np.isinf(best):
+    if not happens(bool(np.isfinite(best))):
         assert found is None
     else:
         assert found is not None

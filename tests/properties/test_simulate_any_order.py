@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.happening import happens
 from helpers.naive_timing import Moment, lists_and_needs, longest_paths, meeting, with_resources
 from helpers.pipelines import line
 from helpers.random_schedules import Case, random_case, with_unlike_slices
@@ -150,6 +151,7 @@ def test_counted_memory_is_the_simulated_one(seed: int) -> None:
         assert counted == simulated
 
 
+@pytest.mark.happens(0.2)
 @given(seeds)
 @settings(max_examples=400)
 def test_orders_that_cannot_finish_are_refused_by_all(seed: int) -> None:
@@ -159,13 +161,14 @@ def test_orders_that_cannot_finish_are_refused_by_all(seed: int) -> None:
     orders = [list(order) for order in case.schedule.orders]
     for _ in range(random.randint(1, 3)):
         order = random.choice([order for order in orders if order])
-        i, j = random.randrange(len(order)), random.randrange(len(order))
+        i = random.randrange(len(order))
+        j = random.choice((random.randrange(len(order)), max(i - 1, 0)))  # neighbours often still end
         order[i], order[j] = order[j], order[i]
     schedule = Schedule("exchanged", tuple(map(tuple, orders)), case.schedule.two_lanes)
     one_lane = Schedule("exchanged", schedule.orders)
     size = len(case.pipeline.stages), case.schedule.micro_batches
 
-    if ends(schedule, case.pipeline):
+    if happens(ends(schedule, case.pipeline)):
         simulate(schedule, case.pipeline)
     else:
         with pytest.raises(PlanError, match=r"device \d+ waits at"):
