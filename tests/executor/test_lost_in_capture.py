@@ -1,6 +1,7 @@
 """Profiles and runs refuse what a captured graph would lose, and recompute layers from the state of their forward."""
 
 import copy
+import random
 from contextlib import nullcontext
 from unittest.mock import patch
 
@@ -87,17 +88,18 @@ def test_a_profile_says_which_loss_is_no_mean(build: object, said: str) -> None:
 
 
 class Remembers(nn.Module):
-    """A layer that counts in a buffer and in an attribute, and reads both."""
+    """A layer that counts in a buffer, an attribute and a list, draws numbers of its own, and reads all of them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.mix, self.calls = nn.Linear(6, 6), 0
+        self.mix, self.calls, self.log, self.numbers = nn.Linear(6, 6), 0, [], random.Random(3)
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         self.count.add_(1)
-        return torch.tanh(self.mix(x)) * self.calls * self.count.clone()
+        self.log.append(self.calls)
+        return torch.tanh(self.mix(x)) * self.calls * self.count.clone() * sum(self.log) * self.numbers.random()
 
 
 def test_recomputed_layers_begin_with_the_state_of_their_forward() -> None:
@@ -113,4 +115,5 @@ def test_recomputed_layers_begin_with_the_state_of_their_forward() -> None:
         losses[number].backward()
         work.backward(number, (2 * outputs[number],))
     assert torch.allclose(module.layers[0].mix.weight.grad, whole.mix.weight.grad, rtol=1e-12)
-    assert (module.layers[0].calls, float(module.layers[0].count)) == (2, 2.0)
+    assert (layer.calls, float(layer.count), layer.log) == (2, 2.0, [1, 2])
+    assert layer.numbers.getstate() == whole.numbers.getstate()

@@ -130,6 +130,30 @@ def test_sparse_gradients_are_refused() -> None:
         check_plain(nn.Sequential(nn.EmbeddingBag(8, 4, sparse=True), nn.Linear(4, 4)))
 
 
+class LooksUp(nn.Module):
+    """A table whose gradient is sparse, without a module of torch that says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(8, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.embedding((x > 0).long(), self.table, sparse=True).sum(1)
+
+
+def test_sparse_gradients_of_functions_are_refused() -> None:
+    """The profile names the layer and the operation, as a run would."""
+    reasons = profiled(nn.Sequential(nn.Linear(4, 4), LooksUp(), nn.Linear(4, 4)), micro_batches=(2,))[1]
+    assert len(reasons) == 1
+    assert "layer 1 makes sparse gradients (aten::embedding with sparse=True)" in reasons[0]
+
+
+def test_a_model_with_nothing_to_train_is_refused() -> None:
+    """A backward of it would fail in every rank."""
+    with pytest.raises(PlanError, match="no parameter requires a gradient"):
+        check_plain(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).requires_grad_(False))
+
+
 def test_a_module_that_runs_is_profiled_without_a_word() -> None:
     """Nothing is said of a chain, nor of a captured graph with batch norm."""
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))

@@ -117,6 +117,60 @@ class Opened(nn.Sequential):
         return x
 
 
+class Whole(nn.Module):
+    """A part of a chain that does something with what its own matrix returns, or with it, and returns that tensor."""
+
+    def __init__(self, after: Callable[[Any, Tensor], object]) -> None:
+        super().__init__()
+        self.mix, self.after = nn.Linear(WIDTH, WIDTH), after
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.mix(x)
+        self.after(self, y)
+        return y
+
+
+class Checkpointed(nn.Module):
+    """A part of a chain that runs its matrix in a reentrant checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.mix, x, use_reentrant=True)
+
+
+class Halved(nn.Sequential):
+    """A chain that is called in its own way."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x) * 0.5
+
+
+def hooked_where_needed(self: Any, y: Tensor) -> None:
+    """Scale a gradient, if there is to be one."""
+    if y.requires_grad:
+        y.register_hook(lambda gradient: gradient * 0.2)
+
+
+def written_beside(self: Any, y: Tensor) -> None:
+    """A write that counts no version."""
+    y.data.mul_(2)
+
+
+def clamped(self: Any, y: Tensor) -> None:
+    """Bound a bias behind its use."""
+    with torch.no_grad():
+        self.mix.bias.clamp_(-0.1, 0.1)
+
+
+def annealed(self: Any, y: Tensor) -> None:
+    """Change an attribute of a part in each call."""
+    CALLS["number"] += 1
+    self.mix.scale = CALLS["number"]
+
+
 def hooked(self: Any, x: Tensor) -> Tensor:
     """Scale the gradient by a hook on a tensor."""
     y = torch.tanh(x)
@@ -154,6 +208,13 @@ def penalised(self: Any, x: Tensor) -> Tensor:
     """A gradient within the forward."""
     (gradient,) = torch.autograd.grad(torch.tanh(x).sum(), x, create_graph=True)
     return x + gradient
+
+
+def trained_inside(self: Any, x: Tensor) -> Tensor:
+    """A backward within the forward."""
+    leaf = x.detach().requires_grad_()
+    torch.tanh(leaf).sum().backward()
+    return x + leaf.grad
 
 
 def written(self: Any, x: Tensor) -> Tensor:
@@ -233,6 +294,16 @@ def backward_hook(self: Any) -> None:
     self.second.register_full_backward_hook(lambda module, given, taken: (given[0] * 0.2,))
 
 
+def old_norm(self: Any) -> None:
+    """Compute a weight before each forward, by a hook."""
+    torch.nn.utils.weight_norm(self.first)
+
+
+def named_code(self: Any) -> None:
+    """A parameter with a name that a graph module has."""
+    self.code = nn.Parameter(torch.ones(WIDTH))
+
+
 def forward_hook(self: Any) -> None:
     """Change a submodule's output."""
     self.first.register_forward_hook(lambda module, given, made: made * 3)
@@ -295,6 +366,11 @@ def chain(function: Callable[[Any, Tensor], Tensor], refused: str = "") -> Case:
     return Case(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), Layer(function), nn.Linear(WIDTH, WIDTH)), refused)
 
 
+def whole(after: Callable[[Any, Tensor], object], refused: str = "") -> Case:
+    """A chain with a part that does this with what its matrix returns."""
+    return Case(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), Whole(after), nn.Linear(WIDTH, WIDTH)), refused)
+
+
 def linears(count: int = 3) -> list[nn.Module]:
     """So many linear maps."""
     return [nn.Linear(WIDTH, WIDTH) for _ in range(count)]
@@ -322,6 +398,7 @@ CASES: dict[str, Case] = {
     "a checkpoint": between(lambda self, x: checkpoint(torch.tanh, x, use_reentrant=False)),
     "inference mode": between(inferred, rf"torch.inference_mode {HERE}"),
     "a gradient in the forward": between(penalised, rf"takes gradients in its forward {HERE}"),
+    "a backward in the forward": between(trained_inside, rf"takes gradients in its forward {HERE}"),
     "a detached part": between(lambda self, x: x + 2 * x.detach()),
     "a write without gradients": between(written),
     "a weight that is frozen in the forward": between(freezes, r"whether first.weight requires a gradient"),
@@ -348,6 +425,17 @@ CASES: dict[str, Case] = {
     "a chain with a reentrant checkpoint": chain(lambda self, x: checkpoint(torch.tanh, x, use_reentrant=True)),
     "a chain with a counter": chain(counted),
     "a chain with dropout": chain(lambda self, x: functional.dropout(x, 0.5)),
+    "a chain with a hook on what a part returns": whole(hooked_where_needed),
+    "a chain with a part that detaches": whole(lambda self, y: y.detach_()),
+    "a chain with a part that writes beside autograd": whole(written_beside),
+    "a chain with a part that bounds its weight": whole(clamped),
+    "a chain with a part that changes a part": whole(annealed),
+    "a chain called in its own way": Case(lambda: Halved(*linears())),
+    "a chain with a reentrant checkpoint of a part": Case(
+        lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), Checkpointed(), nn.Linear(WIDTH, WIDTH))
+    ),
+    "a weight that a hook computes": between(lambda self, x: torch.tanh(x), "", old_norm),
+    "a parameter named code": between(lambda self, x: x * self.code, "", named_code),
     "a chain with a hook on a layer": Case(lambda: nn.Sequential(*linears(2), with_hook(nn.Linear(WIDTH, WIDTH)))),
     "a chain with a hook as a whole": Case(lambda: with_hook(nn.Sequential(*linears())), "hook"),
     "a chain that leaves layers out": Case(lambda: Opened(one_left_out, *linears()), "Python's random numbers"),

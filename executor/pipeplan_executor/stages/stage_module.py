@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pipeplan.frontend.capture.flow import Flow, Tensors, as_tuple
-from pipeplan.frontend.rewind import attributes_in, put_attributes
+from pipeplan.frontend.rewind import Attributes, attributes_in, copied_attributes, put_attributes
 from pipeplan_executor.sharding.partial_gradients import Summed
 
 
@@ -244,7 +244,7 @@ class _Begun:
     def __init__(self, layer: nn.Module, how: Treatment) -> None:
         self._layer, self._lasting = layer, how.lasting
         self._values = {name: tensor.detach().clone() for name, tensor in self._there().items()}
-        self._attributes = self._present() if how.counts else []
+        self._attributes = copied_attributes(self._present()) if how.counts else []
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -257,7 +257,7 @@ class _Begun:
         before = {name: tensor.detach().clone() for name, tensor in there.items() if isinstance(tensor, nn.Parameter)}
         for name, tensor in there.items():
             self._put(name, tensor, self._values[name])
-        for part, values in self._attributes:
+        for part, values in copied_attributes(self._attributes):
             put_attributes(part, values)
         try:
             yield
@@ -271,7 +271,7 @@ class _Begun:
         known = {**dict(self._layer.named_buffers()), **dict(self._layer.named_parameters())}
         return {name: known[name] for name in self._lasting}
 
-    def _present(self) -> list[tuple[nn.Module, dict[str, Any]]]:
+    def _present(self) -> Attributes:
         return [(part, attributes_in(part)) for part in self._layer.modules()]
 
     def _put(self, name: str, tensor: Tensor, value: Tensor) -> None:

@@ -1,13 +1,21 @@
 """`Rewind`: a module's state before a forward, to begin every micro-batch with it."""
 
+import copy
 import random
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+_TORCHS = frozenset(vars(nn.Module()))
+"""Attributes that every module has from torch."""
+_DEEPEST = 4
+"""Depth to which attributes are copied inside lists, mappings and objects."""
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
 
@@ -29,23 +37,75 @@ class Rewind:
         self._held = [(part, dict(part._buffers)) for module in modules for part in module.modules()]
         tensors = [tensor for _, buffers in self._held for tensor in buffers.values() if tensor is not None]
         self._values = {id(tensor): (tensor, tensor.detach().clone()) for tensor in tensors}
-        self._attributes = [(part, attributes_in(part)) for module in counting for part in module.modules()]
+        parts = [part for module in counting for part in module.modules()]
+        self._attributes = [(part, attributes_in(part)) for part in parts]
+        self._copies = copied_attributes(self._attributes)
         self._numbers = _numbers()
 
     def back(self) -> None:
         """Restore the state. Buffers become new tensors, since autograd may have saved the present ones."""
-        self._put({key: values.clone() for key, (_, values) in self._values.items()})
+        copies = copied_attributes(self._copies)
+        self._put({key: values.clone() for key, (_, values) in self._values.items()}, copies)
 
     def end(self) -> None:
         """Restore the state with the tensors themselves, for those that have called `back` before every forward."""
-        self._put({key: tensor for key, (tensor, _) in self._values.items()})
+        self._put({key: tensor for key, (tensor, _) in self._values.items()}, self._attributes)
 
-    def _put(self, tensors: dict[int, Tensor]) -> None:
+    def _put(self, tensors: dict[int, Tensor], everywhere: "Attributes") -> None:
         for part, buffers in self._held:
             part._buffers.update({name: None if old is None else tensors[id(old)] for name, old in buffers.items()})
-        for part, attributes in self._attributes:
+        for part, attributes in everywhere:
             put_attributes(part, attributes)
         _restore(self._numbers)
+
+
+Attributes = Sequence[tuple[nn.Module, dict[str, Any]]]
+"""Modules with what they have beside their parameters, buffers and submodules."""
+
+
+def copied_attributes(attributes: Attributes) -> Attributes:
+    """Return attributes with copies of what a forward may change inside: lists, mappings, objects, random generators.
+
+    Objects that several modules hold stay one object. Tensors, modules and functions are not copied.
+    """
+    memo: dict[int, tuple[Any, Any]] = {}
+    return [
+        (part, {k: v if k in _TORCHS else _copied(v, memo, _DEEPEST) for k, v in values.items()})
+        for part, values in attributes
+    ]
+
+
+def _copied(value: Any, memo: dict[int, tuple[Any, Any]], depth: int) -> Any:
+    fixed = Tensor | nn.Module | type | ModuleType | FunctionType | MethodType | str | bytes | int | float | None
+    if isinstance(value, fixed) or not depth:
+        return value
+    if id(value) not in memo:
+        try:
+            memo[id(value)] = value, _copy_of(value, memo, depth - 1)
+        except Exception:  # what cannot be copied, like a lock
+            memo[id(value)] = value, value
+    return memo[id(value)][1]
+
+
+def _copy_of(value: Any, memo: dict[int, tuple[Any, Any]], depth: int) -> Any:
+    """Return a copy of a value, which holds copies of what it holds."""
+    if isinstance(value, torch.Generator):
+        return value.clone_state()
+    if isinstance(value, random.Random) or hasattr(value, "bit_generator") or hasattr(value, "get_state"):
+        return copy.deepcopy(value)
+    if isinstance(value, tuple):
+        parts = [_copied(part, memo, depth) for part in value]
+        return value if all(a is b for a, b in zip(parts, value, strict=True)) else tuple(parts)
+    made = copy.copy(value)
+    memo[id(value)] = value, made  # it may hold itself
+    if isinstance(value, dict):
+        made.update({key: _copied(part, memo, depth) for key, part in value.items()})
+    elif isinstance(value, list | deque):
+        for place, part in enumerate(value):
+            made[place] = _copied(part, memo, depth)
+    elif hasattr(value, "__dict__"):
+        vars(made).update({name: _copied(part, memo, depth) for name, part in vars(value).items()})
+    return made
 
 
 def attributes_in(part: nn.Module) -> dict[str, Any]:

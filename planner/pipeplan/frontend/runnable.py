@@ -14,7 +14,7 @@ from pipeplan.frontend.profile.ties import named_tensors
 
 
 def check_plain(module: nn.Module) -> None:
-    """Refuse wrappers that shard parameters or sum gradients, sparse gradients, and hooks that would be lost.
+    """Refuse wrappers that shard parameters or sum gradients, sparse gradients, lost hooks, and models without training.
 
     Raises
     ------
@@ -38,6 +38,8 @@ def check_plain(module: nn.Module) -> None:
                 f"{name} is a {type(parameter).__name__}, which another library shards or fills later; give the "
                 "module with plain parameters (no fully_shard, no lazy layers): the plan assigns parameters to ranks"
             )
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise PlanError("no parameter requires a gradient, so there is nothing to train; freeze some of them only")
     check_hooks(module)
 
 

@@ -25,15 +25,25 @@ class DetectRandom(TorchDispatchMode):  # type: ignore[misc]
     ----------
     seen : bool
         True once a tagged operation was called.
+    sparse : str
+        The first operation whose gradient is sparse.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen = False
+        self.seen, self.sparse = False, ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.seen = self.seen or torch.Tag.nondeterministic_seeded in func.tags
+        if "embedding" in func._schema.name and not self.sparse and _is_sparse(func, args, kwargs or {}):
+            self.sparse = func._schema.name
         return func(*args, **(kwargs or {}))
+
+
+def _is_sparse(func: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether a look-up makes a sparse gradient."""
+    given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    return given.get("sparse", False) is True and any(x.requires_grad for x in args if isinstance(x, Tensor))
 
 
 Tensors = tuple[Tensor, ...]
@@ -111,6 +121,7 @@ def trace(sequence: LayerSequence, inputs: Batch) -> Flow:
         attributes, numbers = {} if is_graph else attributes_of(layer), random_numbers()
         with DetectRandom() as random:
             returned = _called(name, layer, taken[-1])
+        _check_sparse(name, random.sparse)
         draws.append(random.seen or numbers != random_numbers())
         counts.append(not is_graph and attributes != attributes_of(layer))
         versions.append(before)
@@ -141,6 +152,14 @@ def _called(name: str, layer: nn.Module, given: Tensors) -> Any:
             "it computes may depend on no value in the batch (write an if or a size with torch.where or masks), and "
             "tensors that it keeps must be parameters or buffers"
         ) from error
+
+
+def _check_sparse(name: str, operation: str) -> None:
+    if operation:
+        raise PlanError(
+            f"layer {name} makes sparse gradients ({operation} with sparse=True), and stages add and sum dense ones: "
+            "leave sparse=True out; what is trained stays the same"
+        )
 
 
 def _held(layer: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:

@@ -51,6 +51,18 @@ def memory_of(tensor: Tensor) -> Any:
     return tensor.untyped_storage()._cdata
 
 
+def modes_on() -> tuple[int, int]:
+    """Number of modes of torch functions and of dispatch that are on; a module may be called in one of its own."""
+    return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+
+
+def module_call(module: nn.Module) -> bool:
+    """Return whether calling a module is torch's own code, which runs its hooks and its forward."""
+    kind = type(module)
+    calls = (kind.__call__, kind._call_impl, kind._wrapped_call_impl)
+    return all((getattr(call, "__module__", None) or "torch").partition(".")[0] == "torch" for call in calls)
+
+
 def global_module_hooks() -> list[Any]:
     """Hooks that torch calls around every module's forward or backward."""
     kinds = ("backward_pre_hooks", "backward_hooks", "forward_pre_hooks", "forward_hooks")
@@ -66,6 +78,8 @@ __all__ = [
     "TorchDispatchMode",
     "global_module_hooks",
     "memory_of",
+    "modes_on",
+    "module_call",
     "no_dispatch_modes",
     "pytree",
     "quietly_exporting",
@@ -97,6 +111,9 @@ def _with(module: nn.Module, stand_in: Callable[[Tensor], Tensor]) -> nn.Module:
         stand_ins[id(parameter)] = nn.Parameter(stand_in(parameter), parameter.requires_grad)
     for buffer in module.buffers():
         stand_ins[id(buffer)] = stand_in(buffer)
+    for part in module.modules():  # weights that a hook computes before each forward, as of old weight norm
+        computed = [value for value in vars(part).values() if isinstance(value, Tensor) and not value.is_leaf]
+        stand_ins.update({id(value): stand_in(value) for value in computed})
     blank = copy.deepcopy(module, stand_ins)
     for part in blank.modules():  # transformers return caches of past tokens by default, which training does not read
         config = getattr(part, "config", None)

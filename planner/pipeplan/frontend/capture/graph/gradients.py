@@ -83,9 +83,7 @@ def nothing_on_gradients(module: nn.Module, name: str) -> Iterator[None]:
     seen: list[Seen] = []
     wanted = {path: parameter.requires_grad for path, parameter in module.named_parameters()}
     error = None
-    with ExitStack() as stack:
-        for owner, attribute, watched in _watched(seen):
-            stack.enter_context(_replaced(owner, attribute, watched))
+    with watching_gradients(seen.append):
         try:
             yield
         except Exception as raised:
@@ -103,6 +101,15 @@ def nothing_on_gradients(module: nn.Module, name: str) -> Iterator[None]:
             )
 
 
+@contextmanager
+def watching_gradients(notice: Callable[[Seen], object]) -> Iterator[None]:
+    """Context that calls ``notice`` with everything that acts on gradients, as it happens."""
+    with ExitStack() as stack:
+        for owner, attribute, watched in _watched(notice):
+            stack.enter_context(_replaced(owner, attribute, watched))
+        yield
+
+
 def _lost(seen: Sequence[Seen]) -> str:
     """Return the first sentence that is not about a function whose backward is the derivative of its forward."""
     known: dict[str, bool] = {}
@@ -118,13 +125,15 @@ def _lost(seen: Sequence[Seen]) -> str:
     return ""
 
 
-def _watched(seen: list[Seen]) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
+def _watched(tell: Callable[[Seen], object]) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
     """Yield each attribute to replace, and the replacement as a function of the original."""
 
     def first(notice: Callable[[Any], Seen | None]) -> Callable[[Any], Any]:
         def noticed(original: Any) -> Any:
             def called(*args: Any, **kwargs: Any) -> Any:
-                seen.extend(text for text in (notice(args[0] if args else None),) if text is not None)
+                seen = notice(args[0] if args else None)
+                if seen is not None:
+                    tell(seen)
                 return original(*args, **kwargs)
 
             return called
@@ -141,6 +150,7 @@ def _watched(seen: list[Seen]) -> Iterator[tuple[Any, str, Callable[[Any], Any]]
     yield torch.autograd.graph.saved_tensors_hooks, "__enter__", first(_saved_hook)
     yield torch.inference_mode, "__enter__", first(_inference)
     yield torch.autograd, "grad", first(_gradient)
+    yield torch.autograd, "backward", first(_gradient)
 
 
 def _function(context: Any) -> Seen | None:

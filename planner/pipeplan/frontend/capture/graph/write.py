@@ -22,6 +22,9 @@ from pipeplan.frontend.capture.private import pytree
 UNSPLIT = "unsplit name"
 """Key in the meta of nodes that read a parameter, buffer or constant."""
 
+_TAKEN = frozenset(dir(fx.GraphModule)) | frozenset(vars(nn.Module()))
+"""Names that parameters and buffers of a graph module cannot have, like ``code``."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -144,7 +147,7 @@ class _Writer:
             assert result.op == "get_attr", f"{result} is not there"
             name = str(result.target)
             local = name.replace(".", "_")  # one look-up per pass; a path of modules would cost one per module
-            while local in self._held:
+            while local in self._held or local in _TAKEN:
                 local += "_"
             self._held[local] = self._source.held[name]
             self._env[result] = self.graph.get_attr(local)
