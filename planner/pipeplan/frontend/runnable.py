@@ -14,7 +14,7 @@ from pipeplan.frontend.profile.ties import named_tensors
 
 
 def check_plain(module: nn.Module) -> None:
-    """Refuse wrappers that shard parameters or sum gradients, sparse gradients, lost hooks, and models without training.
+    """Refuse wrappers, sparse gradients, hooks that would be lost, and modules without anything to train.
 
     Raises
     ------
