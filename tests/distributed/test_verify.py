@@ -37,6 +37,19 @@ def test_state_and_random_numbers_raise_no_alarm(found: dict[str, Any], name: st
         assert ("the module itself" in str(verdict)) == ("masked" not in name)
 
 
+def test_16_bits_inside_raise_no_alarm(found: dict[str, Any]) -> None:
+    """The whole batch at once rounds otherwise than its micro-batches, which are compared."""
+    verdict: Verdict = found["stateful"]["lowered"]
+    assert verdict.holds, str(verdict)
+    assert "float32" in str(verdict)
+    assert "micro-batch by micro-batch" in str(verdict)
+
+
+def test_a_loss_may_draw_random_numbers(found: dict[str, Any]) -> None:
+    """It draws the same ones here and there, and the verdict says so."""
+    assert "the same random numbers in each loss" in str(found["stateful"]["masking"])
+
+
 def test_it_says_what_was_compared_with_dropout(found: dict[str, Any]) -> None:
     """A chain's layers are the module's own; a captured graph draws in its own order."""
     assert "without dropout and with it" in str(found["stateful"]["counting"])

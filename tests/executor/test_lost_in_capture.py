@@ -76,6 +76,8 @@ def test_gradients_that_differ_are_refused_whatever_the_reason() -> None:
         (stateful_models.masked_and_weighted, ""),
         (stateful_models.normed, ""),
         (stateful_models.counting, ""),
+        (stateful_models.masking, ""),
+        (stateful_models.hooked, ""),
     ],
 )
 def test_a_profile_says_which_loss_is_no_mean(build: object, said: str) -> None:
@@ -117,3 +119,17 @@ def test_recomputed_layers_begin_with_the_state_of_their_forward() -> None:
     assert torch.allclose(module.layers[0].mix.weight.grad, whole.mix.weight.grad, rtol=1e-12)
     assert (layer.calls, float(layer.count), layer.log) == (2, 2.0, [1, 2])
     assert layer.numbers.getstate() == whole.numbers.getstate()
+
+
+def test_recomputed_layers_draw_into_what_they_have_saved() -> None:
+    """A slope is drawn after the tensor that holds it is saved; a recomputation that ended there would not have it."""
+    layer = nn.Sequential(nn.Linear(6, 6), nn.RReLU()).double()
+    whole, given = copy.deepcopy(layer), torch.randn(3, 6, dtype=torch.float64)
+    work, module = stage_of({"a": layer}, (given.clone().requires_grad_(),), recompute=("a",))
+    torch.manual_seed(1)
+    loss = whole(given).square().sum()
+    torch.manual_seed(1)
+    (output,) = work.forward(0, (given,), None)
+    loss.backward()
+    work.backward(0, (2 * output,))
+    assert torch.allclose(module.layers[0][0].weight.grad, whole[0].weight.grad, rtol=1e-12)

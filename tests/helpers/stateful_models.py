@@ -147,4 +147,50 @@ def masked_and_weighted() -> Workload:
     return masked(weighted=True)
 
 
-RIGHT, CHANGED = (normed, counting, masked_and_weighted), (contrastive, in_batch, masked)
+class Hooked(nn.Module):
+    """A layer that needs a graph for its hook, with batch norm as a function, in a list what its calls have drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.numbers, self.seen = nn.Linear(8, 8), random.Random(5), [1.0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(self.numbers.random())
+        y = self.mix(x)
+        y.register_hook(lambda gradient: 0.3 * gradient)
+        return functional.batch_norm(y, None, None, training=True) * sum(self.seen)
+
+
+class Lowered(nn.Module):
+    """A layer that computes in 16 bits inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return torch.tanh(self.mix(x)).float()
+
+
+def hooked() -> Workload:
+    """A chain."""
+    return Workload(nn.Sequential(Hooked(), Hooked(), Hooked(), nn.Linear(8, CLASSES)), draw, functional.cross_entropy)
+
+
+def lowered() -> Workload:
+    """A chain."""
+    return Workload(nn.Sequential(Lowered(), Lowered(), nn.Linear(8, CLASSES)), draw, functional.cross_entropy)
+
+
+def masking() -> Workload:
+    """A loss that leaves out logits at random, by torch's and Python's random numbers."""
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs * (torch.rand_like(outputs) < 0.5) * random.random(), targets)
+
+    layers = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+    return Workload(layers, draw, loss)
+
+
+RIGHT, CHANGED = (normed, counting, masked_and_weighted, hooked, masking), (contrastive, in_batch, masked)

@@ -63,6 +63,20 @@ def seed_layers(layers: Iterable[tuple[int, nn.Module]], moment: Moment) -> list
     return [layer.register_forward_pre_hook(_seeder(number, moment)) for number, layer in layers]
 
 
+def same_draws(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a loss that draws the same random numbers at each call, and leaves the random state as it was."""
+
+    def called(outputs: Any, targets: Any) -> Any:
+        with torch.random.fork_rng(), preserved_numbers():
+            torch.manual_seed(0)
+            random.seed(0)
+            if "numpy" in sys.modules:
+                sys.modules["numpy"].random.seed(0)
+            return loss(outputs, targets)
+
+    return called
+
+
 def _seeder(number: int, moment: Moment) -> Callable[[nn.Module, Any], None]:
     def seed(layer: nn.Module, _: Any) -> None:
         if not layer.training:

@@ -56,12 +56,16 @@ class Treatment:
         the values that the forward began with.
     counts : bool
         A forward changes attributes, which a recomputation treats alike.
+    draws : bool
+        A forward draws random numbers. Its recomputation goes on to the end: an operation may save a tensor into which
+        it then draws.
     """
 
     recompute: bool = False
     copies: tuple[int, ...] = ()
     lasting: tuple[str, ...] = ()
     counts: bool = False
+    draws: bool = False
 
 
 def treatment_of(flow: Flow, number: int, recompute: bool, first: bool) -> Treatment:
@@ -70,7 +74,8 @@ def treatment_of(flow: Flow, number: int, recompute: bool, first: bool) -> Treat
     copies = tuple(place for place, is_written in enumerate(written) if is_written)
     if not recompute:
         return Treatment(recompute, copies)
-    return Treatment(recompute, copies, tuple(sorted(flow.changed[number])), any(flow.counts[number : number + 1]))
+    counts = any(flow.counts[number : number + 1])
+    return Treatment(recompute, copies, tuple(sorted(flow.changed[number])), counts, flow.draws[number])
 
 
 class StageModule(nn.Module):
@@ -219,7 +224,7 @@ def _call(layer: nn.Module, called: Callable[..., Any], how: Treatment) -> Calla
     if not how.recompute:
         return copying
     again = partial(_contexts, layer, how) if how.lasting or how.counts else _no_contexts
-    return partial(checkpoint, copying, use_reentrant=False, context_fn=again)
+    return partial(checkpoint, copying, use_reentrant=False, context_fn=again, early_stop=not how.draws)
 
 
 def _on_copies(called: Callable[..., Any], places: frozenset[int], *tensors: Tensor) -> Any:

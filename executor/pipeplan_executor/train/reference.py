@@ -51,11 +51,18 @@ class Reference:
         self._fitted, self._inputs, self._targets, self._seed = fitted, inputs, targets, seed
         self._whole = materialised(fitted, seed=seed, weights=weights, dtype=dtype)
         self._rewind = Rewind([self._whole], [self._whole])
+        self._mean: BatchMean | None = None
+        self.loss = fitted.workload.loss
 
     @property
     def draws(self) -> bool:
         """True if layers draw random numbers."""
         return any(self._fitted.flow.draws)
+
+    @property
+    def loss_draws(self) -> bool:
+        """True if the loss is known to draw random numbers."""
+        return self._mean is not None and self._mean.loss_draws
 
     @property
     def is_chain(self) -> bool:
@@ -65,7 +72,9 @@ class Reference:
     @property
     def treats_samples_apart(self) -> bool:
         """True if the module can be called with the whole batch at once."""
-        flow = self._fitted.flow
+        flow, mean = self._fitted.flow, self._mean
+        if mean is not None and (mean.normalises or mean.rounds or mean.loss_draws):
+            return False
         return not (self.draws or any(flow.changed) or any(flow.counts) or normalises_batches(self._whole))
 
     def at_once(self) -> Result:
@@ -100,7 +109,8 @@ class Reference:
         plan, workload = self._fitted.plan, self._fitted.workload
         weights = shares(workload.weight, split(self._targets, plan.micro_batch))
         batch = self._inputs, self._targets
-        return batch_mean(self._whole, workload.loss, *batch, plan.micro_batch, weights, tolerance)
+        self._mean = batch_mean(self._whole, workload.loss, *batch, plan.micro_batch, weights, tolerance)
+        return self._mean
 
     @cached_property
     def _chain(self) -> Sequence[nn.Module] | None:
@@ -139,7 +149,7 @@ class Reference:
                 moment.micro_batch = number
                 (rewind or self._rewind).back()
                 if weighting[number]:
-                    loss = self._fitted.workload.loss(forward(given[number]), wanted[number]) * weighting[number]
+                    loss = self.loss(forward(given[number]), wanted[number]) * weighting[number]
                     loss.backward()
                     total += float(loss.detach())
         self._rewind.back()

@@ -29,6 +29,7 @@ from pipeplan.frontend.capture.draws import RepeatedDraws
 from pipeplan.frontend.rewind import Rewind
 from pipeplan_executor.sharding.declared import TensorParallel
 from pipeplan_executor.stages.fully_sharded import local
+from pipeplan_executor.stages.seeds import same_draws
 from pipeplan_executor.stages.source import Source, draw
 from pipeplan_executor.train.pipeline import Pipeline
 from pipeplan_executor.train.reference import Gradients, Reference, Result
@@ -92,18 +93,21 @@ def verify(
         drawn = draw(pipeline.workload, plan.batch, seed, form.dtype)
         return Reference(pipeline.fitted, *drawn, seed, weights, form.dtype)
 
+    def begin(form: Format) -> tuple[Pipeline, Reference, str, Result]:
+        pipeline = start(form.dtype)
+        reference = whole(pipeline, form)
+        mean = reference.mean(form.mean)
+        if mean.loss_draws:
+            reference.loss = same_draws(reference.loss)
+            pipeline.workload = replace(pipeline.workload, loss=reference.loss)
+        return pipeline, reference, mean.changed, _first(reference, mean.changed)
+
     form = DOUBLE
     try:  # the unsplit model first: if it fails, it fails in every process
-        pipeline = start(form.dtype)
-        reference = whole(pipeline, form)
-        changed = reference.mean(form.mean).changed
-        expected = _first(reference, changed)
+        pipeline, reference, changed, expected = begin(form)
     except (RuntimeError, NotImplementedError, PlanError, InputError):
         form = SINGLE
-        pipeline = start(form.dtype)
-        reference = whole(pipeline, form)
-        changed = reference.mean(form.mean).changed
-        expected = _first(reference, changed)
+        pipeline, reference, changed, expected = begin(form)
     return replace(_Comparison(pipeline, reference, form, seed).verdict(expected), changed=changed)
 
 
@@ -154,6 +158,8 @@ class _Comparison:
         if reference.treats_samples_apart:
             return ""
         text = "the module itself, micro-batch by micro-batch"
+        if reference.loss_draws:
+            text += ", with the same random numbers in each loss"
         if not reference.draws:
             return text
         if reference.is_chain:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from pipeplan.frontend.batch import Batch, call, samples, split
 from pipeplan.frontend.capture.draws import RepeatedDraws
 from pipeplan.frontend.capture.private import TorchDispatchMode, pytree
+from pipeplan.frontend.capture.python_values import random_numbers
 from pipeplan.frontend.rewind import Rewind
 
 Loss = Callable[[Any, Any], Any]
@@ -45,6 +46,8 @@ class BatchMean:
     tolerance : float
         Relative difference of two losses of the same outputs that rounding explains; ten times as much where a model
         computes them for another number of samples.
+    normalises, rounds, loss_draws : bool
+        The model normalises over a batch; it computes something in 16 bits; its loss draws random numbers.
     """
 
     mean: float
@@ -54,6 +57,9 @@ class BatchMean:
     samples: int
     parts: int
     tolerance: float
+    normalises: bool = False
+    rounds: bool = False
+    loss_draws: bool = False
 
     @property
     def changed(self) -> str:
@@ -108,54 +114,97 @@ def batch_mean(
     tolerance : float
         See `BatchMean`.
     """
-    rewind = Rewind([module], [module])
-
-    def forward(batch: Batch) -> Any:
-        rewind.back()
-        return call(module, batch)
-
-    given = split(inputs, size)
-    wanted = [None] * len(given) if targets is None else split(targets, size)
-
-    def of_each() -> tuple[list[Any], list[float]]:
-        outputs = [forward(part) for part in given]
-        return outputs, [float(loss(made, part)) for made, part in zip(outputs, wanted, strict=True)]
-
+    batch = inputs, targets, size
     try:
-        with torch.no_grad(), RepeatedDraws() as draws, SeesBatchNorm() as norms:
-            outputs, losses = of_each()
-            made = forward(inputs)
-            together = _joined(outputs, made, samples(inputs), size)
-            joined = None if together is None else float(loss(together, targets))
-            whole = None if norms.seen or draws.drew else float(loss(made, targets))
-            if joined is None and norms.seen and not draws.drew:
-                with _without_statistics(module), SeesBatchNorm() as left:
-                    _, losses = of_each()
-                    whole = float(loss(forward(inputs), targets))
-                whole = None if left.seen else whole
-    finally:
-        rewind.end()
-    mean = sum(weight * value for weight, value in zip(weights, losses, strict=True))
-    return BatchMean(mean, sum(losses), joined, whole, samples(inputs), len(given), tolerance)
+        found = _Measured(module, loss, graph=False).of(*batch, weights, tolerance)
+    except RuntimeError:  # hooks on tensors, and gradients within a forward, need a graph
+        found = _Measured(module, loss, graph=True).of(*batch, weights, tolerance)
+    return found
+
+
+class _Measured:
+    """Losses of a module on batches, each from the same state, without dropout; ``graph``: with autograd."""
+
+    def __init__(self, module: nn.Module, loss: Loss, graph: bool) -> None:
+        self._module, self._loss, self._graph = module, loss, graph
+        self._rewind = Rewind([module], [module])
+        self._draws, self._seen = RepeatedDraws(), SeesBatchNorm()
+        self._loss_draws = False
+
+    def of(self, inputs: Batch, targets: Any, size: int, weights: Sequence[float], tolerance: float) -> BatchMean:
+        """Return the losses at once and in micro-batches; see `batch_mean`."""
+        given = split(inputs, size)
+        wanted = [None] * len(given) if targets is None else split(targets, size)
+        try:
+            with torch.set_grad_enabled(self._graph), self._draws, self._seen:
+                outputs = [self._forward(part) for part in given]
+                losses = [self._lost(made, part) for made, part in zip(outputs, wanted, strict=True)]
+                made = self._forward(inputs)
+                drew = self._draws.drew
+                together = _joined(outputs, made, samples(inputs), size)
+                joined = None if together is None else self._lost(together, targets)
+                whole = None if self._seen.seen or drew else self._lost(made, targets)
+                if joined is None and self._seen.seen and not drew:
+                    losses, whole = self._without_statistics(given, wanted, inputs, targets) or (losses, None)
+                if self._loss_draws or not self._repeats(given[0], outputs[0]):
+                    joined = whole = None
+        finally:
+            self._rewind.end()
+        mean = sum(weight * value for weight, value in zip(weights, losses, strict=True))
+        seen = self._seen.seen, self._seen.rounds, self._loss_draws
+        return BatchMean(mean, sum(losses), joined, whole, samples(inputs), len(given), tolerance, *seen)
+
+    def _forward(self, batch: Batch) -> Any:
+        self._rewind.back()
+        return call(self._module, batch)
+
+    def _lost(self, made: Any, targets: Any) -> float:
+        """Return the loss of outputs, and notice whether it draws random numbers."""
+        before, numbers, self._draws.drew = self._draws.drew, random_numbers(), False
+        value = float(torch.as_tensor(self._loss(made, targets)).detach())
+        self._loss_draws = self._loss_draws or self._draws.drew or numbers != random_numbers()
+        self._draws.drew = before
+        return value
+
+    def _repeats(self, batch: Batch, outputs: Any) -> bool:
+        """Return whether the module computes the same again; it may count outside itself, or read the time."""
+        pairs = zip(pytree.tree_leaves(self._forward(batch)), pytree.tree_leaves(outputs), strict=False)
+        return all(
+            torch.allclose(one, other, equal_nan=True)
+            for one, other in pairs
+            if isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape
+        )
+
+    def _without_statistics(
+        self, given: Sequence[Batch], wanted: Sequence[Any], inputs: Batch, targets: Any
+    ) -> tuple[list[float], float] | None:
+        """Return the losses with batch norm's running statistics; None if it has none."""
+        with _without_statistics(self._module), SeesBatchNorm() as left:
+            losses = [self._lost(self._forward(part), want) for part, want in zip(given, wanted, strict=True)]
+            whole = self._lost(self._forward(inputs), targets)
+        return None if left.seen else (losses, whole)
 
 
 class SeesBatchNorm(TorchDispatchMode):  # type: ignore[misc]
-    """Dispatch mode that detects means over the samples of a batch, as batch norm in training takes them.
+    """Dispatch mode that detects means over the samples of a batch, as batch norm in training takes them, and 16 bits.
 
     Attributes
     ----------
-    seen : bool
+    seen, rounds : bool
+        Batch norm was called; something was computed in 16 bits.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen = False
+        self.seen = self.rounds = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name
         if name in _NORMS and args[0].shape[0] > 1 and (name.endswith("_with_update") or args[5]):
             self.seen = True  # instance norm has all samples side by side, in a batch of one
-        return func(*args, **(kwargs or {}))
+        made = func(*args, **(kwargs or {}))
+        self.rounds = self.rounds or (isinstance(made, Tensor) and made.dtype in (torch.bfloat16, torch.float16))
+        return made
 
 
 _NORMS = frozenset(

@@ -27,7 +27,7 @@ def plan_of(build: Callable[[], Workload], replicas: tuple[int, ...]) -> Plan:
 def stateful() -> dict[str, Verdict]:
     """Verdicts for models whose state changes, in stages and in replicas, and for losses that are no mean."""
     found = {}
-    for build in (*stateful_models.RIGHT, *stateful_models.CHANGED):
+    for build in (*stateful_models.RIGHT, *stateful_models.CHANGED, stateful_models.lowered):
         found[build.__name__] = verify(plan_of(build, (1, 1)), build, 3)
     for build in stateful_models.RIGHT:
         found[f"{build.__name__} in replicas"] = verify(plan_of(build, (dist.get_world_size(),)), build, 3)
