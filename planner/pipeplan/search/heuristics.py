@@ -41,7 +41,7 @@ BEHIND, QUICK = 0.5, 0.1
 """Largest share of the time limit that is left for heuristics behind the search; seconds of a quick simulation."""
 
 EXCESS = 1.0
-"""Seconds beyond the time limit in which heuristics have a plan each where that is quick."""
+"""Seconds of the processor beyond the time limit in which heuristics have a plan each where that is quick."""
 SMALL = 2**13
 """Most layers x devices with which a plan takes milliseconds."""
 
@@ -116,10 +116,10 @@ class Heuristics:
         where layers and devices are so many that a plan takes longer. For named heuristics no limit counts.
         """
         until = time.monotonic() + max(seconds, 0.0)
-        last = until + EXCESS * self._small
+        ends = time.thread_time() + max(seconds, 0.0) + EXCESS
         late = [turn for turn in self._judge.turns if turn.late]
         for turn in sorted(late, key=lambda turn: (turn.name not in self._named, self._judge.computes(turn))):
-            named = turn.name in self._named
+            named, last = turn.name in self._named, self._last(until, ends)
             if not named and time.monotonic() >= last:
                 continue
             turn.late = ""
@@ -136,6 +136,14 @@ class Heuristics:
     def rows(self) -> Mapping[str, Baseline]:
         """Each heuristic's best plan, by name."""
         return {turn.name: self._judge.baseline(turn) for turn in self._judge.turns}
+
+    def _last(self, until: float, ends: float) -> float:
+        """When a heuristic has to end whose turn it is; ``ends`` is when all have to, by the processor's time.
+
+        So however busy the machine is, they have the same time of the processor.
+        """
+        left = min(ends - time.thread_time(), EXCESS) if self._small else 0.0
+        return max(until, time.monotonic() + left)
 
     @property
     def _small(self) -> bool:

@@ -12,9 +12,10 @@ from math import inf
 
 import numpy as np
 
+from pipeplan.baselines.checked import boundaries_of, invalid, own_faults
 from pipeplan.baselines.deadline import OutOfTime, ending
 from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
-from pipeplan.baselines.planners import PLANNERS, Arrangement, unlike
+from pipeplan.baselines.planners import PLANNERS, Arrangement
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job
@@ -130,7 +131,9 @@ class Proposals:
         if PLANNERS[name].splits:
             return self._split(spaces, name, size)
         space = spaces.lowest
-        return self._checked(space, PLANNERS[name].arrange(space.model, space.cluster, space.job, size), size)
+        with own_faults():
+            found = PLANNERS[name].arrange(space.model, space.cluster, space.job, size)
+        return self._checked(space, found, size)
 
     def candidates(
         self, spaces: Spaces, proposal: Proposal, free: bool, overlaps: bool = True, level: int | None = None
@@ -182,7 +185,11 @@ class Proposals:
         unable = space.unable((1,) * len(rows), space.job.batch // size)
         if unable is not None:
             raise NotApplicable(unable)
-        boundaries = PARTITIONERS[name].balance(self._chain(space, rows, size), space.job.batch // size)
+        chain = self._chain(space, rows, size)
+        with own_faults():
+            boundaries = boundaries_of(
+                PARTITIONERS[name].balance(chain, space.job.batch // size), chain.layers, chain.stages
+            )
         kept = [s for s, (a, b) in enumerate(pairwise(boundaries)) if a < b]
         return (_placed(space, tuple(rows[s] for s in kept), size, (0, *(boundaries[s + 1] for s in kept))),)
 
@@ -192,7 +199,8 @@ class Proposals:
         below, why = inf, ""
         for home in homes(spaces):
             try:
-                found = PLANNERS[name].arrange(home.model, home.cluster, home.job, size, below)
+                with own_faults():
+                    found = PLANNERS[name].arrange(home.model, home.cluster, home.job, size, below)
             except NotApplicable as reason:
                 why = why or str(reason)
                 continue
@@ -214,9 +222,11 @@ class Proposals:
         found: list[Proposal | str] = []
         count = space.job.batch // size
         for arrangement in arrangements:
-            mixed, widest = unlike(arrangement, space.cluster), max(arrangement.replicas)
-            if mixed is not None:
-                found.append(mixed)
+            with own_faults():
+                why = invalid(arrangement, len(space.model.layers), space.cluster)
+            widest = max(arrangement.replicas, default=0)
+            if why is not None:
+                found.append(why)
             elif widest > count:  # never searched: some replicas would be idle
                 found.append(
                     f"{widest} replicas of a stage share {count} micro-batches; smaller micro-batches keep all busy"

@@ -83,6 +83,16 @@ def test_a_plan_found_behind_the_search_is_reported() -> None:
     assert {row.value for row in late.rows().values() if row.value} <= {plan.value for plan in reported}
 
 
+def test_a_busy_machine_leaves_none_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What heuristics may take beyond the limit is time of the processor: a plan each takes thirty times as long."""
+    ours = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: 30 * ours())
+    late = Heuristics(Spaces(fat_head(), equal_devices(3), Job(8)), incumbent=lambda: 10**9)
+    late.begin(0.0)
+    late.finish(0.0)
+    assert judged(late.rows())
+
+
 @pytest.mark.usefixtures("slow")
 def test_only_a_long_computation_may_be_left_out_and_not_if_it_is_named() -> None:
     """Then the answer says why; named, the heuristic has its plan."""
