@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from math import lcm
 
 import numpy as np
 
-from pipeplan.core.cluster import Cluster, Device
+from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import SHARDED
-from pipeplan.core.pipeline import Bucket, Hop, Pipeline, Stage, Transfer, exposed
+from pipeplan.core.pipeline import Bucket, Hop, Pipeline, Stage, exposed
 from pipeplan.core.shared_weights import stages_holding, tied_stages
 from pipeplan.costs.buckets import best_buckets, given_buckets
 from pipeplan.costs.chain import Boundaries, Chain
-from pipeplan.costs.network import together, transfer
+from pipeplan.costs.network import together, transfers
 
 
 def assemble(
@@ -63,16 +62,8 @@ def _hop(chain: Chain, cluster: Cluster, link: int, size: int) -> Hop:
     key = link, size
     if key not in chain.hops:
         source, target = chain.groups[link], chain.groups[link + 1]
-        chain.hops[key] = _transfers(cluster, source, target, size), _transfers(cluster, target, source, size)
+        chain.hops[key] = transfers(cluster, source, target, size), transfers(cluster, target, source, size)
     return chain.hops[key]
-
-
-def _transfers(
-    cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...], size: int
-) -> tuple[Transfer, ...]:
-    """Return one transfer for each remainder of the micro-batch's number."""
-    period = lcm(len(source), len(target))
-    return tuple(transfer(cluster, source[m % len(source)], target[m % len(target)], size) for m in range(period))
 
 
 TIMES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "reduce")

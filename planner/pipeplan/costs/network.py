@@ -1,10 +1,11 @@
 """Costs of sending a tensor between two devices, and of summing gradients over the replicas of a stage."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, cycle, islice
+from math import lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,26 @@ def transfer(cluster: Cluster, source: Device, target: Device, size: int) -> Tra
     within = source.node == target.node
     resources = _own_link(source.index, target.index) if within else _cards(source.node, target.node)
     return Transfer(size, link.occupancy(size), link.latency, resources)
+
+
+def meetings(source: Sequence[Device], target: Sequence[Device]) -> Iterator[tuple[Device, Device]]:
+    """Yield the replicas of two neighbours that exchange each micro-batch, in turn, until the pairs repeat."""
+    return islice(zip(cycle(source), cycle(target), strict=False), lcm(len(source), len(target)))
+
+
+def transfers(cluster: Cluster, source: Sequence[Device], target: Sequence[Device], size: int) -> tuple[Transfer, ...]:
+    """Return the transfers of `meetings`; those between the same two nodes are one object."""
+    between: dict[tuple[int, int], Transfer] = {}
+    found = []
+    for sender, receiver in meetings(source, target):
+        nodes = sender.node, receiver.node
+        way = between.get(nodes)
+        if way is None:
+            way = transfer(cluster, sender, receiver, size)
+            if sender.node != receiver.node:
+                between[nodes] = way
+        found.append(way)
+    return tuple(found)
 
 
 @lru_cache(maxsize=2**16)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from math import lcm
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.layers import layer_costs
-from pipeplan.costs.network import least_together, rings, transfer
+from pipeplan.costs.network import least_together, meetings, rings, transfers
 from pipeplan.costs.scale import require_exact, slowest_links, total
 from pipeplan.costs.sharded import Passes
 from pipeplan.costs.table import Table
@@ -373,19 +372,19 @@ class Prices:
 
 def _links(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> set[Link]:
     """Return the links between the replicas that exchange some micro-batch."""
-    period = lcm(len(source), len(target))
-    return {cluster.link(source[m % len(source)], target[m % len(target)]) for m in range(period)}
+    nodes = {(sender.node, receiver.node): (sender, receiver) for sender, receiver in meetings(source, target)}
+    return {cluster.link(*ends) for ends in nodes.values()}
 
 
 def _busiest(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> tuple[int, tuple[int, ...]]:
     """Return the number of micro-batches after which pairs of replicas repeat, and those on the busiest resource."""
-    period = lcm(len(source), len(target))
     users: dict[str, list[int]] = {}
-    for m in range(period):
-        for resource in transfer(cluster, source[m % len(source)], target[m % len(target)], 0).resources:
+    ways = transfers(cluster, source, target, 0)
+    for m, way in enumerate(ways):
+        for resource in way.resources:
             users.setdefault(resource, []).append(m)
     busiest: list[int] = max(users.values(), key=lambda own: len(own), default=[0])
-    return period, tuple(busiest)
+    return len(ways), tuple(busiest)
 
 
 def usable_memory(kind: DeviceKind, job: Job) -> int:

@@ -17,6 +17,7 @@ A node solves its formulation up to a cutoff::
 """
 
 import heapq
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -249,7 +250,7 @@ class PlanSearch(BranchAndBound[Node, EvaluatedPlan]):
     def search_locally(self) -> None:
         """Submit the plans that the local search has found."""
         if self.improver is not None:
-            for plan in self.improver.better(self.deadline - self._reserve):
+            for plan in self.improver.better(time.monotonic() + self.left):
                 self.submit(plan)
 
     def push(self, node: Node) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeplan.core.cluster import Cluster
+from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.figures import shown
 from pipeplan.core.job import Job, Objective
@@ -259,7 +260,7 @@ def solve(
         except KeyboardInterrupt:
             search.stop = Stop.INTERRUPT
         chosen = search.incumbent if choice is None else choice.chosen
-    with nearly_done():
+    with nearly_done(), without_collector():
         own = spaces.of(chosen.candidate)
         plan = build_plan(own.model, own.cluster, job, chosen, search.bound)
         validate_plan(plan, own.model, own.cluster)

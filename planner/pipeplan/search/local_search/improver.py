@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 
+from pipeplan.baselines.deadline import ending
 from pipeplan.search.evaluate import EvaluatedPlan, actions
 from pipeplan.search.local_search.beside import LocalSearchProcess
 from pipeplan.search.local_search.pool import LocalSearch
@@ -65,7 +66,8 @@ class Improver:
             began = time.monotonic()
             if began >= deadline or self._spent > ALLOWANCE + SHARE * (began - self._began):
                 return
-            found = self._search.improve(tries)
+            with ending(min(deadline, began + ALLOWANCE)):
+                found = self._search.improve(tries)
             self._spent += time.monotonic() - began
             if found is not None:
                 yield found

@@ -8,11 +8,13 @@ Other groups need other boundaries and in-flight counts before one can tell whet
 starts from a balanced partition, and begins a climb of its own. The most promising climb continues.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from math import inf
 from random import Random
 
+from pipeplan.baselines.deadline import OutOfTime, check_deadline
 from pipeplan.core.operators import Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate, follows_recurrence, least_value
@@ -96,14 +98,18 @@ class LocalSearch:
             climb.restart()
 
     def improve(self, tries: int = SLICE) -> EvaluatedPlan | None:
-        """Continue the most promising climb, and try other groups; return a plan that is better than all before."""
+        """Continue the most promising climb, and try other groups; return a plan that is better than all before.
+
+        It ends early at the deadline that is set (`pipeplan.baselines.deadline`).
+        """
         before = min(each.best.value for each in self._climbs.values())
         climb = min(self._climbs.values(), key=lambda each: each.priority)
-        for _ in range(REGROUPED):
-            self._regroup(climb, before)
         own = climb.best.value
-        for _ in range(tries):
-            self._try(climb)
+        with suppress(OutOfTime):
+            for _ in range(REGROUPED):
+                self._regroup(climb, before)
+            for _ in range(tries):
+                self._try(climb)
         climb.idle = 0 if climb.best.value < own else climb.idle + 1
         if climb.idle and climb.idle % RESTART == 0:
             climb.restart()
@@ -166,6 +172,7 @@ class LocalSearch:
         own = priced.split, priced.zero, priced.micro_batch, candidate.family.name, candidate.in_flight
         key = placement, tuple(device.index for device in priced.devices), own, boundaries
         if key not in self._seen:
+            check_deadline()
             if len(self._seen) >= MOST_SEEN:
                 self._seen.clear()
             self._seen[key] = _judged(space, candidate, boundaries, most, best)

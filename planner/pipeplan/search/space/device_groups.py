@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
+from math import gcd
 
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, StageDevices
 from pipeplan.core.job import SHARDED, Job, Order
@@ -95,9 +96,8 @@ def tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int, ...]:
     """
     if replicas == 1 or all(len(each.devices) <= each.per_node for each in classes):
         return ()
-    return tuple(
-        q for q in range(1, replicas + 1) if replicas % q == 0 and all(each.per_node % q == 0 for each in classes)
-    )
+    largest = gcd(replicas, *(each.per_node for each in classes))
+    return tuple(q for q in range(1, largest + 1) if largest % q == 0)
 
 
 def distinct_tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int, ...]:
@@ -182,6 +182,7 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
     listed = [class_of[device.index] for device in cluster.devices]
 
     narrowest = min(job.replicas, default=1)
+    widths = [r for r in sorted({*job.replicas} or range(1, micro_batches + 1)) if shares_equally(job, r, micro_batches)]
 
     def asked_for(modes: list[Mode]) -> bool:
         return not job.depths or len(modes) in job.depths
@@ -203,12 +204,12 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
                 if not ahead or ahead[0] != c:
                     continue
                 room = next((i for i, other in enumerate(ahead) if other != c), len(ahead))
-            for width in range(1, min(room, micro_batches) + 1):
-                fits = (not job.replicas or width in job.replicas) and shares_equally(job, width, micro_batches)
-                if fits and not (job.equal_replicas and modes and modes[0].replicas != width):
-                    left[c] -= width
-                    yield from extend([*modes, Mode(c, width)], left, used + width)
-                    left[c] += width
+            for width in [modes[0].replicas] if job.equal_replicas and modes else widths:
+                if width > min(room, micro_batches):
+                    break
+                left[c] -= width
+                yield from extend([*modes, Mode(c, width)], left, used + width)
+                left[c] += width
 
     yield from extend([], [len(each.devices) for each in classes], 0)
 

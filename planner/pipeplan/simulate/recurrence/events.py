@@ -30,6 +30,7 @@ def run_events(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
     """
     pipeline, many, homes = recurrence.pipeline, recurrence.micro_batches, recurrence.homes
     streams, blocks = pipeline.overlap is Overlap.STREAM, pipeline.overlap is Overlap.NONE
+    coupled, devices_in_all = pipeline.coupled, pipeline.devices
     # Arrivals of tensors and gradients at each stage, by micro-batch; there at once at the first and the last stage.
     last = len(homes) - 1
     tensors = [[0 if s == 0 else UNKNOWN] * many for s in range(last + 1)]
@@ -86,7 +87,7 @@ def run_events(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
                     awaited[replica] = 2 * m + returned
                     break
                 start = arrival if arrival > now else now
-                if pipeline.coupled and together[replica] == UNKNOWN:
+                if coupled and together[replica] == UNKNOWN:
                     reached[s].append(replica)
                     latest[s] = max(latest[s], start)
                     if len(reached[s]) < width:
@@ -95,7 +96,7 @@ def run_events(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
                         together[other] = latest[s]
                     movable += [other for other in reached[s] if other != replica]
                     reached[s], latest[s] = [], 0
-                if pipeline.coupled:
+                if coupled:
                     start, together[replica] = together[replica], UNKNOWN
                 now = start + lasts
                 if returned:
@@ -109,7 +110,7 @@ def run_events(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
                 occupancy, latency, link, resources = channels[m % len(channels)]
                 ready = start if streams else now
                 if resources:
-                    key = (ready * pipeline.devices + device) * positions + f + b
+                    key = (ready * devices_in_all + device) * positions + f + b
                     heappush(queue, key)
                     queued[key] = replica, 2 * m + returned, now, way
                     if blocks:
@@ -139,7 +140,7 @@ def run_events(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
         replica, action, end, (channels, arrivals, others) = queued.pop(key)
         m = action >> 1
         occupancy, latency, _, resources = channels[m % len(channels)]
-        gone = key // (pipeline.devices * positions)
+        gone = key // (devices_in_all * positions)
         for resource in resources:
             if resource_free[resource] > gone:
                 gone = resource_free[resource]
@@ -159,8 +160,12 @@ def run_events(recurrence: Recurrence, begin: Sequence[int] = ()) -> list[int]:
 
 
 def _channels(recurrence: Recurrence, row: Row, number: Mapping[str, int]) -> list[Channel]:
-    channels = []
+    channels: list[Channel] = []
+    numbers: dict[tuple[str, ...], tuple[int, ...]] = {}
     for transfer, link, shared, _ in recurrence.channels(row):
-        resources = tuple(number[name] for name in dict.fromkeys(transfer.resources)) if shared else ()
-        channels.append((transfer.occupancy, transfer.latency, link if transfer.resources else UNKNOWN, resources))
+        names = transfer.resources
+        resources = numbers.get(names) if shared else ()
+        if resources is None:
+            resources = numbers[names] = tuple(number[name] for name in dict.fromkeys(names))
+        channels.append((transfer.occupancy, transfer.latency, link if names else UNKNOWN, resources))
     return channels

@@ -9,6 +9,9 @@ pipeline by itself::
 
 Lanes with the same transfers differ in their last micro-batch at most. Without it nothing ends later, because each time
 is a maximum of sums over fewer actions. So of such lanes only the first one is run.
+
+Pairs of replicas that no micro-batch of the step meets are left out: neighbours with coprime numbers of replicas have
+many more pairs than a step has micro-batches.
 """
 
 from collections.abc import Iterator
@@ -29,8 +32,8 @@ def lanes(pipeline: Pipeline, micro_batches: int) -> Iterator[tuple[Pipeline, in
     """Yield the lanes that differ, with their numbers of micro-batches."""
     divisor, seen = gcd(*pipeline.replicas), set()
     for first in range(min(divisor, micro_batches)):
-        own = slice(first, None, divisor)
-        onward, back = (tuple(row[own] for row in rows) for rows in (pipeline.transfers, pipeline.returns))
+        own, met = slice(first, None, divisor), slice(first, -(-micro_batches // divisor) * divisor, divisor)
+        onward, back = (tuple(row[met] for row in rows) for rows in (pipeline.transfers, pipeline.returns))
         times = tuple((each.occupancy, each.latency, bool(each.resources)) for row in (*onward, *back) for each in row)
         if times not in seen:
             seen.add(times)

@@ -26,6 +26,7 @@ return; only rates have to.
 
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 from operator import eq, sub
 from typing import NamedTuple
@@ -71,10 +72,14 @@ def run(
 class _Leaps:
     def __init__(self, recurrence: Recurrence, begin: Sequence[int], log: bool) -> None:
         self._recurrence = recurrence
-        self._walk, self._trial = Walk(recurrence, 1, log), Walk(recurrence, SLOPE, log)
+        self._walk, self._log = Walk(recurrence, 1, log), log
         self._walk.free[:] = recurrence.of_replicas(begin)
         self._record: Record = {link: [] for link in self._walk.logs}
         self._walked = self._lost = 0  # ticks
+
+    @cached_property
+    def _trial(self) -> Walk:
+        return Walk(self._recurrence, SLOPE, self._log)
 
     def run(self, leaps: bool) -> tuple[list[int], Record]:
         recurrence = self._recurrence

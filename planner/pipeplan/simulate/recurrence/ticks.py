@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, chain, cycle, islice, pairwise
 from math import lcm
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ class Recurrence:
     homes : list of range
         Numbers of each stage's replicas.
     onward, back : list of Row
-        By boundary.
+        By boundary, as many transfers as some micro-batch takes.
     links : int
         Number of channels, each of which has a link.
     shared : set of str
@@ -75,7 +75,7 @@ class Recurrence:
         self._rising = self.offsets[::-1]
         self.period = lcm(*pipeline.replicas)
         self.homes = [range(a, b) for a, b in pairwise(accumulate(pipeline.replicas, initial=0))]
-        rows = [*pipeline.transfers, *pipeline.returns]
+        rows = [row[:micro_batches] for row in (*pipeline.transfers, *pipeline.returns)]
         first = list(accumulate(map(len, rows), initial=0))
         senders = [*range(len(pipeline.transfers)), *range(1, len(pipeline.returns) + 1)]
         both = list(map(Row, rows, first, senders))
@@ -83,14 +83,18 @@ class Recurrence:
         self.links = first[-1]
         uses = Counter(chain.from_iterable(transfer.resources for transfer in chain.from_iterable(rows)))
         self.shared = {name for name, count in uses.items() if count > 1}
+        self._shared_of: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.uneven = pipeline.coupled and not alike(pipeline, micro_batches)
 
     def channels(self, row: Row) -> Iterator[Channel]:
         """Yield the channels of a boundary in one direction."""
-        devices, first = self.pipeline.placement[row.sender], row.first_link
-        for m, transfer in enumerate(row.transfers):
-            shared = tuple(name for name in transfer.resources if name in self.shared)
-            yield Channel(transfer, first + m, shared, devices[m % len(devices)])
+        devices, first = cycle(self.pipeline.placement[row.sender]), row.first_link
+        for link, (transfer, device) in enumerate(zip(row.transfers, devices, strict=False), first):
+            shared = self._shared_of.get(transfer.resources)
+            if shared is None:
+                shared = tuple(name for name in transfer.resources if name in self.shared)
+                self._shared_of[transfer.resources] = shared
+            yield Channel(transfer, link, shared, device)
 
     @cached_property
     def sharing(self) -> list[Channel]:
