@@ -160,4 +160,6 @@ class LayerTables:
 
 def sums_before(table: Array | Flags) -> Array:
     """Sum of the entries before each boundary along the last axis, which becomes one entry longer."""
-    return np.insert(np.cumsum(table, axis=-1, dtype=np.int64), 0, 0, axis=-1)
+    sums = np.zeros((*table.shape[:-1], table.shape[-1] + 1), np.int64)
+    np.cumsum(table, axis=-1, out=sums[..., 1:])
+    return sums

@@ -44,6 +44,8 @@ RANGES = 8
 """Number of ranges of peaks that a bound distinguishes."""
 MOST_AT_ONCE = 2**20
 """Most numbers of one numpy operation over peaks and spans."""
+FEW_SPANS, SMALL_TABLE, LARGEST_TABLE = 16, 2**20, 2**24
+"""For so few spans no table of peaks x layers is made, unless it has at most so many entries; none with more is kept."""
 MOST_CHOSEN = 2**14
 """Most choices without a full list that are kept."""
 CROWD = 48
@@ -277,22 +279,40 @@ class Recomputation(SpanOptions):
         """As in `SpanOptions`. At each peak p, all layers of peak at most p are recomputed, which saves the most."""
         starts, ends, in_flight = np.broadcast_arrays(starts, ends, in_flight)
         workspace = self.workspace.of(starts, ends)
+        if workspace.size <= FEW_SPANS and len(self._levels) * len(self._sorts) > SMALL_TABLE:
+            spans = zip(*(each.ravel().tolist() for each in (starts, ends, in_flight, workspace)), strict=True)
+            return np.array([self._fewest(*span) for span in spans], np.int64).reshape(workspace.shape)
         best: Array = workspace
-        peaks, savings = self._levels
-        many = max(MOST_AT_ONCE // max(workspace.size, 1), 1)
-        for low in range(0, len(peaks), many):
+        many = max(MOST_AT_ONCE // max(workspace.size, len(self._sorts)), 1)
+        for low in range(0, len(self._levels), many):
             level = slice(low, low + many)
-            peak = peaks[level].reshape(-1, *(1,) * workspace.ndim)
-            saved = savings[level, ends] - savings[level, starts]
+            peak = self._levels[level].reshape(-1, *(1,) * workspace.ndim)
+            savings = self._saved_up_to(level)
+            saved = savings[:, ends] - savings[:, starts]
             best = np.minimum(best, (np.maximum(workspace, peak) - in_flight * saved).min(axis=0))
         return best
 
+    def _fewest(self, start: int, end: int, in_flight: int, workspace: int) -> int:
+        """Fewest bytes of one span, without a table of all spans."""
+        places = start + np.flatnonzero(self._savings[start:end])
+        order = places[np.argsort(self._peaks[places], kind="stable")]
+        needs = np.maximum(self._peaks[order], workspace) - in_flight * np.cumsum(self._savings[order])
+        return int(needs.min(initial=workspace))
+
     @cached_property
-    def _levels(self) -> tuple[Array, Array]:
-        """The peaks p of recomputed layers, and for each prefix sums of the savings of all layers of peak at most p."""
-        useful = self._savings > 0
-        peaks = np.unique(self._peaks[useful])
-        return peaks, sums_before(np.where(useful & (self._peaks <= peaks[:, None]), self._savings, 0))
+    def _levels(self) -> Array:
+        """The peaks p of recomputed layers."""
+        return np.unique(self._peaks[self._savings > 0])
+
+    def _saved_up_to(self, level: slice) -> Array:
+        """For each of these peaks p, prefix sums of the savings of all layers of peak at most p."""
+        if len(self._levels) * len(self._sorts) <= LARGEST_TABLE:
+            return self._saved[level]
+        return sums_before(np.where(self._peaks <= self._levels[level, None], self._savings, 0))
+
+    @cached_property
+    def _saved(self) -> Array:
+        return sums_before(np.where(self._peaks <= self._levels[:, None], self._savings, 0))
 
     def chosen_time(self, start: int, end: int, in_flight: int, spare: int) -> int:
         """Extra time of the layers that `choose` returns."""

@@ -7,6 +7,8 @@ Array = NDArray[np.int64]
 
 RANKS = 1024
 """Number of ranks of cost per saving that are distinguished; the cheapest item of a rank represents all of it."""
+ENTRIES = 2**22
+"""Most entries of the sums over ranks and items: of very many items, fewer ranks are distinguished."""
 LEVELS = 8
 """Number of levels of peaks that a greedy choice tries."""
 BITS = 62
@@ -68,7 +70,8 @@ class SpanKnapsack:
         useful = np.flatnonzero(savings > 0)
         ratio = cost[useful] / savings[useful]
         order = np.argsort(ratio, kind="stable")
-        ranks = np.arange(len(order)) * min(RANKS, len(order)) // max(len(order), 1)
+        most = min(RANKS, len(order), max(ENTRIES // (len(cost) + 1), 1))
+        ranks = np.arange(len(order)) * most // max(len(order), 1)
         count = int(ranks[-1]) + 1 if len(ranks) else 0
         first = np.flatnonzero(np.diff(ranks, prepend=-1))
         self._ratio = np.append(ratio[order[first]], 0.0)
@@ -77,8 +80,10 @@ class SpanKnapsack:
         for values in (savings, cost):
             sums = np.zeros((count + 1, len(cost) + 1), np.int64)
             sums[ranks + 1, useful[order] + 1] = values[useful[order]]
-            sums = sums.cumsum(axis=0)
-            self._sums.append(sums.cumsum(axis=1) if inside is None else sums[:, 1:] @ inside.astype(np.int64))
+            np.cumsum(sums, axis=0, out=sums)
+            self._sums.append(
+                np.cumsum(sums, axis=1, out=sums) if inside is None else sums[:, 1:] @ inside.astype(np.int64)
+            )
         self._steps = [1 << bit for bit in reversed(range(count.bit_length()))]
         self._count = count
 
