@@ -45,7 +45,7 @@ RANGES = 8
 MOST_AT_ONCE = 2**20
 """Most numbers of one numpy operation over peaks and spans."""
 FEW_SPANS, SMALL_TABLE, LARGEST_TABLE = 16, 2**20, 2**24
-"""For so few spans no table of peaks x layers is made, unless it has at most so many entries; none with more is kept."""
+"""For so few spans no table of peaks x layers is made if it has more entries than this; larger ones are not kept."""
 MOST_CHOSEN = 2**14
 """Most choices without a full list that are kept."""
 CROWD = 48

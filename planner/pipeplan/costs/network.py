@@ -53,6 +53,23 @@ def transfers(cluster: Cluster, source: Sequence[Device], target: Sequence[Devic
     return tuple(found)
 
 
+def links_between(cluster: Cluster, source: Sequence[Device], target: Sequence[Device]) -> set[Link]:
+    """Return the links between the replicas that exchange some micro-batch."""
+    nodes = {(sender.node, receiver.node): (sender, receiver) for sender, receiver in meetings(source, target)}
+    return {cluster.link(*ends) for ends in nodes.values()}
+
+
+def busiest(cluster: Cluster, source: Sequence[Device], target: Sequence[Device]) -> tuple[int, tuple[int, ...]]:
+    """Return the number of micro-batches after which pairs of replicas repeat, and those on the busiest resource."""
+    users: dict[str, list[int]] = {}
+    ways = transfers(cluster, source, target, 0)
+    for m, way in enumerate(ways):
+        for resource in way.resources:
+            users.setdefault(resource, []).append(m)
+    most: list[int] = max(users.values(), key=lambda own: len(own), default=[0])
+    return len(ways), tuple(most)
+
+
 @lru_cache(maxsize=2**16)
 def _own_link(source: int, target: int) -> tuple[str, ...]:
     return (f"d{source} to d{target}",)

@@ -18,7 +18,7 @@ from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.layers import layer_costs
-from pipeplan.costs.network import least_together, meetings, rings, transfers
+from pipeplan.costs.network import busiest, least_together, links_between, rings
 from pipeplan.costs.scale import require_exact, slowest_links, total
 from pipeplan.costs.sharded import Passes
 from pipeplan.costs.table import Table
@@ -295,25 +295,29 @@ class Prices:
     def chain(self, groups: StageDevices, micro_batch: int) -> Chain:
         """Return the costs of the model's layers on the stages' device groups."""
         kinds = [group[0].kind for group in groups]
-        tables = [self.table(kind, micro_batch) for kind in kinds]
         per_cut = len(groups) - 1, len(self.model.layers) - 1
         crossing = [self.crossing(a, b, micro_batch) for a, b in pairwise(kinds)]
         boundary = np.array([each.sent for each in crossing], np.int64).reshape(per_cut)  # bytes [link, cut]
-        links = [_links(self.cluster, a, b) for a, b in pairwise(groups)]
+        links = [links_between(self.cluster, a, b) for a, b in pairwise(groups)]
         send = [  # nanoseconds [link, cut], the least over pairs of replicas
             np.minimum.reduce([self.occupancy(link, sizes) for link in each])
             for each, sizes in zip(links, boundary, strict=True)
         ]
         around = rings(self.cluster, groups)
-        own = list(zip(kinds, around, strict=True))
+        own, of_stage = _distinct(kinds, around)
+        tables = [self.table(kind, micro_batch) for kind, _ in own]
         gathers = [self.first_gathers(kind, micro_batch, ring) for kind, ring in own]
-        passes = tuple(self.passes(kind, micro_batch, ring) for kind, ring in own)
+        passes = [self.passes(kind, micro_batch, ring) for kind, ring in own]
         times = [
             (table.forward, table.backward) if each is None else each.least if len(groups) > 1 else each.whole
             for table, each in zip(tables, passes, strict=True)
         ]
+
+        def by_stage(rows: Sequence[Array]) -> Array:
+            return np.stack(rows)[of_stage]
+
         workspace, rebuilt = (
-            np.stack(
+            by_stage(
                 [
                     self.kept.with_buffers(kind, row, table.backward, ring.replicas)
                     for row, table, (kind, ring) in zip(each, tables, own, strict=True)
@@ -324,29 +328,29 @@ class Prices:
         work = [layer.work.forward_flops * micro_batch for layer in self.model.layers if layer.work is not None]
 
         def rows(name: str) -> Array:
-            return np.stack([getattr(table, name) for table in tables])
+            return by_stage([getattr(table, name) for table in tables])
 
         return Chain(
             names=self.model.names,
             groups=groups,
             micro_batch=micro_batch,
-            forward=np.stack([forward for forward, _ in times]),
-            backward=np.stack([backward for _, backward in times]),
+            forward=by_stage([forward for forward, _ in times]),
+            backward=by_stage([backward for _, backward in times]),
             input_gradient=rows("input_gradient"),
             weight_gradient=rows("weight_gradient"),
-            update=np.stack([self.update(table, ring.replicas) for table, ring in zip(tables, around, strict=True)]),
-            gather=np.stack([gather for gather, _ in gathers]),
-            gather_hides=np.stack([hides for _, hides in gathers]),
+            update=by_stage([self.update(table, ring.replicas) for table, (_, ring) in zip(tables, own, strict=True)]),
+            gather=by_stage([gather for gather, _ in gathers]),
+            gather_hides=by_stage([hides for _, hides in gathers]),
             gather_base=_array([self.gather_base(ring) for ring in around]),
             parameters=self.kept.parameters(kinds[0]),
-            weights=np.stack([self.kept.weights(kind, ring.replicas) for kind, ring in own]),
-            gradients=np.stack([self.kept.gradients(kind, ring.replicas) for kind, ring in own]),
-            optimizer=np.stack([self.kept.state(kind, ring.replicas) for kind, ring in own]),
-            frozen=np.stack([self.kept.frozen_kept(kind, ring.replicas) for kind, ring in own]),
-            reduce=np.stack([self.reduce(kind, ring) for kind, ring in own]),
-            lost=np.stack([self.lost(kind, ring) for kind, ring in own]),
+            weights=by_stage([self.kept.weights(kind, ring.replicas) for kind, ring in own]),
+            gradients=by_stage([self.kept.gradients(kind, ring.replicas) for kind, ring in own]),
+            optimizer=by_stage([self.kept.state(kind, ring.replicas) for kind, ring in own]),
+            frozen=by_stage([self.kept.frozen_kept(kind, ring.replicas) for kind, ring in own]),
+            reduce=by_stage([self.reduce(kind, ring) for kind, ring in own]),
+            lost=by_stage([self.lost(kind, ring) for kind, ring in own]),
             reduce_base=_array([self.reduce_base(ring) for ring in around]),
-            hides=np.stack([self.hides(kind, micro_batch) for kind in kinds]),
+            hides=by_stage([self.hides(kind, micro_batch) for kind, _ in own]),
             saved=rows("saved"),
             output=rows("output"),
             workspace=workspace,
@@ -357,34 +361,27 @@ class Prices:
             received=np.array([each.received for each in crossing], np.int64).reshape(per_cut),
             send=np.array(send, np.int64).reshape(per_cut),
             latency=_array([min(link.latency for link in own) for own in links]),
-            busiest=tuple(_busiest(self.cluster, a, b) for a, b in pairwise(groups)),
+            busiest=tuple(busiest(self.cluster, a, b) for a, b in pairwise(groups)),
             limit=_array([device_limit(kind, self.job) for kind in kinds]),
             runtime=_array([kind.runtime for kind in kinds]),
             overlap=self.cluster.overlap,
             forward_flops=_array(work) if len(work) == len(self.model.layers) else rows("forward")[0],
             zero=self.job.level,
             split=self.split,
-            passes=passes,
-            shared=self.shared(groups, tables, around),
+            passes=tuple(passes[number] for number in of_stage),
+            shared=self.shared(groups, [tables[number] for number in of_stage], around),
             blocks=self.model.blocks,
         )
 
 
-def _links(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> set[Link]:
-    """Return the links between the replicas that exchange some micro-batch."""
-    nodes = {(sender.node, receiver.node): (sender, receiver) for sender, receiver in meetings(source, target)}
-    return {cluster.link(*ends) for ends in nodes.values()}
-
-
-def _busiest(cluster: Cluster, source: tuple[Device, ...], target: tuple[Device, ...]) -> tuple[int, tuple[int, ...]]:
-    """Return the number of micro-batches after which pairs of replicas repeat, and those on the busiest resource."""
-    users: dict[str, list[int]] = {}
-    ways = transfers(cluster, source, target, 0)
-    for m, way in enumerate(ways):
-        for resource in way.resources:
-            users.setdefault(resource, []).append(m)
-    busiest: list[int] = max(users.values(), key=lambda own: len(own), default=[0])
-    return len(ways), tuple(busiest)
+def _distinct(
+    kinds: Sequence[DeviceKind], rings: Sequence[Collective]
+) -> tuple[list[tuple[DeviceKind, Collective]], list[int]]:
+    """Return the kinds with rings that differ, and for each stage which of them it has: their rows are made once."""
+    known: dict[tuple[int, Collective], int] = {}
+    numbers = [known.setdefault((id(kind), ring), len(known)) for kind, ring in zip(kinds, rings, strict=True)]
+    kind_of = {id(kind): kind for kind in kinds}
+    return [(kind_of[kind], ring) for kind, ring in known], numbers
 
 
 def usable_memory(kind: DeviceKind, job: Job) -> int:

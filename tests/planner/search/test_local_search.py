@@ -1,18 +1,23 @@
 """Local search: better plans of the space, each of which fits and takes as long as it says."""
 
 import time
+from collections.abc import Iterator
 from functools import cache
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 import pipeplan
 from helpers.instances import model_of
 from helpers.quick import rarely
+from pipeplan.baselines.deadline import ending
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.job import Job
 from pipeplan.search import turns
-from pipeplan.search.evaluate import EvaluatedPlan, evaluate
-from pipeplan.search.local_search import LocalSearch
+from pipeplan.search.branch_and_bound import PlanSearch
+from pipeplan.search.evaluate import EvaluatedPlan, Pace, evaluate
+from pipeplan.search.local_search import LocalSearch, pool
 from pipeplan.search.local_search import improver as improving
 from pipeplan.search.local_search.beside import LocalSearchProcess, Message
 from pipeplan.search.nodes import aggregate_problem
@@ -20,6 +25,7 @@ from pipeplan.search.result import Result
 from pipeplan.search.space import space as spaces
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate import makespan
+from pipeplan_formulations.common.report import Limits
 
 MODEL = model_of(
     [9, 4, 7, 3, 8, 2, 6, 5, 7, 1],
@@ -138,3 +144,38 @@ def test_solve_with_local_search_keeps_its_bound(monkeypatch, workers):
     assert found.bound <= right.value
     assert found.bound <= found.value
     assert right.bound <= found.value
+
+
+def test_no_try_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A try on a large cluster takes seconds, so the deadline is asked before each of them."""
+    questions = Spaces(MODEL, CLUSTER, JOB)
+    search = LocalSearch(questions, 0)
+    search.add(worst_plan(questions))
+    tried: list[object] = []
+    monkeypatch.setattr(pool, "_judged", lambda *question: tried.append(question))
+    with ending(time.monotonic() - 1):
+        assert search.improve() is None
+    assert not tried
+    search.improve()
+    assert tried
+
+
+def test_the_local_search_leaves_the_time_to_finish_the_result() -> None:
+    """Its deadline is the end of the search, not that of the limit, which the answer's time line may take."""
+    until: list[float] = []
+
+    class Noting:
+        def better(self, deadline: float) -> Iterator[EvaluatedPlan]:
+            until.append(deadline - time.monotonic())
+            return iter(())
+
+        def offer(self, plan: EvaluatedPlan) -> None:
+            """Nothing starts from it."""
+
+    questions = Spaces(MODEL, CLUSTER, JOB)
+    search = PlanSearch(Limits(100.0), cluster_of=questions.cluster_of)
+    search.improver = cast(improving.Improver, Noting())
+    search.pace = cast(Pace, SimpleNamespace(finish=lambda _: 90.0))
+    search.submit(worst_plan(questions))
+    search.search_locally()
+    assert until[0] <= 100 - 90 + search.slack

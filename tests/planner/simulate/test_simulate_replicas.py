@@ -13,6 +13,8 @@ from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.timeline import Span
 from pipeplan.schedules import FAMILIES, one_forward_one_backward
 from pipeplan.simulate import simulate
+from pipeplan.simulate.recurrence import step_time
+from pipeplan.simulate.recurrence.ticks import Recurrence
 
 
 def wide(
@@ -163,3 +165,15 @@ def test_what_is_kept_of_a_schedule_is_only_its_order() -> None:
     assert len({timeline.makespan for timeline in first}) == 4
     with pytest.raises(PlanError, match="micro-batch 0 of stage 0 is its replica 0's, on 1"):
         simulate(schedule, replace(cases[0], placement=((1, 0), (2,))))
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4, 5, 12, 34, 40])
+def test_only_pairs_that_a_step_meets_count(micro_batches: int) -> None:
+    """Neighbours of 5 and 7 replicas have 35 pairs; a step of fewer micro-batches keeps no more, and takes as long."""
+    ways = tuple(Transfer(1, 3 + m % 4, m % 3, (f"card {m % 6}",)) for m in range(35))
+    pipeline = wide((5, 7), (Stage(2, 3), Stage(3, 4)), ways)
+    counts = FAMILIES["1f1b-sno"].in_flight((5, 7), micro_batches)
+    met = Recurrence(pipeline, micro_batches, counts)
+    assert met.links == 2 * min(micro_batches, 35)
+    listed = simulate(FAMILIES["1f1b-sno"].write((5, 7), micro_batches), pipeline)
+    assert step_time(pipeline, micro_batches, counts) == listed.makespan
