@@ -1,6 +1,7 @@
 """Settings of all tests: one thread, Hypothesis profiles, fewer examples where time is short."""
 
 import os
+import signal
 from collections.abc import Generator
 from typing import Any
 
@@ -11,6 +12,7 @@ from helpers import happening
 from helpers.quick import QUICK, few
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors this small are computed faster so, here and in what is started
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts us behind "&" has it ignored
 
 _quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=_quiet)
