@@ -393,10 +393,21 @@ def test_tokens_that_gather_themselves_are_noticed(monkeypatch: pytest.MonkeyPat
 def test_elementwise_operators_that_gather_what_they_read_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if an operator without weights could be whole where what it reads is split."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(import_module("pipeplan.costs.teams.problem"), "follows", lambda operator: False)
+    monkeypatch.setattr(import_module("pipeplan.costs.teams.problem"), "follows", lambda *own: False)
     act = drawn("act", ("t", "f"), {"wide": ["t", "f"]}, {"f": 12})
     norm = drawn("norm", ("t", "f"), {"act": ["t", "f"]}, {}, ["f"])
     assert noticed(lambda document: True, partial(worth_splitting, [WIDE, act, norm]))
+
+
+def test_attention_on_tokens_that_is_bound_to_other_loops_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if attention could not run on parts of the tokens where what it reads, without tokens, is split."""
+    problem = import_module("pipeplan.costs.teams.problem")
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(problem, "follows", lambda operator, loop: len(operator.reads) == 1 and not operator.weights)
+    wide = drawn("wide", ("f",), {"input": ["token", "h"]}, {"f": 12}, ["f", "h"]) | {"output": 4}
+    attention = drawn("attention", ("token", "h"), {"wide": ["s"]}, {"s": 12, "token": 12})
+    attention |= {"attention": {"queries": 1, "keys": 1}, "forward_flops": 40}
+    assert "left out" in noticed(lambda document: True, partial(worth_splitting, [wide, attention]))
 
 
 def test_whole_gradients_that_are_no_part_of_a_sum_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ class Member:
             axes = {source: token_axis(self.operators, source) for source in operator["reads"]}
             if any(self._held(source, loops) == axis != WHOLE for source, axis in axes.items()):
                 return False
-        if len(operator["reads"]) != 1 or (own == TOKEN and waits(operator)):
+        if len(operator["reads"]) != 1 or (own in (TOKEN, TURNED, ROUND) and waits(operator)):
             return True
         [(source, axes)] = operator["reads"].items()
         if own != TOKEN:

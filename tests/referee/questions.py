@@ -5,7 +5,7 @@ from random import Random
 from .costs import ITEM, STATES
 from .documents import DEFAULTS, Document
 from .operators import in_teams
-from .rarities import heavy_weights, large_share, odd_outputs, second_tie, third_kind
+from .rarities import heavy_weights, large_share, odd_outputs, operands_without_tokens, second_tie, third_kind
 
 SPEEDS = (0.5, 0.8, 1.5, 2.0)
 SLOWER = (0.0, 0.25, 0.5, 0.9)
@@ -16,7 +16,7 @@ SHORT = 0.05
 
 TEAMS = 0.1
 """The share of questions about teams."""
-RARE = ("second tie", "third kind", "large share", "odd outputs", "heavy weights")
+RARE = ("second tie", "third kind", "large share", "odd outputs", "heavy weights", "no tokens")
 """What is drawn by itself."""
 
 PINNED = 0.15
@@ -65,7 +65,7 @@ def question(seed: int, large: bool = False) -> Document:
     if "intra_layer" not in job and _often(pins, PINNED):
         _pin(pins, document)
     streams = (Random(f"{topic} {'large' if large else 'small'} {seed}") for topic in RARE)
-    ties, kinds, shares, outputs, weights = streams
+    ties, kinds, shares, outputs, weights, operands = streams
     second_tie(ties, model)
     third_kind(kinds, cluster)
     large_share(shares, document)
@@ -79,6 +79,7 @@ def question(seed: int, large: bool = False) -> Document:
         in_teams(teams, document)
         odd_outputs(outputs, model)
         heavy_weights(weights, document)
+        operands_without_tokens(operands, model)
     return document
 
 

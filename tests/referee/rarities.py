@@ -1,4 +1,7 @@
-"""What random questions seldom have by themselves: two ties, three kinds, large shares, odd outputs, heavy weights."""
+"""What random questions seldom have by themselves: two ties, three kinds, large shares, odd outputs, heavy weights.
+
+And attention that reads tensors without tokens.
+"""
 
 from random import Random
 
@@ -80,3 +83,30 @@ def heavy_weights(random: Random, document: Document) -> None:
     job["memory"] = int(whole * random.uniform(0.5, 3.0)) + 1
     for entry in document["cluster"]["devices"].values():
         entry.pop("memory", None)
+
+
+def operands_without_tokens(random: Random, model: Document) -> None:
+    """Let attention read tensors without an axis of tokens, mostly such as are split along another one's weights."""
+    for graph in model.get("operators", {}).values():
+        makers = {each["name"]: each for each in graph["operators"]}
+        for each in graph["operators"]:
+            if not each.get("attention") or "token" not in each["loops"] or random.random() < 0.4:
+                continue
+            for source, axes in each["reads"].items():
+                each["reads"][source] = ["s" if loop == "token" else loop for loop in axes]
+                if source in makers and random.random() < 0.8:
+                    _make_by_weights(random, makers[source])
+            used = {loop for axes in each["reads"].values() for loop in axes}
+            each["loops"] |= {loop: random.choice((2, 12)) for loop in sorted(used) if random.random() < 0.7}
+
+
+def _make_by_weights(random: Random, maker: Document) -> None:
+    """Let what an operator makes be split by its weights instead of along tokens."""
+    loops = sorted({loop for weight in maker["weights"] for loop in weight["loops"]} - {*maker["makes"], "token"})
+    if not loops or "token" not in maker["makes"] or maker.get("product"):
+        return
+    split = random.choice(loops)
+    maker["makes"] = [split if loop == "token" else loop for loop in maker["makes"]]
+    maker["loops"][split] = 12
+    used = {loop for axes in (maker["makes"], *maker["reads"].values()) for loop in axes}
+    maker["loops"] = {loop: parts for loop, parts in maker["loops"].items() if loop != "token" or loop in used}

@@ -72,6 +72,7 @@ UNLIKE_TEAMS = (
     "with pinned layers that share weights, with teams over several nodes, nor in more than 128 mixes under any order "
     "of schedules)"
 )
+FROZEN_TEAMS = "teams that share out frozen weights (each device of a team holds those of its layers whole)"
 UNLIKE_TIES = "layers that share weights on teams of unlike sizes"
 UNLIKE_MESHES = "teams of unlike sizes of which some extend over several nodes or are meshes"
 WHOLE_SEQUENCES = "tensors between layers split along tokens (sequence parallelism)"
@@ -232,6 +233,7 @@ class Searched:
         ties: bool = False,
         left_out: Sequence[str] = (),
         mesh_axes: int = 2,
+        frozen: bool = False,
     ) -> "Searched":
         """Return the description with teams: for each number of devices the ways to split layers that are searched.
 
@@ -241,7 +243,7 @@ class Searched:
         ``context``: whether some run products of matrices and attention on parts of the tokens. ``meshes``: for each
         mesh, by the devices along each axis, the ways to split layers that are searched. ``ties``: whether layers share
         weights. ``left_out``: which sizes of teams are asked for and not searched, and why. ``mesh_axes``: most axes
-        of a mesh.
+        of a mesh. ``frozen``: whether layers have frozen weights.
         """
         if not ways or set(ways) == {1}:
             return self
@@ -262,7 +264,7 @@ class Searched:
         without = [UNLIKE_TEAMS] * (not mixes and len(ways) > 1) + [UNLIKE_TIES] * bool(mixes and ties)
         without += [UNLIKE_MESHES] * bool(mixes and (over or meshes)) + [WHOLE_SEQUENCES] * (not tokens)
         without += [WHOLE_PRODUCTS] * (not context) + [UNEVEN_QUERIES] * context
-        without += [loss] * bool(loss)
+        without += [loss] * bool(loss) + [FROZEN_TEAMS] * frozen
         return replace(self, teams=teams, not_searched=(TEAMS.format(meshes=MESHES[mesh_axes]), *without, *rest))
 
     def with_answer(self, depth: int, widths: Sequence[int]) -> "Searched":

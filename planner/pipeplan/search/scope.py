@@ -73,9 +73,9 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
     over = ", ".join(_over_nodes(spaces.cluster, [team for team in job.teams if team > 1]))
     left_out = dict(_left_out(spaces))
     counts = {team: ways[team] for team in job.teams if team not in left_out}
-    ties = bool(spaces.model.ties)
+    ties, frozen = bool(spaces.model.ties), any(layer.frozen for layer in spaces.model.layers)
     return at_levels.with_teams(
-        counts, tokens, _mixes(spaces), loss, over, context, meshes, ties, [*left_out.values()], job.mesh_axes
+        counts, tokens, _mixes(spaces), loss, over, context, meshes, ties, [*left_out.values()], job.mesh_axes, frozen
     )
 
 

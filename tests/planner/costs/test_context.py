@@ -80,6 +80,23 @@ def test_slow_links_are_hidden_by_a_ring() -> None:
     assert slower.member(((ATTENTION.name, BY_RING),)).forward == ring.forward + 4 * 100
 
 
+@pytest.mark.parametrize("way", [0, BY_HEADS, BY_RING])
+def test_operands_that_are_split_otherwise_are_gathered_for_attention_on_tokens(way: int) -> None:
+    """A weight's columns, which have no tokens: attention on tokens needs all, and is not bound to their loop."""
+    weight = Weight("wide.weight", ("f", "h"), 400)
+    wide = Operator("wide", "linear", {"f": 8}, {INPUT: (TOKEN, "h")}, ("f",), 64, weights=(weight,), forward_flops=1)
+    reads = replace(ATTENTION, reads={"wide": ("head",)})
+    graph = OperatorGraph((wide, reads), {INPUT: 60})
+    cost = replace(COST, forward=1600, backward=3200, input_gradient=1600, weight_gradient=1600, workspace=0)
+    link = Link(10**9, 1)
+    problem = TeamProblem(graph, cost, 400, DeviceKind("unit"), None, 1, 4, link, Ends(False, True))
+    shards = (("wide.weight", 0), (ATTENTION.name, way))
+    assert problem.possible(shards)
+    split, whole = problem.member(shards), problem.member(shards[1:])
+    assert split.forward - whole.forward == 3 * (64 // 4 + 1)
+    assert split.workspace - whole.workspace == 64
+
+
 def test_the_last_tokens_work_longest() -> None:
     """Of causal attention by keys, 7 of 16 squares for a team of four; a quarter by heads, or without the mask."""
     cost, kind = replace(COST, forward=1600), DeviceKind("unit")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.instances import equal_devices, model_of, tiny_chain, two_kinds_of_device
+from helpers.operators import perceptrons
 from pipeplan import load_cluster, load_model
 from pipeplan.analysis.compare import compare
 from pipeplan.analysis.explain import explain, explain_plan
@@ -204,3 +205,12 @@ def test_models_with_experts_are_told_that_these_are_not_spread(name: str, kind:
     model = replace(CHAIN, layers=(*CHAIN.layers[:-1], replace(CHAIN.layers[-1], name=name, kind=kind)))
     assert (searched.EXPERTS in missing(model)) is experts
     assert searched.EXPERTS not in missing(model, equal_devices(1))
+
+
+@pytest.mark.parametrize("frozen", [0, 16])
+def test_teams_that_keep_frozen_weights_whole_are_told_so(frozen: int) -> None:
+    """Members hold all of these: what would share them out is not searched, where there are teams and such weights."""
+    model = perceptrons(2, (1,))
+    model = replace(model, layers=(replace(model.layers[0], frozen=frozen), *model.layers[1:]))
+    assert (searched.FROZEN_TEAMS in missing(model, teams=(1, 2))) is bool(frozen)
+    assert searched.FROZEN_TEAMS not in missing(model)

@@ -371,7 +371,7 @@ class TeamProblem:
             first = operator.name == self.graph.loss_name
             if held != needed and (loop or not first):
                 return None
-        elif held != WHOLE and follows(operator):
+        elif held != WHOLE and follows(operator, loop):
             alike = operator.reads[source][held]
             if alike != loop and alike in signatures(operator, self.team, any(self.ends), context=False):
                 return None

@@ -113,13 +113,14 @@ def applicable(graph: OperatorGraph, shards: Shards, ends: Ends) -> Shards:
     return tuple((name, axis) for name, axis in shards if name not in named)
 
 
-def follows(operator: Operator) -> bool:
-    """Return whether an operator runs on parts wherever what it reads is split so that it can.
+def follows(operator: Operator, loop: str) -> bool:
+    """Return whether an operator with this signature runs on parts wherever what it reads is split so that it can.
 
-    Elementwise operations and attention do: those that read one tensor, and have no weights. On parts of the tokens
-    attention runs only by a plan.
+    Elementwise operations and attention do: those that read one tensor, and have no weights. Attention that a plan runs
+    on parts of the tokens does not: it gathers what is split along another axis, and has no tokens.
     """
-    return len(operator.reads) == 1 and not operator.weights
+    by_plan = operator.attention is not None and loop in ON_TOKENS
+    return len(operator.reads) == 1 and not operator.weights and not by_plan
 
 
 def read_layout(operator: Operator, loop: str, source: str) -> int:
