@@ -2,7 +2,9 @@
 
 import copy
 import random
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 
 from helpers import stateful_models
 from helpers.cut_by_hand import WIDTH
-from helpers.gradient_models import CASES, Between, counted, hooked, node_hooked
+from helpers.gradient_models import CASES, Between, Checkpointed, Layer, counted, hooked, node_hooked
 from helpers.plans import plan_for
 from helpers.stages import stage_of
 from pipeplan.core.errors import InputError, PlanError
@@ -133,3 +135,52 @@ def test_recomputed_layers_draw_into_what_they_have_saved() -> None:
     loss.backward()
     work.backward(0, (2 * output,))
     assert torch.allclose(module.layers[0][0].weight.grad, whole[0].weight.grad, rtol=1e-12)
+
+
+class Penalised(nn.Module):
+    """A layer that adds the gradient of something to what it returns."""
+
+    def __init__(self, create_graph: bool) -> None:
+        super().__init__()
+        self.mix, self.create_graph = nn.Linear(6, 6), create_graph
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = x if x.requires_grad else x.detach().requires_grad_()
+        (found,) = torch.autograd.grad(torch.tanh(self.mix(z)).sum(), z, create_graph=self.create_graph)
+        return torch.tanh(self.mix(x)) + found
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_gradients_within_a_forward_delay_no_weight_gradients(create_graph: bool) -> None:
+    """A split backward adds those of the loss alone."""
+    layer = Penalised(create_graph).double()
+    whole, given = copy.deepcopy(layer), torch.randn(3, 6, dtype=torch.float64)
+    work, module = stage_of({"a": layer}, (given.clone().requires_grad_(),), split={0})
+    whole(given.clone().requires_grad_()).square().sum().backward()
+    (output,) = work.forward(0, (given,), None)
+    work.input_gradient(0, (2 * output,))
+    work.weight_gradient(0)
+    assert torch.allclose(module.layers[0].mix.weight.grad, whole.mix.weight.grad, rtol=1e-12)
+
+
+@pytest.mark.parametrize("inside", [partial(Penalised, True), Checkpointed])
+def test_layers_with_gradients_of_their_own_are_profiled(inside: Callable[[], nn.Module]) -> None:
+    """Gradients within a forward and reentrant checkpoints allow less than others."""
+    model = profile(nn.Sequential(nn.Linear(6, 6), inside(), nn.Linear(6, 6)), torch.randn(2, 6), **QUICK)
+    assert model.names == ("0", "1", "2")
+    assert all(cost.backward >= 0 for cost in model.profiles[0].costs)
+
+
+def test_a_recomputed_layer_that_differs_each_time_is_refused() -> None:
+    """A closure counts, and is not set back for the recomputation."""
+    calls = [0]
+
+    def counted_outside(self: object, x: Tensor) -> Tensor:
+        calls[0] += 1
+        return x * calls[0]
+
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), Layer(counted_outside), nn.Linear(WIDTH, WIDTH))
+    schedule = FAMILIES["gpipe"].write((1, 1), 2)
+    fit(plan_for(module, "012", (0, 1, 3), schedule), Workload(module, draw, nn.functional.mse_loss))
+    with pytest.raises(PlanError, match=r"recomputes layer 1, which computes something else.*--recompute none"):
+        fit(plan_for(module, "012", (0, 1, 3), schedule, recompute="1"), Workload(module, draw, nn.functional.mse_loss))

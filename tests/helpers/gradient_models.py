@@ -210,6 +210,11 @@ def penalised(self: Any, x: Tensor) -> Tensor:
     return x + gradient
 
 
+def moved(self: Any, x: Tensor) -> Tensor:
+    """A derivative along a direction."""
+    return x + torch.func.jvp(torch.tanh, (x,), (torch.ones_like(x),))[1]
+
+
 def trained_inside(self: Any, x: Tensor) -> Tensor:
     """A backward within the forward."""
     leaf = x.detach().requires_grad_()
@@ -278,6 +283,20 @@ def counted_outside(self: Any, x: Tensor) -> Tensor:
     return x * CALLS["number"]
 
 
+def opened_late(self: Any, x: Tensor) -> Tensor:
+    """Counts in a global, and reads it much later."""
+    CALLS["number"] += 1
+    return x if CALLS["number"] < 1000 else torch.tanh(x)
+
+
+GENERATOR = torch.Generator()
+
+
+def generated(self: Any, x: Tensor) -> Tensor:
+    """Noise of a generator that is nobody's."""
+    return x + torch.rand(x.shape, generator=GENERATOR).to(x.dtype)
+
+
 def half_dropped(self: Any, x: Tensor) -> Tensor:
     """Leaves something out at random."""
     return x if random.random() < 0.5 else torch.tanh(x)
@@ -292,6 +311,11 @@ def normed(self: Any) -> None:
 def backward_hook(self: Any) -> None:
     """Scale the gradient of a submodule's input."""
     self.second.register_full_backward_hook(lambda module, given, taken: (given[0] * 0.2,))
+
+
+def scripted(self: Any) -> None:
+    """Script a part."""
+    self.second = torch.jit.script(self.second)
 
 
 def old_norm(self: Any) -> None:
@@ -399,6 +423,9 @@ CASES: dict[str, Case] = {
     "inference mode": between(inferred, rf"torch.inference_mode {HERE}"),
     "a gradient in the forward": between(penalised, rf"takes gradients in its forward {HERE}"),
     "a backward in the forward": between(trained_inside, rf"takes gradients in its forward {HERE}"),
+    "a forward derivative": between(moved, rf"takes gradients in its forward {HERE}"),
+    "a tensor beside autograd": between(lambda self, x: x * x.data, rf"no values {HERE}.*x.detach\(\)"),
+    "a part that was scripted": between(lambda self, x: x, "second is a torch.jit.ScriptModule", scripted),
     "a detached part": between(lambda self, x: x + 2 * x.detach()),
     "a write without gradients": between(written),
     "a weight that is frozen in the forward": between(freezes, r"whether first.weight requires a gradient"),
@@ -406,6 +433,9 @@ CASES: dict[str, Case] = {
     "a counter": between(counted, rf"changes its attribute counter in its forward {HERE}"),
     "a counter in a buffer": between(counted_in_buffer),
     "a counter outside": between(counted_outside, rf"computes something else each time.*{HERE}"),
+    "a threshold outside": between(
+        opened_late, r"changes CALLS of opened_late in its forward \(gradient_models.py, line"
+    ),
     "a list of calls": between(logged, rf"changes its attribute log in its forward {HERE}"),
     "the time": between(lambda self, x: x * time.time(), rf"computes something else each time.*{HERE}"),
     "what the last call computed": between(carried, rf"computes something else each time.*{HERE}"),
@@ -416,6 +446,9 @@ CASES: dict[str, Case] = {
     "Python's random numbers": between(half_dropped, rf"draws Python's random numbers in its forward {HERE}"),
     "numpy's random numbers": between(lambda self, x: x * np.random.rand(), rf"draws numpy's random.*{HERE}"),
     "random numbers of its own": between(lambda self, x: x * self.own_numbers.random(), r"changes its attribute own_n"),
+    "random numbers of a generator of torch": between(
+        generated, rf"computes with a random generator of its own {HERE}"
+    ),
     "dropout": between(lambda self, x: functional.dropout(x, 0.5)),
     "noise": between(lambda self, x: x + torch.randn_like(x)),
     # chains, whose layers run as they stand

@@ -9,6 +9,7 @@ from pipeplan.frontend.capture.flow import Tensors, trace
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.split_backward.queue import JOINED
 from pipeplan_executor.stages.stage import Boundary, StageWork
 from pipeplan_executor.stages.stage_module import StageModule, treatment_of
 
@@ -36,6 +37,9 @@ def stage_of(
         lambda outputs: outputs,
     )
     flow = trace(sequence, torch.zeros(1))
+    for layer, traced in zip(layers.values(), sequence.layers[1:], strict=True):
+        if hasattr(traced, JOINED):
+            setattr(layer, JOINED, True)
     treatments = {
         name: treatment_of(flow, number, name in recompute, number == 1) for number, name in enumerate(names, start=1)
     }

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.frontend.batch import Batch, tensors
+from pipeplan.frontend.capture.graph.gradients import TAKES_GRADIENTS, watching_gradients
 from pipeplan.frontend.capture.graph.layer import GraphLayer
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import TorchDispatchMode, memory_of, on_meta
 from pipeplan.frontend.capture.python_values import attributes_of, random_numbers
 from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.split_backward.queue import JOINED
 
 
 class DetectRandom(TorchDispatchMode):  # type: ignore[misc]
@@ -113,15 +115,19 @@ def trace(sequence: LayerSequence, inputs: Batch) -> Flow:
     draws: list[bool] = []
     counts: list[bool] = []
     for name, layer, held in zip(sequence.names, sequence.layers, sequence.parameters, strict=True):
+        original = layer
         if not (isinstance(layer, GraphLayer) and all(tensor.is_meta for _, tensor in named_tensors(layer))):
             layer = on_meta(layer)  # captured layers have constants, others may count in Python
         own = _held(layer, held)
         before, before_own = _versions(taken[-1]), {local: tensor._version for local, tensor in own.items()}
         is_graph = isinstance(layer, GraphLayer)  # which has no Python of its own
         attributes, numbers = {} if is_graph else attributes_of(layer), random_numbers()
-        with DetectRandom() as random:
+        acts: list[object] = []
+        with watching_gradients(acts.append), DetectRandom() as random:
             returned = _called(name, layer, taken[-1])
         _check_sparse(name, random.sparse)
+        if any(isinstance(act, str) and act.startswith(TAKES_GRADIENTS) for act in acts):
+            setattr(original, JOINED, True)
         draws.append(random.seen or numbers != random_numbers())
         counts.append(not is_graph and attributes != attributes_of(layer))
         versions.append(before)

@@ -57,6 +57,9 @@ def capture_layers(
         If the front end cannot describe the module; the text has the reason, and what to change.
     """
     known(front_end, "front end", ("auto", "chain", "graph"))
+    scripted = next((path for path, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)
+    if scripted is not None:
+        raise InputError(f"{scripted or 'the model'} is a torch.jit.ScriptModule; give the module that was scripted")
     if isinstance(module, Stages) and front_end != "graph":
         _check_stages(module)
         return _submodules(module, tuple(name for name, _ in module.named_children()))

@@ -46,7 +46,7 @@ _FLAGS = ("_is_compiling_flag", "_is_exporting_flag")
 
 def memory_of(tensor: Tensor) -> Any:
     """Key of a tensor's memory, with or without values; the same for views of one another."""
-    while torch._C._functorch.is_batchedtensor(tensor):  # inside vmap
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # inside vmap or jvp
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor.untyped_storage()._cdata
 

@@ -3,13 +3,16 @@
 import random
 import sys
 from collections import deque
-from collections.abc import Mapping
-from types import FunctionType, MethodType, ModuleType
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import CodeType, FunctionType, MethodType, ModuleType
 
 from torch import Tensor, nn
 
 _TORCHS = frozenset(vars(nn.Module()))
 """Attributes that every module has from torch: parameters, buffers, hooks, mode."""
+_SIMPLE = (bool, int, float, complex, str, list, dict, set, deque, random.Random)
+"""Kinds of values outside a module that are compared."""
 _DEEPEST = 4
 """Depth to which attributes are compared inside lists, mappings and objects."""
 
@@ -21,6 +24,58 @@ def random_numbers() -> dict[str, object]:
         _, numbers, *place = sys.modules["numpy"].random.get_state(legacy=True)
         found["numpy's"] = (numbers.tobytes(), *place)
     return found
+
+
+def values_outside(module: nn.Module, is_own: Callable[[CodeType], bool]) -> dict[str, object]:
+    """Return what the user's functions that a module may call read outside it: globals, closures, class attributes.
+
+    Parameters
+    ----------
+    is_own : callable
+        Whether code is the user's own, and not of a package.
+    """
+    found: dict[str, object] = {}
+    seen: set[object] = set()
+    for part in module.modules():
+        for kind in type(part).__mro__:
+            _class_values(kind, found, seen, is_own)
+        for value in vars(part).values():
+            _outside(value, found, seen, is_own)
+    return found
+
+
+def _class_values(kind: type, found: dict[str, object], seen: set[object], is_own: Callable[[CodeType], bool]) -> None:
+    if kind in seen or kind.__module__.partition(".")[0] in ("torch", "builtins"):
+        return
+    seen.add(kind)
+    functions = [getattr(value, "__func__", value) for value in vars(kind).values()]
+    functions = [value for value in functions if isinstance(value, FunctionType)]
+    if not any(is_own(function.__code__) for function in functions):
+        return
+    for name, value in vars(kind).items():
+        if isinstance(value, _SIMPLE) and not name.startswith("__"):
+            found[f"{kind.__qualname__}.{name}"] = _frozen(value, {}, _DEEPEST)
+    for function in functions:
+        _outside(function, found, seen, is_own)
+
+
+def _outside(value: object, found: dict[str, object], seen: set[object], is_own: Callable[[CodeType], bool]) -> None:
+    """Add what a function reads outside it, and the functions that it may call."""
+    function = getattr(value, "__func__", value)
+    if not isinstance(function, FunctionType) or function in seen or not is_own(function.__code__):
+        return
+    seen.add(function)
+    read = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with suppress(ValueError):  # an empty cell
+            read[name] = cell.cell_contents
+    for name, each in read.items():
+        if isinstance(each, _SIMPLE):
+            found[f"{name} of {function.__qualname__}"] = _frozen(each, {}, _DEEPEST)
+        elif isinstance(each, type):
+            _class_values(each, found, seen, is_own)
+        else:
+            _outside(each, found, seen, is_own)
 
 
 def attributes_of(module: nn.Module) -> dict[str, object]:

@@ -35,7 +35,13 @@ def batch_of(example_inputs: Any, targets: Any, size: int, device: torch.device)
 
 
 def _on(batch: Batch, device: torch.device) -> Batch:
-    return mapped(batch, lambda tensor: tensor.detach().to(device))
+    return mapped(batch, lambda tensor: _alone(tensor.detach().to(device)))
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a view, whose storage would count whole."""
+    is_view = tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
+    return tensor.clone() if is_view else tensor
 
 
 def _fitted(batch: Batch, size: int) -> Batch:

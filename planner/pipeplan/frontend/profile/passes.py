@@ -90,7 +90,7 @@ def run_pass(
     the backwards of two layers do not mix.
     """
     last = len(layers) - 1
-    begun = {last}
+    begun = set(range(len(layers)))  # gradients that a layer takes in its forward begin nothing
 
     def begin(number: int) -> None:
         if number not in begun:
@@ -114,6 +114,7 @@ def run_pass(
     # backward: from the loss, or from gradients of ones
     roots = [value for value in values if value.requires_grad]
     if roots:
+        begun.intersection_update({last})
         mark_backward(last)
         torch.autograd.backward(roots, [None if feed.loss is not None else torch.ones_like(root) for root in roots])
     mark_backward(-1)

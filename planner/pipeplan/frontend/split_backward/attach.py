@@ -8,7 +8,7 @@ from torch import fx, nn
 
 from pipeplan.frontend.split_backward.graphs import Replacement, replacements
 from pipeplan.frontend.split_backward.layers import delayed_class
-from pipeplan.frontend.split_backward.queue import WeightQueue
+from pipeplan.frontend.split_backward.queue import JOINED, WeightQueue
 
 _ATTRIBUTE = "weight_queue"
 
@@ -17,7 +17,8 @@ def attach(queue: WeightQueue, modules: Iterable[nn.Module]) -> Callable[[], Non
     """Make these modules, and all inside them, put weight gradients into the queue while it is open.
 
     Linear, convolution and embedding modules change their class, captured graphs some of their operations. All else
-    stays unchanged. A module that has a queue already uses the new one.
+    stays unchanged, and so do layers that take gradients in their forward, whose weight gradients are no part of it. A
+    module that has a queue already uses the new one.
 
     Returns
     -------
@@ -25,7 +26,11 @@ def attach(queue: WeightQueue, modules: Iterable[nn.Module]) -> Callable[[], Non
         Function that undoes the change.
     """
     undo: list[Callable[[], None]] = []
-    for part in dict.fromkeys(part for module in modules for part in module.modules()):
+    parts = dict.fromkeys(part for module in modules for part in module.modules())
+    joined = {inside for part in parts if getattr(part, JOINED, False) for inside in part.modules()}
+    for part in parts:
+        if part in joined:
+            continue
         if hasattr(part, _ATTRIBUTE):
             undo.append(partial(setattr, part, _ATTRIBUTE, getattr(part, _ATTRIBUTE)))
             setattr(part, _ATTRIBUTE, queue)

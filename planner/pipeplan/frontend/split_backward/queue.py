@@ -59,6 +59,8 @@ class WeightQueue:
         return all(plain(each) or (stand_ins and _stands_in(each)) for each in (weight, bias) if each is not None)
 
 
+JOINED = "joined_backward"
+"""Attribute of a layer that takes gradients in its forward: none of its weight gradients is delayed."""
 TAKER = "take_gradient"
 """Attribute of a stand-in for a parameter elsewhere: a `functools.partial` that adds a gradient to that parameter, its
 first argument."""

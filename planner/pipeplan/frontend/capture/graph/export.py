@@ -13,7 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.frontend.batch import Batch, mapped, tensors
-from pipeplan.frontend.capture.graph.gradients import check_module_hooks, nothing_on_gradients
+from pipeplan.frontend.capture.graph.gradients import check_module_hooks, nothing_on_gradients, place_in
 from pipeplan.frontend.capture.private import FakeTensor, FakeTensorMode, fake, on_fake, pytree
 from pipeplan.frontend.profile.ties import named_tensors
 
@@ -148,11 +148,13 @@ class _Copy:
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
                 self.values.append(_Attribute(spec.target, node.meta["val"]))
             elif spec.kind is InputKind.CONSTANT_TENSOR:
-                self.values.append(self._constant(spec.target, self.program.constants[spec.target]))
+                self.values.append(self._constant(spec.target, self.program.constants[spec.target], node))
             else:
+                held = type(self.program.constants.get(spec.target)).__name__
                 raise InputError(
-                    f"{type(self.module).__name__} computes with {spec.target}, which is no tensor; keep it out of the "
-                    "forward pass, or give stage modules of your own with Stages"
+                    f"{type(self.module).__name__} computes with {_article(held)}{_place(node)}, which is no tensor; "
+                    "keep it out of the forward pass (draw with torch's default generator), or give stage modules of "
+                    "your own with Stages"
                 )
 
     def inline(self, owner: nn.Module, values: Sequence[Any], within: tuple[Any, ...]) -> list[Any]:
@@ -164,7 +166,7 @@ class _Copy:
                 env[node] = next(given)
             elif node.op == "get_attr":
                 target = operator.attrgetter(node.target)(owner)
-                env[node] = self._constant(node.target, target) if isinstance(target, Tensor) else target
+                env[node] = self._constant(node.target, target, node) if isinstance(target, Tensor) else target
             elif node.op == "output":
                 return [self._resolved(env[a], node) if isinstance(a, fx.Node) else a for a in node.args[0]]
             elif node.op == "call_function":
@@ -212,11 +214,11 @@ class _Copy:
         name = next((name for name in names if name.rpartition(".")[0] == path), names[0])
         return self._get(name, attribute.value)
 
-    def _constant(self, name: str, value: Tensor) -> fx.Node:
+    def _constant(self, name: str, value: Tensor, node: fx.Node) -> fx.Node:
         if isinstance(value, FakeTensor) or value.is_meta:
             raise InputError(
-                f"{type(self.module).__name__} uses a tensor that is neither parameter nor buffer and has no values; "
-                "register it with register_buffer, and write x.detach() for x.data"
+                f"{type(self.module).__name__} uses a tensor that is neither parameter nor buffer and has no values"
+                f"{_place(node)}; register it with register_buffer, and write x.detach() for x.data"
             )
         full = f"constant.{name.replace('.', '_')}"
         self.constants[full] = value.detach()
@@ -243,6 +245,15 @@ class _Attribute:
 
 def _meta(node: fx.Node, within: tuple[Any, ...]) -> dict[str, Any]:
     return {"val": node.meta.get("val"), "nn_module_stack": node.meta.get("nn_module_stack", {}), WITHIN: within}
+
+
+def _place(node: fx.Node) -> str:
+    """Return the user's line that reads a placeholder first."""
+    return next(filter(None, (place_in(user.meta.get("stack_trace")) for user in node.users)), "")
+
+
+def _article(kind: str) -> str:
+    return "a random generator of its own" if kind == "Generator" else f"an object of {kind}"
 
 
 def _checks_only(node: fx.Node) -> bool:

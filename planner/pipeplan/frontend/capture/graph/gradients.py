@@ -9,6 +9,7 @@ Autograd functions, hooks on tensors, modules and saved tensors, and changes of 
 operation in the graph. They are noticed while torch.export runs the forward.
 """
 
+import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
@@ -29,11 +30,13 @@ _INSTEAD = (
     "acts on gradients"
 )
 _OPERATOR = "Or write it as an operator by torch.library.custom_op with register_autograd, which a graph keeps"
+TAKES_GRADIENTS = "takes gradients in its forward"
 _HARMLESS = ("torch.utils.checkpoint._NoopSaveInputs",)
 """Autograd functions of torch without a gradient of their own."""
 _TORCH, _FRONTEND = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
 _PYTHON, _PACKAGES = sysconfig.get_paths()["stdlib"], "site-packages"
 """Folders whose frames are not the user's, and that of Python, in which packages may be."""
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 Seen: TypeAlias = str | tuple[Applied, str]
@@ -151,6 +154,7 @@ def _watched(tell: Callable[[Seen], object]) -> Iterator[tuple[Any, str, Callabl
     yield torch.inference_mode, "__enter__", first(_inference)
     yield torch.autograd, "grad", first(_gradient)
     yield torch.autograd, "backward", first(_gradient)
+    yield torch.autograd.forward_ad, "make_dual", first(_gradient)
 
 
 def _function(context: Any) -> Seen | None:
@@ -199,7 +203,7 @@ def _inference(context: Any) -> str | None:
 
 
 def _gradient(_: Any) -> str:
-    return f"takes gradients in its forward ({_caller()}), which a captured graph cannot repeat. {_INSTEAD}"
+    return f"{TAKES_GRADIENTS} ({_caller()}), which a captured graph cannot repeat. {_INSTEAD}"
 
 
 def _frames() -> list[FrameType]:
@@ -227,6 +231,14 @@ def is_users(code: CodeType) -> bool:
     """Return whether code is the user's: in a file, and neither torch's nor the frontend's."""
     file = code.co_filename
     return not file.startswith((_TORCH, _FRONTEND, "<")) and not (file.startswith(_PYTHON) and _PACKAGES not in file)
+
+
+def place_in(trace: str | None) -> str:
+    """Return file and line of the innermost of the user's frames in a traceback, in brackets; empty if none."""
+    for file, line in reversed(_FRAME.findall(trace or "")):
+        if not file.startswith((_TORCH, _FRONTEND, "<")):
+            return f" ({Path(file).name}, line {line})"
+    return ""
 
 
 def place_of(function: Any) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ from pipeplan.frontend.capture.private import (
     pytree,
     quietly_exporting,
 )
-from pipeplan.frontend.capture.python_values import attributes_of, random_numbers
+from pipeplan.frontend.capture.python_values import attributes_of, random_numbers, values_outside
 from pipeplan.frontend.profile.ties import named_tensors
 
 _STAGES = "give stage modules of your own with Stages, which run as they stand"
@@ -61,9 +61,16 @@ def check_repeats(module: nn.Module, inputs: Batch) -> None:
         With what changes, its line, and what to do.
     """
     twice = _called_twice(module, inputs)
-    reason = "" if twice is None else twice.drawn() or twice.changed() or twice.frozen() or twice.different()
+    reasons = () if twice is None else (twice.drawn, twice.changed, twice.frozen, twice.different, twice.outside)
+    reason = next(filter(None, (each() for each in reasons)), "")
     if reason:
         raise LostInCaptureError(f"{type(module).__name__} {reason}, or {_STAGES}")
+
+
+def differs_each_time(module: nn.Module, inputs: Batch) -> str:
+    """Return what a module computes otherwise in its second call, in a sentence; empty if nothing is known."""
+    twice = _called_twice(module, inputs)
+    return "" if twice is None else twice.different()
 
 
 def _called_twice(module: nn.Module, inputs: Batch) -> "_Twice | None":
@@ -76,8 +83,8 @@ def _called_twice(module: nn.Module, inputs: Batch) -> "_Twice | None":
             watch = _Watch(module, inputs, has_device, exports)
             numbers = random_numbers()
             first = watch.forward()
-            attributes = watch.attributes()
-            return _Twice(watch, numbers, attributes, (first, watch.forward()))
+            attributes, outside = watch.attributes(), watch.outside()
+            return _Twice(watch, numbers, attributes, outside, (first, watch.forward()))
         except Exception:  # it needs values, or a device, or another batch; torch.export says what is wrong
             continue
     return None
@@ -93,6 +100,8 @@ class _Twice:
         Random states before the first forward.
     attributes : mapping
         Attributes between the two; the first one may fill caches.
+    values : mapping
+        What it reads outside, between the two.
     operations : tuple of sequence
         What each forward computed.
     """
@@ -100,6 +109,7 @@ class _Twice:
     watch: "_Watch"
     numbers: Mapping[str, object]
     attributes: Mapping[str, object]
+    values: Mapping[str, object]
     operations: tuple[Sequence[object], Sequence[object]]
 
     def drawn(self) -> str:
@@ -134,6 +144,17 @@ class _Twice:
                 return (
                     f"changes in its forward whether {path} requires a gradient, which a captured graph would not "
                     "repeat: set requires_grad where the module is built"
+                )
+        return ""
+
+    def outside(self) -> str:
+        """Return a sentence about a global, a closure or a class attribute that every forward changes."""
+        for name, value in self.watch.outside().items():
+            if name in self.values and self.values[name] != value:
+                line = self.watch.line(lambda name=name: self.watch.outside().get(name))
+                return (
+                    f"changes {name} in its forward{line}, and a captured graph would keep the value of one call: make "
+                    "it a buffer that forward changes in place (register_buffer, add_)"
                 )
         return ""
 
@@ -257,6 +278,10 @@ class _Watch:
         """Return the attributes of all submodules for comparison."""
         return attributes_of(self.blank)
 
+    def outside(self) -> dict[str, object]:
+        """Return what the user's own functions read outside the module."""
+        return values_outside(self.blank, _is_own)
+
     def line(self, probe: Callable[[], object]) -> str:
         """Return the place of the line, in one more forward, behind which a probe returns something else."""
         found: list[str] = []
@@ -289,6 +314,10 @@ class _Watch:
         except Exception:
             return ""
         return f" ({self.place})" if self.place else ""
+
+
+def _is_own(code: CodeType) -> bool:
+    return is_users(code) and "-packages" not in code.co_filename
 
 
 def _place(frame: FrameType | None) -> str:
