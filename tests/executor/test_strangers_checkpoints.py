@@ -1,13 +1,16 @@
 """Checkpoints from strangers: reading one runs nothing, and says what is wrong with it."""
 
+import json
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
 
 from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint import as_plain
@@ -15,7 +18,7 @@ from pipeplan_executor.checkpoint.folder import MANIFEST
 from pipeplan_executor.checkpoint.inventory import Entry
 from pipeplan_executor.checkpoint.origin import from_plain
 from pipeplan_executor.checkpoint.record import STATE, Record, write_record
-from pipeplan_executor.checkpoint.slices import model_key, stored, write
+from pipeplan_executor.checkpoint.slices import model_key, read, stored, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -106,3 +109,101 @@ def test_tensors_and_record_with_code_run_nothing(checkpoint: Path, tmp_path: Pa
         as_plain(checkpoint)
     assert not mark.exists()
     assert (checkpoint / MANIFEST).exists()
+
+
+def test_sizes_beyond_the_files_are_refused(checkpoint: Path) -> None:
+    """A description of tensors larger than its files allocates nothing."""
+    description = FileSystemReader(checkpoint).read_metadata()
+    description.state_dict_metadata[model_key("w")].size = torch.Size([10**6, 10**6])
+    (checkpoint / ".metadata").write_bytes(pickle.dumps(description))
+    with pytest.raises(InputError, match="would have 4000000000012 bytes, and its files have"):
+        as_plain(checkpoint)
+
+
+def test_what_is_said_to_be_no_tensor_is_not_unpickled(checkpoint: Path, tmp_path: Path) -> None:
+    """A tensor that the description turns into a pickle between two reads of it is refused."""
+    mark, shard = tmp_path / "mark", next(checkpoint.glob("*.distcp"))
+    shard.write_bytes(pickle.dumps(Stranger(mark)))
+    description = FileSystemReader(checkpoint).read_metadata()
+    description.state_dict_metadata[model_key("w")] = BytesStorageMetadata()
+    index = MetadataIndex(model_key("w"))
+    place = next(iter(description.storage_data.values()))
+    description.storage_data = {index: replace(place, offset=0, length=shard.stat().st_size)}
+    (checkpoint / ".metadata").write_bytes(pickle.dumps(description))
+    with pytest.raises(InputError, match="cannot read checkpoint"):
+        read(checkpoint, {model_key("w"): torch.zeros(2, 3)})
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", [MANIFEST, STATE, ".metadata", "__0_0.distcp"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "loop"])
+def test_files_that_never_end_are_refused(kind: str, name: str, checkpoint: Path) -> None:
+    """A pipe, a device or a link to itself in place of a file is named, and not opened."""
+    (checkpoint / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(checkpoint / name)
+    else:
+        (checkpoint / name).symlink_to("/dev/zero" if kind == "device" else name)
+    with pytest.raises(InputError, match=r"is no regular file|is not whole"):
+        as_plain(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("step", value) for value in (None, "x", -1, 1.5, [])),
+        *(("model", value) for value in (None, "\x1b[31m")),
+        *(("name", value) for value in (None, [], {}, "\x1b[31m")),
+        *(("first", value) for value in (None, "other")),
+        *(("shape", value) for value in (None, ["x"], [-1])),
+        ("parameter", "x"),
+    ],
+)
+def test_a_manifest_with_wrong_values_is_refused(field: str, value: Any, checkpoint: Path) -> None:
+    """Every value of a wrong kind is refused in words, without control characters."""
+    manifest = json.loads((checkpoint / MANIFEST).read_text())
+    (manifest if field in manifest else manifest["tensors"][0])[field] = value
+    (checkpoint / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"checkpoint|must be|is damaged") as refused:
+        as_plain(checkpoint)
+    assert "\x1b" not in str(refused.value)
+
+
+@pytest.mark.parametrize("field", ["seed", "kind", "groups", "values", "schedulers", "scaler"])
+def test_a_state_with_wrong_values_is_refused(field: str, checkpoint: Path) -> None:
+    """The same holds for what the optimisers need."""
+    state = torch.load(checkpoint / STATE, weights_only=True)
+    for value in ("\x1b[31m", [5], 1.5, *([{"a": 5}] if field != "scaler" else [])):
+        torch.save({**state, field: value}, checkpoint / STATE)
+        with pytest.raises(InputError) as refused:
+            as_plain(checkpoint)
+        assert "\x1b" not in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"", b"a\0b", b"\x1b[31m", b"../step-00000001"])
+def test_a_wrong_pointer_is_refused(content: bytes, checkpoint: Path) -> None:
+    """Whatever stands in ``latest``, it is refused in words that a terminal can show."""
+    (checkpoint.parent / "latest").write_bytes(content)
+    with pytest.raises(InputError, match="latest") as refused:
+        as_plain(checkpoint.parent)
+    assert "\x1b" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"model": 5},
+        {"model": {}, "optimizer": 5},
+        {"model": {}, "optimizer": {"state": {}}},
+        {"model": {}, "optimizer": {"state": 5, "param_groups": [{"params": [1], "param_names": []}]}},
+        {"model": {}, "step": "x"},
+        {"model": {5: torch.zeros(1)}},
+        {"model": {}, "scheduler": 5},
+        {"model": {}, "scaler": 5},
+    ],
+)
+def test_a_plain_file_with_wrong_values_is_refused(content: Any, tmp_path: Path) -> None:
+    """A plain file of another kind is refused in words."""
+    torch.save(content, tmp_path / "plain.pt")
+    with pytest.raises(InputError):
+        from_plain(tmp_path / "plain.pt", ())

@@ -5,6 +5,7 @@ from functools import cache
 from math import inf, nan
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pipeplan
@@ -25,9 +26,28 @@ from pipeplan import (
     Schedule,
     Tie,
     Work,
+    Workload,
+    profile_workload,
 )
-from pipeplan.core.errors import PipeplanError
+from pipeplan.core.errors import InputError, PipeplanError
+from pipeplan.core.figures import CONTROL
 from pipeplan.core.schedule import Action
+
+
+class Unshowable:
+    """A value that cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+def deep() -> list[Any]:
+    """A list that is nested beyond what can be shown."""
+    nested: list[Any] = []
+    for _ in range(5000):
+        nested = [nested]
+    return nested
+
 
 WRONG: dict[str, Callable[[], Any]] = {
     "None": lambda: None,
@@ -49,6 +69,14 @@ WRONG: dict[str, Callable[[], Any]] = {
     "mapping": lambda: {"a": {"b": 1}},
     "generator": lambda: (number for number in (1, 2)),
     "complex": lambda: 1j,
+    "array": lambda: np.array([1, 2]),
+    "one number": lambda: np.array(1),
+    "numpy's nan": lambda: np.float32(nan),
+    "nested deep": deep,
+    "huge inside": lambda: [10**5000],
+    "half a pair": lambda: "\ud800",
+    "direction": lambda: "a\u202eb",
+    "unshowable": Unshowable,
 }
 """Makers of values of many types; a generator or set is new for every call."""
 ASKING: dict[str, Any] = {"batch": 8, "depths": 1, "replicas": 1, "schedules": "gpipe", "time_limit": 0.1}
@@ -86,7 +114,7 @@ def calls(value: Callable[[], Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "frontier over", lambda: pipeplan.frontier(**asking, over=value())
     yield "frontier path", lambda: pipeplan.frontier(**{**asking, "over": "nothing"}, path=value())
     yield "explain each", lambda: pipeplan.explain(**{**asking, "objective": "period"}, each=value())
-    yield "explain result", lambda: pipeplan.explain(one, two, result=value() or 3)
+    yield "explain result", lambda: pipeplan.explain(one, two, result=3 if value() is None else value())
     yield "shard meshes", lambda: pipeplan.shard(one, two, 8, meshes=value())
     yield "sweep", lambda: pipeplan.sweep(value(), "out")
     yield "load_model", lambda: pipeplan.load_model(value())
@@ -98,11 +126,24 @@ def calls(value: Callable[[], Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "profile", lambda: pipeplan.profile(value())
     yield "profile inputs", lambda: pipeplan.profile(value(), value())
     yield "Job", lambda: Job(value())
+    yield "Job's optimizer", lambda: Job(8, optimizer=value())
+    yield "Plan.save", lambda: _plan().save(value())
+    yield "lines of a schedule", lambda: Schedule.from_text("gpipe", value())
+    yield "on_family", lambda: pipeplan.compare(one, two, 8, on_family=value() if not callable(value()) else 1)
+    for name in ("micro_batches", "repeats", "warmup", "group", "seed", "on_refusal"):
+        yield f"profile {name}", lambda name=name: profile_workload(_no_workload, **{"device": "meta", name: value()})
+    yield "profile_workload", lambda: profile_workload(value(), device="meta")
+    yield "parts of a workload", lambda: Workload(value(), value(), value())
+    yield "kind of uniform devices", lambda: Cluster.uniform(2, value())
     yield "Robust", lambda: Robust(value())
     yield "quantile", lambda: Robust(0.1, quantile=value())
     yield "samples", lambda: Robust(0.1, samples=value())
     yield "Action.parse", lambda: Action.parse(value())
     yield from ((f"{name}, asked about", lambda make=make: make(value)) for name, make in PARTS.items())
+
+
+def _no_workload() -> Workload:
+    raise InputError("the settings were found right")
 
 
 def _solved(*, layers: Any = None, profiles: Any = None, nodes: Any = None, **more: Any) -> Any:
@@ -115,7 +156,11 @@ def _solved(*, layers: Any = None, profiles: Any = None, nodes: Any = None, **mo
         ties=more.get("ties", ()),
     )
     place = Cluster(
-        more.get("place", "c"), more.get("kinds", two.kinds), two.nodes if nodes is None else nodes, more.get("network")
+        more.get("place", "c"),
+        more.get("kinds", two.kinds),
+        two.nodes if nodes is None else nodes,
+        more.get("network"),
+        more.get("overlap", two.overlap),
     )
     return pipeplan.solve(own, place, **{**ASKING, "optimizer": "sgd"})
 
@@ -141,6 +186,12 @@ PARTS: dict[str, Callable[[Callable[[], Any]], Any]] = {
     "profiles": lambda v: _solved(profiles=v()),
     "ties": lambda v: _solved(ties=v()),
     "tie": lambda v: _solved(ties=(Tie(v(), v()),)),
+    "frozen tie": lambda v: _solved(ties=(Tie(("l0", "l1"), 0, v()),)),
+    "overlap": lambda v: _solved(overlap=v()),
+    "frozen parts": lambda v: Model("m", model().layers, frozen_parts=v()),
+    "operators": lambda v: Model("m", model().layers, operators={"a": v()}),
+    "versions": lambda v: _solved(profiles=_profiles(provenance=Provenance("measured", "x", versions=v()))),
+    "uncounted": lambda v: _solved(layers=_layers(Layer("a", 0, (), Work(1, 1, 1, 1, 1, uncounted=v())))),
     "layer's name": lambda v: _solved(layers=_layers(Layer(v(), 0))),
     "layer's bytes": lambda v: _solved(layers=_layers(Layer("a", v()))),
     "layer's inputs": lambda v: _solved(layers=_layers(Layer("a", 0, v()))),
@@ -162,9 +213,12 @@ PARTS: dict[str, Callable[[Callable[[], Any]], Any]] = {
     "nodes": lambda v: _solved(nodes=v()),
     "node": lambda v: _solved(nodes=(Node(v()),)),
     "node's link": lambda v: _solved(nodes=(Node(cluster().nodes[0].kinds, v()),)),
+    "beside": lambda v: _solved(nodes=(Node(cluster().nodes[0].kinds, Link(unit_overlap=v())),)),
     "link": lambda v: _solved(nodes=(Node(cluster().nodes[0].kinds, Link(v(), v())),)),
     "network": lambda v: _solved(network=v(), nodes=cluster().nodes * 2),
     "schedule": lambda v: pipeplan.simulate(Schedule(v(), v()), _plan().pipeline),
+    "family": lambda v: pipeplan.simulate(Schedule(v(), _plan().schedule.orders), _plan().pipeline),
+    "action": lambda v: pipeplan.simulate(Schedule("gpipe", ((Action(v(), v(), v(), v()),),)), _plan().pipeline),
     "orders": lambda v: pipeplan.simulate(Schedule("gpipe", (v(),)), _plan().pipeline),
 }
 """Calls with a wrong part of a model, a cluster or a schedule."""
@@ -181,9 +235,26 @@ def test_wrong_values_are_refused_in_words(kind: str, tmp_path: Any, monkeypatch
         try:
             call()
         except PipeplanError as error:
-            if not str(error):
-                raw[name] = "no text"
+            if not str(error) or CONTROL.search(str(error).replace("\n", " ")):
+                raw[name] = f"no text, or one with control characters: {str(error)!a}"
         except Exception as error:
             raw[name] = f"{type(error).__name__}: {error}"
     assert asked > 80
     assert not raw
+
+
+def test_numbers_of_numpy_count_as_pythons(tmp_path: Any) -> None:
+    """A question in numpy's numbers, whose sums would wrap around or end in an error, has the answer of Python's."""
+
+    def asked(number: Callable[[int], Any]) -> Any:
+        kinds = {"gpu": DeviceKind("gpu", memory=number(10**15), runtime=number(0))}
+        link = Link(number(2), number(2))
+        costs = tuple(LayerCost(*map(number, (10**12, 10**12, 10**12, 10**12, 10**9, 10**9))) for _ in range(4))
+        layers = tuple(Layer(f"l{n}", number(8)) for n in range(4))
+        profile = Profile("gpu", number(1), costs, Provenance("measured", "x"))
+        own = Cluster("c", kinds, (Node(("gpu", "gpu"), link),))
+        return pipeplan.solve(Model("m", layers, (profile,)), own, batch=number(8), depths=2, seed=number(3))
+
+    result = asked(np.int64)
+    result.plan.save(tmp_path / "plan.json")
+    assert result.value == asked(int).value

@@ -14,6 +14,7 @@ import shutil
 from pathlib import Path
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import shown
 from pipeplan.io.atomic import sync_folder, write_whole
 
 POINTER = "latest"
@@ -46,7 +47,19 @@ def publish(part: Path, step: int, keep: int) -> Path:
 
     A step that was saved before (by a run that resumed from an earlier one) gets a new name, so that a complete
     checkpoint exists at every moment.
+
+    Raises
+    ------
+    InputError
+        If it cannot be named, for instance because the folder was removed meanwhile.
     """
+    try:
+        return _publish(part, step, keep)
+    except OSError as error:
+        raise InputError(f"cannot write checkpoints into {part.parent}: {error.strerror or error}") from error
+
+
+def _publish(part: Path, step: int, keep: int) -> Path:
     folder = part.parent
     sync_folder(part)
     name, again = f"step-{step:08d}", 2
@@ -63,9 +76,25 @@ def publish(part: Path, step: int, keep: int) -> Path:
 
 def whole(folder: Path) -> list[Path]:
     """Return all complete checkpoints of a folder, by name."""
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name) and (path / MANIFEST).exists())
+    try:
+        if not folder.is_dir():
+            return []
+        return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name) and (path / MANIFEST).exists())
+    except OSError as error:
+        raise InputError(f"cannot read checkpoints of {folder}: {error.strerror or error}") from error
+
+
+def check_files(folder: Path) -> None:
+    """Refuse a folder with anything but regular files and folders in it: reading a pipe or a device may never end.
+
+    Raises
+    ------
+    InputError
+        With the first such file.
+    """
+    strange = [path for path in sorted(folder.iterdir()) if not (path.is_file() or path.is_dir())]
+    if strange:
+        raise InputError(f"{strange[0]} is no regular file, as those of a checkpoint are; remove it")
 
 
 def latest(folder: str | Path) -> Path | None:
@@ -74,19 +103,23 @@ def latest(folder: str | Path) -> Path | None:
     Raises
     ------
     InputError
-        If it was removed by hand.
+        If it was removed by hand, or ``latest`` is no text file.
     """
     folder = Path(folder)
     complete = whole(folder)
+    if folder.is_dir():
+        check_files(folder)
     try:
         name = (folder / POINTER).read_text().strip()
     except (FileNotFoundError, NotADirectoryError):
         return max(complete, key=_written, default=None)  # the run died between the first checkpoint and the pointer
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {folder / POINTER}, which names the latest checkpoint: {error}") from error
     if folder / name not in complete:
         others = ", ".join(path.name for path in complete) or "none"
         raise InputError(
-            f"{folder / POINTER} names {name}, which is gone or not whole (whole ones there: {others}); name one of "
-            "them by its path, or remove the file to begin anew"
+            f"{folder / POINTER} names {shown(name)[1:-1]}, which is gone or not whole (whole ones there: {others}); "
+            "name one of them by its path, or remove the file to begin anew"
         )
     return folder / name
 

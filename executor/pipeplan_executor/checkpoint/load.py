@@ -12,7 +12,7 @@ from pipeplan_executor.checkpoint.folder import resolve
 from pipeplan_executor.checkpoint.inventory import Inventory, check_same
 from pipeplan_executor.checkpoint.optimizer import StoredStates, put
 from pipeplan_executor.checkpoint.origin import Origin, open_origin
-from pipeplan_executor.checkpoint.record import Record
+from pipeplan_executor.checkpoint.record import Record, printed
 from pipeplan_executor.checkpoint.slices import Slice, model_key, replica_key
 from pipeplan_executor.checkpoint.together import on_all, on_first
 from pipeplan_executor.checkpoint.training_state import StageState, TrainingState, layout, stage_states
@@ -58,7 +58,16 @@ def load(state: TrainingState, path: str | Path, *, weights_only: bool = False) 
         On every rank, if there is no complete checkpoint, or it is of another model or optimiser.
     """
     found = on_first(lambda: Path(path) if Path(path).is_file() else resolve(path))
-    return on_all(lambda: _restore(state, found, weights_only))
+    return on_all(lambda: _restored(state, found, weights_only))
+
+
+def _restored(state: TrainingState, path: Path, weights_only: bool) -> Restored:
+    try:
+        return _restore(state, path, weights_only)
+    except InputError:
+        raise
+    except Exception as error:  # every rank must learn of it, and content of a wrong kind may raise anything
+        raise InputError(f"{path} does not fit this training: {type(error).__name__}: {printed(error)}") from error
 
 
 def _restore(state: TrainingState, path: Path, weights_only: bool) -> Restored:
@@ -133,4 +142,8 @@ def _restore_scheduler(stage: StageState, record: Record) -> None:
             f"{', '.join(sorted({str(record.groups_of(number)) for number in record.schedulers}))}; use the optimiser "
             "function that made the checkpoint, and let it return the same groups for every stage, empty ones too"
         )
-    stage.scheduler.load_state_dict(fitting.get(stage.stage, next(iter(fitting.values()))))
+    kept = fitting.get(stage.stage, next(iter(fitting.values())))
+    for name in ("optimizer", *dir(type(stage.scheduler))):  # a value in place of a function would fail later
+        if name in kept:
+            raise InputError(f"the saved schedule of the learning rate has a value for {name}, which no schedule keeps")
+    stage.scheduler.load_state_dict(kept)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import shown
 from pipeplan_executor.checkpoint.record import Group
 from pipeplan_executor.checkpoint.slices import Piece, Slice, Stored, numbers_key, optimizer_key, whole_key
 
@@ -106,6 +107,16 @@ def split_state(
     return numbers, whole, values
 
 
+def _alike(one: object, other: object) -> bool:
+    """Return whether two options of an optimiser are of one kind: numbers, switches, or rows of them."""
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    numbers = (int, float, Tensor)
+    if isinstance(one, bool) or isinstance(other, bool):
+        return isinstance(one, bool) and isinstance(other, bool)
+    return type(one) is type(other) or (isinstance(one, numbers) and isinstance(other, numbers))
+
+
 class StoredStates:
     """Index of the optimiser states in a checkpoint, by parameter.
 
@@ -158,5 +169,9 @@ def put(
     for group, live in zip(packed["param_groups"], optimizer.param_groups, strict=True):
         names = [known[id(parameter)].name for parameter in live["params"]]
         state.update({n: states[name] for n, name in zip(group["params"], names, strict=True) if states[name]})
-        groups.append({**group, **kept.options(names)})
+        options = kept.options(names)
+        for key, value in options.items():
+            if group.get(key) is not None and value is not None and not _alike(group[key], value):
+                raise InputError(f"the saved option {key} of {names[0]} is {shown(value)}, and this one {group[key]!r}")
+        groups.append({**group, **options})
     optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -12,7 +12,7 @@ from pipeplan.core.errors import InputError
 from pipeplan_executor.checkpoint import slices
 from pipeplan_executor.checkpoint.inventory import Entry, Inventory, first_names, parameter_names
 from pipeplan_executor.checkpoint.optimizer import options_of, split_state
-from pipeplan_executor.checkpoint.record import Group, Record, read_record
+from pipeplan_executor.checkpoint.record import Group, Record, check_kinds, printed, read_record
 from pipeplan_executor.checkpoint.slices import Slice, Stored, Tensors, model_key, numbers_key, whole_key
 
 
@@ -92,6 +92,20 @@ def from_plain(path: Path, inventory: Inventory) -> Plain:
         raise InputError(f"cannot read {path}: {type(error).__name__}: {error}".partition("\n")[0]) from error
     if not isinstance(content, Mapping):
         raise InputError(f"{path} holds {type(content).__name__}; it must hold a model's state_dict()")
+    try:
+        plain = _plain(path, content, inventory)
+        check_kinds(plain.record, path)
+        return plain
+    except InputError:
+        raise
+    except Exception as error:  # so may content of another kind
+        raise InputError(
+            f"{path} is no plain file of a model and its optimiser ({type(error).__name__}: {printed(error)}); "
+            "torch.save of a result of as_plain() writes one"
+        ) from error
+
+
+def _plain(path: Path, content: Mapping[str, Any], inventory: Inventory) -> Plain:
     if "model" not in content:
         content = {"model": content}
     model = {name: value for name, value in content["model"].items() if isinstance(value, Tensor)}
@@ -110,7 +124,7 @@ def from_plain(path: Path, inventory: Inventory) -> Plain:
     scheduler = content.get("scheduler")
     return Plain(
         Record(
-            step=int(content.get("step", 0)),
+            step=content.get("step", 0),
             seed=content.get("seed"),
             model=path.name,
             inventory=_listed(model, inventory),

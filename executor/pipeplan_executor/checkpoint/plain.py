@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeplan.core.errors import InputError
+from pipeplan.core.wording import some
 from pipeplan_executor.checkpoint.folder import resolve
 from pipeplan_executor.checkpoint.inventory import parameter_names
 from pipeplan_executor.checkpoint.record import Record, read_record
@@ -37,6 +39,9 @@ def as_plain(path: str | Path) -> dict[str, Any]:
     path = resolve(path)
     record = read_record(path)
     room = {key: torch.empty(seen.shape, dtype=seen.dtype) for key, seen in stored(path).items()}
+    absent = [entry.name for entry in record.inventory if model_key(entry.first) not in room]
+    if absent:
+        raise InputError(f"{path} is damaged: it lacks {some(absent)}")
     read(path, room)
     model = {entry.name: room[model_key(entry.first)] for entry in record.inventory}
     return {

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import CONTROL, shown, whole
+from pipeplan.core.parts import each_a, mapping, printable, switch
 from pipeplan.io.atomic import write_whole
-from pipeplan_executor.checkpoint.folder import MANIFEST
+from pipeplan_executor.checkpoint.folder import MANIFEST, check_files
 from pipeplan_executor.checkpoint.inventory import Entry, Inventory
 
 FORMAT = 2
@@ -152,14 +154,15 @@ def read_record(path: Path) -> Record:
         If a file is missing, damaged, or of another format.
     """
     try:
+        check_files(path)
         manifest = json.loads((path / MANIFEST).read_text())
         if manifest["format"] != FORMAT:
             raise InputError(
-                f"{path} has format {manifest['format']}, this version reads format {FORMAT}; use the version that "
-                "wrote it to make a plain file of it (as_plain)"
+                f"{path} has format {shown(manifest['format'])}, this version reads format {FORMAT}; use the version "
+                "that wrote it to make a plain file of it (as_plain)"
             )
         state = torch.load(path / STATE, map_location="cpu", weights_only=True)
-        return Record(
+        record = Record(
             step=manifest["step"],
             model=manifest["model"],
             layout=manifest["layout"],
@@ -167,7 +170,49 @@ def read_record(path: Path) -> Record:
             groups=tuple(Group(**group) for group in state.pop("groups")),
             **state,
         )
+        check_kinds(record, path)
+        return record
     except InputError:
         raise
     except Exception as error:  # damaged files raise anything
-        raise InputError(f"cannot read checkpoint {path}: {type(error).__name__}: {error}") from error
+        raise InputError(f"cannot read checkpoint {path}: {type(error).__name__}: {printed(error)}") from error
+
+
+def printed(error: Exception) -> str:
+    """Return the first line of an error's text, without control characters that a stranger's file may contain."""
+    return CONTROL.sub("?", str(error).partition("\n")[0])
+
+
+def check_kinds(record: Record, path: Path) -> None:
+    """Refuse values of other kinds than a record has.
+
+    Raises
+    ------
+    InputError
+        With the file and the first such value.
+    """
+    try:
+        _check_kinds(record)
+    except InputError as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+
+
+def _check_kinds(record: Record) -> None:
+    whole(record.step, "step")
+    if record.seed is not None:
+        whole(record.seed, "seed", -(2**63), 2**63 - 1)
+    printable(record.model, "model"), printable(record.kind, "kind of the optimiser")
+    for entry in record.inventory:
+        printable(entry.name, "the name of a tensor"), printable(entry.first, f"first of {entry.name!r}")
+        switch(entry.parameter, f"parameter of {entry.name!r}")
+        for size in entry.shape:
+            whole(size, f"the shape of {entry.name!r}")
+    for group in record.groups:
+        whole(group.stage, "stage of a group"), whole(group.index, "number of a group")
+        each_a(group.names, str, "names of a group"), each_a((*mapping(group.options, "options"),), str, "options")
+    for name, values in mapping(record.values, "values").items():
+        printable(name, "values"), mapping(values, f"values of {name!r}")
+    for stage, state in mapping(record.schedulers, "schedulers").items():
+        whole(stage, "stage of a schedule"), mapping(state, f"schedule of stage {stage}")
+    if record.scaler is not None:
+        mapping(record.scaler, "scaler")

@@ -21,6 +21,7 @@ Torch's planners find the boxes (their chunks) that a slice needs; the subclasse
 the model contain dots, so slashes separate the parts of a key.
 """
 
+import io
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,10 +48,11 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import CONTROL
 from pipeplan_executor.checkpoint.metadata import Reader
 
 
@@ -77,7 +79,7 @@ def whole_key(name: str, key: str) -> str:
 def optimizer_key(full: str) -> tuple[bool, str, str] | None:
     """Parse a key of optimiser state: (per number, parameter, optimiser's key); None for other keys."""
     kind, *rest = full.split("/")
-    if kind not in ("optimizer", "optimizer-whole"):
+    if kind not in ("optimizer", "optimizer-whole") or len(rest) != 2:
         return None
     name, key = rest
     return kind == "optimizer", name, key
@@ -231,14 +233,18 @@ def stored(path: Path) -> dict[str, Stored]:
         If its description is missing or damaged.
     """
     try:
-        metadata = Reader(path).read_metadata()
+        found = {
+            key: Stored(tuple(value.size), value.properties.dtype)
+            for key, value in Reader(path).read_metadata().state_dict_metadata.items()
+            if isinstance(value, TensorStorageMetadata)
+        }
+        named = sum(prod(value.shape) * value.dtype.itemsize for value in found.values())
+        there = sum(file.stat().st_size for file in path.glob("*.distcp"))
+        if named > there:
+            raise ValueError(f"its tensors would have {named} bytes, and its files have {there}")
+        return found
     except Exception as error:  # a damaged pickle raises anything
         raise InputError(f"cannot read checkpoint {path}: {_told(error)}") from error
-    return {
-        key: Stored(tuple(value.size), value.properties.dtype)
-        for key, value in metadata.state_dict_metadata.items()
-        if isinstance(value, TensorStorageMetadata)
-    }
 
 
 def read(path: Path, wanted: Tensors) -> None:
@@ -260,7 +266,7 @@ def read(path: Path, wanted: Tensors) -> None:
 def _told(error: BaseException) -> str:
     if isinstance(error, CheckpointException):
         error = next(iter(error.failures.values()))[0]
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
+    return CONTROL.sub("?", f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
 class _SavePlanner(DefaultSavePlanner):
@@ -296,6 +302,10 @@ class _LoadPlanner(DefaultLoadPlanner):
                 chunks = [_chunk(piece.box) for piece in value.pieces]
                 items = [*items, *create_read_items_for_chunk_list(key, known[key], chunks)]
         return LoadPlan(items)
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:  # noqa: ARG002  torch calls it
+        """Refuse what is no tensor: torch would read it as a pickle, which may call any function."""
+        raise ValueError(f"{read_item.dest_index.fqn} is no tensor")
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
         return _values(self.state_dict[index.fqn], index)

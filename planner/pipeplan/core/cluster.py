@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
+from pipeplan.core.choices import word
 from pipeplan.core.errors import InputError
-from pipeplan.core.figures import LARGEST, MOST_DEVICES, real, whole
-from pipeplan.core.parts import each_a, mapping, printable
+from pipeplan.core.figures import LARGEST, MOST_DEVICES, plain, real, whole
+from pipeplan.core.parts import each_a, mapping, printable, switch
 from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.wording import counted
 
@@ -112,6 +113,10 @@ class DeviceKind:
             whole(rate, f"{what}peak of {number_format}", 1)
         if self.price is not None:
             real(self.price, what + "price")
+        for name in ("timed_as", "members", "source"):
+            if (text := getattr(self, name)) is not None:
+                printable(text, what + name)
+        plain(self)
 
     @property
     def at_card(self) -> int:
@@ -151,6 +156,8 @@ class Link:
         whole(self.latency, "latency of a link")
         if self.bandwidth is not None:
             whole(self.bandwidth, "bandwidth of a link (bytes per second; None is a free link)", 1)
+        switch(self.unit_overlap, "unit_overlap of a link")
+        plain(self)
 
     def occupancy(self, size: int) -> int:
         """Nanoseconds that ``size`` bytes keep the link busy (rounded up)."""
@@ -242,6 +249,8 @@ class Cluster(Tabular):
             each_a((kind,), DeviceKind, what + "kinds")
         each_a(self.nodes, Node, what + "nodes")
         each_a(() if self.network is None else (self.network,), Link, what + "network")
+        object.__setattr__(self, "overlap", word(self.overlap, what + "overlap", Overlap))
+        each_a(self.notes, str, what + "notes")
 
     @property
     def headline(self) -> str:
@@ -286,5 +295,6 @@ class Cluster(Tabular):
     def uniform(count: int, kind: DeviceKind, link: Link | None = None, overlap: Overlap = Overlap.COPY) -> "Cluster":
         """Return a cluster of ``count`` equal devices in one node."""
         whole(count, "the number of devices", 1, MOST_DEVICES)
-        node = Node(kinds=(kind.name,) * count, link=link or Link())
+        each_a((kind,), DeviceKind, "the kind of uniform devices")
+        node = Node(kinds=(kind.name,) * count, link=Link() if link is None else link)
         return Cluster(name=f"{count} x {kind.name}", kinds={kind.name: kind}, nodes=(node,), overlap=overlap)

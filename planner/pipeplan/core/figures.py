@@ -1,10 +1,17 @@
 """Checks of numbers given to the Python API: integers or finite floats, within limits."""
 
+import re
+from dataclasses import fields, is_dataclass
 from math import inf, isfinite
 from numbers import Integral, Real
+from typing import TypeVar
 
 from pipeplan.core.errors import InputError
 
+Thing = TypeVar("Thing")
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that change what a terminal shows (line breaks, escapes, directions of writing), and halves of pairs."""
 LARGEST = 2**62
 """The largest time (nanoseconds), size (bytes) or rate (per second): 146 years, 4 EiB. It fits the 64-bit integers of
 the solvers."""
@@ -55,9 +62,31 @@ def real(value: object, what: str, least: float = 0.0, most: float = inf, *, abo
     return number
 
 
+def plain(value: Thing) -> Thing:
+    """Return a frozen dataclass whose numbers are Python's own: sums of numpy's wrap around beyond 64 bits."""
+    assert is_dataclass(value)
+    for field in fields(value):
+        number = getattr(value, field.name)
+        if type(number) in (int, float, bool, str, tuple):
+            continue
+        if isinstance(number, Integral):
+            object.__setattr__(value, field.name, int(number))
+        elif isinstance(number, float):
+            object.__setattr__(value, field.name, float(number))
+    return value
+
+
 def shown(value: object) -> str:
-    """Format a value for messages; long numbers and long texts are abbreviated."""
+    """Format a value for messages, without control characters; long numbers and long texts are abbreviated."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return f"a number beyond {'-' if value < 0 else ''}10^30"
-    text = repr(value)
+    try:
+        text = CONTROL.sub(lambda found: ascii(found[0])[1:-1], repr(value))
+    except Exception:  # it nests too deep, or is of a class that cannot be shown
+        return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def written(value: object) -> str:
+    """Return a text, or a number as it is written; of anything else, and of long numbers, what `shown` returns."""
+    return str(value) if isinstance(value, str | Real) and not isinstance(value, int) else shown(value)

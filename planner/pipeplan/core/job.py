@@ -231,7 +231,7 @@ class Job:
         self._set("pin", pins(self.pin))
         if self.optimizer is None:
             self._set("optimizer", "")
-        if self.optimizer != "":
+        if not isinstance(self.optimizer, str) or self.optimizer:
             self._set("optimizer", known(self.optimizer, "optimizer", OPTIMIZER_STATE))
         if self.level >= SHARDED:
             self._check_sharded()

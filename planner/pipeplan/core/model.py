@@ -17,10 +17,11 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from itertools import groupby, pairwise
 from math import isqrt
+from numbers import Integral
 from typing import Literal
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.figures import MOST_LAYERS, MOST_SAMPLES, whole
+from pipeplan.core.figures import MOST_LAYERS, MOST_SAMPLES, plain, whole
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.core.parts import each_a, mapping, printable
 from pipeplan.core.tabular import Table, Tabular, Unit
@@ -143,6 +144,8 @@ class Provenance:
 
     def __post_init__(self) -> None:
         each_a((self.how, self.source, self.when), str, "how, source and when of a provenance")
+        versions = mapping(self.versions, "versions of a provenance")
+        each_a((*versions, *versions.values()), str, "versions of a provenance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,8 @@ class Profile:
         for number, cost in enumerate(self.costs):
             for name in _FIGURES:
                 whole(getattr(cost, name), f"{name} of layer {number} in the profile for {self.device!r}")
+            plain(cost)
+        plain(self)
 
 
 _FIGURES = tuple(each.name for each in fields(LayerCost))
@@ -218,6 +223,8 @@ class Model(Tabular):
             if layer.work is not None:
                 for name in _WORK:
                     whole(getattr(layer.work, name), f"model {self.name!r}: {name} of layer {layer.name!r}")
+                plain(layer.work)
+            plain(layer)
         for profile in self.profiles:
             if len(profile.costs) != len(self.layers):
                 raise InputError(
@@ -235,12 +242,20 @@ class Model(Tabular):
         for tie in self.ties:
             each_a(tie.layers, str, what + "layers that share weights")
             whole(tie.parameters, what + "bytes of shared weights")
-        mapping(self.operators, what + "operators"), mapping(self.parts, what + "parts")
+            whole(tie.frozen, what + "frozen bytes of shared weights")
+            plain(tie)
+        each_a((*mapping(self.operators, what + "operators").values(),), OperatorGraph, what + "operators")
+        for name in ("parts", "frozen_parts"):
+            for kind, row in mapping(getattr(self, name), what + name).items():
+                each_a(row, Integral, f"{what}{name} of {kind!r}")
+        printable(self.dtype, what + "dtype")
+        each_a(self.notes, str, what + "notes")
         for layer in self.layers:
             printable(layer.name, what + "the name of a layer")
             printable(layer.kind, f"{what}the kind of layer {layer.name!r}")
             each_a(layer.inputs, str, f"{what}inputs of layer {layer.name!r}")
             each_a(() if layer.work is None else (layer.work,), Work, f"{what}work of layer {layer.name!r}")
+            each_a(() if layer.work is None else layer.work.uncounted, str, f"{what}uncounted of layer {layer.name!r}")
 
     def _operator_faults(self) -> Iterator[str]:
         """Yield a sentence for each layer whose operators are not those of the layer."""

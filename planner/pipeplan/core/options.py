@@ -48,16 +48,16 @@ def require(value: object, kind: type[Thing]) -> Thing:
     return value
 
 
-def require_callback(on_progress: object) -> None:
-    """Refuse an ``on_progress`` that cannot be called.
+def require_callback(call: object, name: str = "on_progress") -> None:
+    """Refuse a function to call that cannot be called.
 
     Raises
     ------
     InputError
         Naming it.
     """
-    if not callable(on_progress):
-        raise InputError(f"on_progress must be a function to call, not {shown(on_progress)}; leave it out for none")
+    if not callable(call):
+        raise InputError(f"{name} must be a function to call, not {shown(call)}")
 
 
 def asked_limits(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.figures import shown, whole
+from pipeplan.core.figures import shown, whole, written
 
 SAMPLES = 1000
 """Default number of perturbed steps of each plan."""
@@ -115,9 +115,9 @@ def parse_share(text: str | float, name: str) -> float:
     InputError
         If it is neither; the text uses ``name``.
     """
-    match = _SHARE.fullmatch(str(text))
+    match = _SHARE.fullmatch(written(text))
     if match is None:
-        raise InputError(f"{name} {text!r} is not a share; write it like 5% or 0.05")
+        raise InputError(f"{name} {shown(text)} is not a share; write it like 5% or 0.05")
     share = float(match[1]) / (100 if match[2] else 1)
     if not match[2] and share > WIDEST:
         raise InputError(f"{name} {text} is {share:.0%}; if {share:g} per cent are meant, write {share:g}%")

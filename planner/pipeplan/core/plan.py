@@ -290,6 +290,8 @@ class Plan(Tabular):
         """Write the plan as JSON, atomically."""
         from pipeplan.io.plan_file import write_plan
 
+        if not isinstance(path, str | Path) or not str(path):
+            raise InputError(f"no path of a plan: {shown(path)}; name a file to write")
         write_plan(self, Path(path))
 
     @classmethod

@@ -16,7 +16,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.parts import each_a
+from pipeplan.core.figures import shown, whole
+from pipeplan.core.parts import each_a, printable, switch
 from pipeplan_formulations.common.dependencies import OF_MICRO_BATCHES, Part
 
 
@@ -75,7 +76,7 @@ class Action(NamedTuple):
         """Parse the text of an action, as ``str`` writes it."""
         match = _ACTION.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None or (match[3] is None and Kind(match[2]).per_micro_batch):
-            raise InputError(f"{text!r} is not an action; write stage, kind and micro-batch, like 2F5, or 2U")
+            raise InputError(f"{shown(text)} is not an action; write stage, kind and micro-batch, like 2F5, or 2U")
         return cls(Kind(match[2]), int(match[1]), int(match[3] or 0), int(match[4] or 0))
 
 
@@ -106,9 +107,16 @@ class Schedule:
         InputError
             With the first thing that is none.
         """
+        printable(self.family, "the family of a schedule")
+        switch(self.two_lanes, "two_lanes of a schedule")
         each_a(self.orders, Sequence, "orders of a schedule")
         for device, order in enumerate(self.orders):
             each_a(order, Action, f"the order of device {device}")
+            for action in order:
+                if not isinstance(action.kind, Kind):
+                    raise InputError(f"the order of device {device}: {shown(action.kind)} is no kind of action")
+                for value in action[1:]:
+                    whole(value, f"stage, micro-batch and slice of an action of device {device}")
 
     @property
     def stages(self) -> int:
@@ -141,6 +149,11 @@ class Schedule:
     @classmethod
     def from_text(cls, family: str, lines: Iterable[str], two_lanes: bool = False) -> "Schedule":
         """Parse the lines that `as_text` writes."""
+        try:
+            lines = tuple(lines)
+        except TypeError as error:
+            raise InputError(f"lines of a schedule are texts, not {shown(lines)}") from error
+        each_a(lines, str, "lines of a schedule")
         return cls(family, tuple(tuple(map(Action.parse, line.split())) for line in lines), two_lanes)
 
 

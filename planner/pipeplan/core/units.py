@@ -7,7 +7,7 @@ import re
 from math import isfinite
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.figures import LARGEST, shown
+from pipeplan.core.figures import LARGEST, shown, written
 
 _DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s]*)\s
 
 
 def _split(text: str | int | float, meaning: str, example: str) -> tuple[float, str]:
-    match = None if isinstance(text, int) and abs(text) > LARGEST else _NUMBER.fullmatch(str(text))
+    match = None if isinstance(text, int) and abs(text) > LARGEST else _NUMBER.fullmatch(written(text))
     if match is None:
         raise InputError(f"{shown(text)} is not a {meaning}; write it like {example}")
     return float(match[1]), match[2]
@@ -35,7 +35,7 @@ def parse_bytes(text: str | int) -> int:
     number, unit = _split(text, "size", "16GiB, 100MB or 512B")
     prefix = unit.removesuffix("B")
     if prefix not in _PREFIX:
-        raise InputError(f"{text!r} is not a size; write it like 16GiB, 100MB or 512B")
+        raise InputError(f"{shown(text)} is not a size; write it like 16GiB, 100MB or 512B")
     return _whole(text, number * _PREFIX[prefix])
 
 
@@ -63,7 +63,7 @@ def parse_time(text: str | int) -> int:
     """Parse nanoseconds from ``'5us'``, ``'1.5ms'``, ``'2s'`` or a plain integer of nanoseconds."""
     number, unit = _split(text, "time", "5us, 1.5ms or 2s")
     if unit and unit not in _TIME:
-        raise InputError(f"{text!r} is not a time; write it like 5us, 1.5ms or 2s")
+        raise InputError(f"{shown(text)} is not a time; write it like 5us, 1.5ms or 2s")
     return _whole(text, number * _TIME[unit or "ns"])
 
 
@@ -72,17 +72,17 @@ def parse_bandwidth(text: str | int) -> int:
     number, unit = _split(text, "bandwidth", "300GB/s or 10Gbit/s")
     body = unit.removesuffix("/s")
     if unit and body == unit and not unit.endswith("bps"):
-        raise InputError(f"{text!r} is not a bandwidth; write it like 300GB/s or 10Gbit/s")
+        raise InputError(f"{shown(text)} is not a bandwidth; write it like 300GB/s or 10Gbit/s")
     divisor = 1
     for suffix in ("bit", "bps"):
         if body.endswith(suffix):
             body, divisor = body.removesuffix(suffix), 8
     prefix = body.removesuffix("B")
     if prefix not in _PREFIX:
-        raise InputError(f"{text!r} is not a bandwidth; write it like 300GB/s or 10Gbit/s")
+        raise InputError(f"{shown(text)} is not a bandwidth; write it like 300GB/s or 10Gbit/s")
     value = _whole(text, number * _PREFIX[prefix] / divisor)
     if value <= 0:
-        raise InputError(f"{text!r}: a bandwidth must be above zero; leave it out for a free link")
+        raise InputError(f"{shown(text)}: a bandwidth must be above zero; leave it out for a free link")
     return value
 
 
@@ -91,7 +91,7 @@ def parse_rate(text: str | int | float) -> int:
     number, unit = _split(text, "rate", "125TFLOP/s")
     prefix = re.sub(r"(FLOP/s|FLOPS|FLOP)$", "", unit)
     if prefix not in _DECIMAL:
-        raise InputError(f"{text!r} is not a rate; write it like 125TFLOP/s")
+        raise InputError(f"{shown(text)} is not a rate; write it like 125TFLOP/s")
     return _whole(text, number * _DECIMAL[prefix])
 
 

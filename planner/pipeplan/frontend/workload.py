@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import shown
 from pipeplan.core.grouped_axis import ShardAxis
+from pipeplan.core.options import require_callback
+from pipeplan.core.parts import mapping
 from pipeplan.frontend.pretrained_configs import PREFIX, pretrained_config
 
 
@@ -47,6 +50,15 @@ class Workload:
     loss: Callable[[Any, Any], Any]
     weight: Callable[[Any], float] | None = None
     shards: Mapping[str, ShardAxis] | None = None
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.module, "named_parameters"):  # torch is not imported for that
+            raise InputError(f"the module of a workload must be a torch.nn.Module, not {shown(self.module)}")
+        require_callback(self.draw, "draw of a workload"), require_callback(self.loss, "loss of a workload")
+        if self.weight is not None:
+            require_callback(self.weight, "weight of a workload")
+        if self.shards is not None:
+            mapping(self.shards, "shards of a workload")
 
 
 _INPUT = re.compile(r"(float32|float64|int64):(\d+(?:x\d+)*)(?:@(\d+))?")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.parts import printable
+from pipeplan.core.parts import printable_path
 
 _SHOWN = 40
 """Characters of the file's name in that of its temporary file: more could exceed the limit on names."""
@@ -26,7 +26,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     InputError
         If the folder does not exist or may not be written to. No temporary file remains then.
     """
-    printable(str(path), "the path")
+    printable_path(path)
     data = content.encode() if isinstance(content, str) else content
     try:
         if written_in_place(path):
@@ -59,7 +59,7 @@ def try_to_write(path: Path) -> None:
     InputError
         If it cannot, or the path has control characters.
     """
-    printable(str(path), "the path")
+    printable_path(path)
     try:
         if written_in_place(path):
             if not os.access(path, os.W_OK):

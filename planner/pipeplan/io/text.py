@@ -10,7 +10,7 @@ import yaml
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import shown
-from pipeplan.core.parts import printable
+from pipeplan.core.parts import printable_path
 
 
 def read_text(path: Path) -> str:
@@ -21,7 +21,7 @@ def read_text(path: Path) -> str:
     InputError
         If it does not exist, may not be read, or is not text.
     """
-    printable(str(path), "the path")
+    printable_path(path)
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -56,7 +56,7 @@ def parse_data(text: str, where: str) -> Any:
     return data
 
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def _texts(data: Any) -> Iterator[str]:

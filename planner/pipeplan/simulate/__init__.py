@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import PlanError
 from pipeplan.core.options import require
+from pipeplan.core.parts import switch
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.timeline import Span, Timeline, TransferSpan
@@ -68,6 +69,7 @@ def simulate(schedule: Schedule, pipeline: Pipeline, *, share: bool = True) -> T
     """
     for value, kind in ((schedule, Schedule), (pipeline, Pipeline)):
         require(value, kind)
+    switch(share, "share")
     schedule.check_parts()
     program, trace = _simulated(schedule, pipeline, share)
     senders = [i for i, channel in enumerate(program.channel_of) if channel != NOTHING]

@@ -163,7 +163,7 @@ def _equal_devices(model: Model, devices: Any, bandwidth: Any = None, latency: A
 
 
 def _ignored(why: str, options: Mapping[str, Any]) -> str:
-    named = " and ".join(f"--{name} {value}" for name, value in options.items())
+    named = " and ".join(f"--{name} {shown(value).strip(chr(39))}" for name, value in options.items())
     return f"{why}, so that {named} would be ignored; leave out one or the other"
 
 

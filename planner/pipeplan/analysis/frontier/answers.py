@@ -58,6 +58,10 @@ def answers_path(path: object) -> Path | None:
         return None
     if not isinstance(path, str | Path) or not str(path):
         raise InputError(f"path names a file for the answers, and {shown(path)} is none; leave it out to keep none")
+    try:
+        Path(path).is_file()
+    except OSError as error:  # a name that is too long
+        raise InputError(f"no path of answers: {shown(str(path))}: {error.strerror}") from error
     return Path(path)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from numbers import Integral
 from typing import Any
 
 from pipeplan.core.choices import word
@@ -185,9 +186,9 @@ def _row(value: Any, name: str, what: str) -> tuple[int, ...]:
 
 def _each(value: Any, stages: Sequence[int], name: str, what: str) -> tuple[int, ...]:
     """Return a number for each stage: one number holds for all, none is 1."""
-    if value in ("", (), []):
+    if isinstance(value, str | tuple | list) and not value:
         return (1,) * len(stages)
-    row = (whole(value, what, 1),) if isinstance(value, int) else _row(value, name, what)
+    row = (whole(value, what, 1),) if isinstance(value, Integral) else _row(value, name, what)
     if len(row) == 1:
         return row * len(stages)
     if len(row) != len(stages):

@@ -27,6 +27,7 @@ from pydantic import BeforeValidator, Field, SkipValidation
 
 from pipeplan.analysis.sweep.experiment import Experiment, Grid, NamedModel, Search, Series
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import shown
 from pipeplan.core.job import Job
 from pipeplan.core.wording import hint
 from pipeplan.io.atomic import write_whole
@@ -118,10 +119,15 @@ def find_experiment(name_or_path: str | Path) -> Path:
     if isinstance(name_or_path, str) and name_or_path in known:
         return known[name_or_path]
     path = Path(name_or_path)
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError:  # a name that is too long
+        there = False
+    if not there:
         listed = ", ".join(known) or "none"
+        text = str(name_or_path)
         raise InputError(
-            f"there is no experiment {name_or_path}{hint(str(name_or_path), known)}; known are {listed}; or name a file"
+            f"there is no experiment {shown(text)[1:-1]}{hint(text, known)}; known are {listed}; or name a file"
         )
     return path
 

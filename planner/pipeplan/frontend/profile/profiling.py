@@ -18,11 +18,21 @@ from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
+from pipeplan.core.choices import known, names, numbers
 from pipeplan.core.errors import InputError, PipeplanError
-from pipeplan.core.figures import shown
+from pipeplan.core.figures import MOST_SAMPLES, shown, whole
 from pipeplan.core.model import Model
+from pipeplan.core.options import require, require_callback
+from pipeplan.core.wording import hint
 from pipeplan.frontend.profile.allocator import allocator_settings, inherited
 from pipeplan.frontend.workload import Workload, load_workload
+
+DEVICES = ("cpu", "cuda", "meta")
+HOW = (
+    *("micro_batches", "repeats", "warmup", "optimizer", "device", "device_name", "threads", "crowd", "name", "group"),
+    *("front_end", "precision"),
+)
+"""Settings of a measurement that `profile_workload` takes too."""
 
 
 def profile(
@@ -123,8 +133,10 @@ def profile(
 
     from pipeplan.frontend.profile.run import Request, run
 
+    _check_callbacks(on_progress=on_progress, on_refusal=on_refusal, loss=loss, weight=weight)
+    known(device, "device", DEVICES)
     if isinstance(module, str):
-        name = name or module.partition(":")[2].partition("?")[0]
+        name = module.partition(":")[2].partition("?")[0] if name is None else name
         workload = _built(partial(load_workload, module), device, on_refusal or _warn)
         module, loss, weight = workload.module, workload.loss, workload.weight
         example_inputs = example_inputs or drawing(workload, seed=0)
@@ -133,7 +145,7 @@ def profile(
     elif example_inputs is None:
         raise InputError("profile(module, example_inputs) needs a batch of the module's inputs, or draw(samples)")
     request = Request(
-        micro_batches=tuple(micro_batches),
+        micro_batches=numbers(micro_batches, "micro_batches", "micro_batches", 1, MOST_SAMPLES),
         repeats=repeats,
         warmup=warmup,
         optimizer=optimizer,
@@ -144,7 +156,7 @@ def profile(
         name=name,
         loss=loss,
         weight=weight,
-        group=tuple(group),
+        group=names(group, "group"),
         front_end=front_end,
         precision=precision,
     )
@@ -205,9 +217,14 @@ def profile_workload(
     """
     if find_spec("torch") is None:
         raise InputError("profiles need torch; install it with: pip install 'pipeplan[torch]'")
+    _check_callbacks(on_progress=on_progress, on_refusal=on_refusal)
+    seed = whole(seed, "the seed", 0, 2**63 - 1)
+    _check_settings(how)
     hear = {"progress": on_progress or _ignore, "refusal": on_refusal or _warn}
     if isinstance(source, str):
         source = partial(load_workload, source, input_spec)
+    elif not isinstance(source, Workload) and not callable(source):
+        raise InputError(f"a Workload, or a function or a name that makes one, is needed, not {shown(source)}")
     if how.get("device", "cpu") != "cpu":
         return _measure(source, seed, hear["progress"], hear["refusal"], how)
     try:
@@ -218,6 +235,21 @@ def profile_workload(
             "it in this process with pipeplan.profile(module, example_inputs)"
         ) from error
     return _ask_process(task, hear)
+
+
+def _check_settings(how: Mapping[str, Any]) -> None:
+    """Refuse settings of `profile_workload` that `profile` does not have."""
+    for name in how:
+        if name not in HOW:
+            hinted = hint(name, HOW).removesuffix("?")
+            raise InputError(f"profile_workload has no option {name!r}{hinted}; options are {', '.join(HOW)}")
+    known(how.get("device", "cpu"), "device", DEVICES)
+
+
+def _check_callbacks(**calls: object) -> None:
+    for name, call in calls.items():
+        if call is not None:
+            require_callback(call, name)
 
 
 def _ask_process(task: bytes, hear: Mapping[str, Callable[[str], None]]) -> Model:
@@ -277,6 +309,7 @@ def _measure(
     how: dict[str, Any],
 ) -> Model:
     workload = source if isinstance(source, Workload) else _built(source, how.get("device", "cpu"), on_refusal)
+    require(workload, Workload)
     lines: dict[str, Any] = {"on_progress": on_progress, "on_refusal": on_refusal}
     lines |= {"loss": workload.loss, "weight": workload.weight}
     return profile(workload.module, drawing(workload, seed), **lines, **how)

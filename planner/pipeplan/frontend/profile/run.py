@@ -90,8 +90,8 @@ class Request:
             whole(size, "micro_batches (sizes of at least one sample)", 1, MOST_SAMPLES)
         whole(self.threads, "threads", 1, MOST_WORKERS)
         whole(self.crowd, "crowd (workers that are busy at once)", 0, MOST_WORKERS)
-        if self.repeats < 1 or self.warmup < 0:
-            raise InputError(f"at least 1 repeat and 0 warm-ups are needed, not {self.repeats} and {self.warmup}")
+        whole(self.repeats, "repeats", 1)
+        whole(self.warmup, "warm-ups")
         known(self.optimizer, "optimizer", OPTIMIZER_STATE)
         autocast(self.precision, torch.device("cpu"))
         known(self.device, "device", ("cpu", "cuda", "meta"))

@@ -70,7 +70,7 @@ class LocalSearch:
     """Local search over spaces, from all plans that it was given; a climb keeps its level of ZeRO."""
 
     def __init__(self, spaces: Spaces, seed: int = 0) -> None:
-        self._random = Random(seed)
+        self._random = Random(int(seed))
         self._spaces = spaces
         self._moves: dict[tuple[Splitting | None, int], Moves] = {}
         self._climbs: dict[Key, _Climb] = {}
