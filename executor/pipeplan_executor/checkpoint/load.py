@@ -143,7 +143,7 @@ def _restore_scheduler(stage: StageState, record: Record) -> None:
             "function that made the checkpoint, and let it return the same groups for every stage, empty ones too"
         )
     kept = fitting.get(stage.stage, next(iter(fitting.values())))
-    for name in ("optimizer", *dir(type(stage.scheduler))):  # a value in place of a function would fail later
-        if name in kept:
+    for name in kept:  # a value in place of a function would fail later
+        if name == "optimizer" or callable(getattr(type(stage.scheduler), name, None)):
             raise InputError(f"the saved schedule of the learning rate has a value for {name}, which no schedule keeps")
     stage.scheduler.load_state_dict(kept)

@@ -108,7 +108,9 @@ def split_state(
 
 
 def _alike(one: object, other: object) -> bool:
-    """Return whether two options of an optimiser are of one kind: numbers, switches, or rows of them."""
+    """Return whether an option of an optimiser and a saved one are of one kind: numbers, switches, or rows of them."""
+    if one is None or (other is None and isinstance(one, bool)):  # switches may be left to torch
+        return True
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):
         return len(one) == len(other) and all(map(_alike, one, other))
     numbers = (int, float, Tensor)
@@ -171,7 +173,7 @@ def put(
         state.update({n: states[name] for n, name in zip(group["params"], names, strict=True) if states[name]})
         options = kept.options(names)
         for key, value in options.items():
-            if group.get(key) is not None and value is not None and not _alike(group[key], value):
+            if not _alike(group.get(key), value):
                 raise InputError(f"the saved option {key} of {names[0]} is {shown(value)}, and this one {group[key]!r}")
         groups.append({**group, **options})
     optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -209,7 +209,8 @@ def _check_kinds(record: Record) -> None:
             whole(size, f"the shape of {entry.name!r}")
     for group in record.groups:
         whole(group.stage, "stage of a group"), whole(group.index, "number of a group")
-        each_a(group.names, str, "names of a group"), each_a((*mapping(group.options, "options"),), str, "options")
+        each_a(group.names, str, "names of a group")
+        each_a((*mapping(group.options, "options"),), str, "options")
     for name, values in mapping(record.values, "values").items():
         printable(name, "values"), mapping(values, f"values of {name!r}")
     for stage, state in mapping(record.schedulers, "schedulers").items():

@@ -147,7 +147,8 @@ def compare(
         If none was found in the time given.
     """
     asked_limits(time_limit, gap, backend, workers, seed, draws=robust is not None)
-    require_callback(on_progress), require_callback(on_family, "on_family")
+    require_callback(on_progress)
+    require_callback(on_family, "on_family")
     question = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="compare", **options)
     model, cluster, job = question.model, question.cluster, question.job
     spaces = Spaces(model, cluster, job)

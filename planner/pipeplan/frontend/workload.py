@@ -54,7 +54,8 @@ class Workload:
     def __post_init__(self) -> None:
         if not hasattr(self.module, "named_parameters"):  # torch is not imported for that
             raise InputError(f"the module of a workload must be a torch.nn.Module, not {shown(self.module)}")
-        require_callback(self.draw, "draw of a workload"), require_callback(self.loss, "loss of a workload")
+        require_callback(self.draw, "draw of a workload")
+        require_callback(self.loss, "loss of a workload")
         if self.weight is not None:
             require_callback(self.weight, "weight of a workload")
         if self.shards is not None:
