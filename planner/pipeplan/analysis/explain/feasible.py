@@ -6,6 +6,7 @@ changes nothing, and no search is needed.
 """
 
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import SHARDED, Job
@@ -22,6 +23,7 @@ from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.infeasible import promising, total_memory_shortfall
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
+from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Stop
 
 
@@ -66,6 +68,8 @@ def _sizes(model: Model, cluster: Cluster, job: Job) -> tuple[int, ...]:
 
 ANY = 1.0
 """Relative gap that accepts every plan."""
+FOR_TEAMS = 0.5
+"""Share of the time limit in which ways to split layers are sought; plans of those not found then are undecided."""
 
 
 @dataclass(frozen=True)
@@ -100,20 +104,22 @@ def fit(
     KeyboardInterrupt
         If the search was interrupted; a partial search decides nothing.
     """
-    spaces = Spaces(model, cluster, job)
-    hopeful = promising(spaces)
-    if not hopeful:
-        return Fit(None, proved=True)
+    spaces = Spaces(model, cluster, job, opening=Clock(Limits(FOR_TEAMS * time_limit)))
     limits = Limits(time_limit, ANY, workers, seed)
     search = PlanSearch(limits, cluster_of=spaces.cluster_of, backend=backend, outside=spaces.outside)
-    for space in hopeful:
-        for node in root_nodes(space):
-            search.push(node)
+    hopeful: list[Space] = []
+    for opened in chain((tuple(spaces),), spaces.open_teams()):
+        for space in promising(opened):
+            hopeful.append(space)
+            for node in root_nodes(space):
+                search.push(node)
+    if not hopeful:
+        return Fit(None, proved=not spaces.late)
     search.run()
     if search.stop is Stop.INTERRUPT:
         raise KeyboardInterrupt
     if search.incumbent is None:
-        return Fit(None, proved=search.refuted)
+        return Fit(None, proved=search.refuted and not spaces.late)
     own = spaces.of(search.incumbent.candidate)
     plan = build_plan(own.model, own.cluster, job, search.incumbent, search.bound)
     plan = replace(shared_out(plan, model, own.split), yardstick=yardstick(model, cluster))

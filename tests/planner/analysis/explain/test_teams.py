@@ -71,6 +71,14 @@ def test_a_team_is_a_remedy_where_no_layer_fits_on_a_device() -> None:
     assert not limits_never_bind(model, equal_devices(2), asked)
 
 
+def test_without_time_to_find_ways_to_split_nothing_is_proved_of_teams() -> None:
+    """The ways to split layers are sought within the time of a question too; where it is over, it is undecided."""
+    model, tight = perceptrons(1), equal_devices(2, memory=100, link=Link(10**12, 1))
+    job = Job(1, optimizer="adam", zero=(0,), teams=(1, 2))
+    assert fit(model, tight, job, time_limit=-1.0).verdict is None
+    assert fit(model, tight, job, time_limit=20.0).verdict is False
+
+
 def test_the_least_memory_of_teams() -> None:
     """With teams too, the number of bytes is exact."""
     model, tight = perceptrons(1), equal_devices(2, memory=1000, link=Link(10**12, 1))
