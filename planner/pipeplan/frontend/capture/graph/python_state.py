@@ -151,12 +151,15 @@ class _Twice:
         """Return a sentence about a global, a closure or a class attribute that every forward changes."""
         for name, value in self.watch.outside().items():
             if name in self.values and self.values[name] != value:
-                line = self.watch.line(lambda name=name: self.watch.outside().get(name))
+                line = self.watch.line(partial(self._outside, name))
                 return (
                     f"changes {name} in its forward{line}, and a captured graph would keep the value of one call: make "
                     "it a buffer that forward changes in place (register_buffer, add_)"
                 )
         return ""
+
+    def _outside(self, name: str) -> object:
+        return self.watch.outside().get(name)
 
     def different(self) -> str:
         """Return a sentence about an operation that differs."""
