@@ -17,10 +17,14 @@ from pipeplan.analysis.explain.changes import may_leave_out, pinned_device
 from pipeplan.analysis.frontier.answers import Answer, Answers, Verdict
 from pipeplan.analysis.frontier.curve import Floor, Point, point
 from pipeplan.analysis.frontier.subsets import Part, kind_counts, parts, sub_cluster
+from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
+from pipeplan.core.job import Job
 from pipeplan.core.wording import listed
 from pipeplan.costs.teams.places import places
 from pipeplan.search.space.spaces import Spaces
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
 
 Found = Mapping[Part, Answer]
 """Answers of the parts that were solved."""
@@ -70,6 +74,7 @@ def read(
     best: dict[float, int | None] = {}
     for part in parts(answers.cluster, each, levels):  # cheapest first
         low = lower_bound(part, found, inherit)
+        low = at_once(answers, part) if low == 0 else low
         if low is not None:
             least = low if least is None else min(least, low)
         best[part.cost] = least
@@ -102,12 +107,33 @@ def ask(answers: Answers, part: Part, *, any_plan: bool = False) -> Answer:
     if pinned & absent:
         return Answer(Verdict.INFEASIBLE, why=f"layers are pinned to {', '.join(sorted(pinned & absent))}")
     find, cluster, job = answers.any if any_plan else answers.best, sub_cluster(answers.cluster, part), answers.job
-    if job.teams:
-        teams = tuple(team for team in job.teams if team == 1 or places(cluster, team))
-        if not teams:
-            return Answer(Verdict.INFEASIBLE, why=f"there is no room for teams of {listed(job.teams)}")
-        job = replace(job, teams=teams, unlike_teams=job.unlike_teams and len(teams) > 1)
-    return find(f"{part.counts}", cluster, job)
+    own = _with_room(job, cluster)
+    if own is None:
+        return Answer(Verdict.INFEASIBLE, why=f"there is no room for teams of {listed(job.teams)}")
+    return find(f"{part.counts}", cluster, own)
+
+
+def at_once(answers: Answers, part: Part) -> int:
+    """Lower bound in nanoseconds on the plans of a part that was not solved: all work shared evenly over its devices.
+
+    Layers that are divided between neighbours have none, as they may take less on chip.
+    """
+    cluster = sub_cluster(answers.cluster, part)
+    job = _with_room(answers.job, cluster)
+    if job is None or job.intra_layer:
+        return 0
+    try:
+        return Spaces(answers.model, cluster, job, opening=Clock(Limits())).least
+    except InputError:  # which `ask` would say
+        return 0
+
+
+def _with_room(job: Job, cluster: Cluster) -> Job | None:
+    """The job with those teams for which a part of a cluster has room; None if it has none."""
+    if not job.teams:
+        return job
+    teams = tuple(team for team in job.teams if team == 1 or places(cluster, team))
+    return replace(job, teams=teams, unlike_teams=job.unlike_teams and len(teams) > 1) if teams else None
 
 
 def nested(answers: Answers) -> bool:

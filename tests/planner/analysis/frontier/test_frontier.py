@@ -12,6 +12,7 @@ import pytest
 
 from helpers.explained import lean
 from helpers.instances import equal_devices, fat_head, model_of, two_kinds_of_device
+from helpers.operators import perceptrons
 from pipeplan.analysis.frontier import answers as answers_module
 from pipeplan.analysis.frontier import fewest_devices, frontier
 from pipeplan.analysis.frontier.answers import Answer
@@ -178,6 +179,26 @@ def test_wrong_questions_teach() -> None:
             frontier(fat_head(), equal_devices(2), lean(8), **arguments)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="pin them to a kind"):
         frontier(fat_head(), equal_devices(2), lean(8, pin=(("l0", "d1"),)), "devices")
+
+
+@pytest.mark.parametrize("teams", [(), (1, 2)])
+def test_parts_that_were_not_asked_have_a_bound(teams: tuple[int, ...]) -> None:
+    """An interrupted frontier never has a bound of 0: all work shared evenly over a part's devices is one at once."""
+    model, node, asked = perceptrons(), equal_devices(2).nodes[0], list[str]()
+    cluster = replace(equal_devices(2), nodes=(node,) * 2, network=Link(10**9, 0))  # parts inherit no bounds
+    job = Job(4, teams=teams, zero=(0,), schedules=("gpipe",))
+
+    def one_is_enough(key: str, _: Answer) -> None:
+        asked.append(key)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
+
+    whole = {point.cost: point.value for point in frontier(model, cluster, job, over="devices").points}
+    found = frontier(model, cluster, job, over="devices", on_progress=one_is_enough)
+    assert not found.complete and len(found.floors) > 1
+    for floor in found.floors:
+        best = min((value for cost, value in whole.items() if cost <= floor.cost), default=None)
+        assert floor.bound is not None and floor.bound > 0 and (best is None or floor.bound <= best)
 
 
 def test_the_bound_of_an_undecided_part_counts(monkeypatch: pytest.MonkeyPatch) -> None:
