@@ -91,7 +91,7 @@ def test_what_is_said_to_fit_is_the_least_that_does(seed: int) -> None:
         assert text is not None
         said = re.search(r"What would fit: (?:--memory |devices of )(\S+)", text)
         assert said is None or parse_bytes(said[1]) == enough
-        below = re.search(r"devices of (\S+ B) and more", text)
+        below = re.search(r"devices of at least (\S+ B)", text)
         assert below is None or parse_bytes(below[1].replace(" ", "")) <= enough
         for option, need in re.findall(r"(?<=[:;] )([^:;]+): a plan fits, with (\d+) B per device", text):
             named = option.split(" and ")

@@ -112,11 +112,10 @@ def total_memory_shortfall(space: Space) -> str | None:
     more = f"{counted(-(-resident * count // there) - count, 'more such device')} at least, or " if there else ""
     return (
         f"No plan fits: {static_parts(space)} take {format_bytes(resident)} "
-        f"({bytes_per_parameter(space.model, space.job)}), and the {count} devices have {format_bytes(there)} "
-        f"together{_left_free(space.job)}. That holds for every plan, searched or not, that keeps so many bytes for "
+        f"({bytes_per_parameter(space.model, space.job)}), and {_together(count, there)}"
+        f"{_left_free(space.job)}. That holds for every plan, searched or not, that keeps so many bytes for "
         f"each parameter on some device (--state-bytes and --gradient-bytes state others).\nWhat it takes: {more}"
-        f"devices of {larger} and more"
-        f"{' beside that' * bool(space.job.reserve)}."
+        f"devices of at least {larger}{' beside that' * bool(space.job.reserve)}; activations come on top."
     )
 
 
@@ -134,6 +133,14 @@ def held_memory_shortfall(space: Space) -> str | None:
         f"take {format_bytes(held)} at least, whatever is recomputed; with {static_parts(space)} "
         f"that is {format_bytes(resident + held)}, and the devices have {format_bytes(there)} together"
         f"{_left_free(space.job)}."
+    )
+
+
+def _together(count: int, there: int) -> str:
+    return (
+        f"the device has {format_bytes(there)}"
+        if count == 1
+        else f"the {count} devices have {format_bytes(there)} together"
     )
 
 

@@ -64,6 +64,6 @@ def test_the_message_comes_at_once_and_helps() -> None:
         solve(MODEL, equal_devices(2, memory=200), job=Job(4), time_limit=1e-9)
     assert "600 B" in str(caught.value)
     assert "400 B together" in str(caught.value)
-    assert "1 more such device at least, or devices of 300 B and more" in str(caught.value)
+    assert "1 more such device at least, or devices of at least 300 B; activations come on top" in str(caught.value)
     assert solve(MODEL, equal_devices(3, memory=200), job=Job(4), backend="exact").value
     assert solve(MODEL, equal_devices(2, memory=400), job=Job(4), backend="exact").value
