@@ -51,8 +51,17 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a run's folder, also while a rank still writes into it."""
+    """Remove a run's folder, also while a rank still writes into it, and torch's cache beside it if that is empty."""
+    _remove_empty_cache(folder.parent)
     for _ in range(3):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             return
+
+
+def _remove_empty_cache(root: Path) -> None:
+    """Remove the folder that torch makes when it is imported, and makes again when it compiles something."""
+    for cache in root.glob("torchinductor_*"):
+        with suppress(OSError):  # it has files
+            if cache.lstat().st_uid == os.getuid():
+                cache.rmdir()

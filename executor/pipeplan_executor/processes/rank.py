@@ -140,7 +140,7 @@ def worker(environment: Mapping[str, str], folder: str, timeout: float, device: 
             "trace": "" if explained else traceback.format_exc(),
         }
         part = home / f"error{rank}.part"
-        with suppress(FileNotFoundError):  # the launcher is gone, and with it the folder
+        with suppress(OSError):  # the launcher is gone, and with it the folder; or the disk is full
             part.write_text(json.dumps(note))
             part.rename(home / f"error{rank}.json")
         if consequence:
@@ -172,6 +172,9 @@ def _pulse(path: Path, launcher: int) -> None:
             part.replace(path)
         except FileNotFoundError:  # another rank has removed the folder, or the launcher, which ends this rank
             continue
+        except OSError:  # the disk is full, which is no reason to be found dead
+            with suppress(OSError):
+                os.utime(path)
         finally:
             time.sleep(PULSE)
 
