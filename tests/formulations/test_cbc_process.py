@@ -1,6 +1,8 @@
 """CBC's answer when its process ends early."""
 
+import fcntl
 import itertools
+import os
 import random
 import subprocess
 import time
@@ -128,3 +130,22 @@ def test_a_killed_process_is_no_answer(kills: int, monkeypatch: pytest.MonkeyPat
         assert answer.status in (Status.UNKNOWN, Status.FEASIBLE, Status.OPTIMAL)
         assert answer.bound <= least
         assert answer.point is None or answer.point[model.objective] >= least
+
+
+def test_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed process left goes with the next one; what a living one has locked, or is new, stays."""
+    monkeypatch.setattr(cbc_process.tempfile, "gettempdir", lambda: str(tmp_path))
+    for name in ("left", "locked", "new"):
+        folder = tmp_path / f"{cbc_process.PREFIX}{name}"
+        folder.mkdir()
+        (folder / "model.mps").touch()
+        if name != "new":
+            os.utime(folder, (0, 0))
+    handle = os.open(tmp_path / f"{cbc_process.PREFIX}locked", os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        with cbc_process._model_folder() as folder:
+            assert Path(folder).parent == tmp_path
+    finally:
+        os.close(handle)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pipeplan-cbc-locked", "pipeplan-cbc-new"]

@@ -3,11 +3,17 @@
 The process is started here, because CBC may exceed its own time limit, and because only its log has a dual bound.
 """
 
+import fcntl
+import os
 import re
+import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +23,10 @@ from pipeplan_formulations.common.solvers import pulp
 
 GRACE, LEAST_GRACE = 0.1, 0.3
 """Time beyond its limit after which CBC is killed: a part of the limit, and at least this many seconds."""
+PREFIX = "pipeplan-cbc-"
+"""Begin of the names of the folders for a model and its solution."""
+NEW = 60.0
+"""Age in seconds below which a folder is never removed: its process may be about to lock it."""
 INCREMENT = 1e-9
 """Least improvement of a solution on the incumbent, for objectives of about 10^4; CBC's default is too large."""
 RESOLUTION = 1e-7
@@ -75,7 +85,7 @@ def _answer(problem: Any, variables: list[Any], seconds: float, limits: Limits, 
     """Run CBC once."""
     module = pulp()
     reader = module.COIN_CMD(path=module.PULP_CBC_CMD().path, msg=False)
-    with tempfile.TemporaryDirectory(prefix="pipeplan-cbc-") as folder:
+    with _model_folder() as folder:
         mps, solution = Path(folder) / "model.mps", Path(folder) / "model.sol"
         columns, column_names, row_names, _ = problem.writeMPS(str(mps), rename=1)
         command = [reader.path, str(mps), "-sec", str(seconds), "-timeMode", "elapsed", "-ratio", str(limits.gap)]
@@ -118,6 +128,35 @@ def _answer(problem: Any, variables: list[Any], seconds: float, limits: Limits, 
         late=late,
         interrupted=interrupted,
     )
+
+
+@contextmanager
+def _model_folder() -> Iterator[str]:
+    """Context with a new folder, locked while this process lives; those that killed processes left are removed."""
+    _remove_abandoned(tempfile.gettempdir())
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield folder
+        finally:
+            os.close(handle)
+
+
+@cache
+def _remove_abandoned(root: str) -> None:
+    """Remove this user's folders that no process has locked, once in each process."""
+    for left in Path(root).glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            found = left.lstat()
+            if found.st_uid != os.getuid() or time.time() - found.st_mtime < NEW:
+                continue
+            handle = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while its process lives
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(handle)
 
 
 def _complete(solution: Path, mps: Path) -> bool:
