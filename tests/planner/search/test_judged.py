@@ -73,6 +73,15 @@ def test_what_the_search_leaves_goes_to_heuristics() -> None:
     assert short.needed(1e6) == 0
 
 
+def test_what_is_left_goes_to_them_on_large_clusters_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no plan is quick to make or to simulate, none exceeds the time, but all are tried while some is left."""
+    monkeypatch.setattr(heuristics, "SMALL", 0)
+    monkeypatch.setattr(heuristics, "QUICK", 0.0)
+    result = solve(fat_head(), equal_devices(4), Job(batch=8), time_limit=600.0, gap=1.0)
+    assert judged(result.baselines)
+    assert not any(row.why in heuristics.NOT_ASKED for row in result.baselines.values())
+
+
 def test_a_plan_found_behind_the_search_is_reported() -> None:
     """So that the answer is no slower than it."""
     reported: list[EvaluatedPlan] = []

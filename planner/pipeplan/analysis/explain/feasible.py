@@ -5,6 +5,7 @@ went through all device groups of the space. `limits_never_bind` detects memory 
 changes nothing, and no search is needed.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -108,7 +109,8 @@ def fit(
     limits = Limits(time_limit, ANY, workers, seed)
     search = PlanSearch(limits, cluster_of=spaces.cluster_of, backend=backend, outside=spaces.outside)
     hopeful: list[Space] = []
-    for opened in chain((tuple(spaces),), spaces.open_teams()):
+    openings: Iterator[Iterable[Space]] = chain((tuple(spaces),), spaces.open_teams())
+    for opened in openings:
         for space in promising(opened):
             hopeful.append(space)
             for node in root_nodes(space):
