@@ -169,7 +169,12 @@ class _Writes(TorchDispatchMode):  # type: ignore[misc]
             leaves = (leaf for leaf in pytree.tree_leaves(written) if isinstance(leaf, torch.Tensor))
             if any(_memory(leaf) in self.held for leaf in leaves):
                 self._calls[-1].acts = self._calls[-1].acts or f"writes into a tensor ({func._schema.name})"
+        if func._schema.name in _READS and len(self._calls) > 1:
+            self._calls[-1].acts = self._calls[-1].acts or "reads values, on which what it does may depend,"
         return func(*args, **(kwargs or {}))
+
+
+_READS = frozenset({"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal"})
 
 
 @contextmanager
