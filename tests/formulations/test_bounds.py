@@ -1,4 +1,4 @@
-"""Bounds (4), (5) and (8) against the fastest of all schedules of tiny pipelines."""
+"""The way-back, own-ending, services and warm-up bounds against the fastest of all schedules of tiny pipelines."""
 
 from itertools import pairwise
 from math import lcm
@@ -56,7 +56,7 @@ def as_partition(p: TinyPipeline, micro_batches: int, in_flight: tuple[int, ...]
 
 
 def bound(p: TinyPipeline, micro_batches: int, in_flight: tuple[int, ...] | None = None) -> int:
-    """The right side of (4) and (5), and of (8) with ``in_flight``."""
+    """The right side of the way-back, own-ending and services bounds, and of the warm-up bound with ``in_flight``."""
     size = len(p.layers[0]) if p.layers else 1
     edges = tuple(range(0, size * len(p.forward) + 1, size))
     return as_partition(p, micro_batches, in_flight).evaluate(edges)
@@ -109,7 +109,7 @@ REPLICAS = [
 @settings(max_examples=80, deadline=None)
 @given(st.sampled_from(REPLICAS), st.data())
 def test_no_schedule_of_replicas_beats_the_bound(case, data):
-    """Replicas with separate links and a collective reduction: no order ends before the bound of (4) and (5)."""
+    """Replicas with separate links and a collective reduction: no order ends before the bounds of any schedule."""
     replicas, micro_batches = case
     pipeline = data.draw(tiny_pipelines(len(replicas), replicas))
     assert bound(pipeline, micro_batches) <= fastest(pipeline, micro_batches)
@@ -118,7 +118,7 @@ def test_no_schedule_of_replicas_beats_the_bound(case, data):
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from([*REPLICAS, ((1, 1), 3), ((1, 1, 1), 2)]), st.data())
 def test_no_schedule_within_its_warm_up_beats_the_bound(case, data):
-    """Of all orders with at most k_s forwards before the first backward, none ends before the bound of (8)."""
+    """Of all orders with at most k_s forwards before the first backward, none ends before the warm-up bound."""
     replicas, micro_batches = case
     pipeline = data.draw(tiny_pipelines(len(replicas), replicas))
     # From the last stage back: with (k_{s+1} − 1) r_{s+1} < k_s r_s no list waits for ever.
@@ -131,7 +131,7 @@ def test_no_schedule_within_its_warm_up_beats_the_bound(case, data):
 
 
 def test_the_bound_of_a_short_warm_up_is_met():
-    """Two micro-batches in flight leave the first device idle before its first backward, which only (8) covers."""
+    """Two micro-batches in flight leave the first device idle before its first backward: only the warm-up covers it."""
     pipeline = TinyPipeline((2, 0), (6, 0), (0, 0), (0,), (0,), (2,), "copy")
     assert bound(pipeline, 3) == 3 * 8
     assert bound(pipeline, 3, (2, 1)) == fastest(pipeline, 3, (2, 1)) == 3 * 8 + 2
@@ -153,14 +153,14 @@ def test_the_bound_of_overlapped_sums_is_met():
 @settings(max_examples=400)
 @given(tiny_pipelines(3), st.integers(1, 2))
 def test_no_schedule_of_three_stages_beats_the_bound(pipeline, micro_batches):
-    """Of all orders of three devices, none ends before the bound of (4) and (5)."""
+    """Of all orders of three devices, none ends before the way-back, own-ending and services bounds."""
     assert bound(pipeline, micro_batches) <= fastest(pipeline, micro_batches)
 
 
 @settings(max_examples=120)
 @given(tiny_pipelines(2), st.just(3))
 def test_no_schedule_of_three_micro_batches_beats_the_bound(pipeline, micro_batches):
-    """Of all orders of two devices with three micro-batches, none ends before the bound of (4) and (5)."""
+    """Of all orders of two devices with three micro-batches, none ends before the bounds of any schedule."""
     assert bound(pipeline, micro_batches) <= fastest(pipeline, micro_batches)
 
 
@@ -192,7 +192,7 @@ def test_the_bound_is_met_by_equal_stages_and_free_links(overlap, stages, micro_
 
 @pytest.mark.parametrize("overlap", ["copy", "stream"])
 def test_the_bound_is_met_by_a_slow_link(overlap):
-    """If one link is the bottleneck, (5) equals the fastest schedule."""
+    """If one link is the bottleneck, the services bound equals the fastest schedule."""
     pipeline = TinyPipeline((1, 1), (1, 1), (0, 0), (50,), (0,), (3,), overlap)
     way = 2 + 2 + 6 + (50 if overlap == "copy" else 0)
     expected = way + 2 * 50 if overlap == "copy" else way - 1 + 3 * 50

@@ -50,7 +50,7 @@ def test_no_buckets_expose_less(layers, base):
 
 @given(STAGES, BASES, st.integers(0, 9), st.integers(0, 6))
 def test_properties(layers, base, more, at):
-    """L1 to L6 of docs/bounds.md, which the prunings of the partition and the allocation problem rely on."""
+    """L1 to L6 of docs/bounds/collectives.md, on which prunings of partition and allocation problem rely."""
     found, n, i = of_spans(layers, base), len(layers), at % len(layers)
     plain = of_spans([(p, 0) for p, _ in layers], base)
     sums = np.cumsum([(0, 0), *layers], axis=0)

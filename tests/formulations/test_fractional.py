@@ -52,7 +52,7 @@ def test_a_problem_worked_by_hand() -> None:
     assert problem.memory((0.0, 1.5, 3.0)) == (15 + 2 * 6 + 2, 15 + 6 + 4 + 4 + 2)
     assert solve(problem, Limits(10)).objective == 180 * 10**6
     step = replace(problem, objective="step")
-    # (4) on the second stage: 180 ms before it, two latencies, four micro-batches of 180 ms
+    # way back of the second stage: 180 ms before it, two latencies, four micro-batches of 180 ms
     assert step.evaluate((0.0, 1.5, 3.0)) == 180e6 + 10 + 4 * 180e6
 
 

@@ -128,7 +128,7 @@ def test_wrong_starts_are_refused(solver):
 
 @pytest.mark.parametrize("solver", [BACKENDS[name] for name in SOLVERS], ids=SOLVERS)
 def test_path_cuts_move_the_answer(solver):
-    """(6) with all weight on stage 0 pulls layers away from it; the bound is above the relaxation's."""
+    """A path cut with all weight on stage 0 pulls layers away from it; the bound is above the relaxation's."""
     problem = uneven()
     relaxed = exact.solve(problem, Limits())
     path = PathCut((9, 1, 1), (9, 1, 1), (1, 0, 0), (1, 1), (1, 1), constant=5)
@@ -180,7 +180,7 @@ def test_invalid_problems_are_refused(change, message):
 
 
 def test_paths_count_actions():
-    """A negative coefficient in (6) is refused: rounding down would no longer keep the bound."""
+    """A negative coefficient in a path cut is refused: rounding down would no longer keep the bound."""
     with pytest.raises(ValueError, match="backward has a negative"):
         PathCut((1,), (-1,), (1,), (), ())
 

@@ -243,7 +243,7 @@ def test_faults_are_found(seed, shift, which):
 
 
 def breaks_a_rule(problem: PipelineSchedule, pattern: Pattern) -> bool:
-    """True if the starts of sixty periods break (1) to (4) of the schedule problem in their middle."""
+    """True if the starts of sixty periods break inputs and memory limit of the schedule problem in their middle."""
     times = {
         op._replace(micro_batch=n): begin + n * pattern.period
         for op, begin in pattern.starts.items()

@@ -1,4 +1,4 @@
-"""Chain allocation problems by brute force: an evaluation of docs/bounds.md sharing no code with the formulation."""
+"""Chain allocation problems by brute force: docs/bounds/allocation.md evaluated without code of the formulation."""
 
 import itertools
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def with_flights(problem: ChainAllocation, stages: Allocation) -> Iterator[Alloc
 
 
 def flight(problem: ChainAllocation, stages: Allocation, s: int) -> int:
-    """In-flight count by (1): replicas from the stage on, divided by its own; or the chosen count."""
+    """In-flight count by the in-flight rule: replicas from the stage on, divided by its own; or the chosen count."""
     if stages[s].held:
         return stages[s].held
     replicas = [place.width * problem.unit for place in stages]
@@ -79,7 +79,7 @@ def flight(problem: ChainAllocation, stages: Allocation, s: int) -> int:
 
 
 def memory(problem: ChainAllocation, stages: Allocation, s: int, again: tuple[int, ...]) -> int:
-    """Left side of (2), in bytes, with the layers ``again`` recomputed."""
+    """Left side of the memory limit, in bytes, with the layers ``again`` recomputed."""
     p, place, k = problem, stages[s], flight(problem, stages, s)
     w = p.widths.index(place.width)
     layers = range(place.start, place.end)
@@ -120,7 +120,7 @@ def meets_constraints(problem: ChainAllocation, stages: Allocation) -> bool:
 
 
 def objective(problem: ChainAllocation, stages: Allocation) -> int | None:
-    """The largest right side of (3) to (7), or of the bottleneck; None if a stage does not fit."""
+    """The largest right side of the bounds of a step, or of the bottleneck; None if a stage does not fit."""
     sides = right_sides(problem, stages)
     if sides is None:
         return None
@@ -135,7 +135,7 @@ def backwards(problem: ChainAllocation, stages: Allocation) -> list[int]:
 
 
 def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int]:
-    """Right sides of (5) or (6), with e = 0 first, where ``alone`` is E_0 + A."""
+    """Right sides of the alternation or the two-phase bound, with e = 0 first, where ``alone`` is E_0 + A."""
     if problem.objective == "bottleneck":
         return [alone]
     found, backward = [alone], backwards(problem, stages)
@@ -170,7 +170,7 @@ def least_send_back(problem: ChainAllocation, stages: Allocation, s: int) -> int
 
 
 def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int], list[int]] | None:
-    """Right sides of (3) and of (4), with e = 0 first; for the bottleneck in one list; None if a stage does not fit."""
+    """Right sides of way back and delays, e = 0 first; for the bottleneck in one list; None if it does not fit."""
     p, many, depth = problem, problem.micro_batches, len(stages)
     again = [least_recomputation(problem, stages, s) for s in range(depth)]
     if None in again:
@@ -244,7 +244,7 @@ def gathers(problem: ChainAllocation, place: Place) -> int:
 
 
 def own_endings(problem: ChainAllocation, stages: Allocation) -> int:
-    """The largest right side of (7): a stage's gradients and update come after its backwards; 0 for the bottleneck."""
+    """The largest own ending: a stage's gradients and update come after its backwards; 0 for the bottleneck."""
     if problem.objective == "bottleneck":
         return 0
     way, most = 0, 0

@@ -1,6 +1,6 @@
 """Small bottleneck problems, and an enumeration of their plans that shares no code with the project.
 
-Stages, modes and devices are tried one by one; the rules are those of docs/graphs.md and docs/bounds.md, (1) to (3).
+Stages, modes and devices are tried one by one; the rules are those of docs/graphs.md and docs/bounds/chain.md.
 """
 
 from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ from pipeplan_formulations.graph import Border, GraphMode, GraphPartition, Line,
 def stage_load(
     problem: GraphPartition, mode: GraphMode, earlier: frozenset, here: tuple, later: frozenset, variants
 ) -> int:
-    """Load of a stage by (4), between earlier and later groups."""
+    """Load of a stage, between earlier and later groups."""
     loads = []
     for line in mode.lines:
         total = line.base * any(line.pays[g] for g in here) + sum(
@@ -42,7 +42,7 @@ def enters(problem: GraphPartition, star: Star, earlier, here, later) -> bool:
 
 
 def stage_memory(problem: GraphPartition, mode: GraphMode, earlier, here, later, variants, behind: int) -> int:
-    """Left side of (3), in bytes."""
+    """Left side of the memory limit, in bytes."""
     chosen = list(zip(variants, here, strict=True))
     each = sum(int(mode.held[v, g]) for v, g in chosen)
     each += sum(
@@ -56,7 +56,7 @@ def stage_memory(problem: GraphPartition, mode: GraphMode, earlier, here, later,
 
 
 def border_load(problem: GraphPartition, upto: frozenset, before: int, behind: int | None) -> int | None:
-    """Load (8) of the border behind the groups ``upto``, between these modes; None if they may not be neighbours."""
+    """Border load behind the groups ``upto``, between these modes; None if they may not be neighbours."""
     if problem.pairs is None or behind is None:
         return 0
     if problem.pairs[before, behind] < 0:

@@ -79,7 +79,7 @@ def with_rebuilt(problem: Any) -> Any:
 
 
 def memory_of(problem: ChainPartition, boundaries: Boundaries, s: int, again=()) -> int:
-    """Left side of (1), layer by layer, with the layers ``again`` recomputed."""
+    """Left side of the memory limit, layer by layer, with the layers ``again`` recomputed."""
     layers = range(boundaries[s], boundaries[s + 1])
     received = int(row_of(problem.received, s - 1)[layers[0] - 1]) if s else 0
     saved, workspace = row_of(problem.saved, s), row_of(problem.workspace, s)
@@ -114,7 +114,7 @@ def allowed(problem: ChainPartition, boundaries: Boundaries) -> bool:
 
 
 def fits(problem: ChainPartition, boundaries: Boundaries) -> bool:
-    """True if (1) holds for every stage, and the constraints too."""
+    """True if the memory limit holds for every stage, and the constraints too."""
     stages = range(len(boundaries) - 1)
     return allowed(problem, boundaries) and all(recomputed(problem, boundaries, s) is not None for s in stages)
 
@@ -142,7 +142,7 @@ def exposed(reduce: Sequence[int], hides: Sequence[int], base: int) -> int:
 
 
 def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
-    """Largest right side of (3), or of (4) to (9); a stage that does not fit recomputes nothing."""
+    """Largest load, or right side of the bounds of a step; a stage that does not fit recomputes nothing."""
     p, stages = problem, range(len(boundaries) - 1)
     cut = [b - 1 for b in boundaries[1:-1]]
 
@@ -176,7 +176,7 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
     ending = [update[s] + reduce[s] for s in stages]
     after = ending[0] + weight[0]  # time that always follows the last backward of stage 0
     sides = []
-    for s in stages:  # (4): forwards before it, its micro-batches, backwards after it or the end of its own step
+    for s in stages:  # forwards before it, its micro-batches, then way back or own ending
         there, home = sum(forward[:s]) + sum(latency[:s]), sum(backward[:s]) + sum(latency[:s])
         if p.overlap == "copy":
             there, home = there + sum(send[:s]), home + sum(back[:s])
@@ -187,19 +187,19 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
     alone = after + sum(forward) + sum(backward) + 2 * sum(latency)
     if p.overlap != "stream":
         alone += sum(send) + sum(back)
-    for s in stages:  # (5) and (8) for devices
+    for s in stages:  # services and warm-up bounds for devices
         one = forward[s] + (send[s] if waits and s < last else 0)
         other = backward[s] + (back[s - 1] if waits and s > 0 else 0)
         sides += [alone + (many[s] - 1) * one, alone + (many[s] - 1) * other]
         if p.alternating:
             first = max(1, int((p.in_flight if p.warm_up is None else p.warm_up)[s]))
             sides.append(alone + max(many[s] - first, 0) * (one + weight[s]) + (many[s] - 1) * other)
-    for s, (f, g) in enumerate(zip(send, back, strict=True)):  # (5) for links
+    for s, (f, g) in enumerate(zip(send, back, strict=True)):  # services bound for links
         if p.overlap == "copy":
             sides += [alone + (carried[s] - 1) * f, alone + (carried[s] - 1) * g]
         elif p.overlap == "stream":
             sides += [alone - forward[s] + carried[s] * f, alone - backward[s + 1] + carried[s] * g]
-    for resource in p.resources:  # (9)
+    for resource in p.resources:  # link-resource bound
         s, both = resource.link, resource.beyond is not None
         total = int(resource.busy[cut[s]]) + (int(resource.beyond[cut[s + 1]]) if both else 0)
         if p.overlap == "stream":
@@ -210,7 +210,7 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
         else:
             between = (back if resource.back else send)[s]
         sides.append(alone - between + total)
-    for path in p.paths:  # (6)
+    for path in p.paths:  # path cuts
         rows = [(path.forward, forward), (path.backward, backward), (path.update, update), (path.reduce, reduce)]
         rows += [(path.send, send), (path.send_back, back)]
         surplus = sum(row[cut[s]] for s, row in path.surplus)
@@ -229,7 +229,8 @@ def brute_force(problem: ChainPartition) -> int | None:
 def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False, plain=False) -> ChainPartition:
     """Small instances of all kinds: ties (times 0 to 3), large numbers, unequal devices, tight and hopeless memory.
 
-    Unless ``plain``, each may also have replicas, reductions, (8), recomputation, tied weights and constraints.
+    Unless ``plain``, each may also have replicas, reductions, a short warm-up, recomputation, tied weights and
+    constraints.
     """
     n = draw(st.integers(1, layers))
     depth = draw(st.integers(1, min(n, stages)))
@@ -375,7 +376,7 @@ def unequal_chain(seed: int, stages: int, layers: int, **settings) -> ChainParti
 
 
 def late_endings(seed: int) -> ChainPartition:
-    """Instance with long reductions behind the first stage and different paths to them: slack decides (4b)."""
+    """Instance with long reductions behind the first stage and different paths to them: slack decides own ending."""
     rng = np.random.default_rng(seed)
     stages = int(rng.integers(3, 6))
     layers = int(rng.integers(stages + 2, 12))

@@ -1,4 +1,4 @@
-"""Bounds (4), (5), (8) and (9) against the simulator, for the schedules of all families."""
+"""The bounds of a step against the simulator, for the schedules of all families."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ widths = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple)
 
 
 def as_partition(pipeline: Pipeline, micro_batches: int, in_flight: tuple[int, ...] | None) -> ChainPartition:
-    """One layer a stage, every link as fast as its fastest resource; with ``in_flight`` (8) counts."""
+    """One layer a stage, every link as fast as its fastest resource; with ``in_flight`` the warm-up bound counts."""
     stages, replicas = pipeline.stages, pipeline.replicas
     many, nothing = len(stages), np.zeros(len(stages), np.int64)
 
@@ -79,7 +79,7 @@ def check(schedule: Schedule, pipeline: Pipeline, micro_batches: int, in_flight:
 @given(widths, st.integers(1, 12), st.sampled_from(sorted(FAMILIES)), st.integers(0, 2**32))
 @settings(max_examples=400, deadline=None)
 def test_no_family_beats_the_bound(replicas, micro_batches, name, seed):
-    """For all families and links (4), (5) and (9) hold, and (8) holds for their in-flight counts on one lane."""
+    """The bounds hold for all families and links, and the warm-up bound for their in-flight counts on one lane."""
     family = FAMILIES[name]
     pipeline = random_pipeline(Random(seed), stage_by_stage(replicas), sum(replicas), 0, False)
     assume(not (family.two_lanes and pipeline.overlap is Overlap.NONE))
@@ -90,7 +90,7 @@ def test_no_family_beats_the_bound(replicas, micro_batches, name, seed):
 @given(widths, st.integers(1, 12), st.lists(st.integers(1, 6), min_size=4, max_size=4), st.integers(0, 2**32))
 @settings(max_examples=400, deadline=None)
 def test_no_short_warm_up_beats_the_bound(replicas, micro_batches, counts, seed):
-    """Any in-flight counts that do not deadlock satisfy (8)."""
+    """Any in-flight counts that do not deadlock satisfy the warm-up bound."""
     in_flight = tuple(min(k, -(-micro_batches // r)) for k, r in zip(counts, replicas, strict=False))
     assume(first_deadlock(replicas, in_flight) is None)
     pipeline = random_pipeline(Random(seed), stage_by_stage(replicas), sum(replicas), 0, False)

@@ -234,7 +234,7 @@ def _bounds_all_in_the_peak(problem: ChainAllocation, share: float, drawn: tuple
 def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
     problem: ChainAllocation, share: float, drawn: tuple[float, float, int, int]
 ) -> None:
-    """V* and A* are no more than brute force finds below the ceiling, (5) included, with the largest B in the peak."""
+    """V* and A* are no more than brute force finds below the ceiling, alternation too, the largest B in the peak."""
     _bounds_all_in_the_peak(problem, share, drawn)
 
 

@@ -46,7 +46,7 @@ def test_allocations_are_well_formed(problem: ChainAllocation) -> None:
 
 
 def test_a_short_warm_up_counts_only_where_it_is_certain() -> None:
-    """Where long transfers leave devices idle: with counts to choose from (8) has the most, and none without 1F1B."""
+    """Where long transfers leave devices idle: with a choice of counts the warm-up has the most; none without 1F1B."""
     bound_by_few = 0
     for seed in range(80):
         problem = _with_long_transfers(np.random.default_rng(seed))
@@ -59,7 +59,7 @@ def test_a_short_warm_up_counts_only_where_it_is_certain() -> None:
 
 
 def _with_long_transfers(rng: np.random.Generator) -> ChainAllocation:
-    """A few layers on as many devices; where counts are a choice, (8) binds in the middle."""
+    """A few layers on as many devices; where counts are a choice, the warm-up binds in the middle."""
     layers, most = (3, 3) if rng.random() < 0.5 else (int(rng.integers(2, 5)), 30)
     rule, alternating = (("non_increasing", True), ("non_increasing", True), ("sno", False), ("full", False))[
         rng.integers(4)

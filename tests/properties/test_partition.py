@@ -1,6 +1,6 @@
 """CP-SAT, CBC, the dynamic programmes and the listing against brute force on the chain partition problem.
 
-The oracle below evaluates the equations of docs/bounds.md by itself and shares no code with the formulation.
+The oracle below evaluates the equations of docs/bounds/chain.md by itself and shares no code with the formulation.
 """
 
 from itertools import combinations, pairwise
@@ -61,7 +61,7 @@ def problems(draw: st.DrawFn, cuts: bool = True) -> ChainPartition:
 
 
 def fits(p: ChainPartition, edges: tuple[int, ...]) -> bool:
-    """Inequality (1), stage by stage."""
+    """The memory limit, stage by stage."""
     for s, (a, b) in enumerate(pairwise(edges)):
         arrived = int(p.received[a - 1]) if a > 0 else 0
         need = sum(int(x) for x in p.resident[a:b]) + max(int(x) for x in p.workspace[a:b])
@@ -72,7 +72,7 @@ def fits(p: ChainPartition, edges: tuple[int, ...]) -> bool:
 
 
 def value(p: ChainPartition, edges: tuple[int, ...]) -> int:
-    """The largest right side of (2) to (6), each written out."""
+    """The largest right side of the bounds of a step, each written out."""
     spans = list(pairwise(edges))
     last = len(spans) - 1
     f, b, u = ([sum(map(int, t[s, x:y])) for s, (x, y) in enumerate(spans)] for t in (p.forward, p.backward, p.update))

@@ -98,7 +98,7 @@ def test_received_bytes_count_in_rows_of_memory(backend):
 @settings(max_examples=100)
 @given(st.integers(0, 2**32))
 def test_late_endings_equal_brute_force(seed):
-    """If prefixes of equal H differ by (4b), the dynamic programme stays exact."""
+    """If prefixes of equal H differ by the own-ending bound, the dynamic programme stays exact."""
     problem = late_endings(seed)
     check(exact.solve(problem, Limits(time=10)), problem, brute_force(problem))
 

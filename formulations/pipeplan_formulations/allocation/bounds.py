@@ -32,15 +32,16 @@ def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
 
 
 def memory_excludes_all(problem: ChainAllocation) -> bool:
-    """True if memory (2) excludes every allocation, even if all units were of the kind with the most memory.
+    """True if memory excludes every allocation, even if all units were of the kind with the most memory.
 
     From the end of the chain, each stage takes as many layers as may fit in the best case::
 
         layers   0  1  2  3 │ 4  5  6 │ 7  8 │ 9        k = 4, 3, 2, 1 micro-batches in flight at least
 
     The best case has the least resident bytes of any width, and recomputes every layer that may be recomputed. It has
-    the fewest micro-batches in flight that (1) allows in front of that number of stages of the least width. A part of a
-    span that fits also fits, so taking the most layers each time gives the fewest stages that any allocation can have.
+    the fewest micro-batches in flight that the in-flight rule allows in front of that number of stages of the least
+    width. A part of a span that fits also fits, so taking the most layers each time gives the fewest stages that any
+    allocation can have.
     """
     n, narrow, widest = problem.layers, problem.widths[0], problem.modes[0][-1]
     # Prefix sums of the fewest bytes per micro-batch in flight, and of the least resident bytes by kind.

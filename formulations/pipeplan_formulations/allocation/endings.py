@@ -1,13 +1,13 @@
 r"""Lower bound from the second stage's ending, its gradient reduction and update, for a light first layer.
 
-Equations (3) to (6) add E_0, the first stage's ending, to a chain of actions that ends with its last backward. Before
+the bounds with E_0 add E_0, the first stage's ending, to a chain of actions that ends with its last backward. Before
 that, the chain passes the second stage, whose own ending runs in parallel with the rest::
 
     stage 1   ━━B━━│━━━━━━━━ E_1 ━━━━━━━━│              E_0 small: the first stage is an embedding alone
     stage 0         ╌g╌B━━│━ E_0 ━│
 
 So T ≥ chain − (g_0 + l_0 + B_0) + E_1 holds too, for chains whose slowest stage is not the first. E_1 is at least the
-ending of layer 1 alone. (3) to (6) have E_0 as their only ending, so that of a first stage of layer 0 alone is made
+ending of layer 1 alone. These bounds have E_0 as their only ending, so that of a first stage of layer 0 alone is made
 longer (`AllocationTables.second_ending`). It stays no longer than that of a first stage of more layers, which hides no
 more of layer 1's ending than B_0.
 """
@@ -33,7 +33,7 @@ def with_second_ending(problem: ChainAllocation) -> ChainAllocation:
 
 
 def _light(problem: ChainAllocation) -> bool:
-    """True if layer 0's own terms of (3) to (6), in any mode, are below those of every stage with the largest B."""
+    """True if layer 0's own terms of these bounds, in any mode, are below those of every stage with the largest B."""
     backward = _heaviest_backward(problem)
     own = int((problem.forward[:, 0] + backward).max() + problem.send[..., 0].max() + problem.send_back[..., 0].max())
     others = problem.backward[:, 1:].min(axis=0)

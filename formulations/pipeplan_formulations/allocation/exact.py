@@ -21,7 +21,7 @@ def solve(
     cutoff: int | None = None,
     known: int = 0,
 ) -> Report[Allocation]:
-    """Minimise T under (1) to (7), or the bottleneck.
+    """Minimise T under all inequalities, or the bottleneck.
 
     Parameters
     ----------

@@ -7,8 +7,8 @@ needs fewer units. Which teams some stages have is known in part from their flow
     flow    ━━━━  or  ━━━━━━━━━━━━━━━━              and a micro-batch passes more slowly
 
 Let μ be the work of each layer on its fastest kind, for some layers, and 0 for all others. A stage on kind c works
-φ_c μ at least, φ_c the least ratio. By (3) it stays within T only if M_w (F + B) ≤ T, so φ_c μ ≤ T r / M for r
-replicas. With any λ, γ ≥ 0 a stage of width w therefore works at least
+φ_c μ at least, φ_c the least ratio. By the way-back bound it stays within T only if M_w (F + B) ≤ T, so φ_c μ ≤ T r / M
+for r replicas. With any λ, γ ≥ 0 a stage of width w therefore works at least
 
     φ_c μ  ≥  λ μ − max(0, λ − φ_c) T unit w / (M φ_c)  ≥  λ μ + w (β − γ takes_c),
     β = min over kinds of  γ takes_c − max(0, λ − φ_c) T unit / (M φ_c).

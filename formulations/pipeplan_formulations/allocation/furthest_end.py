@@ -8,16 +8,16 @@ For a target T, the programme finds for each usage how far the stages in front o
 
     reach(u − w units of c) = max over kinds c and widths w of the last e with
 
-    H + M_w (F + B) ≤ T                                          (3)
-    A + max(M_w − k, 0) F + (M_w − 1) B ≤ T                      (4)
-    Σ forward before + M_w (F + B) + E ≤ T                       the stage's own gradients and update
-    (2) with some recomputation, whose forwards count in B
+    H + M_w (F + B) ≤ T                                          way back
+    A + max(M_w − k, 0) F + (M_w − 1) B ≤ T                      warm-up
+    Σ forward before + M_w (F + B) + E ≤ T                       own ending
+    memory with some recomputation, whose forwards count in B
 
 H and A are those of the fastest kind for each layer. Of two labels of a usage, the one that reaches further is at least
 as good: what it leaves to the stages behind is a part of what the other leaves, and a part of a stage that fits, fits
 and takes no more time. So one label per usage is enough for a bound. Recomputation is that of the fractional knapsack,
-the least k of (1) counts in memory and the largest in (4). The tensors received at the start of a stage are a lower
-bound that keeps the argument true: a later start never needs more of them than it drops.
+the least k of the in-flight rule counts in memory and the largest in warm-up. The tensors received at the start of a
+stage are a lower bound that keeps the argument true: a later start never needs more of them than it drops.
 
 Where kinds take unlike numbers of units, the units from a stage on determine their flow within limits only, from which
 k is. So there is a label for each range of the flow of all stages, which narrows them, and H and A are those of
@@ -27,7 +27,7 @@ For an allocation the same programme rounds recomputation up to whole layers, co
 of the labels that reach equally far the one of the least H. There it is a heuristic. T is bisected.
 
 An end is found by bisection too, for all usages of as many units at once, so a run takes O(units · widths · kinds ·
-log n) operations on arrays. docs/bounds.md has the proofs.
+log n) operations on arrays. docs/bounds/allocation.md has the proofs.
 """
 
 from dataclasses import dataclass, replace
@@ -62,7 +62,7 @@ class _Stages:
     usage, behind : array of int, shape (m,)
         Flat usage from the stage on, and behind it.
     w, share, least, most : array of int, shape (m,)
-        Index of the width, M_w, and the fewest and most micro-batches in flight of (1).
+        Index of the width, M_w, and the fewest and most micro-batches in flight.
     flow, before : array of int, shape (2, m)
         The least and the largest flow from the stage on, and before it.
     units : array of int, shape (m,)
@@ -86,7 +86,7 @@ class _Stages:
         return _Stages(**{name: row[..., chosen] for name, row in vars(self).items()})
 
     def holding(self, least: Array) -> "_Stages":
-        """The stages with these counts of (1)."""
+        """The stages with these in-flight counts."""
         return replace(self, least=least)
 
 
@@ -284,7 +284,7 @@ class FurthestEnd:
         return np.where((least <= largest) & (fewest <= most), 0, -1)
 
     def _counted(self, state: _Reached, own: _Stages) -> _Stages:
-        """The stages with which the flow stays in its range, with counts of (1) for the largest flow that is left."""
+        """The stages with which the flow stays in its range; in-flight counts are for the largest flow that is left."""
         width = np.array(self._problem.widths)[own.w]
         left = np.minimum(own.flow[1], self._ranges[1, own.part] - state.flow[own.part, own.usage])
         some = np.flatnonzero(left >= own.flow[0])

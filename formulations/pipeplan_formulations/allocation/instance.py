@@ -16,48 +16,54 @@ from a stage on is the sum of the widths.
     usage    (2, 2)      (1, 2)          (1, 0)       units of each kind from a stage on, counted from the end
 
 The usage u from a stage on, with the flow R, determines how many micro-batches a replica holds. (Without teams R is the
-sum of u over the kinds.)
+sum of u over the kinds.) The *in-flight rule*:
 
-(1)  k = min(M_w, ⌈R / w⌉)   ``sno``,   ⌈(2 R − w) / w⌉   ``so``,   ⌈2 R / w⌉   ``fbp``,   M_w   ``full``,
+     k = min(M_w, ⌈R / w⌉)   ``sno``,   ⌈(2 R − w) / w⌉   ``so``,   ⌈2 R / w⌉   ``fbp``,   M_w   ``full``,
      or the best count from that of ``sno`` to ⌈(3 R − 2 w) / w⌉, with counts that are ``non_increasing`` from stage
      to stage (see `non_increasing`).
 
 It also determines whether a hop between two stages of kind c leaves a node: it does if the usage of kind c behind it is
 a multiple of node_c. Otherwise some pair of replicas shares a node, and the hop counts as one inside the node.
 
-Memory (2), with X the recomputed layers, the cheapest set that fits (`Recomputation`):
+*Memory limit*, with X the recomputed layers, the cheapest set that fits (`Recomputation`):
 
-(2)  resident + k (Σ_{l∉X} saved + Σ_{l∈X} output + received)
+     resident + k (Σ_{l∉X} saved + Σ_{l∈X} output + received)
               + max(max workspace, max_{l∈X} rebuilt) ≤ limit
 
 For a stage and one micro-batch, F is the forward time and B the backward time, the repeated forwards of X included. At
 the hop behind the stage, f and g are the times to send activations and gradients, and l is the latency. ĝ is the least
 time to send gradients over the hop before the stage. E_0 is the first stage's update and gradient reduction, or what
-its last backward does not hide of it (`common.exposed`). The objective ``step`` is the least T with
+its last backward does not hide of it (`common.exposed`). The objective ``step`` is the least T with the
 
-(3)  T ≥ E_0 + H_s + M_w (F + B)                            if devices compute while they send
+*way back*
+
+     T ≥ E_0 + H_s + M_w (F + B)                            if devices compute while they send
      T ≥ E_0 + H_s + M_w (F + B + f) + (M_w − 1) ĝ          if devices wait while they send (none)
      H_{s+1} = H_s + F + B + 2 l + f + g                    without f + g if tensors are sent as they are made (stream)
 
-(4)  T ≥ E_0 + A + e,   A = H_{S−1} + F_{S−1} + B_{S−1}: the round trip of one micro-batch; for each delay e of
+*one-stage delays*, services and warm-up
+
+     T ≥ E_0 + A + e,   A = H_{S−1} + F_{S−1} + B_{S−1}: the round trip of one micro-batch; for each delay e of
      (M_w − 1) F,   (M_w − 1) B                             with F + f and B + ĝ instead if devices wait
      max(M_w − k, 0) F + (M_w − 1) B                        likewise, if at most k forwards precede a first backward
      (L_w − 1) f,   (L_w − 1) g                             copy
      L_w f − F,   L_w ĝ − B                                 stream
 
-Schedules that alternate forwards and backwards also obey (5). With a single width, schedules of two ``phases``, all
-forwards first, obey (6):
+*alternation*, of schedules that alternate forwards and backwards
 
-(5)  T ≥ E_0 + A + (M_s − k_s) (F_s + B_s) + ⌊(m − (M_s − k_s) w_s) / w_t⌋ B_t      for t ≤ s, M_s short for M_w of its
+     T ≥ E_0 + A + (M_s − k_s) (F_s + B_s) + ⌊(m − (M_s − k_s) w_s) / w_t⌋ B_t      for t ≤ s, M_s short for M_w of its
      width, m = ⌊(M − 1) / unit⌋
-(6)  T ≥ E_0 + A + (M_w − 1) (F_s + B_t)
+*two phases*, of schedules that run all forwards first (``phases``), with a single width
+
+     T ≥ E_0 + A + (M_w − 1) (F_s + B_t)
 
 Each stage's gradients are reduced, and its weights updated, after its own last backward. With E_s as E_0 of stage s,
+the *own ending*
 
-(7)  T ≥ G_s + M_w (F + B) + E_s                            with F + B + f + ĝ instead if devices wait
+     T ≥ G_s + M_w (F + B) + E_s                            with F + B + f + ĝ instead if devices wait
      G_{s+1} = G_s + F + l + f                              without f if tensors are sent as they are made (stream)
 
-The objective ``period`` is the time from step to step in a long run. There G_s is 0 in (7): a stage waits for those
+The objective ``period`` is the time from step to step in a long run. There G_s is 0: a stage waits for those
 before it, but not anew in each step.
 
 A link between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ micro-batches, widths counted in devices.
@@ -65,24 +71,24 @@ The objective ``bottleneck`` is the time per sample of an endless pipeline, with
 ⌈(M_w (F + B) + R) / N⌉ (F + B + f + ĝ if devices wait), R the stage's gradient reduction, and, if devices do not wait,
 ⌊L_w max(f, g) / N⌋.
 
-docs/bounds.md proves that these are bounds for every plan of the space. All times are integers of one unit, all sizes
-integers of another.
+docs/bounds/allocation.md proves that these are bounds for every plan of the space. All times are integers of one unit,
+all sizes integers of another.
 
-Equations and functions, by module:
+Inequalities and functions, by module:
 
 =========================  ==========================================================================================
-(1) in-flight counts       `tables.AllocationTables.modes`; choices: `non_increasing.is_non_increasing`
-(2) memory                 `tables.AllocationTables.spare`, `ChainAllocation.recompute`; many spans: `Spans.extra`
-(3) term and head          `terms.own`, `terms.head_step`
-(4) delays e               `terms.delays`
-(5) alternating lists      `terms.drain_delay`, `terms.micro_batches_behind`; bounded: `LargestBackward.allows`
-(6) two phases             `terms.two_phase_delay`; bounded: `LargestBackward.allows_phases`
-(7) own ending             `terms.ahead_step`, `terms.stage_load`; within a target: `Pass.in_time`
+in-flight rule             `tables.AllocationTables.modes`; choices: `non_increasing.is_non_increasing`
+memory limit               `tables.AllocationTables.spare`, `ChainAllocation.recompute`; many spans: `Spans.extra`
+way back: term and head    `terms.own`, `terms.head_step`
+one-stage delays           `terms.delays`
+alternation                `terms.drain_delay`, `terms.micro_batches_behind`; bounded: `LargestBackward.allows`
+two phases                 `terms.two_phase_delay`; bounded: `LargestBackward.allows_phases`
+own ending                 `terms.ahead_step`, `terms.stage_load`; within a target: `Pass.in_time`
 reductions R               `tables.AllocationTables.reductions`; as rows: `mip.exposed.exposed_collectives`
 bottleneck                 `terms.stage_load`, `tables.AllocationTables.link_shares` (L_w)
 ĝ                          `tables.AllocationTables.least_back`
 all of one allocation      `ChainAllocation.evaluate`; as a linear model: `mip.depth_model`
-least (3), A for suffixes  `suffix_bounds.suffix.run`; least E_0 + H for prefixes: `best_first.prefix_tables`
+least way back, A: suffix  `suffix_bounds.suffix.run`; least E_0 + H for prefixes: `best_first.prefix_tables`
 =========================  ==========================================================================================
 """
 
@@ -128,7 +134,7 @@ class ChainAllocation(AllocationTables):
         ]
 
     def feasible(self, stages: Allocation) -> bool:
-        """True if the stages are well formed, have the forced modes and allowed cuts, and satisfy (2)."""
+        """True if the stages are well formed, have the forced modes and allowed cuts, and fit."""
         edges = [0, *(place.end for place in stages)]
         modes = [place.mode for place in stages]
         well_formed = (
@@ -155,7 +161,7 @@ class ChainAllocation(AllocationTables):
         return inside and is_non_increasing(widths, [self.share(width) for width in widths], least, held)
 
     def evaluate(self, stages: Allocation) -> int:
-        """The objective: the least T that satisfies (3) to (7), or the bottleneck. The stages must be feasible."""
+        """The objective: the least T by all inequalities, or the bottleneck. The stages must be feasible."""
         hops = [*self.hops(stages), (0, 0, 0)]
         usages, counts = self.usages(stages), self.in_flight_counts(stages)
         head = least = delay = longest = ahead = ended = 0
@@ -180,11 +186,11 @@ class ChainAllocation(AllocationTables):
                 if self.overlap != "none":
                     least = max(least, self.link_shares[place.width] * max(send, back) // self.divisor)
                 continue
-            # (3): the largest term so far, without E_0.
+            # Way back: the largest term so far, without E_0.
             many = self.share(place.width)
             wait = (many - 1) * into if self.overlap == "none" else 0
             least = max(least, head + own(self.overlap, many, forward, backward, send) + wait)
-            # (4), then (5) or (6): the largest delay e so far.
+            # One-stage delays, then alternation or two phases: the largest delay e so far.
             held = counts[s] if self.alternating else many
             delay = max(delay, *delays(self.overlap, many, held, self.link_shares[place.width], *times))
             if self.drains:
@@ -195,7 +201,7 @@ class ChainAllocation(AllocationTables):
                     drain = drain_delay(many, held, forward + backward, left, largest)
                     delay = max(delay, two_phase_delay(many, longest, largest) if self.phases else drain)
             head += head_step(self.overlap, forward + backward, send, back, latency)
-            # (7): the latest end of a stage's update so far.
+            # Own ending: the latest end of a stage's update so far.
             ended = max(
                 ended,
                 ahead + stage_load(self.overlap, many, forward, backward, send, into, self.finish(place)),

@@ -1,12 +1,12 @@
 r"""One kind in place of several: at least as good as each of them, so that bounds of the joined problem hold for all.
 
-It has the least of their times and bytes. None of (1) to (7) falls when one of these rises, so an allocation of the
-problem is one of the joined problem, and no worse there. Two tables need a word:
+It has the least of their times and bytes. No inequality's right side falls when one of these rises, so an allocation of
+the problem is one of the joined problem, and no worse there. Two tables need a word:
 
 - ``hides`` is at most the backward, whose least may be below the largest ``hides``. Cut off there, what is exposed of
   gradient sums may rise, by no more than the backward falls; and wherever E_s counts, so does B_s.
-- ``gather_hides`` is at most the forward in the same way, but (4) has a term without F_0. So a joined kind gathers
-  nothing.
+- ``gather_hides`` is at most the forward in the same way, but a one-stage delay has a term without F_0. So a joined
+  kind gathers nothing.
 """
 
 from collections.abc import Sequence

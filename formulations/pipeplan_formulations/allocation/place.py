@@ -10,7 +10,7 @@ ModeKey = tuple[int, int]
 class Place:
     """A stage: layers ``start`` … ``end − 1`` on ``width`` units of a kind, with ``held`` micro-batches in flight.
 
-    ``held`` 0 is the fewest that (1) allows.
+    ``held`` 0 is the fewest that the in-flight rule allows.
     """
 
     start: int

@@ -50,8 +50,8 @@ class AllocationTables(LayerTables):
         Widths that stages of each kind may have; by default all.
     send, send_back, latency : array of int
         f, g and l by kind before the hop, kind behind it, 1 if the hop leaves a node and else 0, and cut. Between
-        different kinds only entry 1 is used. (3) to (5) are bounds only if entry 0 does not exceed entry 1, or if 1
-        is the only width.
+        different kinds only entry 1 is used. The inequalities are bounds only if entry 0 does not exceed entry 1, or if
+        1 is the only width.
     widths : tuple of int
         Units that a stage may have, ascending.
     micro_batches, unit : int
@@ -62,7 +62,7 @@ class AllocationTables(LayerTables):
     objective : 'step', 'period' or 'bottleneck'
     in_flight_rule : 'sno', 'so', 'fbp', 'full' or 'non_increasing'
     alternating : bool
-        True if no stage runs more than k forwards before its first backward; then the third e of (4) holds.
+        True if no stage runs more than k forwards before its first backward; then the warm-up delay holds.
     phases : bool
         True if every replica runs all its forwards before its first backward, as in GPipe.
     cuts : array of bool
@@ -138,7 +138,7 @@ class AllocationTables(LayerTables):
 
     @property
     def drains(self) -> bool:
-        """True if (5) or (6) applies."""
+        """True if alternation or two phases apply."""
         return self.objective != "bottleneck" and (self.alternating or (self.phases and len(self.widths) == 1))
 
     @property
@@ -168,12 +168,12 @@ class AllocationTables(LayerTables):
 
     @property
     def last_batch(self) -> int:
-        """m of (5): units of micro-batches before the last one."""
+        """m of the alternation bound: units of micro-batches before the last one."""
         return (self.micro_batches - 1) // self.unit
 
     @cached_property
     def modes(self) -> tuple[tuple[Mode, ...], ...]:
-        """A mode of each width, for each kind. Pools and flow are in units, in-flight counts are those of (1)."""
+        """A mode of each width, for each kind. Pools and flow are in units, in-flight counts follow the rule."""
         behind = np.arange(self.most_flow + 1)
         least, most = ("sno", "most") if self.chooses else (self.in_flight_rule, self.in_flight_rule)
         counts = [[self._counts(rule, behind, width) for rule in (least, most)] for width in self.widths]
@@ -197,7 +197,7 @@ class AllocationTables(LayerTables):
         return self.modes[place.kind][self.widths.index(place.width)]
 
     def _counts(self, rule: str, behind: Array, width: int) -> Array:
-        """k of (1) for a stage of this width, by the units behind it."""
+        """k by the in-flight rule for a stage of this width, by the units behind it."""
         if rule == "full":
             return np.full_like(behind, self.share(width))
         held = {
@@ -258,7 +258,7 @@ class AllocationTables(LayerTables):
         in_flight: Indices,
         received: Array | None = None,
     ) -> Array:
-        """Bytes that (2) leaves for workspace with nothing recomputed; see `reductions`.
+        """Bytes that the memory limit leaves for workspace with nothing recomputed; see `reductions`.
 
         ``received`` replaces `received_at`.
         """

@@ -1,4 +1,4 @@
-"""Equations (3) to (7) of the chain allocation problem for one stage, on integers, arrays or linear expressions.
+"""The bounds of a step in the chain allocation problem for one stage, on integers, arrays or linear expressions.
 
 ::
 
@@ -16,39 +16,39 @@ Number = Any
 
 
 def own(overlap: Overlap, many: int, forward: Number, backward: Number, send: Number) -> Number:
-    """The stage's own term of (3) without ĝ: M_w (F + B), or M_w (F + B + f) if devices wait while they send."""
+    """A stage's own term of the way back without ĝ: M_w (F + B), or M_w (F + B + f) if devices wait to send."""
     return many * (forward + backward + send) if overlap == "none" else many * (forward + backward)
 
 
 def stage_load(
     overlap: Overlap, many: int, forward: Number, backward: Number, send: Number, into: Number, once: Number
 ) -> Number:
-    """Time that a replica is busy per step; ``once`` is R in an endless pipeline, and E in (7)."""
+    """Time that a replica is busy per step; ``once`` is R in an endless pipeline, and E in the own-ending bound."""
     return own(overlap, many, forward, backward, send) + (many * into if overlap == "none" else 0) + once
 
 
 def head_step(overlap: Overlap, work: Number, send: Number, back: Number, latency: Number) -> Number:
-    """H_{s+1} − H_s of (3); ``work`` is F + B."""
+    """H_{s+1} − H_s of the way-back bound; ``work`` is F + B."""
     return work + 2 * latency if overlap == "stream" else work + 2 * latency + send + back
 
 
 def ahead_step(overlap: Overlap, forward: Number, send: Number, latency: Number) -> Number:
-    """G_{s+1} − G_s of (7)."""
+    """G_{s+1} − G_s of the own-ending bound."""
     return forward + latency if overlap == "stream" else forward + latency + send
 
 
 def drain_delay(many: Number, held: Number, work: Number, left: Number, backward: Number) -> Number:
-    """e of (5); ``work`` is F + B, ``left`` the number of the other stage's backwards that are still to come."""
+    """e of alternation; ``work`` is F + B, ``left`` the number of the other stage's backwards still to come."""
     return (many - held) * work + left * backward
 
 
 def micro_batches_behind(last: int, many: Number, held: Number, width: Number) -> Number:
-    """a of (5), in units: micro-batches after that of a stage's backward number M_w − k; ``last`` is m."""
+    """a of alternation, in units: micro-batches after that of a stage's backward number M_w − k; ``last`` is m."""
     return last - (many - held) * width
 
 
 def two_phase_delay(many: int, forward: Number, backward: Number) -> Number:
-    """e of (6), for F and B of any two stages."""
+    """e of the two-phase bound, for F and B of any two stages."""
     return (many - 1) * (forward + backward)
 
 
@@ -63,7 +63,7 @@ def delays(
     back: Number,
     into: Number,
 ) -> tuple[Number, ...]:
-    """Every e of (4). ``many`` is M_w, ``link_share`` L_w, and ``held`` k, or M_w if they need not alternate."""
+    """Every one-stage delay e. ``many`` is M_w, ``link_share`` L_w; ``held`` k, or M_w if they need not alternate."""
     if overlap == "none":
         forward, backward = forward + send, backward + into
     late = many - held

@@ -18,7 +18,7 @@ With p the sum of a layer's gradients, and h the part of its last backward that 
 
 The base is the part of a sum's time that does not depend on bytes. It counts once, however many sums there are, as
 layers a … l need at least one. So E is a lower bound on what is exposed, and exact for one layer. If nothing is hidden
-it is P + base. docs/bounds.md has the properties of E, with proofs.
+it is P + base. docs/bounds/collectives.md has the properties of E, with proofs.
 
 Replicas that update a share of the parameters each gather them at the begin of the next step, layer by layer, while the
 first forward runs. That is the same picture with time reversed: from left to right the layers 0 … 3, from right to left

@@ -42,7 +42,7 @@ class ByRows:
     ) -> Report[Positions]:
         """Minimise T; see `exact.solve` for the first parameters.
 
-        ``bound`` is a lower bound already known to the caller. The solver gets no start (see docs/bounds.md).
+        ``bound`` is a lower bound already known to the caller. The solver gets no start (see docs/bounds/solvers.md).
         """
         # Build and solve; ``low`` is the lower bound known without the solver.
         solver, parts = self.solver, self.parts
@@ -84,7 +84,7 @@ class ByRows:
         return report(Status.FEASIBLE, stop, value, bound, best)
 
     def _positions(self, problem: FractionalPartition, model: FractionalModel, point: list[float]) -> Positions | None:
-        """Positions at the point or close to it; None if none of those tried satisfies (1)."""
+        """Positions at the point or close to it; None if none of those tried satisfies the memory limit."""
         return nudged(problem, model.positions(point), 1 / self.parts if self.parts else STEP)
 
     def _misses(self, problem: FractionalPartition, positions: Positions, value: float) -> bool:

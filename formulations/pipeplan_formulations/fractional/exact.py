@@ -24,9 +24,9 @@ lower edge of the polygon's image:
       │   └──────┘               least over α: the lower hull of the corners' images (β, H)
       └───────────── α
 
-(5) contains R, which is known only after the last stage, and each stage's e. With a guess ρ of R it is a constraint of
-one stage, e ≤ T − ρ. The least R that these constraints allow grows with ρ. So the iteration ρ ← R, started below R,
-converges to the least fixed point, or R exceeds the target.
+The services bound contains R, which is known only after the last stage, and each stage's e. With a guess ρ of R it is a
+constraint of one stage, e ≤ T − ρ. The least R that these constraints allow grows with ρ. So the iteration ρ ← R,
+started below R, converges to the least fixed point, or R exceeds the target.
 """
 
 from itertools import pairwise
@@ -67,7 +67,7 @@ def within(tables: Tables, target: int, clock: Clock) -> tuple[Positions | None,
 
 
 def _least_round_trip(tables: Tables, target: int, guess: float, clock: Clock) -> tuple[float, Positions] | None:
-    """Least R (0 for the bottleneck) and its positions, subject to e ≤ T − guess for (5)."""
+    """Least R (0 for the bottleneck) and its positions, subject to e ≤ T − guess for the services bound."""
     # front: for each layer, the pieces of H on the boundary in front of stage s.
     n, slack = tables.problem.layers, TOLERANCE * target
     front = {0: [Piece(0, ((0.0, 0.0, 0.0),), None)]}
@@ -144,7 +144,7 @@ def solve(
     limits : Limits
         ``workers`` and ``seed`` are not used.
     hint : positions, optional
-        A solution to start from; ignored if it violates (1).
+        A solution to start from; ignored if it violates the memory limit.
     on_progress : callable, optional
         See `pipeplan_formulations.common.report.Progress`.
     enough : int, optional

@@ -25,36 +25,39 @@ tensors, and stage s + 1 stores r_{s+1} = bytes_through_c + θ bytes_own_c of th
 there and takes F_s, B_s; any other stage streams them from memory for each micro-batch and takes F'_s ≥ F_s,
 B'_s ≥ B_s.
 
-(1)  P_s + k_s (A_s + r_s) + Z_s ≤ L_s                                            memory
-(3)  T ≥ F_s + B_s,  T ≥ f_s                                                      objective ``bottleneck``
-(4)  T ≥ U_0 + Σ_{t<s} (F_t + B_t + 2 l_t) + M (F_s + B_s)                        objective ``step``
-(5)  T ≥ R + e,  R = U_0 + Σ_s (F_s + B_s) + Σ_s 2 l_s,  e one of
-     (M − 1) F_s,   (M − 1) B_s,   M f_s − F_s,   M g_s − B_{s+1}
-(6)  T ≥ the length of each `PathCut`
-(8)  T ≥ R + max(M − h_s, 0) F_s + (M − 1) B_s                   if the order of actions is restricted, see below
+::
 
-With *two lanes* (forwards concurrent with backwards on one device) F and B are the times on each lane. Then (3) is
-T ≥ max(F_s, B_s). (4) adds times that now overlap, so it is dropped; (5) is stronger.
+    memory limit   P_s + k_s (A_s + r_s) + Z_s ≤ L_s
+    bottleneck     T ≥ F_s + B_s,  T ≥ f_s                                        ``bottleneck``; all others ``step``
+    way back       T ≥ U_0 + Σ_{t<s} (F_t + B_t + 2 l_t) + M (F_s + B_s)
+    services       T ≥ R + e,  R = U_0 + Σ_s (F_s + B_s) + Σ_s 2 l_s,  e one of
+                   (M − 1) F_s,   (M − 1) B_s,   M f_s − F_s,   M g_s − B_{s+1}
+    path cuts      T ≥ the length of each `PathCut`
+    warm-up        T ≥ R + max(M − h_s, 0) F_s + (M − 1) B_s     if the order of actions is restricted, see below
 
-(8) holds with h_s = k_s if stage s runs at most k_s forwards before its first backward and alternates from then on. The
-first backward waits for a micro-batch's round trip to the last stage and back; M backwards and the other forwards come
-after it. (8) holds with h_s = 1 if all forwards precede all backwards (GPipe). The last micro-batch's forward leaves
-stage s after M forwards; only then does the last stage begin with backwards, and M of them run on stage s.
+With *two lanes* (forwards concurrent with backwards on one device) F and B are the times on each lane. Then the
+bottleneck is T ≥ max(F_s, B_s). The way back adds times that now overlap, so it is dropped; services are stronger.
 
-(4), (5) and (8) are bounds for devices that send a tensor while it is computed (``stream``), the only ones that divide
+The warm-up holds with h_s = k_s if stage s runs at most k_s forwards before its first backward and alternates from then
+on. The first backward waits for a micro-batch's round trip to the last stage and back; M backwards and the other
+forwards come after it. It holds with h_s = 1 if all forwards precede all backwards (GPipe). The last micro-batch's
+forward leaves stage s after M forwards; only then does the last stage begin with backwards, and M of them run on stage
+s.
+
+These are bounds for devices that send a tensor while it is computed (``stream``), the only ones that divide
 layers here. Their proofs use the time of a stage, not its contents. A stage may be empty (p_s = p_{s+1}); it then
 passes on the tensors that it receives.
 
 Times are integers of one unit and shares are real; a value is rounded up to the next whole unit (`whole`).
 
 ===============  ===========================================================================
-equation         functions
+inequality       functions
 ===============  ===========================================================================
-(1)              `FractionalPartition.memory`, `tables.Tables._memory`, `linear._memory`
+memory limit     `FractionalPartition.memory`, `tables.Tables._memory`, `linear._memory`
 on-chip weights  `FractionalPartition.streamed`, `tables.Tables.ways`, `linear._lane`
-(3)              `FractionalPartition.evaluate`, `tables.Tables.rows`, `linear._objective`
-(4), (5), (8)    `FractionalPartition.evaluate`, `tables.Tables._step`, `linear._objective`
-(6)              `FractionalPartition.evaluate`, `linear._objective` (not in the exact method)
+bottleneck       `FractionalPartition.evaluate`, `tables.Tables.rows`, `linear._objective`
+the step's       `FractionalPartition.evaluate`, `tables.Tables._step`, `linear._objective`
+path cuts        `FractionalPartition.evaluate`, `linear._objective` (not in the exact method)
 ===============  ===========================================================================
 """
 
@@ -113,9 +116,9 @@ class FractionalPartition:
     objective : 'step' or 'bottleneck'
     two_lanes : bool
     ahead : array of int, shape (S,), or None
-        h_s; None where (8) need not hold.
+        h_s; None where the warm-up bound need not hold.
     paths : tuple of PathCut
-        Inequalities (6); only with objective 'step' and without reductions.
+        Path cuts; only with objective 'step' and without reductions.
 
     Raises
     ------
@@ -222,20 +225,20 @@ class FractionalPartition:
         return tuple(not _within(a, int(b)) for a, b in zip(used.tolist(), self.on_chip, strict=True))
 
     def memory(self, positions: Positions) -> tuple[float, ...]:
-        """Left side of (1) for each stage, in bytes."""
+        """Left side of the memory limit for each stage, in bytes."""
         shares = self.shares(positions)
         received = [0.0, *self._at(positions, self.bytes_through, self.bytes_own)]
         held = shares @ self.saved + received
         return tuple((shares @ self.resident + self.in_flight * held + (shares * self.workspace).max(axis=1)).tolist())
 
     def feasible(self, positions: Positions) -> bool:
-        """True if the positions are well formed and satisfy (1)."""
+        """True if the positions are well formed and fit."""
         return self.well_formed(positions) and all(
             _within(need, int(limit)) for need, limit in zip(self.memory(positions), self.limit, strict=True)
         )
 
     def evaluate(self, positions: Positions) -> float:
-        """Least T that satisfies (3) for the bottleneck, or (4) to (6) and (8) for a step."""
+        """Least T that satisfies the inequalities of the objective."""
         # F_s and B_s of each stage, with on-chip or streamed weights; the time f_s on each link.
         shares, streamed = self.shares(positions), self.streamed(positions)
         forward, backward = (
@@ -249,12 +252,12 @@ class FractionalPartition:
         sends = [self._at(positions, self.through[s], self.own[s])[s] for s in range(self.stages - 1)]
         if self.objective == "bottleneck":
             return max([*map(max if self.two_lanes else sum, lanes), *sends])
-        # Right sides of (4). ``head`` grows from U_0 to R; its value without M is the sum over the stages before s.
+        # Right sides of the way back. ``head`` grows from U_0 to R; without M it is the sum over the stages before s.
         many, head, sides = self.micro_batches, float(shares[0] @ self.update[0]), []
         for pair, latency in zip(lanes, [*self.latency.tolist(), 0], strict=True):
             sides += [] if self.two_lanes else [head + many * sum(pair)]
             head += sum(pair) + 2 * latency
-        # Right sides of (5), (8) and (6); ``alone`` is R, the time of a step of one micro-batch.
+        # Right sides of services, warm-up and path cuts; ``alone`` is R, the time of a step of one micro-batch.
         alone = head
         sides += [alone + (many - 1) * max(pair) for pair in lanes]
         if self.ahead is not None:
@@ -269,9 +272,9 @@ class FractionalPartition:
         """Lower bound without a solver, from each layer's fastest device with weights on chip.
 
         Let W be all work on those devices, and stage s at least ρ_s times as slow: a stage of load w_s does at most
-        w_s / ρ_s of W. So W ≤ Σ_s w_s / ρ_s. For the bottleneck w_s ≤ T. For a step (4) gives
+        w_s / ρ_s of W. So W ≤ Σ_s w_s / ρ_s. For the bottleneck w_s ≤ T. For a step the way back gives
         w_s ≤ (T − Σ_{t<s} w_t) / M, so each stage multiplies the rest of W by at least 1 − 1 / (M ρ_s).
-        (5) gives T ≥ W + (M − 1) max_s F_s, and the same with B.
+        Services give T ≥ W + (M − 1) max_s F_s, and the same with B.
         """
         lanes = [_paces(table) for table in (self.forward, self.backward)]
         lane = max(work / sum(1 / slow for slow in paces) if work else 0.0 for work, paces in lanes)

@@ -16,7 +16,8 @@ lower bounds only. Every right side grows with them, so minimisation makes them 
 For solvers of integer programmes shares are multiples of one of ``parts`` equal parts of a layer. Moving every boundary
 of a real solution down to the next part adds to a stage at most one part of the layer where it begins. The rows leave
 that part out. So every real solution gives a solution on the parts, and the optimum on the parts is a lower bound.
-Its point may miss (1) by that part. *Strict* rows leave nothing out: their points hold but their optimum is no bound.
+Its point may miss the memory limit by that part. *Strict* rows leave nothing out: their points hold but their optimum
+is no bound.
 """
 
 from dataclasses import dataclass, field
@@ -155,7 +156,7 @@ def _lane(model: FractionalModel, s: int) -> tuple[Expression, Expression]:
 
 
 def _memory(model: FractionalModel, s: int) -> None:
-    """Add (1), once for each layer that has a workspace."""
+    """Add the memory limit, once for each layer that has a workspace."""
     problem, limit = model.problem, int(model.problem.limit[s])
     if limit >= UNLIMITED:
         return
@@ -174,7 +175,7 @@ def _memory(model: FractionalModel, s: int) -> None:
 
 
 def _objective(model: FractionalModel, lanes: list[tuple[Expression, Expression]]) -> None:
-    """Add (3) for the bottleneck, or (4) to (6) and (8) for a step."""
+    """Add the bottleneck, or the bounds of a step for a step."""
     # Loads F_s + B_s, and the time on each link.
     problem, whole, least = model.problem, model.whole, Expression({model.objective: 1})
     loads = [forward + backward for forward, backward in lanes]
@@ -187,14 +188,14 @@ def _objective(model: FractionalModel, lanes: list[tuple[Expression, Expression]
         for side in [*busy, *sends]:
             model.at_least(least - side)
         return
-    # (4); ``head`` grows from U_0 to R.
+    # Way back; ``head`` grows from U_0 to R.
     many = problem.micro_batches
     head = _own(model, 0, _units(model, problem.update[0]))
     for load, latency in zip(loads, [*problem.latency.tolist(), 0], strict=True):
         if not problem.two_lanes:
             model.at_least(least - head - many * load)
         head += load + 2 * latency // model.unit * whole
-    # (8) and the terms of (5) without a link: ``alone`` is T − R.
+    # Warm-up, and the terms of the services bound without a link: ``alone`` is T − R.
     alone = least - head
     for s, (forward, backward) in enumerate(lanes):
         if problem.ahead is not None:
@@ -202,7 +203,7 @@ def _objective(model: FractionalModel, lanes: list[tuple[Expression, Expression]
             model.at_least(alone - left * forward - (many - 1) * backward)
         model.at_least(alone - (many - 1) * forward)
         model.at_least(alone - (many - 1) * backward)
-    # (6), then the terms of (5) with a link.
+    # Path cuts, then the terms of the services bound with a link.
     updates = [_own(model, s, _units(model, problem.update[s])) for s in range(problem.stages)]
     for path in problem.paths:
         way = [Expression({}, path.constant // model.unit * whole)]

@@ -15,7 +15,7 @@ MOST = 4096
 
 
 def tidy(problem: FractionalPartition, positions: Positions) -> Positions:
-    """Round positions close to integers, unless that violates (1) or costs time."""
+    """Round positions close to integers, unless that violates the memory limit or costs time."""
     snapped = tuple(float(round(p)) if abs(p - round(p)) < CLOSE else p for p in positions)
     if snapped == positions or not problem.feasible(snapped):
         return positions
@@ -32,14 +32,14 @@ def rounded(problem: FractionalPartition, positions: Positions, channels: Sequen
 
     Returns
     -------
-    positions, or None if none of those tried satisfies (1).
+    positions, or None if none of those tried satisfies the memory limit.
     """
     choices = [_neighbours(position, channels) for position in positions[1:-1]]
     return _pick(problem, positions, choices)
 
 
 def nudged(problem: FractionalPartition, positions: Positions, step: float) -> Positions | None:
-    """Best of these positions and those ``step`` beside them; None if none of them satisfies (1).
+    """Best of these positions and those ``step`` beside them; None if none of them satisfies the memory limit.
 
     A solver's shares are exact only to its tolerance, and a slightly larger share may no longer fit on chip.
     """

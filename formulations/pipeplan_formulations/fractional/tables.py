@@ -48,7 +48,7 @@ class Tables:
         self.received = _pairs(p.bytes_through, p.bytes_own)
         self.send = [_pairs(p.through[s], p.own[s]) for s in range(p.stages - 1)]
         # rest[s]: least work of each layer on any stage behind s; share[s]: the part of T − H that stages behind s can
-        # do by (4); least_round_trip: a lower bound on R without updates.
+        # do by the way-back bound; least_round_trip: a lower bound on R without updates.
         work = p.forward + p.backward
         self.rest = [Line(work[s + 1 :].min(axis=0)) for s in range(p.stages - 1)]
         idle = 0.0 if p.two_lanes else 1 - 1 / max(self.many, 1)
@@ -93,7 +93,7 @@ class Tables:
     def rows(
         self, s: int, a: int, b: int, sums: Sums, head: tuple[float, float], target: int, guess: float
     ) -> list[tuple[float, float, float, float]]:
-        """Constraints (1) and (3), or (1), (4), (5) and (8), as rows (x, y, most, slack): x α + y β ≤ most."""
+        """The memory limit and the bounds, as rows (x, y, most, slack): x α + y β ≤ most."""
         rows = self._memory(s, a, b)
         if sums.chip:
             constant, x, y = self.weights.parts(a, b)
@@ -105,10 +105,10 @@ class Tables:
 
     def _bottleneck(self, s: int, a: int, b: int, sums: Sums, target: int) -> list[tuple[float, float, float]]:
         lanes = (sums.forward, sums.backward) if self.problem.two_lanes else (sums.load,)
-        rows = [(x, y, target - constant) for constant, x, y in (lane.parts(a, b) for lane in lanes)]  # (3)
+        rows = [(x, y, target - constant) for constant, x, y in (lane.parts(a, b) for lane in lanes)]  # bottleneck
         if s < self.problem.stages - 1:
             through, own = self.send[s][b]
-            rows.append((0.0, own, target - through))  # (3)
+            rows.append((0.0, own, target - through))  # bottleneck
             left = self.rest[s].prefix
             # The work behind this boundary is at most T for each lane of the stages that are left.
             lane_count = (self.problem.stages - 1 - s) * len(lanes)
@@ -123,30 +123,30 @@ class Tables:
         constant, x, y = sums.load.parts(a, b)
         first = self.update.parts(a, b) if s == 0 else (0.0, 0.0, 0.0)
         rows = []
-        if not self.problem.two_lanes:  # (4)
+        if not self.problem.two_lanes:  # way-back bound
             most = target - head[0] - many * constant - first[0]
             rows.append((head[1] + many * x + first[1], many * y + first[2], most))
         delays = self._delays(s, a, b, sums)
-        rows += [(x, y, room - c) for c, x, y in delays]  # (5) and (8)
-        if s < self.problem.stages - 1:  # (5) for the activations sent to stage s + 1
+        rows += [(x, y, room - c) for c, x, y in delays]  # services and warm-up bounds
+        if s < self.problem.stages - 1:  # services bound for the activations sent to stage s + 1
             c, x, y = sums.forward.parts(a, b)
             through, own = self.send[s][b]
             rows.append((-x, many * own - y, room - many * through + c))
-            # (4) holds for the stages behind too: their work is at most a share of T − H (with two lanes, all of it).
+            # It holds for the stages behind too: their work is at most a share of T − H (with two lanes, all of it).
             constant, x, y = self._ahead(s, a, b, sums, head)
             part, work = self.share[s], self.rest[s].prefix[-1] - self.rest[s].prefix[b]
             rows.append((part * x, part * y - self.rest[s].each[b], part * (target - constant) - work))
             # R is at least H plus the work and latencies behind, which may exceed the guess.
             work += 2 * sum(map(int, self.problem.latency[s + 1 :]))
             rows += [(x + u, y + v - self.rest[s].each[b], target - constant - work - c) for c, u, v in delays]
-        if s > 0:  # (5) for the gradients sent to stage s − 1
+        if s > 0:  # services bound for the gradients sent to stage s − 1
             c, x, y = sums.backward.parts(a, b)
             through, own = self.send[s - 1][a]
             rows.append((many * own - x, -y, room - many * through + c))
         return rows
 
     def _delays(self, s: int, a: int, b: int, sums: Sums) -> list[tuple[float, float, float]]:
-        """Every term e of (5) and (8) without a link, as constant and coefficients of α and β."""
+        """Every term e of the services and warm-up bounds without a link, as constant and coefficients of α and β."""
         many, forward, backward = self.many, sums.forward.parts(a, b), sums.backward.parts(a, b)
         pairs = [(many - 1, 0), (0, many - 1)]
         if self.problem.ahead is not None:
@@ -157,7 +157,7 @@ class Tables:
         ]
 
     def _memory(self, s: int, a: int, b: int) -> list[tuple[float, float, float, float]]:
-        """Rows of (1), one for each share whose workspace may be the largest: the first, the last, those between."""
+        """Rows of memory, one for each share whose workspace may be the largest: the first, the last, those between."""
         limit = int(self.problem.limit[s])
         if limit >= UNLIMITED:
             return []

@@ -32,7 +32,7 @@ HALF = 1 / 2
 def solve(
     problem: GraphPartition, limits: Limits, hint: Stages | None = None, on_progress: Progress | None = None
 ) -> Report[Stages]:
-    """Minimise T under (1) to (3); see `exact.solve` for the parameters.
+    """Minimise T under order, pools and memory limit; see `exact.solve` for the parameters.
 
     The report names the back end that ran last. Each one continues from the incumbent and bound of the one before it.
     """

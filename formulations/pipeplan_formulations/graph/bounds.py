@@ -1,4 +1,4 @@
-"""Lower bounds without a solver, (5) and (6), and the range of stages in which each group can lie.
+"""Lower bounds without a solver: lone group and priced devices; the range of stages in which each group can lie.
 
 `windows`: with a ceiling on every stage's load, the work of a group and its ancestors needs a number of places, which
 gives the group's first place. The work of the group and its descendants gives its last place.
@@ -23,7 +23,7 @@ MARGIN = 1e-9
 
 
 def lower_bound(problem: GraphPartition) -> int:
-    """Lower bound on T: the larger of (5) and (6)."""
+    """Lower bound on T: the larger of the lone-group and priced-devices bounds."""
     able = np.array([mode.possible.any(axis=0) for mode in problem.modes])
     if not able.any(axis=0).all():
         return 0
@@ -45,7 +45,7 @@ def work(mode: GraphMode) -> tuple[list[int | None], int]:
 
 
 def _alone(problem: GraphPartition, group: int) -> int:
-    """Lower bound (5) for one group."""
+    """The lone-group bound for one group."""
     loads = []
     for mode in problem.modes:
         for variant in np.flatnonzero(mode.possible[:, group]):
@@ -78,7 +78,7 @@ def _cheapest(table: Table, groups: int) -> list[Fraction | None]:
 
 
 def _priced(problem: GraphPartition, table: Table, prices: list[int]) -> Fraction:
-    """Lower bound (6) for one integer price per pool."""
+    """The priced-devices bound for one integer price per pool."""
     budget = sum(price * pool for price, pool in zip(prices, problem.pools, strict=True))
     if budget <= 0:
         return Fraction(0)

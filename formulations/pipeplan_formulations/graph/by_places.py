@@ -6,10 +6,10 @@
     solution     ╰─ flow 3 ─╯  ╰2──╯        a stage of flow r puts 1 / r of each of its groups into each of its places
     relaxation   x[g, k, v] ≥ 0             groups are divided at will, in the order of the edges
 
-(9)  At each place, time is at most T and memory at most the limit. Both count by the mode that needs least: r time /
-     share, and r times the bytes, with the in-flight count of the flow behind.
+*Even places.* At each place, time is at most T and memory at most the limit. Both count by the mode that needs least:
+r time / share, and r times the bytes, with the in-flight count of the flow behind.
 
-What a linear solver finds is not trusted. Its multipliers of (9) and of the edges give a bound by themselves
+What a linear solver finds is not trusted. Its multipliers of these rows and of the edges give a bound by themselves
 (`Relaxation.bound`), whatever they are.
 """
 

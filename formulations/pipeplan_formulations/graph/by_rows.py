@@ -33,7 +33,7 @@ class ByRows:
     def solve(
         self, problem: GraphPartition, limits: Limits, hint: Stages | None = None, on_progress: Progress | None = None
     ) -> Report[Stages]:
-        """Minimise T under (1) to (3); see `exact.solve` for the parameters."""
+        """Minimise T under order, pools and memory limit; see `exact.solve` for the parameters."""
         bracket = open_bracket(problem, limits, on_progress, hint)
         stop = after_warm_start(problem, bracket, partial(search, solver=self.solver))
         return bracket.report(stop, self.solver.name, self.solver.version())

@@ -16,7 +16,7 @@ MOST = 20_000
 def solve(
     problem: GraphPartition, limits: Limits, hint: Stages | None = None, on_progress: Progress | None = None
 ) -> Report[Stages]:
-    """Minimise T under (1) to (3).
+    """Minimise T under order, pools and memory limit.
 
     Parameters
     ----------

@@ -9,19 +9,20 @@
 
 A stage s has a mode μ, a non-empty set S of groups, and a variant of each. Constraints:
 
-(1)  a in stage s and b in stage t, with an edge a → b:  s ≤ t.
-(2)  Σ_s takes(μ_s) ≤ pools.
-(3)  Σ fixed + q (Σ held + Σ_{star enters} received) + max peak ≤ limit, with q micro-batches in flight. q follows from
-     the flow of the stages behind stage s.
+- *order*: a in stage s and b in stage t, with an edge a → b:  s ≤ t.
+- *pools*: Σ_s takes(μ_s) ≤ pools.
+- *memory limit*: Σ fixed + q (Σ held + Σ_{star enters} received) + max peak ≤ limit, with q micro-batches in flight. q
+  follows from the flow of the stages behind stage s.
+- *depths*, optional: the number of stages is one of ``depths``.
 
 The objective is to minimise T, the largest stage load. A stage's load is the maximum, over the lines of its mode, of
 
-(4)  ⌈ (base? + Σ_{g in S} time + times (⌈Σ_{star leaves} leave / d⌉ + ⌈Σ_{star enters} enter / d⌉)) / share ⌉.
+    ⌈ (base? + Σ_{g in S} time + times (⌈Σ_{star leaves} leave / d⌉ + ⌈Σ_{star enters} enter / d⌉)) / share ⌉.
 
 with d the line's ``divisor``, and the base if a group of the stage pays it. If costs depend on neighbouring modes, a
-pair (μ_s, μ_{s+1}) either has a border or is forbidden. For a border, T is at least
+pair (μ_s, μ_{s+1}) either has a border or is forbidden. For a border, T is at least the *border load*
 
-(8)  ⌊ times ⌈Σ_{star crosses} leave / d⌉ / share ⌋.
+    ⌊ times ⌈Σ_{star crosses} leave / d⌉ / share ⌋.
 
 Route ``direct``: a tensor goes from the stage of its source to the stage of each reader. It leaves the first stage if
 any reader lies elsewhere, and enters each of the others. Route ``relay``: the tensor is handed from stage to stage up
@@ -29,28 +30,25 @@ to its last reader. It leaves s if it crosses the border behind s, and enters s 
 
 Lower bounds that need no solver:
 
-(5)  T is at least the least load of a stage that holds a single group g, for every g.
-(6)  Give the devices of each pool a price λ. A stage that costs κ_μ = λ · takes(μ) does at most T of work, so
-     Σ_g min over modes of κ_μ time_μ(g) / share ≤ T λ · pools.
+- *lone group*: T is at least the least load of a stage that holds a single group g, for every g.
+- *priced devices*: give the devices of each pool a price λ. A stage that costs κ_μ = λ · takes(μ) does at most T of
+  work, so Σ_g min over modes of κ_μ time_μ(g) / share ≤ T λ · pools.
 
-Optional constraint:
+*Even places*: with devices as places, stages of several replicas divided evenly among theirs, load and memory limit
+give linear rows. Proofs are in docs/bounds/graph.md.
 
-(7)  The number of stages is one of ``depths``.
-
-With devices as places, stages of several replicas divided evenly among theirs, (3) and (4) give linear rows (9).
-
-========  =======================================================================
-equation  functions
-========  =======================================================================
-(1)       `GraphPartition.feasible`, `prefix._place`, `downsets.all_downsets`
-(2)       `GraphPartition.feasible`, `prefix._modes`, `walk._States`
-(3)       `GraphPartition.memory`, `prefix_rows.memory`, `spans._most_behind`
-(4)       `mode.Line.load`, `GraphPartition.loads`, `prefix_rows.loads`
-(5), (6)  `bounds._alone`, `bounds._priced`
-(7)       `GraphPartition.feasible`, `prefix._modes`, `walk._States`
-(8)       `mode.Border.load`, `GraphPartition.loads`, `prefix_rows.borders`
-(9)       `by_places.Relaxation`
-========  =======================================================================
+==============  =======================================================================
+inequality      functions
+==============  =======================================================================
+order           `GraphPartition.feasible`, `prefix._place`, `downsets.all_downsets`
+pools, depths   `GraphPartition.feasible`, `prefix._modes`, `walk._States`
+memory limit    `GraphPartition.memory`, `prefix_rows.memory`, `spans._most_behind`
+load            `mode.Line.load`, `GraphPartition.loads`, `prefix_rows.loads`
+border load     `mode.Border.load`, `GraphPartition.loads`, `prefix_rows.borders`
+lone group      `bounds._alone`
+priced devices  `bounds._priced`
+even places     `by_places.Relaxation`
+==============  =======================================================================
 """
 
 from collections.abc import Sequence
@@ -89,7 +87,7 @@ Stages = tuple[GraphStage, ...]
 
 @dataclass(frozen=True)
 class GraphPartition:
-    """One instance of the problem; the module's docstring has equations (1) to (8).
+    """One instance of the problem; the module's docstring has its constraints and loads.
 
     Attributes
     ----------
@@ -210,7 +208,7 @@ class GraphPartition:
         return leave, enter
 
     def loads(self, stages: Sequence[GraphStage]) -> list[int]:
-        """Load of every stage: the maximum of (4) over its lines and of (8) for the border behind it."""
+        """Load of every stage: the maximum over its lines and of the border load behind it."""
         leave, enter = self.crossings(stages)
         loads = [
             max(_load(line, stage, leave[s], enter[s]) for line in self.modes[stage.mode].lines)
@@ -227,7 +225,7 @@ class GraphPartition:
         return max(self.loads(stages))
 
     def memory(self, stages: Sequence[GraphStage]) -> list[int]:
-        """Left side of (3) for every stage, in bytes."""
+        """Left side of the memory limit for every stage, in bytes."""
         _, enter = self.crossings(stages)
         behind, need = 0, []
         for s, stage in reversed(list(enumerate(stages))):
@@ -238,7 +236,7 @@ class GraphPartition:
         return need[::-1]
 
     def feasible(self, stages: Sequence[GraphStage]) -> bool:
-        """True if every group lies in one stage, with a variant possible there, and (1) to (3) and (7) hold."""
+        """True if every group lies in one stage, with a variant possible there, and all constraints hold."""
         place = {g: s for s, stage in enumerate(stages) for g in stage.groups}
         if sorted(g for stage in stages for g in stage.groups) != list(range(self.groups)):
             return False

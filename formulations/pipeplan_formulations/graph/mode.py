@@ -57,7 +57,7 @@ class Line:
             object.__setattr__(self, "pays", np.ones(self.time.shape[-1], np.bool_))
 
     def load(self, time: Number, leave: Number, enter: Number, paying: Number) -> Number:
-        """Load by (4) from a stage's sums over groups and stars and its number of paying groups; numbers or arrays."""
+        """Load from a stage's sums over groups and stars and its number of paying groups; numbers or arrays."""
         crossing = -(-leave // self.divisor) + -(-enter // self.divisor)
         return -(-(self.base * (paying > 0) + time + self.times * crossing) // self.share)
 
@@ -80,7 +80,7 @@ class Border:
     share: int = 1
 
     def load(self, crossing: Number) -> Number:
-        """Load by (8) from a sum over stars."""
+        """Border load from a sum over stars."""
         return self.times * -(-crossing // self.divisor) // self.share
 
 

@@ -68,7 +68,7 @@ def prefix_model(
 
 
 def _place(model: PrefixModel, ceiling: int, used: set[int]) -> None:
-    """Add x, y and w: every group at one of the places ``used``, under one variant; and (1): y[b, k] ≤ y[a, k]."""
+    """Add x, y and w: every group at one of the places ``used``, under one variant; and order: y[b, k] ≤ y[a, k]."""
     problem, rows, last = model.problem, model.rows, model.stages - 1
     first, latest = windows(problem, ceiling, model.stages)
     useful = _useful(problem)
@@ -127,7 +127,7 @@ def _useful(problem: GraphPartition) -> NDArray[np.bool_]:
 
 
 def _modes(model: PrefixModel, fixed: Mapping[int, int]) -> None:
-    """Add z: one mode per stage, stages next to each other, (2), (7), and groups only in modes that can run them.
+    """Add z: one mode per stage, stages next to each other, pools, depths, and groups only in modes that can run them.
 
     ``fixed``: the mode at each place where a stage is, if they are given.
     """

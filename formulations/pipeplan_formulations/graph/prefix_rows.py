@@ -9,7 +9,7 @@ from pipeplan_formulations.graph.prefix_variables import PrefixModel
 
 
 def loads(model: PrefixModel, k: int, mode: GraphMode, used: int, when: tuple[int, ...]) -> None:
-    """Add (4): T is at least each line of the stage's mode.
+    """Add the load: T is at least each line of the stage's mode.
 
     In units u of T a value V counts as ⌊V / u⌋, so u share T + share (u − 1) is at least the sum.
     """
@@ -41,7 +41,7 @@ def _paid(model: PrefixModel, k: int, pays: NDArray[np.bool_]) -> int:
 
 
 def borders(model: PrefixModel) -> None:
-    """Add (8) and forbid modes that may not be neighbours. In units u of T, a value V counts as ⌊V / u⌋."""
+    """Add the border load and forbid modes that may not be neighbours. In units u of T, a value V counts as ⌊V / u⌋."""
     problem, rows, unit = model.problem, model.rows, model.scale.unit
     if problem.pairs is None:
         return
@@ -77,7 +77,7 @@ def _whole(model: PrefixModel, crossing: dict[int, int], divisor: int, when: tup
 
 
 def capacity(model: PrefixModel, k: int, high: int) -> None:
-    """Add rows that (4) implies for T of at most ``high``: the work of stage k is at most what its mode can do.
+    """Add rows that the load implies for T of at most ``high``: the work of stage k is at most what its mode can do.
 
     Work counts by the least times and crossings of any mode, t. A mode whose own are at least t / ρ does at most
     ρ share T of it. They cost more than they bring where there are no variants (GNMT).
@@ -107,7 +107,7 @@ def capacity(model: PrefixModel, k: int, high: int) -> None:
 
 
 def memory(model: PrefixModel, k: int) -> None:
-    """Add (3), once for each in-flight count of each sort of modes with equal bytes.
+    """Add the memory limit, once for each in-flight count of each sort of modes with equal bytes.
 
     The flow behind place k is known.
     """

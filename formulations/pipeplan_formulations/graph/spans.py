@@ -131,7 +131,7 @@ class SpanTable:
         self._stars = StarSums(problem, self._members, leave, enter)
 
     def borders(self) -> Array:
-        """Loads by (8) of the border behind each downset; shape (borders, downsets)."""
+        """Border loads behind each downset; shape (borders, downsets)."""
         rows = [border.load(self._stars.crossing(border.leave)) for border in self._problem.borders]
         return np.array(rows, np.int64).reshape(len(rows), len(self._members))
 

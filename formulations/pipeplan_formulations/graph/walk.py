@@ -154,8 +154,8 @@ class Walk:
 class _States:
     """States of the dynamic programme: summary of the stages behind a downset.
 
-    A state holds their flow (capped where more makes no difference), their number if (7) is used, the mode of the first
-    of them if there are borders, and their use of all pools except the first.
+    A state holds their flow (capped where more makes no difference), their number if depths are given, the mode of the
+    first of them if there are borders, and their use of all pools except the first.
 
     Attributes: ``first[m]`` is the number of first-pool devices of mode m. ``then[m, s]`` is the state once a stage of
     mode m precedes state s (−1: too many devices). ``border[m, s]`` is the border between the two: 0 is none, i + 1 is

@@ -9,11 +9,11 @@ for every stage s of a line of S devices,
     k_s            the number of micro-batches allowed in flight, from a forward's start to the end of W (or B),
     split_s        True if its backwards are split into I and W.
 
-A choice is feasible if (1) of the partition problem holds with k_s in flight. The recomputed layers are then a set of
-least forward time; I (or B) takes that much longer. So a choice has an instance of the schedule problem, in which k_s
-replaces bytes: a forward takes 1 of k_s, and W (or B) frees it.
+A choice is feasible if the memory limit of the partition problem holds with k_s in flight. The recomputed layers are
+then a set of least forward time; I (or B) takes that much longer. So a choice has an instance of the schedule problem,
+in which k_s replaces bytes: a forward takes 1 of k_s, and W (or B) frees it.
 
-(13)  Minimise, over all feasible choices, the optimum of the choice's schedule problem.
+*Joint optimum*: minimise, over all feasible choices, the optimum of the choice's schedule problem.
 
 Time in transit of a tensor of transfer time f after an action of time t, with latency l between the stages:
 
@@ -26,14 +26,14 @@ Time in transit of a tensor of transfer time f after an action of time t, with l
 
 Contention of tensors for links is neglected. All times are integers of one unit, all sizes of another.
 
-========  ==================================================================================================
-equation  functions
-========  ==================================================================================================
-(1)       `JointPipeline.fitting`, by `partition`
-(13)      `search.solve`; one choice: `relaxed.scheduled`, `branch.finished`; lower bounds over a box of
-          choices: `relaxed.relaxed` (as a schedule problem), `relaxed.chained` (as a partition problem)
-lags      `relaxed._instance`
-========  ==================================================================================================
+=============  ===============================================================================================
+of             functions
+=============  ===============================================================================================
+memory limit   `JointPipeline.fitting`, by `partition`
+joint optimum  `search.solve`; one choice: `relaxed.scheduled`, `branch.finished`; lower bounds over a box of
+               choices: `relaxed.relaxed` (as a schedule problem), `relaxed.chained` (as a partition problem)
+lags           `relaxed._instance`
+=============  ===============================================================================================
 """
 
 from dataclasses import dataclass, replace

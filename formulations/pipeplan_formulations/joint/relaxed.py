@@ -118,7 +118,8 @@ def scheduled(problem: JointPipeline, choice: Choice) -> PipelineSchedule | None
 def chained(problem: JointPipeline, box: Box, room: tuple[int, ...]) -> ChainPartition:
     """Partition problem whose optimum is a lower bound on all choices of a box.
 
-    Its equations hold for any order with one lane (docs/bounds.md) and at most ``room`` in flight on each stage.
+    Its equations hold for any order with one lane (docs/bounds/any-order.md) and at most ``room`` in flight on each
+    stage.
     """
     backward, weight = problem.passes(box.split)
     where = box.where(problem.layers)

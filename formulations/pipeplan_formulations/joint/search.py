@@ -246,7 +246,7 @@ def _large(instance: PipelineSchedule) -> bool:
 def solve(
     problem: JointPipeline, limits: Limits, on_progress: Progress | None = None, backend: str = "cpsat"
 ) -> Report[Solution]:
-    """Minimise (13).
+    """Find the joint optimum.
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
 """Balanced partition: boundaries that a greedy choice finds within milliseconds, for a step of any number of stages.
 
-For a target T, each stage in turn takes as many layers as leave it within T by (1), (4) and (8), with the recomputation
-of `SpanOptions.quick_upper_bound`. T is bisected. (8) needs the round trip R of the whole partition, which is estimated
-from the partition before; so a second round follows the first. The result is a heuristic: no bound.
+For a target T, each stage in turn takes as many layers as leave it within T by memory, the way-back, own-ending and
+warm-up bounds, with the recomputation of `SpanOptions.quick_upper_bound`. T is bisected. The warm-up bound needs the
+round trip R of the whole partition, which is estimated from the partition before; so a second round follows the first.
+The result is a heuristic: no bound.
 """
 
 import numpy as np
@@ -47,7 +48,7 @@ def balanced(problem: ChainPartition, most: int | None = None) -> Boundaries | N
 
 
 def _furthest_ends(problem: ChainPartition, target: int, trip: int) -> tuple[Boundaries, int] | None:
-    """Boundaries and R of a partition within the target, or None; ``trip`` is the R that (8) assumes."""
+    """Boundaries and R of a partition within the target, or None; ``trip`` is the R that the warm-up bound assumes."""
     n, prefix, overlap = problem.layers, problem.prefix, problem.overlap
     ends = np.ones(n + 1, np.bool_) if problem.cuts is None else np.concatenate([[True], problem.cuts, [True]])
     start, there, head, boundaries = 0, 0, 0, [0]
@@ -72,7 +73,7 @@ def _furthest_ends(problem: ChainPartition, target: int, trip: int) -> tuple[Bou
         returned = problem.send_back[s, b - 1] if behind_it else out
         into = int(problem.send_back[s - 1, start - 1]) if s else 0
         work = count.stage * load(overlap, forward, backward, out, into)
-        # (4) with the stage's own end, (8), and allowed cuts and layers.
+        # Way back with the stage's own ending, warm-up, and allowed cuts and layers.
         fits = (again < IMPOSSIBLE) & ends[b] & (there + work + once <= target)
         fits &= head + work + (once if s == 0 else 0) <= target
         fits &= trip + count.late * (forward + weight) + (count.stage - 1) * backward <= target

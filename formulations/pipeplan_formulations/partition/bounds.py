@@ -11,9 +11,9 @@ from pipeplan_formulations.partition.tables import PartitionTables
 def lower_bound(problem: PartitionTables) -> int:
     """A lower bound on the objective, with each layer on its fastest device and nothing recomputed.
 
-    Bottleneck: by (3), w_s ≤ T N / M_s. The sum of all w_s is at least all work, and some stage has the largest layer.
-    Step: by (4a), w_s ≤ (T − Σ_{t<s} w_t) / M_s, so all work is at most T (1 − Π (1 − 1 / M_s)). By (5) for any stage
-    s, T ≥ Σ w + (M_s − 1) max(F_s, B_s), so Σ F_s ≤ (T − Σ w) Σ 1 / (M_s − 1).
+    Bottleneck: w_s ≤ T N / M_s. The sum of all w_s is at least all work, and some stage has the largest layer.
+    Step: by the way-back bound, w_s ≤ (T − Σ_{t<s} w_t) / M_s, so all work is at most T (1 − Π (1 − 1 / M_s)). By the
+    services bound for any stage s, T ≥ Σ w + (M_s − 1) max(F_s, B_s), so Σ F_s ≤ (T − Σ w) Σ 1 / (M_s − 1).
     """
     counts: list[int] = [count.stage for count in problem.through]
     both = problem.forward + problem.backward
@@ -22,11 +22,11 @@ def lower_bound(problem: PartitionTables) -> int:
     if problem.objective == "bottleneck":
         share = ceil(Fraction(work) / sum(Fraction(problem.divisor, count) for count in counts))
         return max(share, int((-(-column * both // problem.divisor)).min(axis=0).max()))
-    # Largest layer alone, then all work spread over the stages by (4a).
+    # Largest layer alone, then all work spread over the stages by the way-back bound.
     layer = int((column * (both if problem.weight is None else both + problem.weight)).min(axis=0).max())
     full = prod(counts)
     spread = -(-work * full // (full - prod(count - 1 for count in counts)))
-    # (5) by forward and backward times: the largest layer alone, then all layers spread over the stages.
+    # Services by forward and backward times: the largest layer alone, then all layers spread over the stages.
     lanes = [0]
     for times in (problem.forward, problem.backward):
         lanes.append(int(((column - 1) * times).min(axis=0).max()))

@@ -29,16 +29,17 @@ class ByRows:
         on_progress: Progress | None = None,
         start: Report[Boundaries] | None = None,
     ) -> Report[Boundaries]:
-        """Minimise T under (1) to (9) and (12); see `exact.solve` for the other parameters.
+        """Minimise T under all inequalities; see `exact.solve` for the other parameters.
 
         The search begins from ``start``, a report on the same problem. By default that is the dynamic programme's
-        report, which bounds the problem without (6). If its partition attains that bound with (6) too, it is optimal
-        and the solver is not called. Without (6) the solver is called even then, to check the claim with its own model.
+        report, which bounds the problem without path cuts. If its partition attains that bound with path cuts too, it
+        is optimal and the solver is not called. Without path cuts the solver is called even then, to check the claim
+        with its own model.
 
         Raises
         ------
         ValueError
-            If the partition of ``start`` breaks (1), or its objective is not the partition's.
+            If the partition of ``start`` breaks the memory limit, or its objective is not the partition's.
         """
         solver, clock = self.solver, Clock(limits)
         scale, first = scale_for(problem.largest, solver.bits), _checked(problem, start)
@@ -80,7 +81,7 @@ class ByRows:
             return report(Status.FEASIBLE, Stop.ERROR, problem.lower_bound(), found[0])
         if answer.point is not None:
             boundaries = model.boundaries(answer.point, problem.layers)
-            # Bytes beyond the solver's integers are rounded down in (1), so its solution may exceed a limit.
+            # Bytes beyond the solver's integers are rounded down, so its solution may exceed a limit.
             found += [boundaries] if problem.feasible(boundaries) else []
         bound = max(first.bound, scale.up(answer.bound))
         if not found:
@@ -96,7 +97,7 @@ def _checked(problem: ChainPartition, start: Report[Boundaries] | None) -> Repor
     """Return the start after checking its partition; raise ``ValueError`` if that is wrong."""
     if start is not None and start.solution is not None:
         if not problem.feasible(start.solution):
-            raise ValueError(f"the start {start.solution} is not a partition that keeps (1)")
+            raise ValueError(f"the start {start.solution} is not a partition that fits the memory limit")
         if problem.evaluate(start.solution) != start.objective:
             raise ValueError(f"the start is worth {problem.evaluate(start.solution)}, not {start.objective}")
     return start

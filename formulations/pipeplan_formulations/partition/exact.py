@@ -1,6 +1,6 @@
-"""Exact back end of the chain partition problem: dynamic programmes for both objectives, without (6).
+"""Exact back end of the chain partition problem: dynamic programmes for both objectives, without path cuts.
 
-With (6), their answer is a bound and a first solution.
+With path cuts, their answer is a bound and a first solution.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ def solve(
     on_progress: Progress | None = None,
     cutoff: int | None = None,
 ) -> Report[Boundaries]:
-    """Minimise T under (1) to (5), (8), (9) and (12); (6) only counts in the objective of the answer.
+    """Minimise T under all inequalities but path cuts, which only count in the objective of the answer.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def solve(
     limits : Limits
         ``workers`` and ``seed`` are not used.
     hint : boundaries, optional
-        Partition to start from; ignored if it breaks (1).
+        Partition to start from; ignored if it breaks the memory limit.
     on_progress : callable, optional
         See `Progress`.
     cutoff : int, optional
@@ -73,7 +73,7 @@ def solve(
 def _open(
     problem: ChainPartition, limits: Limits, on_progress: Progress | None, cutoff: int | None
 ) -> Bracket[Boundaries]:
-    """A bracket whose bound is on the problem without (6), with lower bounds on recomputation."""
+    """A bracket whose bound is on the problem without path cuts, with lower bounds on recomputation."""
 
     def evaluate(boundaries: Boundaries) -> int | None:
         return problem.evaluate(boundaries) if problem.feasible(boundaries) else None

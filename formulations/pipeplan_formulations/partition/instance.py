@@ -22,85 +22,86 @@ without the part that its last backward ``hides`` (`common.exposed`). A `Tie` wh
 to R_s, U_s and P_s.
 
 A stage recomputes some of its layers, X_s: each holds its output instead of what it saved, and its forward is repeated
-in B_s. X_s is not a variable but a function of the span: of all sets that satisfy (1) it is one of least Σ forward, and
+in B_s. X_s is not a variable but a function of the span: of all sets that fit it is one of least Σ forward, and
 of those one of fewest layers.
 
-Memory, with k_s micro-batches in flight on a replica and Y_s the largest need of a second lane, for every stage:
+*Memory limit*, k_s micro-batches in flight on a replica, Y_s the largest need of a second lane, for every stage:
 
-(1)  P_s + k_s (A_s − Σ_{X_s} (saved − output) + r_s) + max(Z_s, max_{X_s} rebuilt) + Y_s ≤ L_s
+    P_s + k_s (A_s − Σ_{X_s} (saved − output) + r_s) + max(Z_s, max_{X_s} rebuilt) + Y_s ≤ L_s
 
-Time a device works on one micro-batch, where a device that cannot overlap also pays for what it sends:
+*Work of a micro-batch*: time a device is busy with it. A device that cannot overlap also pays for what it sends:
 
-(2)  w_s = F_s + B_s                        if transfers overlap
-     w_s = F_s + B_s + f_s + g_{s−1}        otherwise
+    w_s = F_s + B_s                        if transfers overlap
+    w_s = F_s + B_s + f_s + g_{s−1}        otherwise
 
-Objective ``bottleneck``: minimise T subject to
+Objective ``bottleneck``: minimise T, the largest *load*, subject to
 
-(3)  T ≥ ⌈(M_s w_s + R_s) / N⌉,   and, if transfers overlap,   T ≥ ⌊m_s c_s / N⌋,   N the samples of a step.
+    T ≥ ⌈(M_s w_s + R_s) / N⌉,   and, if transfers overlap,   T ≥ ⌊m_s c_s / N⌋,   N the samples of a step.
 
-Objective ``step``: minimise the proven lower bound on the time of a synchronous step under *any* schedule. For (8),
-this means any schedule that runs at most k_s forwards of a stage before its first backward, one action at a time. With
+Objective ``step``: minimise the proven lower bound on the time of a synchronous step under *any* schedule. For the
+warm-up, this means any schedule that runs at most k_s forwards of a stage before its first backward, one action at a
+time. With
 
-     p_t = F_t + l_t + f_t  (stream: without f_t)                  earliest start of stage t + 1 after that of stage t
-     q_t = B_t + l_t + g_t  (stream: without; none: g_{t−1})       latest end of its backwards before that of stage t
+    p_t = F_t + l_t + f_t  (stream: without f_t)                  earliest start of stage t + 1 after that of stage t
+    q_t = B_t + l_t + g_t  (stream: without; none: g_{t−1})       latest end of its backwards before that of stage t
+    R = E_0 + Σ (p_t + q_t)                                       the round trip of one micro-batch
 
-(4a) T ≥ Σ_{t<s} (p_t + q_t) + M_s w_s + E_0
-(4b) T ≥ Σ_{t<s} p_t         + M_s w_s + E_s
+::
 
-(5)  T ≥ R + e   for every delay e below,   R = E_0 + Σ (p_t + q_t): the round trip of one micro-batch
-     copy      (M_s − 1) F_s,   (M_s − 1) B_s,   (m_s − 1) f_s,   (m_s − 1) g_s
-     none      (M_s − 1) (F_s + f_s),   (M_s − 1) (B_s + g_{s−1})
-     stream    (M_s − 1) F_s,   (M_s − 1) B_s,   m_s f_s − F_s,   m_s g_s − B_{s+1}
+    way back         T ≥ Σ_{t<s} (p_t + q_t) + M_s w_s + E_0
+    own ending       T ≥ Σ_{t<s} p_t         + M_s w_s + E_s
+    services         T ≥ R + e   for every delay e
+      copy             (M_s − 1) F_s,   (M_s − 1) B_s,   (m_s − 1) f_s,   (m_s − 1) g_s
+      none             (M_s − 1) (F_s + f_s),   (M_s − 1) (B_s + g_{s−1})
+      stream           (M_s − 1) F_s,   (M_s − 1) B_s,   m_s f_s − F_s,   m_s g_s − B_{s+1}
+    path cuts        T ≥ q + Σ_s (α_s F_s + β_s B_s + υ_s U_s + ρ_s R_s) + Σ_s (φ_s f_s + γ_s g_s)   of each `PathCut`
+    warm-up          T ≥ R + max(M_s − k_s, 0) F_s + (M_s − 1) B_s  (none: F_s + f_s, B_s + g_{s−1}), if ``alternating``
+    link resources   of each `LinkResource` that is busy for V in a step with activations or gradients of link s,
+                     and with V' for link s + 1
+                     T ≥ R + V − f_s,   T ≥ R + V − g_s                    (stream: F_s for f_s, B_{s+1} for g_s)
+                     T ≥ R + V + V' − (f_s + l_s + F_{s+1} + f_{s+1})
+                     T ≥ R + V + V' − (g_{s+1} + l_{s+1} + B_{s+1} + g_s)
 
 Objective ``period`` is the same for the time from step to step in a long run. There stage s does not wait in each step
-for the stages before it, so (4b) is
+for the stages before it, so the own ending is T ≥ M_s w_s + E_s.
 
-(4b) T ≥ M_s w_s + E_s
+*Delayed weight gradients.* If backwards are split, ``backward`` is the time of the input gradient, and V_s is that of
+the weight gradient, which may be delayed. It delays no other stage, and ends after the backward of its micro-batch. At
+least one weight gradient follows the last backward. In the own ending all M_s of them count, which is stronger than the
+way back for stage 0 too. In the warm-up those count that must end before the last forward, because k_s counts a
+micro-batch until its weight gradient has ended. So there stand
 
-(6)  T ≥ q + Σ_s (α_s F_s + β_s B_s + υ_s U_s + ρ_s R_s) + Σ_s (φ_s f_s + γ_s g_s)   for each `PathCut`.
+- E_s + M_s V_s for E_s in the own ending, s ≥ 0, and E_0 + V_0 for E_0 in all others,
+- F_s + V_s for the F_s of the warm-up.
 
-(8)  T ≥ R + max(M_s − k_s, 0) F_s + (M_s − 1) B_s       (none: F_s + f_s and B_s + g_{s−1}), if ``alternating``.
+Reasons, with proofs in docs/bounds/chain.md:
 
-(9)  T ≥ R + V − f_s   (copy, none),   T ≥ R + V − F_s   (stream)         for each `LinkResource` that is busy for V in
-     T ≥ R + V − g_s   (copy, none),   T ≥ R + V − B_{s+1}   (stream)     a step with activations or gradients of link s
-     T ≥ R + V + V' − (f_s + l_s + F_{s+1} + f_{s+1})                     and with V' for link s + 1 on the same one
-     T ≥ R + V + V' − (g_{s+1} + l_{s+1} + B_{s+1} + g_s)
-
-If backwards are split, ``backward`` is the time of the input gradient, and V_s is that of the weight gradient, which
-may be delayed. It delays no other stage, and ends after the backward of its micro-batch. At least one weight gradient
-follows the last backward. In (4b) all M_s of them count, which is stronger than (4a) for stage 0 too. In (8) those
-count that must end before the last forward, because k_s counts a micro-batch until its weight gradient has ended:
-
-(12) E_0 + V_0 for E_0 in (4a), (5), (8), (9);   E_s + M_s V_s for E_s in (4b), s ≥ 0;   F_s + V_s for the F_s of (8).
-
-Reasons, with proofs in docs/bounds.md:
-
-- (4): a replica of stage s waits for stages 0 … s − 1, then works M_s w_s. After its last backward the gradient still
-  travels back, and stage 0 ends its step (4a), or stage s ends its own (4b).
-- (5): the same argument for anything that processes micro-batches one by one in one direction.
-- (6): a path through the actions of one given order is a chain of consecutive actions in every partition.
-- (8): between the start of the first and the end of the last backward of a replica lie all its backwards, and all its
-  forwards except k_s.
-- (9): (5) for a resource whose transfers differ.
+- way back, own ending: a replica of stage s waits for stages 0 … s − 1, then works M_s w_s. After its last backward the
+  gradient still travels back, and stage 0 ends its step, or stage s ends its own.
+- services: the same argument for anything that processes micro-batches one by one in one direction.
+- path cuts: a path through the actions of one given order is a chain of consecutive actions in every partition.
+- warm-up: between the start of the first and the end of the last backward of a replica lie all its backwards, and all
+  its forwards except k_s.
+- link resources: services for a resource whose transfers differ.
 
 All times are integers of one unit, all sizes integers of another.
 
-Equations and functions, by module:
+Inequalities and functions, by module:
 
 =====================  ============================================================================================
-(1)                    `memory.Memory`, `ChainPartition.memory`; as rows `memory_rows.add_memory_rows` and
+memory limit           `memory.Memory`, `ChainPartition.memory`; as rows `memory_rows.add_memory_rows` and
                        `link_positions.add_link_positions`; for each start `windows.windows`
 X_s                    `memory.SpanRecomputation`, `ChainPartition.recompute`
-(2)                    `terms.load`
-(3)                    `objective.stage_per_sample`, `objective.link_per_sample`; programme `minmax.solve_minmax`
-(4), p_t and q_t       `terms.ahead`, `terms.behind`; R_s: `objective.reductions`, as rows
+work of a micro-batch  `terms.load`
+loads                  `objective.stage_per_sample`, `objective.link_per_sample`; programme `minmax.solve_minmax`
+way back, own ending   p_t, q_t: `terms.ahead`, `terms.behind`; R_s: `objective.reductions`, as rows
                        `mip.exposed.exposed_collectives`
-(5), (8), (12)         `terms.delays`
-(6)                    `parts.PathCut.length`
-(9)                    `objective.delays_of_resources`
+services, warm-up      `terms.delays`, with delayed weight gradients
+path cuts              `parts.PathCut.length`
+link resources         `objective.delays_of_resources`
 step, one partition    `objective.value`; many partitions `objective.values`
 step, programme        `spans.spans` has the tables, `pareto.solve_step` the labels
-(2) to (9) as rows     `linear.linear_model`
+as rows                `linear.linear_model`
 =====================  ============================================================================================
 """
 
@@ -134,7 +135,7 @@ class ChainPartition(PartitionTables):
 
     @cached_property
     def room(self) -> Memory:
-        """Equation (1) for arrays of spans."""
+        """The memory limit for arrays of spans."""
         return Memory(self)
 
     @cached_property
@@ -143,7 +144,7 @@ class ChainPartition(PartitionTables):
         return SpanRecomputation(self, self.room)
 
     def with_paths(self, paths: tuple[PathCut, ...]) -> "ChainPartition":
-        """A copy of the instance with these inequalities (6), which shares all cached tables."""
+        """A copy of the instance with these path cuts, which shares all cached tables."""
         other = replace(self, paths=paths)
         known = ("prefix", "through", "bytes", "room", "recomputing")
         other.__dict__.update({name: self.__dict__[name] for name in known if name in self.__dict__})
@@ -154,7 +155,7 @@ class ChainPartition(PartitionTables):
         return self.recomputing.choose(s, a, b)
 
     def memory(self, boundaries: Boundaries) -> tuple[int, ...]:
-        """Left side of (1) for each stage, in bytes; if no X fits, the least value over all X."""
+        """Left side of the memory limit for each stage, in bytes; if no X fits, the least value over all X."""
         need = []
         for s, (a, b) in enumerate(pairwise(boundaries)):
             chosen = self.recompute(s, a, b)
@@ -169,7 +170,7 @@ class ChainPartition(PartitionTables):
         return tuple(need)
 
     def feasible(self, boundaries: Boundaries) -> bool:
-        """True if the boundaries are well formed, satisfy (1), and respect allowed cuts and layers."""
+        """True if the boundaries are well formed, fit, and respect allowed cuts and layers."""
         if (
             len(boundaries) != self.stages + 1
             or boundaries[0] != 0
@@ -186,12 +187,12 @@ class ChainPartition(PartitionTables):
         return self.holds(boundaries)
 
     def holds(self, boundaries: Boundaries) -> bool:
-        """True if well-formed boundaries satisfy (1)."""
+        """True if well-formed boundaries fit the memory limit."""
         edges = np.array(boundaries)
         return bool((self.room.least(np.arange(self.stages), edges[:-1], edges[1:]) <= self.limit).all())
 
     def evaluate(self, boundaries: Boundaries, optimistic: bool = False) -> int:
-        """The objective: the least T that satisfies (2) to (9). A stage that does not fit recomputes nothing.
+        """The objective: the least T that satisfies the inequalities. A stage that does not fit recomputes nothing.
 
         ``optimistic`` takes a lower bound on the recomputation if its least value is unknown: a bound on the objective.
         """

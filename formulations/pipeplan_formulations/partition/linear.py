@@ -1,8 +1,8 @@
 """The chain partition problem as a mixed-integer linear model.
 
 Every quantity that depends on a cut is a sum over c with the differences of y (see `link_positions`). In the picture
-there, F_1 = prefix[5] − prefix[3]. Times of stages and links are variables, tied to y by equations, so each of (2) to
-(9) is one short row.
+there, F_1 = prefix[5] − prefix[3]. Times of stages and links are variables, tied to y by equations, so each
+inequality is one short row.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from pipeplan_formulations.partition.windows import windows
 
 
 def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> PartitionModel | None:
-    """The linear model in units of ``scale``, T between ``low`` and ``high``; None if no partition satisfies (1)."""
+    """The linear model in units of ``scale``, T between ``low`` and ``high``; None if no partition fits."""
     room = windows(problem)
     if not room.possible:
         return None
-    # Positions of the links and memory: (1).
+    # Positions of the links, and memory.
     model = PartitionModel()
     add_link_positions(model, problem, room)
     on = Membership(model, problem)
@@ -52,7 +52,7 @@ def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> 
     def held(link: int, row: Sequence[int]) -> Expression:
         return model.define(model.chosen(link, scale.down(np.array(row))))
 
-    for path in problem.paths:  # (6)
+    for path in problem.paths:  # path cuts
         length = path.length(forward, backward, update, reduce, send, back, held)
         model.above(length - path.constant + scale.down(path.constant))
     return model
@@ -126,7 +126,7 @@ def _bottleneck(
     link: list[Expression],
     reduce: list[Expression],
 ) -> None:
-    """Add (3): T is at least the busy time per sample of each stage and, if transfers overlap, of each link.
+    """Add the bottleneck: T is at least the busy time per sample of each stage and, if transfers overlap, of each link.
 
     N T is at least the busy time per step. T is an integer, so subtracting N − 1 from that time rounds its quotient
     down. Links round down, and so do stages in units larger than 1, to keep a lower bound.
@@ -150,9 +150,9 @@ def _step(
     ending: Sequence[Expression],
     weight: Sequence[Expression],
 ) -> None:
-    """Add (4), then (5), (8) and (9). ``ending`` is E_s of each stage, ``weight`` V_s."""
+    """Add way back and own ending, then services, warm-up and link resources. ``ending``: E_s, ``weight``: V_s."""
     # ``head`` is H_s = E_0 + Σ (p_t + q_t), ``way`` is Σ p_t, both over the stages before.
-    # In a long run (4b) is about the stage alone, so ``way`` stays 0.
+    # In a long run the own-ending bound is about the stage alone, so ``way`` stays 0.
     head, way = ending[0] + weight[0], Expression({})
     ending = [e + count.stage * v for e, v, count in zip(ending, weight, problem.through, strict=True)]
     for s, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
@@ -173,7 +173,7 @@ def _step(
     def held(link: int, row: Array) -> Expression:
         return model.define(model.chosen(link, scale.down(row)))
 
-    # Here ``head`` is R; f, g and l before and behind each stage for (9).
+    # Here ``head`` is R; f, g and l before and behind each stage for the link-resource bound.
     nothing, latencies = Expression({}), scale.down(problem.latency).tolist()
     sends, returns = [nothing, *(times[2] for times in stages)], [*(times[3] for times in stages), nothing]
     hops = [Hop(*times) for times in zip(sends, returns, [0, *latencies, 0], strict=True)]

@@ -53,7 +53,7 @@ class Membership:
 
 
 def add_link_positions(model: PartitionModel, problem: ChainPartition, room: Windows) -> None:
-    """Add one cut per link, in order, and no stage that ends beyond its window (1)."""
+    """Add one cut per link, in order, and no stage that ends beyond its window."""
     for link in range(problem.stages - 1):
         cuts = [int(b) - 1 for b in np.flatnonzero(room.open[link + 1])]
         model.switches.append({cut: model.boolean(int(cut == cuts[-1]), 1) for cut in cuts})
@@ -68,7 +68,7 @@ def add_link_positions(model: PartitionModel, problem: ChainPartition, room: Win
 
 
 def _reach(model: PartitionModel, problem: ChainPartition, stage: int, last: Array) -> None:
-    """Add (1) and allowed layers: a stage that starts at a ends at ``last[a]`` at most.
+    """Add the memory limit and allowed layers: a stage that starts at a ends at ``last[a]`` at most.
 
     A stage that starts at a *or before* ends at most at the largest of those ends. That is as strong while ``last``
     increases, so one row covers all starts up to a. Elsewhere a row for the single start is added.

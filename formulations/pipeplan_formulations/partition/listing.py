@@ -1,9 +1,10 @@
-"""Listing of all partitions, for problems with at most `MOST` of them: exact with path cuts (6), too.
+"""Listing of all partitions, for problems with at most `MOST` of them: exact with path cuts, too.
 
 ::
 
-    edges     0 1 2 6      low   41    a row for each partition that keeps (1) and the allowed cuts and layers, and the
-              0 1 3 6            38    least T that (2) to (9) and (12) leave it, with least recomputation
+    edges     0 1 2 6      low   41    a row for each partition that keeps memory and the allowed cuts and layers, and
+    the
+              0 1 3 6            38    least T that the other inequalities leave it, with least recomputation
               0 1 4 6            40
               …                  …
 """
@@ -44,7 +45,7 @@ class PartitionList:
     Attributes
     ----------
     edges : array of int, shape (m, S + 1)
-        Boundaries of the partitions that satisfy (1), the allowed cuts and the allowed layers.
+        Boundaries of the partitions that satisfy the memory limit, the allowed cuts and the allowed layers.
     low : array of int, shape (m,)
         The objective with the least recomputation, or a lower bound on that.
 
@@ -79,7 +80,7 @@ class PartitionList:
         return tuple(self.edges[index].tolist())
 
     def add(self, path: PathCut) -> None:
-        """Raise the bounds to the right side of (6) for this path."""
+        """Raise the bounds to the right side of a path cut for this path."""
         self.low = np.maximum(self.low, self._sums.length(path))
 
 
@@ -90,7 +91,7 @@ def solve(
     on_progress: Progress | None = None,
     cutoff: int | None = None,
 ) -> Report[Boundaries]:
-    """Minimise T under (1) to (9) and (12); see `exact.solve` for the parameters.
+    """Minimise T under all inequalities; see `exact.solve` for the parameters.
 
     With more than `MOST` partitions that back end answers.
     """

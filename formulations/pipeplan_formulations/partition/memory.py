@@ -1,4 +1,4 @@
-"""Memory of stages, inequality (1), for arrays of stages and spans, and the cost of the recomputation that it needs."""
+"""The memory limit for arrays of stages and spans, and the cost of the recomputation that it needs."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ class Memory:
         self._ties = [tie for tie in problem.ties if any(tie.resident)]
 
     def plain(self, s: Array, a: Array, b: Array) -> Array:
-        """Left side of (1) with nothing recomputed."""
+        """Left side of the memory limit with nothing recomputed."""
         return self._stays(s, a, b) + self._largest(self._workspaces, s, a, b)
 
     def spare(self, s: Array, a: Array, b: Array) -> Array:
@@ -36,7 +36,7 @@ class Memory:
         return room
 
     def least(self, s: Array, a: Array, b: Array) -> Array:
-        """Left side of (1) with the recomputation that needs the least memory."""
+        """Left side of the memory limit with the recomputation that needs the least memory."""
         if not self._options:
             return self.plain(s, a, b)
         in_flight = self._problem.in_flight[s]
@@ -58,7 +58,7 @@ class Memory:
         return found
 
     def _stays(self, s: Array, a: Array, b: Array) -> Array:
-        """Left side of (1) with nothing recomputed, without Z_s."""
+        """Left side of the memory limit with nothing recomputed, without Z_s."""
         resident, saved = self._problem.prefix["resident"], self._problem.prefix["saved"]
         held = saved[s, b] - saved[s, a] + self._problem.bytes.received[s, a]
         total: Array = resident[s, b] - resident[s, a] + self._problem.in_flight[s] * held

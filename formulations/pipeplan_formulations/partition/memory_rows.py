@@ -1,8 +1,8 @@
-"""Memory rows: inequality (1) in the linear model, for stages with recomputed layers or copies of tied weights.
+"""Memory rows: the memory limit in the linear model, for stages with recomputed layers or copies of tied weights.
 
-For other stages the windows imply (1). Layers with equal numbers are interchangeable, so one variable counts how many
-layers of each sort a stage recomputes, at most as many as lie on it. A 0-1 variable is 1 if there are any, because then
-the stage needs the sort's peak.
+For other stages the windows imply the memory limit. Layers with equal numbers are interchangeable, so one variable
+counts how many layers of each sort a stage recomputes, at most as many as lie on it. A 0-1 variable is 1 if there are
+any, because then the stage needs the sort's peak.
 """
 
 import numpy as np
@@ -46,7 +46,7 @@ class TieFlags:
 def add_memory_rows(
     model: PartitionModel, problem: ChainPartition, room: Windows, on: Membership, tie_flags: TieFlags
 ) -> None:
-    """Add (1) for every stage that could exceed its limit, on some span within the windows, with nothing recomputed."""
+    """Add the limit of every stage that could exceed it, on some span within the windows, with nothing recomputed."""
     for s in range(problem.stages):
         if _may_exceed_limit(problem, room, s):
             again = _recompute(model, problem, s, on) if problem.in_flight[s] else []
@@ -91,7 +91,7 @@ def _memory_row(
     on: Membership,
     tie_flags: TieFlags,
 ) -> None:
-    """Add (1), P_s + k_s (A_s − savings + r_s) + the largest workspace ≤ L_s, in units that keep sums small."""
+    """Add P_s + k_s (A_s − savings + r_s) + the largest workspace ≤ L_s, in units that keep sums small."""
     # Bytes that stay, and bytes held per micro-batch in flight.
     in_flight = int(problem.in_flight[s])
     savings = problem.bytes.savings[s].tolist()

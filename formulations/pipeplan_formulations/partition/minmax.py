@@ -1,4 +1,4 @@
-"""Dynamic programme for the objective 'bottleneck', (3): the classical min-max recursion over (stage, boundary).
+"""Dynamic programme for the objective 'bottleneck': the classical min-max recursion over (stage, boundary).
 
 ::
 
@@ -22,7 +22,7 @@ NEAR = 4
 
 
 def solve_minmax(problem: ChainPartition, room: Windows, bracket: Bracket[Boundaries]) -> None:
-    """Close the bracket: find the optimum, or prove the cutoff. Some partition must satisfy (1)."""
+    """Close the bracket: find the optimum, or prove the cutoff. Some partition must satisfy the memory limit."""
     target = max(1, bracket.low)
     while not (bracket.proven or bracket.beyond):
         if bracket.horizon < UNLIMITED and bracket.horizon <= NEAR * target:

@@ -1,4 +1,4 @@
-"""The objective of a partition: the largest right side of (3), or of (4) to (9)."""
+"""The objective of a partition: the largest right side of the bottleneck, or of the bounds of a step."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -56,12 +56,12 @@ class Terms(Protocol):
 
     @property
     def resources(self) -> tuple[LinkResource, ...]:
-        """Link resources of (9)."""
+        """Link resources with bounds of their own."""
         ...
 
     @property
     def paths(self) -> tuple[PathCut, ...]:
-        """Inequalities (6)."""
+        """Path cuts."""
         ...
 
 
@@ -97,7 +97,7 @@ class Sums(NamedTuple):
         return int(row[cut]) if isinstance(cut, int) else np.asarray(row)[cut]
 
     def length(self, path: PathCut) -> Number:
-        """Right side of (6)."""
+        """Right side of a path cut."""
         return path.length(self.forward, self.backward, self.update, self.reduce, self.send, self.back, self.entry)
 
 
@@ -125,36 +125,36 @@ def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number
         busy = [link_per_sample(problem, c.out, x) for c, x in zip(problem.through, link, strict=False)]
         return largest(*shares, *(busy if problem.overlap != "none" else []), 0)
 
-    # (4): ``head`` is H_s with E_0 (and V_0), ``slack`` the part of it that (4b) does without: E_0 + Σ q_t.
+    # Way back and own ending: ``head`` is H_s with E_0 (and V_0), ``slack`` what the latter does without: E_0 + Σ q_t.
     head = slack = update[0] + reduce[0] + weight[0]
     least: list[Number] = []
     latencies = [*problem.latency]
     for t, (count, work) in enumerate(zip(problem.through, loads, strict=True)):
         ending = update[t] + reduce[t] + count.stage * weight[t]
-        spared = slack if problem.objective == "step" else head  # in a long run (4b) is about the stage alone
+        spared = slack if problem.objective == "step" else head  # in a long run own ending is about the stage alone
         least.append(head + count.stage * work + largest(0, ending - spared))
         latency = latencies[t] if t < len(link) else 0
         returned = back[t] if t < len(link) else 0
         later = behind(problem.overlap, backward[t], latency, into[t], returned)
         head = head + ahead(problem.overlap, forward[t], latency, out[t]) + later
         slack = slack + later
-    # (5), (8) and (9): ``head`` is R.
+    # Services, warm-up and link resources: ``head`` is R.
     hops = [Hop(*times) for times in zip([0, *out], [*into, 0], [0, *latencies, 0], strict=True)]
     longest: list[Number] = []
     for t, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
         longest += delays(problem.overlap, count, *times, weight[t])
         longest += delays_of_resources(problem, t, *times[:2], hops[t], hops[t + 1], sums.entry)
-    # (6).
+    # Path cuts.
     return largest(*least, head + largest(*longest), *map(sums.length, problem.paths))
 
 
 def link_per_sample(problem: Terms, count: int, time: int) -> int:
-    """(3) of a link that carries ``count`` micro-batches per step: its busy time per sample, rounded down."""
+    """Load of a link that carries ``count`` micro-batches per step: its busy time per sample, rounded down."""
     return count * time // problem.divisor
 
 
 def stage_per_sample(problem: Terms, count: int, time: Nanoseconds, once: Nanoseconds) -> Nanoseconds:
-    """(3) of a stage with ``count`` micro-batches and the time ``once`` per step: its busy time per sample."""
+    """Load of a stage with ``count`` micro-batches and the time ``once`` per step: its busy time per sample."""
     return -(-(count * time + once) // problem.divisor)
 
 
@@ -191,7 +191,7 @@ def delays_of_resources(
     out: Hop,
     busy: Callable[[int, Array], Number],
 ) -> Iterator[Number]:
-    """The delays e of (9), one for each link resource of the stage.
+    """The delays e of the link-resource bound, one for each link resource of the stage.
 
     Parameters
     ----------

@@ -1,11 +1,12 @@
-"""Dynamic programme for the objective 'step' without (6): bisection on a target, Pareto labels over (stage, boundary).
+"""Dynamic programme for the objective 'step' without path cuts: bisection, Pareto labels over (stage, boundary).
 
-With a target, (4a) is a test of one stage: H_s + M_s w_s ≤ target, where H_s = E_0 + Σ_{t<s} (p_t + q_t). The label of
-a prefix of stages has three numbers:
+With a target, the way-back bound is a test of one stage: H_s + M_s w_s ≤ target, where H_s = E_0 + Σ_{t<s} (p_t + q_t).
+The label of a prefix of stages has three numbers:
 
 - H, smaller is better;
-- the largest delay e so far, smaller is better: (5), (8) and (9) add the largest e to R, known only at the end;
-- the slack D_s = E_0 + Σ_{t<s} q_t, larger is better: (4b) is H_s − D_s + M_s w_s + E_s ≤ target.
+- the largest delay e so far, smaller is better: services, warm-up and link resources add the largest e to R, known only
+  at the end;
+- the slack D_s = E_0 + Σ_{t<s} q_t, larger is better: the own-ending bound is H_s − D_s + M_s w_s + E_s ≤ target.
 
 Each boundary holds a Pareto set of labels:
 
@@ -46,7 +47,7 @@ BEAM = 12
 
 
 def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket[Boundaries]) -> None:
-    """Close the bracket for the problem without (6). Some partition must satisfy (1)."""
+    """Close the bracket for the problem without path cuts. Some partition must satisfy the memory limit."""
     # Double the target until the backward pass, a relaxation, allows a partition, which becomes an incumbent.
     target = max(1, bracket.low)
     if bracket.horizon < UNLIMITED:
@@ -88,13 +89,13 @@ def solve_step(problem: ChainPartition, room: Windows, bracket: Bracket[Boundari
 
 
 class _Stages:
-    """Every stage's spans for a target, and the slack that (4b) can use.
+    """Every stage's spans for a target, and the slack that the own-ending bound can use.
 
     Attributes
     ----------
     tables : list of Spans
     slack : array, shape (S + 1, n + 1), or None
-        The most slack with which any prefix reaches a boundary; None where (4b) adds nothing to (4a).
+        The most slack with which any prefix reaches a boundary; None where own ending adds nothing to way back.
     """
 
     def __init__(self, problem: ChainPartition, room: Windows, target: int, clock: Clock) -> None:
@@ -156,7 +157,7 @@ class _SuffixView:
 def _backward_pass(
     stages: _Stages, target: int, bracket: Bracket[Boundaries], heads: Array | None = None
 ) -> _SuffixView:
-    """Backward pass: (4a) exactly, (4b) with the most slack, and delays from each span on with the least growth of R.
+    """Backward pass: way back exactly, own ending with the most slack, delays from each span on with R's least growth.
 
     ``heads``: lower bounds on H at each boundary. They exclude spans, and only with them useful slack is computed.
     """
@@ -169,7 +170,7 @@ def _backward_pass(
     every = []
     for s, table in reversed(list(enumerate(stages.tables))):
         bracket.clock.check()
-        # Cap on H by (4a), by the caps behind, by (4b), and by delays.
+        # Cap on H by the way-back bound, by the caps behind, by the own-ending bound, and by delays.
         following = least_growth[s + 1][table.ends]
         caps = np.minimum(target - table.work, cap[s + 1][table.ends] - table.advance)
         if s == 0:
@@ -212,10 +213,10 @@ def _labels(stages: _Stages, target: int, bracket: Bracket[Boundaries], beam: in
     history: list[tuple[Array, Array]] = []
     for s, (table, caps) in enumerate(zip(stages.tables, view.caps, strict=True)):
         bracket.clock.check()
-        # Pairs of a label and a span that begins at its boundary, within the cap and (4b).
+        # Pairs of a label and a span that begins at its boundary, within the cap and the own-ending bound.
         row = np.searchsorted(table.starts, boundary)
         reaches = caps[row] >= head[:, None]
-        if s and stages.slack is not None:  # (4b)
+        if s and stages.slack is not None:  # own-ending bound
             ends_at = table.work[row] + (table.ending[row] if isinstance(table.ending, np.ndarray) else 0)
             reaches &= (head - slack)[:, None] + ends_at <= target
         # New labels: H and e behind the span; dropped if e is too large even for the least R.

@@ -112,7 +112,7 @@ class LinkResource:
 
 @dataclass(frozen=True, slots=True)
 class PathCut:
-    """Coefficients of one inequality (6).
+    """Coefficients of one path cut.
 
     ``forward``, ``backward``, ``update`` and ``reduce`` have one entry per stage (an empty ``reduce`` stands for
     zeros), ``send`` and ``send_back`` one per link. ``surplus`` lists links, each with a time per cut: the time beyond
@@ -167,7 +167,7 @@ class PathCut:
         send_back: Number,
         chosen: Callable[[int, tuple[int, ...]], Number] | None = None,
     ) -> Number:
-        """Right side of (6) for these times, each a sequence with one entry per stage or link.
+        """Right side of a path cut for these times, each a sequence with one entry per stage or link.
 
         ``chosen(link, row)``: the entry of the row for the cut at which the link lies.
         """

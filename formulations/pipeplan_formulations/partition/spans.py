@@ -52,15 +52,15 @@ class Spans:
     ends : array, shape (A, W)
         b of each entry (clipped to n in closed ones).
     work : array, shape (A, W)
-        M_s w_s; the loads of (3) for 'bottleneck'.
+        M_s w_s; the loads for 'bottleneck'.
     advance : array, shape (A, W)
         Increase of R: p_s + q_s. For stage 0 it includes E_0.
     behind : array, shape (A, W)
         q_s, which is `advance` less p_s; for 'period' p_s + q_s. For stage 0 it includes E_0; 0 in closed spans.
     delay : array, shape (A, W)
-        Largest e of (5), (8) and (9) of the stage.
+        Largest e of the services, warm-up and link-resource bounds of the stage.
     ending : array, shape (A, W), or int
-        E_s of (4b); 0 in closed spans.
+        E_s of the own-ending bound; 0 in closed spans.
     """
 
     starts: Array
@@ -73,7 +73,7 @@ class Spans:
 
 
 def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed: Flags, target: int) -> Spans:
-    """Spans of stage s from ``starts`` to ends that are ``allowed`` (bool, shape (n + 1,)) and satisfy (1).
+    """Spans of stage s from ``starts`` to ends that are ``allowed`` (bool, shape (n + 1,)) and fit the memory limit.
 
     Spans whose compute time alone exceeds ``target`` are closed.
     """
@@ -110,7 +110,7 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
         if problem.overlap != "none":
             work = np.maximum(work, link_per_sample(problem, count.out, busy[ends]))
         return Spans(starts, ends, np.where(closed, NEVER, work), nothing, nothing, nothing, 0)
-    # V_s, E_s with its weight gradients (12), and q_s.
+    # V_s, E_s with its delayed weight gradients, and q_s.
     weight = problem.prefix["weight"][s]
     own_weight = np.where(closed, 0, weight[ends] - weight[begins])
     own = _ending(problem, s, begins, ends, closed)
@@ -118,7 +118,7 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
     latency = 0 if final else int(problem.latency[s])
     later = behind(problem.overlap, b, latency, passed_back, returned[ends]) + (0 if s else own + own_weight)
     there = ahead(problem.overlap, f, latency, sent[ends])
-    # Delays of (5) and (8), then of (9).
+    # Delays of the services and warm-up bounds, then of the link-resource bound.
     every = [*delays(problem.overlap, count, f, b, sent[ends], passed_back, own_weight)]
     if problem.resources:
         passed_on = _at_boundary(problem.send[s - 1])[begins] if s else 0

@@ -40,19 +40,20 @@ class PartitionTables(LayerTables):
     overlap : 'none', 'copy' or 'stream'
     objective : 'step', 'period' or 'bottleneck'
     paths : tuple of PathCut
-        Inequalities (6); not with objective 'bottleneck'.
+        Path cuts; not with objective 'bottleneck'.
     resources : tuple of LinkResource
-        Link resources of (9); not with objective 'bottleneck'.
+        Link resources with bounds of their own; not with objective 'bottleneck'.
     counts : array of int, optional
         M_s; by default M.
     link_counts : array of int, optional
         m_s. By default a lower bound from M_s and M_{s+1}: the smaller if a neighbour has one replica, else 1.
     alternating : bool
-        True if (8) holds.
+        True if the warm-up bound holds.
     warm_up : array of int, optional
-        k_s of (8), if it may exceed that of (1): the most forwards of a replica before its first backward.
+        k_s of the warm-up bound, if it may exceed that of the memory limit: the most forwards of a replica before its
+        first backward.
     samples : int, optional
-        N of (3); by default M.
+        N of the loads; by default M.
     weight : array of int, optional
         V of each layer, if backwards are split; only with objective 'step' and without paths.
     ties : tuple of Tie
@@ -137,7 +138,7 @@ class PartitionTables(LayerTables):
 
     @cached_property
     def through(self) -> tuple[Counts, ...]:
-        """Micro-batch counts of each stage: M_s, late forwards of (8), m_s and m_{s−1}."""
+        """Micro-batch counts of each stage: M_s, late forwards of the warm-up bound, m_s and m_{s−1}."""
         most = [self.micro_batches] * self.stages if self.counts is None else self.counts.tolist()
         single = [count == self.micro_batches for count in most]
         counts = [min(most[s], most[s + 1]) if single[s] or single[s + 1] else 1 for s in range(self.stages - 1)]

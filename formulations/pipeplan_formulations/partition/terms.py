@@ -1,4 +1,4 @@
-"""Equations (2), (4), (5) and (8) of the chain partition problem, on integers, arrays or linear expressions.
+"""The terms of the chain partition problem's bounds of a step, on integers, arrays or linear expressions.
 
 Each function takes the times of one stage and returns the stage's contribution. Integers serve to evaluate a partition,
 arrays to fill the tables of a dynamic programme, and `Expression` to write the rows of a linear model.
@@ -34,7 +34,7 @@ class Counts(NamedTuple):
 
 
 def load(overlap: Overlap, forward: Number, backward: Number, send: Number, return_in: Number) -> Number:
-    """w_s, (2): busy time of the device per micro-batch."""
+    """w_s, the work of a micro-batch: time that the device is busy with it."""
     if overlap == "none":
         return forward + backward + send + return_in
     return forward + backward
@@ -58,7 +58,7 @@ def behind(overlap: Overlap, backward: Number, latency: Number, return_in: Numbe
 def delays(
     overlap: Overlap, counts: Counts, forward: Number, backward: Number, send: Number, return_in: Number, weight: Number
 ) -> tuple[Number, ...]:
-    """The delays e in (5) and (8), T ≥ R + e: time that many micro-batches in a row add to the round trip of one.
+    """The delays e of services and warm-up, T ≥ R + e: what many micro-batches in a row add to the round trip of one.
 
     ``weight``: V_s if backwards are split, else 0.
     """

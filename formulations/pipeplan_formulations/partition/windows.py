@@ -1,12 +1,12 @@
-"""Windows: the ends that memory (1) and placement constraints allow a stage, and the boundaries that remain open.
+"""Windows: the ends that memory and placement constraints allow a stage, and the boundaries that remain open.
 
 ::
 
     b_s = a ──────── stage s ────────▶ b_{s+1} ≤ last[s, a]
 
-The left side of (1) increases with b_{s+1}, copies of tied weights included: a stage has one from some layer on. So the
-largest end describes all ends of a start, with bytes compared exactly. It does not bound the ends of later starts,
-which may receive more bytes.
+The left side of the memory limit increases with b_{s+1}, copies of tied weights included: a stage has one from some
+layer on. So the largest end describes all ends of a start, with bytes compared exactly. It does not bound the ends of
+later starts, which may receive more bytes.
 """
 
 from dataclasses import dataclass
@@ -23,14 +23,15 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Windows:
-    """Spans that satisfy (1), on stages that their layers may lie on.
+    """Spans that satisfy the memory limit, on stages that their layers may lie on.
 
     Attributes
     ----------
     last : array of int, shape (S, n)
         The largest b_{s+1} of a stage s that begins at a; at most a if there is none.
     open : array of bool, shape (S + 1, n + 1)
-        True if b_s = b in some partition that satisfies (1) and the constraints; all false if there is no partition.
+        True if b_s = b in some partition that satisfies the memory limit and the constraints; all false if there is no
+        partition.
     """
 
     last: Array
@@ -38,7 +39,7 @@ class Windows:
 
     @property
     def possible(self) -> bool:
-        """True if some partition satisfies (1) and the constraints."""
+        """True if some partition satisfies the memory limit and the constraints."""
         return bool(self.open[0, 0])
 
 
@@ -57,7 +58,7 @@ def windows(problem: ChainPartition, clock: Clock | None = None) -> Windows:
 
 
 def _last_ends(problem: ChainPartition, clock: Clock | None) -> Array:
-    """The largest end that satisfies (1) for each stage and start a, by bisection; a if there is none."""
+    """The largest end that satisfies the memory limit for each stage and start a, by bisection; a if there is none."""
     stages, n = problem.stages, problem.layers
     s, a = (axis.ravel() for axis in np.meshgrid(np.arange(stages), np.arange(n), indexing="ij"))
     fits = a.copy()

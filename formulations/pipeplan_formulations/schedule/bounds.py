@@ -3,7 +3,7 @@
 Windows
 -------
 Every operation has a head, its earliest start, and a tail, the least time from its end to the end of the step. Both are
-longest paths over (1) to (3), the order of micro-batches, and the precedences by memory (`Admission`). They also
+longest paths over inputs, the order of micro-batches, and the precedences by memory (`Admission`). They also
 include the work that the operation's device must do before or after it:
 
     head of A ≥ packed(head, time of everything that A's device must have ended before A)
@@ -343,7 +343,7 @@ class _Tails(_Side):
 
 
 def lower_bound(problem: PipelineSchedule, known: Windows | None = None) -> int:
-    """Lower bound on (5) over all schedules; `known` are the problem's windows, if computed already.
+    """Lower bound on the step time over all schedules; `known` are the problem's windows, if computed already.
 
     Returns 0 if no schedule is possible.
     """

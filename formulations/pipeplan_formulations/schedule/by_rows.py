@@ -4,7 +4,7 @@ The mixed-integer programme has a start A ≥ 0 for every operation and every tr
 resource that no chain orders, a binary y is 1 if the first of them comes first. For a forward and an operation that may
 run concurrently, y is 1 only if the latter has ended before the forward starts.
 
-(a)  `_chains`: (1) to (3), (6), the order 0, 1, 2, … of one kind and stage, and T ≥ last end + ending of each stage.
+(a)  `_chains`: inputs, transfers, the order 0, 1, 2, … of one kind and stage, and T ≥ last end + ending of each stage.
 (b)  `_apart`: A_b ≥ A_a + time_a − G (1 − y_{ab}) and A_a ≥ A_b + time_b − G y_{ab}, with G the largest violation;
      only the first of both for concurrent operations. Ends include the tensors that a device waits for.
 (c)  `_memory`: for every forward, the bytes of the operations that y puts before it, and its own, are at most the room.
@@ -36,7 +36,7 @@ class ByRows:
     def solve(
         self, problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
     ) -> Report[Orders]:
-        """Minimise (5). The solver gets the value of the start as a bound, not the start itself."""
+        """Minimise the step time. The solver gets the value of the start as a bound, not the start itself."""
         bracket, solver = open_bracket(problem, limits, on_progress), self.solver
         if bracket.impossible:
             return bracket.report(Stop.OPTIMALITY, solver.name, solver.version())

@@ -34,7 +34,7 @@ the bounds."""
 def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
 ) -> Report[Orders]:
-    """Minimise (5).
+    """Minimise the step time.
 
     Parameters
     ----------

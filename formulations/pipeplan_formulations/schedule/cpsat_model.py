@@ -3,7 +3,7 @@
 Every operation A, and every transfer, has a start between its head and T − time − tail (`windows`), with T the
 incumbent's value.
 
-(a)  `_order`: (1) to (3), (6), and the order 0, 1, 2, … of the operations of one kind and stage.
+(a)  `_order`: inputs, transfers, and the order 0, 1, 2, … of the operations of one kind and stage.
 (b)  `_devices`: no two intervals of one lane overlap, nor two of one link resource. A device that waits for its tensors
      is occupied until they have been sent.
 (c)  `_memory`: for a forward X of a device whose limit can bind, and each other operation Y of the device, x_{Y,X} is

@@ -67,7 +67,7 @@ class _Node:
 def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
 ) -> Report[Orders]:
-    """Minimise (5). Of the limits only the time is used; see `cpsat.solve` for the parameters."""
+    """Minimise the step time. Of the limits only the time is used; see `cpsat.solve` for the parameters."""
     bracket = Bracket(partial(evaluate, problem), limits, on_progress)
     if hint is not None and feasible(problem, hint):
         bracket.offer(hint)
@@ -221,8 +221,7 @@ class _Search:
     def _bound(
         self, done: list[int], made: int, free: list[int], waiting: tuple[tuple[int, ...], ...], parent: int
     ) -> int:
-        """Lower bound on (5) of a node: from the remaining work of each lane or resource with its least tail, and of
-        each row with its own tail."""
+        """Lower bound on a node: the rest of each lane or resource with its least tail, of each row with its own."""
         problem, m = self._problem, self._problem.micro_batches
         bound = max(parent, made)
         for n, rows in enumerate(self._machines):

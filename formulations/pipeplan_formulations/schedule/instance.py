@@ -15,19 +15,21 @@ S stages lie on devices in any placement, possibly several on one device. M equa
 
 A device runs one operation at a time, without interruption. With C(·) the end of an operation and A(·) its start:
 
-(1)  A(F_s(i)) ≥ C(F_{s−1}(i)) + lag_{s−1}
-(2)  A(I_s(i)) ≥ C(F_s(i)),  and  A(I_s(i)) ≥ C(I_{s+1}(i)) + back_s
-(3)  A(W_s(i)) ≥ C(I_s(i))
+::
+
+    inputs    A(F_s(i)) ≥ C(F_{s−1}(i)) + lag_{s−1}
+              A(I_s(i)) ≥ C(F_s(i)),  and  A(I_s(i)) ≥ C(I_{s+1}(i)) + back_s
+              A(W_s(i)) ≥ C(I_s(i))
 
 F_s(i) takes ``taken_s`` bytes at its start, I_s(i) frees ``freed_s`` at its end and W_s(i) ``freed_by_weight_s`` at its
 end. On every device, at all times,
 
-(4)  base_d + bytes held by its stages ≤ limit_d.
+    memory limit    base_d + bytes held by its stages ≤ limit_d.
 
 After the last of its operations stage s reduces gradients and updates for ``ending_s``, which occupies no device. The
 objective is the time of a synchronous step, from the first forward to the last end anywhere:
 
-(5)  max over s of   max_i C(F_s(i), I_s(i), W_s(i)) + ending_s.
+    step time    max over s of   max_i C(F_s(i), I_s(i), W_s(i)) + ending_s.
 
 A device with two lanes runs its F on one lane and I and W on the other, concurrently; both lanes share one memory.
 
@@ -36,7 +38,7 @@ occupies resources, there is a transfer: A_s(i) for the output of F_s(i), G_s(i)
 needs several resources takes all of them at once, for ``occupancy``. With A(·) and C(·) as above, and likewise for G
 between I_s and I_{s−1},
 
-(6)  A(A_s(i)) ≥ A(F_s(i)) + ready_s,   A(F_{s+1}(i)) ≥ C(A_s(i)) + lag_s
+    transfers    A(A_s(i)) ≥ A(F_s(i)) + ready_s,   A(F_{s+1}(i)) ≥ C(A_s(i)) + lag_s
 
 ::
 
@@ -48,20 +50,20 @@ between I_s and I_{s−1},
 so under none, without waiting for a resource, F takes ``forward``, which includes the transfer.
 
 Without loss of generality the operations of one kind and stage run in the order 0, 1, 2, …, because micro-batches are
-equal: give the i-th start of each kind and stage to micro-batch i. By (1) to (3) and (6) each operation of one kind
+equal: give the i-th start of each kind and stage to micro-batch i. By inputs and transfers each operation of one kind
 has another one that ended (for ``ready``: began) before it. So for the first i of one kind, i of the other had ended,
-hence the i-th had. (4), (5), lanes and resources do not depend on the numbers. Under none a transfer keeps its forward:
-no other forward of the stage starts between the two.
+hence the i-th had. Memory limit, step time, lanes and resources do not depend on the numbers. Under none a transfer
+keeps its forward: no other forward of the stage starts between the two.
 
-==========  ==========================================================================================================
-equation    functions
-==========  ==========================================================================================================
-(1) to (3)  `PipelineSchedule.inputs`, `objective.timed`, `precedence`, `cpsat_model._order`, `by_rows._chains`
-(4)         `objective.peaks`, `precedence.Admission`, `cpsat_model._memory`, `by_rows._memory`, `exact._after`
-(5)         `objective.makespan`, `objective.evaluate`; lower bounds in `bounds.lower_bound`
-(6)         `PipelineSchedule.ready`, `objective.FirstCome`, `objective.Listed`, `cpsat_model._arrives`,
-            `by_rows._needs`
-==========  ==========================================================================================================
+============  ========================================================================================================
+of            functions
+============  ========================================================================================================
+inputs        `PipelineSchedule.inputs`, `objective.timed`, `precedence`, `cpsat_model._order`, `by_rows._chains`
+memory limit  `objective.peaks`, `precedence.Admission`, `cpsat_model._memory`, `by_rows._memory`, `exact._after`
+step time     `objective.makespan`, `objective.evaluate`; lower bounds in `bounds.lower_bound`
+transfers     `PipelineSchedule.ready`, `objective.FirstCome`, `objective.Listed`, `cpsat_model._arrives`,
+              `by_rows._needs`
+============  ========================================================================================================
 """
 
 from collections.abc import Iterable
@@ -234,7 +236,7 @@ class PipelineSchedule:
 
     @cached_property
     def inputs(self) -> dict[Row, tuple[tuple[Row, int], ...]]:
-        """Predecessors by (1) to (3): for each row the rows that end before it on a micro-batch, and the lags."""
+        """Predecessors by inputs: for each row the rows that end before it on a micro-batch, and the lags."""
         lags: dict[Kind, tuple[int, ...]] = {"F": self.lag, "I": self.lag_back}
         return {
             (kind, s): tuple(

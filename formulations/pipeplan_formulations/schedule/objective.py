@@ -235,7 +235,7 @@ def starts(problem: PipelineSchedule, orders: Orders) -> Starts | None:
 
 
 def makespan(problem: PipelineSchedule, begun: Starts) -> int:
-    """Objective (5) of given starts: the last end anywhere, endings included."""
+    """Step time of given starts: the last end anywhere, endings included."""
     waits, last = problem.overlap == "none", [0] * problem.stages
     for op, begin in begun.items():
         if waits or op.kind in ("F", "I", "W"):  # without overlap a device is busy until its tensors are sent
@@ -244,7 +244,7 @@ def makespan(problem: PipelineSchedule, begun: Starts) -> int:
 
 
 def evaluate(problem: PipelineSchedule, orders: Orders) -> int | None:
-    """Objective (5) with every operation as early as possible; None if the orders deadlock or exceed a memory limit.
+    """Step time with every operation as early as possible; None if the orders deadlock or exceed a memory limit.
 
     Raises
     ------

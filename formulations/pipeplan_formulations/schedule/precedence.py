@@ -29,7 +29,7 @@ OfKind = dict[Kind, tuple[int, ...]]
 
 
 def heads(problem: PipelineSchedule) -> OfKind:
-    """Least time from the start of the step to the start of each kind at each stage, by (1) to (3) and (6)."""
+    """Least time from the start of the step to the start of each kind at each stage, by inputs and transfers."""
     last = problem.stages - 1
     forward = [0]
     for s in range(last):

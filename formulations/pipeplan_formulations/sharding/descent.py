@@ -20,7 +20,7 @@ STARTS = 30
 def solve(
     problem: WeightedSharding, limits: Limits, hint: Choice | None = None, on_progress: Progress | None = None
 ) -> Report[Choice]:
-    """Minimise (3) under (4) from the hint and random starts; see `exact.solve` for the parameters."""
+    """Minimise the weighted sum under the caps from the hint and random starts; parameters as for `exact.solve`."""
     bracket = open_bracket(problem, limits, on_progress, hint)
     stop = Stop.EXHAUSTED
     try:

@@ -45,7 +45,7 @@ STARTS = 3
 def solve(
     problem: WeightedSharding, limits: Limits, hint: Choice | None = None, on_progress: Progress | None = None
 ) -> Report[Choice]:
-    """Minimise (3) under (4).
+    """Minimise the weighted sum under the caps.
 
     Parameters
     ----------

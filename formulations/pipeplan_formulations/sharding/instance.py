@@ -11,27 +11,33 @@ another, and redistributes it where their signatures lay it out differently, for
 Costs have D coordinates, whose meaning belongs to the caller: time, bytes that stay, workspace. A choice x of one
 signature per operator costs
 
-(1)  c_d(x) = Σ_v a_v[x_v, d] + Σ_{e = (u, v)} b_e[x_u, x_v, d]                          d < D − maxima
-(2)  c_d(x) = max(max_v a_v[x_v, d], max_{e = (u, v)} b_e[x_u, x_v, d])                  the last ``maxima`` coordinates
+::
+
+    sums     c_d(x) = Σ_v a_v[x_v, d] + Σ_{e = (u, v)} b_e[x_u, x_v, d]              d < D − maxima
+    maxima   c_d(x) = max(max_v a_v[x_v, d], max_{e = (u, v)} b_e[x_u, x_v, d])      the last ``maxima`` coordinates
 
 `frontier` asks for all choices that no other one dominates. `WeightedSharding` asks for one:
 
-(3)  minimise w · c(x)                                                                   w_d = 0 for maxima
-(4)  subject to g · c(x) ≤ limit, for each cap (g, limit)
+::
+
+    weighted sum   minimise w · c(x)                                                 w_d = 0 for maxima
+    caps           subject to g · c(x) ≤ limit, for each cap (g, limit)
 
 As a linear programme, with x_vk = 1 if operator v has signature k, and z_est the flow on edge e:
 
-(5)  Σ_k x_vk = 1
-(6)  Σ_t z_est = x_us,  Σ_s z_est = x_vt,  z ≥ 0
-(7)  (1) with x and z;  c_d ≥ Σ_k a_v[k, d] x_vk and c_d ≥ Σ_st b_e[s, t, d] z_est for maxima
+::
 
-=========  =============================================================
-equation   functions
-=========  =============================================================
-(1), (2)   `Sharding.evaluate`; of sets of points `sets.Sets.combine`
-(3), (4)   `WeightedSharding.evaluate`; `exact.solve`, `descent.solve`
-(5) – (7)  `linear.linear_model`
-=========  =============================================================
+    Σ_k x_vk = 1
+    Σ_t z_est = x_us,  Σ_s z_est = x_vt,  z ≥ 0
+    sums with x and z;  c_d ≥ Σ_k a_v[k, d] x_vk and c_d ≥ Σ_st b_e[s, t, d] z_est for maxima
+
+==================  =============================================================
+of                  functions
+==================  =============================================================
+sums, maxima        `Sharding.evaluate`; of sets of points `sets.Sets.combine`
+weighted sum, caps  `WeightedSharding.evaluate`; `exact.solve`, `descent.solve`
+linear programme    `linear.linear_model`
+==================  =============================================================
 """
 
 from collections.abc import Iterable, Sequence
@@ -68,7 +74,7 @@ def possible(costs: Array) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Sharding:
-    """One instance of the problem; the module's docstring has equations (1) and (2).
+    """One instance of the problem; the module's docstring has its costs.
 
     Attributes
     ----------
@@ -142,7 +148,7 @@ class Sharding:
         return np.array([*rows, *(table[choice[u], choice[v]] for u, v, table in self.edges)])
 
     def evaluate(self, choice: Sequence[int]) -> tuple[int, ...] | None:
-        """Costs (1) and (2) of a choice; None if it is impossible."""
+        """Costs of a choice; None if it is impossible."""
         parts = self.parts(choice)
         if not possible(parts).all():
             return None
@@ -189,7 +195,7 @@ def _different(tables: Sequence[Array]) -> Iterable[Array]:
 
 
 class Cap(NamedTuple):
-    """Inequality (4): ``weights`` · costs ≤ ``limit``, with one weight for each coordinate."""
+    """A cap: ``weights`` · costs ≤ ``limit``, with one weight for each coordinate."""
 
     weights: tuple[int, ...]
     limit: int
@@ -197,7 +203,7 @@ class Cap(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightedSharding:
-    """Least weighted sum (3) of a sharding's costs under caps (4).
+    """Least weighted sum of a sharding's costs under caps.
 
     Attributes
     ----------
@@ -228,7 +234,7 @@ class WeightedSharding:
 
     @property
     def largest(self) -> int:
-        """Upper bound on (3) of any choice."""
+        """Upper bound on the weighted sum of any choice."""
         return _weigh(self.weights, self.problem.largest[: self.problem.sums])
 
     @property
@@ -237,11 +243,11 @@ class WeightedSharding:
         return tuple(cap for cap in self.caps if _weigh(cap.weights, self.problem.largest) > cap.limit)
 
     def scalar(self) -> Sharding:
-        """The problem with (3) as its only coordinate, without caps."""
+        """The problem with the weighted sum as its only coordinate, without caps."""
         return self.problem.project(np.array([self.weights], np.int64), maxima=False)
 
     def evaluate(self, choice: Sequence[int]) -> int | None:
-        """Objective (3) of a choice; None if it is impossible or exceeds a cap."""
+        """Weighted sum of a choice; None if it is impossible or exceeds a cap."""
         costs = self.problem.evaluate(choice)
         if costs is None or any(_weigh(cap.weights, costs) > cap.limit for cap in self.caps):
             return None

@@ -61,12 +61,12 @@ def linear_model(problem: WeightedSharding, scale: Scale, low: int, high: int) -
         Expression(dict(zip(own.tolist(), scale.down(table[:, : len(weights)] @ weights).tolist(), strict=True)))
         for own, table in model.parts()
     ]
-    model.at_least(Expression({model.objective: 1}) - sum_of(costs))  # (3)
+    model.at_least(Expression({model.objective: 1}) - sum_of(costs))  # weighted sum
     return model
 
 
 def _choices(model: ShardingModel) -> None:
-    """(5) Every operator has one signature."""
+    """Every operator has one signature."""
     for costs in model.problem.problem.costs:
         own = {k: model.boolean() for k in np.flatnonzero(possible(costs)).tolist()}
         model.equal(dict.fromkeys(own.values(), 1), 1)
@@ -74,7 +74,7 @@ def _choices(model: ShardingModel) -> None:
 
 
 def _flows(model: ShardingModel) -> None:
-    """(6) The flow on an edge leaves the signature of one end, and arrives at that of the other."""
+    """The flow on an edge leaves the signature of one end, and arrives at that of the other."""
     for u, v, costs in model.problem.problem.edges:
         flow = {(s, t): model.real(0, 1) for s, t in np.argwhere(possible(costs)).tolist()}
         for end, operator in enumerate((u, v)):
@@ -87,7 +87,7 @@ def _flows(model: ShardingModel) -> None:
 
 
 def _caps(model: ShardingModel) -> None:
-    """(4) and (7) Caps on sums, and on variables that are at least each part of a maximum."""
+    """Caps on sums, and on variables that are at least each part of a maximum."""
     problem = model.problem.problem
     for weights, limit in model.problem.binding:
         total = Expression({})

@@ -5,7 +5,7 @@
     0F0 ──f──▶ 1F0  1F1  1B1 ──g──▶ 0B1  0U            T ≥ F_0 + 2 F_1 + B_1 + B_0 + U_0 + f_0 + g_0 + 2 l_0
 
 In a given order of actions, those of a path follow one another whatever layers the stages hold. So the length of the
-path, as a sum over stages, bounds the step time of every partition (equation (6) of the partition problem).
+path, as a sum over stages, bounds the step time of every partition (path cuts of the partition problem).
 
 Replicas of a stage take equally long, so a path may go through any of them. A reduction begins when the last replica
 is ready, so a path may change replicas there:
@@ -20,7 +20,7 @@ keeps it a bound. Where ``surplus`` gives the additional time of each pair, the 
 Paths are those of a step in which all parameters are in place, so they begin with a forward of stage 0. What that waits
 for gathers is part of the partition problem's R_0.
 
-Index: (6) → `path_cut`, `find_path_cut`; counts of a path → `read_path`.
+Index: path cuts → `path_cut`, `find_path_cut`; counts of a path → `read_path`.
 """
 
 from collections import Counter
@@ -94,7 +94,7 @@ def least_latency(transfers: tuple[Transfer, ...]) -> int:
 
 
 def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> PathCut:
-    """Return the critical path of a simulation with ``share=False`` as an inequality (6).
+    """Return the critical path of a simulation with ``share=False`` as a path cut.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path
 def find_path_cut(
     schedule: Schedule, pipeline: Pipeline, surplus: Surplus | None = None, *, to: int | None = None
 ) -> PathCut:
-    """Simulate with ``share=False`` and return the critical path as an inequality (6); builds no timeline.
+    """Simulate with ``share=False`` and return the critical path as a path cut; builds no timeline.
 
     ``to``: the path ends with this stage's step, instead of with the last one's.
     ``surplus(boundary, period_index)``: for each layer boundary, nanoseconds of a transfer between these
@@ -125,7 +125,7 @@ def find_path_cut(
 def as_cut(
     critical: Sequence[Span | TransferSpan], pipeline: Pipeline, schedule: Schedule, surplus: Surplus | None = None
 ) -> PathCut:
-    """Return a critical path as an inequality (6); see `find_path_cut`."""
+    """Return a critical path as a path cut; see `find_path_cut`."""
     path = _read(critical, pipeline, schedule)
     if any(path.input_gradient) or any(path.weight_gradient):
         halves = (item.action for item in critical if isinstance(item, Span) and item.action.kind in _HALVES)

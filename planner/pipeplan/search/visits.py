@@ -11,7 +11,7 @@ F(j + k − 1). What lies between the ends of a visit for every k of a box is ce
 these actions only is an inequality for all partitions and all counts of the box. If the order of a visit's ends
 depends on k, there is none.
 
-Index: (6) in a box → `VisitedPath.within`.
+Index: path cuts in a box → `VisitedPath.within`.
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ class VisitedPath:
     cut: PathCut
 
     def within(self, low: Sequence[int], high: Sequence[int]) -> PathCut | None:
-        """Return inequality (6) for all counts between ``low`` and ``high``, per stage; None if there is none."""
+        """Return the path cut for all counts between ``low`` and ``high``, per stage; None if there is none."""
         forward, backward = list(self.cut.forward), list(self.cut.backward)
         for visit in self.visits:
             counts = visit.certain(low[visit.stage], high[visit.stage])

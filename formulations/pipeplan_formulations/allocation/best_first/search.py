@@ -1,9 +1,9 @@
 """Best-first search over prefixes of allocations, bounded by the suffix tables of the dynamic programme.
 
-The label of a prefix is all that its completions depend on: the head H, the largest right side of (3) and (7) so far
-(*top*) and the largest e so far, the first two with E_0, and G of (7). For (5) and (6) it also has the largest forward
-and backward so far, and if k is a choice, the excess that later stages may have. With V and A the suffix tables'
-values behind the prefix, no completion is better than
+The label of a prefix is all that its completions depend on: the head H, the largest way back and own ending so far
+(*top*) and the largest e so far, the first two with E_0, and G of the own ending. For alternation and two phases it
+also has the largest forward and backward so far, and if k is a choice, the excess that later stages may have. With V
+and A the suffix tables' values behind the prefix, no completion is better than
 
     max( top,  H + V,  H + A + e ).
 

@@ -41,17 +41,17 @@ class Transitions:
     allowed : array of int
         The largest excess that the stages behind may have (see `non_increasing`).
     own : array of int
-        The stage's own term of (3); with the objective 'bottleneck', its load or that of its link resources.
+        The stage's own term of the way back; with the objective 'bottleneck', its load or that of its link resources.
     advance : array of int
         H_{s+1} − H_s: by how much the stage increases the head.
     delay : array of int
-        The stage's largest e of (4), 0 if none is positive.
+        The stage's largest one-stage delay e, 0 if none is positive.
     finish : array of int
         E of the stage.
     ahead, ended : array of int
-        G_{s+1} − G_s of (7), and the rest of its right side without G_s.
+        G_{s+1} − G_s of the own-ending bound, and the rest of its right side without G_s.
     work, backward, in_flight : array of int
-        F + B, B and k for (5), all 0 if (5) and (6) do not apply.
+        F + B, B and k for alternation, all 0 if neither alternation nor two phases applies.
     """
 
     width: Array
@@ -71,7 +71,7 @@ class Transitions:
     in_flight: Array
 
     def delays(self, problem: ChainAllocation, largest_forward: int, backwards: LargestBackwards) -> Array:
-        """The largest e of (4) to (6), given the largest F and, by width, the largest B of the stages before."""
+        """The largest delay e, given the largest F and, by width, the largest B of the stages before."""
         found = self.delay
         if problem.phases and problem.drains:
             forward, backward = (
@@ -129,7 +129,7 @@ def transitions(
         useful = extra < IMPOSSIBLE
         if not problem.drains:
             # Keep the largest k of those with equal cost: it has the smallest delay and allows the most excess behind.
-            # With (5) all k are kept, because its delay may grow with k.
+            # With the alternation bound all k are kept, because its delay may grow with k.
             useful[:-1] &= extra[1:] != extra[:-1]
         row, column = np.nonzero(useful)
         if len(row):

@@ -24,7 +24,7 @@ class ByDepth:
         hint: Allocation | None = None,
         on_progress: Progress | None = None,
     ) -> Report[Allocation]:
-        """Minimise T under (1) to (7), or the bottleneck; see `exact.solve` for the parameters."""
+        """Minimise T under all inequalities, or the bottleneck; see `exact.solve` for the parameters."""
         solver, bracket = self.solver, open_bracket(problem, limits, on_progress)
         scale = scale_for(problem.largest, solver.bits)
         bounds: list[int] = []

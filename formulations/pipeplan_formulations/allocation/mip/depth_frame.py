@@ -8,11 +8,12 @@ r"""Constraints of the allocation problem with a fixed number of stages, as rows
     on[s, i, m]      x[s, i] and mode[s, m]
     again[s, i, m]   layer i is recomputed in stage s
     use[s, p, u]     u units of pool p are used from stage s on
-    hold[s, m, k]    mode[s, m], and k of (1)
+    hold[s, m, k]    mode[s, m], and k of the in-flight rule
     hop[s, h]        kinds before and behind, and if the hop leaves a node, between stages s and s + 1
 
 Products of switches are switches themselves: those of x and mode add up to x and are at most mode, and so on. All times
-are sums over switches, so each inequality of (3) and (4) is one row, enforced where its mode and its k are chosen.
+are sums over switches, so each way-back bound and one-stage delay is one row, enforced where its mode and its k are
+chosen.
 """
 
 from collections.abc import Iterable, Mapping
@@ -107,7 +108,7 @@ class Frame:
                         self.at_least(self.on[s][mode][i] - self.again[s][mode][i])
 
     def _count(self) -> None:
-        """Count the units used from each stage on, within those available, and choose k of (1)."""
+        """Count the units used from each stage on, within those available, and choose k of the in-flight rule."""
         problem = self.problem
         self.use = [
             [{u: self.switch() for u in range(int(units) + 1)} for units in problem.units] for _ in range(self.depth)
@@ -175,7 +176,7 @@ class Frame:
                 self.at_least(supply[s] - excess[t], 0, (rich,))
 
     def _hold(self) -> None:
-        """Add (2) for each stage, mode and k, once for each layer that may have the largest workspace."""
+        """Add the memory limit for each stage, mode and k, once for each layer that may have the largest workspace."""
         problem = self.problem
         for s in range(self.depth):
             for (mode, k), switch in self.holds[s].items():

@@ -96,7 +96,7 @@ class _Objective(Frame):
                     self._bound(problem.link_shares[width] * send - (samples * unit - 1), (mode,), samples)
 
     def step(self) -> None:
-        """Add (3) and (7), enforced where a mode is chosen, and (4) to (6), enforced where a mode and its k are."""
+        """Add way back and own ending, enforced where a mode is chosen, and delays, enforced where mode and k are."""
         problem, overlap = self.problem, self.problem.overlap
         times = [self._times(s) for s in range(self.depth)]
         head, heads = sum_of(self._ending(0, mode) for mode in self.every_mode), []
@@ -109,7 +109,7 @@ class _Objective(Frame):
                 many = problem.share(width)
                 wait = (many - 1) * self.into[s] if overlap == "none" else 0
                 self._bound(heads[s] + own(overlap, many, forward, backward, self.send[s]) + wait, (mode,))
-                if s:  # that of stage 0 is (3)
+                if s:  # that of stage 0 is the way-back bound
                     ending = self._ending(s, (kind, width))
                     load = stage_load(overlap, many, forward, backward, self.send[s], self.into[s], ending)
                     self._bound(ahead + load, (mode,))

@@ -2,5 +2,5 @@
 
 `suffix` states the programme and runs it, over the blocks of stages of `passes` between the boundaries of `reachable`.
 `transition_costs` has the cost of a stage, `suffix_tables` that of a hop, and `spans` the recomputation of a stage.
-`refinement` raises the bound with (4) to (6) by splitting the `boxes` of allocations; `trace` reads allocations back.
+`refinement` raises the bound with the delays by splitting the `boxes` of allocations; `trace` reads allocations back.
 """

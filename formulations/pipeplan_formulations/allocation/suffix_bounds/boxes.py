@@ -1,13 +1,13 @@
 r"""Boxes of allocations by largest delay e and largest backward, each with a lower bound, and rules to split them.
 
-A box holds the allocations whose largest e of (4) to (6) lies in (a, b]. It may also limit the largest backward of all
+A box holds the allocations whose largest delay e lies in (a, b]. It may also limit the largest backward of all
 stages (`LargestBackward`). With b as the ceiling of its programme, T ≥ V*(b) and T ≥ A*(b) + a.
 
 ::
 
     q   │        │          a box is split along: e      V* or A* + a rises in at least one half
-        │────────┤                                q      (5) and (6) get a tighter range of the largest backward
-        │        │                                v      (5) gets a tighter range of the width of its stage
+        │────────┤                                q      both of two stages: a tighter range of the largest backward
+        │        │                                v      alternation: a tighter range of its stage's width
         └────────┴──── e
 """
 

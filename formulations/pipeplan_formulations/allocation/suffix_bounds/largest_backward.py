@@ -1,13 +1,13 @@
-r"""Equations (5) and (6) for one stage, given a range of the largest backward of all stages.
+r"""The alternation and the two-phase bound for one stage, given a range of the largest backward of all stages.
 
 Let q = ⌊B / w⌋ be a stage's backward per unit, and y the stage with the largest q. A `LargestBackward` limits q_y and
-the width v of y. Then B_s < (q_y + 1) w_s for every stage s, and (5) for s and y reads
+the width v of y. Then B_s < (q_y + 1) w_s for every stage s, and the alternation bound for s and y reads
 
 ::
 
     y ≤ s     e ≥ (M_s − k_s) (F_s + B_s) + ⌊a / v⌋ B_y        a = m − (M_s − k_s) w_s
                                              ≥ a − lost, in units of q, lost ≥ a mod v
-    s < y     e ≥ (M_y − k_y) F_y + (M_y − 1) B_y        which is (5) for y itself
+    s < y     e ≥ (M_y − k_y) F_y + (M_y − 1) B_y        which is the alternation bound for y itself
 
 In the second case (k_y − 1) v ≤ (k_s − 1) w_s, or else k_s is all of M_s. This holds for every rule of in-flight
 counts, because R_s ≥ R_y + w_s and counts are non-increasing. F_y is at least B_y / ρ, with ρ the largest ratio of B to
@@ -47,7 +47,7 @@ class LargestBackward:
     widths : tuple of int
         The widths that stage y may have, ascending.
     last : int
-        m of (5).
+        m of the alternation bound.
     rounds : int
         N: the least (M_v − 1) v over the widths.
     least_forward : int
@@ -77,7 +77,7 @@ class LargestBackward:
     def allows(
         self, ceiling: int, many: int, width: int, fewest: Array | int, most: Array | int, work: Array, side: Side
     ) -> NDArray[np.bool_]:
-        """True for stages whose delay (5) may be at most the ceiling.
+        """True for stages whose delay of alternation may be at most the ceiling.
 
         ``work`` is F + B, ``fewest`` to ``most`` are the possible in-flight counts, ``side`` is the position of y.
         """
@@ -94,12 +94,12 @@ class LargestBackward:
         }[side]
 
     def allows_phases(self, ceiling: int, many: int, width: int, forward: Array) -> NDArray[np.bool_]:
-        """True for stages whose delay (6) may be at most the ceiling."""
+        """True for stages whose delay of two phases may be at most the ceiling."""
         below: NDArray[np.bool_] = two_phase_delay(many, forward, self.least * width) <= ceiling
         return below
 
     def needed(self, ceiling: int, many: int, width: int, held: Array, work: Array, side: Side) -> Array:
-        """The least k, at least ``held``, for which the delay (5) may be at most the ceiling."""
+        """The least k, at least ``held``, for which the delay of alternation may be at most the ceiling."""
         if side == "here":
             return held
         early = np.maximum(held, self._behind(ceiling, width))

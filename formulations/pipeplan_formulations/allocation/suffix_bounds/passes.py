@@ -120,9 +120,9 @@ class Pass:
     def in_time(
         self, mode: tuple[int, int], starts: Array, ends: Array, term: Array, into: Array | int
     ) -> NDArray[np.bool_]:
-        """True for stages of a mode (kind and index of width) that (7) allows within the target, any stages before.
+        """True for stages of a mode (kind and index of width) whose own ending is within the target, any stages before.
 
-        ``term`` is the stage's own term of (3), ``into`` ĝ if that counts it.
+        ``term`` is the stage's own term of the way-back bound, ``into`` ĝ if that counts it.
         """
         least = self.spans.forward_before[starts] + term + into
         kept: NDArray[np.bool_] = least + self.problem.endings(*mode, starts, ends) <= self.target

@@ -91,7 +91,7 @@ class Reachable:
         if found is not None:
             return found
         self._clock.check()
-        # Memory and the target; then (4), by prefix sums of each delay; then the largest backward.
+        # Memory and the target; then the one-stage delays, by prefix sums of each delay; then the largest backward.
         ends = np.minimum(self._spans.reach[c][w], last_that_may_fit(problem, c, w, least))
         if self._ceiling is not None and problem.objective != "bottleneck":
             forward, backward = problem.prefix["forward"][c], problem.prefix["backward"][c]

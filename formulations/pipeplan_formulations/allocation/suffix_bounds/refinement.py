@@ -1,14 +1,16 @@
-r"""Refinement of the bound: (3) exactly, (4) by intervals of the largest delay e, (5) and (6) by boxes.
+r"""Refinement of the bound: way back exactly, one-stage delays by intervals of the largest e, the others by boxes.
 
 The intervals cover all values of the largest e, so the optimum's lies in one of them. If it lies in (a, b], then
-T ≥ V*(b), the least (3) with no e above b. Also T ≥ A*(b) + a, with A*(b) the least round trip with no e above b:
+T ≥ V*(b), the least way-back bound with no e above b. Also T ≥ A*(b) + a, with A*(b) the least round trip with no e
+above b:
 
 ::
 
     e    0 ───────────── a ───────────── b ─────────────▶ high − A*
            V*(a), A*(a)     V*(b), A*(b) + a                         one run of the programme per interval end
 
-With (5) or (6) intervals become boxes (`boxes`). The box of the least bound is split until that no longer raises it.
+With alternation or two phases intervals become boxes (`boxes`). The box of the least bound is split until that no
+longer raises it.
 """
 
 import heapq
@@ -42,7 +44,7 @@ FIRST = 8
 MANY = 64
 """The splits along e alone come first if a replica has more micro-batches than this.
 
-With few micro-batches (5) decides, with many the slowest stage does.
+With few micro-batches the alternation bound decides, with many the slowest stage does.
 """
 STRIDES = (1.02, 1.05, 1.12, 1.3, 1.8, 3.0, 8.0, 40.0)
 """Targets tried, as multiples of the free bound, before one that excludes nothing."""
@@ -75,7 +77,7 @@ def _offer(bracket: Bracket[Allocation], traced: tuple[int, Allocation] | None) 
 
 
 def relaxation(problem: ChainAllocation, bracket: Bracket[Allocation]) -> Relaxation | None:
-    """Raise the bracket to the least (3) or bottleneck, and offer the best allocations of some usages.
+    """Raise the bracket to the least way back or bottleneck, and offer the best allocations of some usages.
 
     Returns None if no allocation fits, or none below the cutoff.
     """
@@ -117,7 +119,7 @@ def relaxation(problem: ChainAllocation, bracket: Bracket[Allocation]) -> Relaxa
 
 
 def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxation) -> None:
-    """Raise the bracket's lower bound by (4) to (6), until splitting boxes no longer helps."""
+    """Raise the bracket's lower bound by the delays, until splitting boxes no longer helps."""
     reached = bracket.horizon - 1
     heads = prefix_tables(problem, base.grid, base.spans.narrowed(reached), bracket.clock, reached, base.tables)
 
@@ -163,7 +165,7 @@ def refine(problem: ChainAllocation, bracket: Bracket[Allocation], base: Relaxat
         if high - lower <= high // WORTH:
             break
         high = lower
-    # Split along e; with (5) or (6) also along the largest backward and its width.
+    # Split along e; with alternation or two phases also along the largest backward and its width.
     boxes = [Box(max(value, trip), 0, max(high, 0), value, trip)]
     if problem.drains:
         if problem.share(problem.widths[0]) > MANY and _split(problem, bracket, corner, boxes, FIRST):

@@ -96,7 +96,7 @@ class Spans:
             room = (target - self.before[:-1]) // problem.share(width)
         ends = np.searchsorted(work, work[:-1] + room, side="right") - 1
         fitting = last_that_may_fit(problem, kind, w, 1)
-        if problem.objective != "bottleneck":  # (7) without sends and recomputation; its R is at least 0, and Σ (p − h)
+        if problem.objective != "bottleneck":  # own ending, without sends, recomputation; R ≥ 0 and ≥ Σ (p − h)
             alone = problem.share(width) * work + problem.prefix["update"][kind, w]
             for busy in (alone, alone + sums_before(problem.reduce[kind, w] - problem.hides[kind])):
                 left = busy[:-1] + target - self.forward_before[:-1]
@@ -140,7 +140,7 @@ def least_work_before(problem: ChainAllocation) -> Array:
 
 
 def least_forward_before(problem: ChainAllocation) -> Array:
-    """Least G of (7) at each boundary, shape (n + 1,): forward time of one micro-batch on all layers before."""
+    """Least G at each boundary, shape (n + 1,): forward time of one micro-batch on all layers before."""
     return sums_before((problem.objective == "step") * problem.forward.min(axis=0))
 
 

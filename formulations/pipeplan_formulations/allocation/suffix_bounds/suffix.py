@@ -7,14 +7,14 @@ r"""Dynamic programme over suffixes: the least value of the stages behind a boun
                                                                max( load, link, V(e, c', u − w e_c) )          ``load``
     A(i, c, u)    = min over the same                          H step + A(e, c', u − w e_c)
 
-V of ``time`` is (3) without E_0, A is that of (4), and V of ``load`` is the bottleneck. The arguments of `run` exclude
-stages and states:
+V of ``time`` is the way back without E_0, A is the round trip, and V of ``load`` is the bottleneck. The arguments of
+`run` exclude stages and states:
 
-- *target*: states whose value exceeds it, and stages whose (7) does, with the least forward time before them.
-- *ceiling*: spans and hops whose e of (4) exceeds it.
+- *target*: states whose value exceeds it, and stages whose own ending does, with the least forward time before them.
+- *ceiling*: spans and hops whose one-stage delay e exceeds it.
 - *least_delay*: states where A plus this e exceeds the target.
-- *largest*, a range of the largest backward: stages with a larger backward, and stages whose e of (5) exceeds the
-  ceiling if the largest backward is the least of the range.
+- *largest*, a range of the largest backward: stages with a larger backward, and stages whose alternation delay exceeds
+  the ceiling if the largest backward is the least of the range.
 
 If counts are non-increasing and a ceiling requires long warm-ups, the tables are filled once per range of excess (see
 `non_increasing`), on top of those of the ranges below:
@@ -152,7 +152,7 @@ def run(
     forced = [[(kind, problem.widths.index(width))] for kind, width in problem.first]
     nothing = np.full((problem.kinds, grid.size, problem.layers + 1), IMPOSSIBLE)
     below = [Table(nothing, nothing)] * (len(forced) + 1)
-    # Distinguish the position of the stage with the largest backward for (5); with one width it gains almost nothing.
+    # Alternation: distinguish the position of the stage with the largest backward; one width gains almost nothing.
     placed = largest is not None and not forced and not problem.phases and len(problem.widths) > 1
     containing = Table(nothing, nothing)
     levels: list[list[Table]] = []
@@ -293,8 +293,8 @@ def frontier(problem: ChainAllocation, limits: Limits, up_to: int | None = None)
     -------
     array of int, shape (u_1 + 1, …, u_P + 1)
         Entry u is a lower bound for allocations that use exactly u units of each pool. It is `IMPOSSIBLE` if none
-        fits, and ``up_to + 1`` if the best exceeds ``up_to``. For 'step' it is the least (3), for 'bottleneck' the
-        optimum.
+        fits, and ``up_to + 1`` if the best exceeds ``up_to``. For 'step' it is the least way-back bound, for
+        'bottleneck' the optimum.
     """
     grid = Grid(problem)
     limit = problem.largest if up_to is None else min(up_to, problem.largest)

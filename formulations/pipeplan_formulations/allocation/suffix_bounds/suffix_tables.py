@@ -23,11 +23,11 @@ class PassSettings:
     ----------
     quantity : 'time' or 'load'
     ceiling : int or None
-        The largest e of (4) that is allowed.
+        The largest one-stage delay e that is allowed.
     by_kind : bool
         True if a stage's own terms contain f, so that suffixes behind it are kept separately by their kind.
     largest : LargestBackward or None
-        Range of the largest backward of all stages, for (5).
+        Range of the largest backward of all stages, for the alternation bound.
     """
 
     quantity: Quantity

@@ -36,7 +36,7 @@ def follow(
         head so far ─────────▶│◀─ own ─▶│              a stage may follow if neither its own term
                               │◀─ advance ─▶│◀── V behind ──▶│     nor the value behind exceeds the root's
 
-    Of the stages that may follow, the one of the least maximum of A + e and (7) is taken.
+    Of the stages that may follow, the one of the least maximum of A + e and the own-ending bound is taken.
     """
     kind, usage = root
     value = int(tables.whole[kind, usage])

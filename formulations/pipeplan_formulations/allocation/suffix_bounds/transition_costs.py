@@ -40,7 +40,7 @@ class Added:
     Attributes
     ----------
     term, work : array
-        The stage's own term of (3), or its load, and its part of H_{s+1} − H_s without the hop.
+        The stage's own term of the way-back bound, or its load, and its part of H_{s+1} − H_s without the hop.
     backward : array
         B.
     open : array of bool
@@ -94,7 +94,7 @@ def added(
         )
         refused = bool(((held > counts.top) & (held <= counts.most)).any())
         extra = np.where(held <= counts.top, extra, IMPOSSIBLE)
-    # Close spans that do not fit, exceed the ceiling by (4), or contradict the range of the largest backward.
+    # Close spans that do not fit, exceed the ceiling by a delay, or contradict the range of the largest backward.
     is_open = extra < IMPOSSIBLE
     plain, backward = backward, backward + np.where(is_open, extra, 0)
     if settings.largest is not None and settings.ceiling is not None and side == "here":
@@ -109,7 +109,7 @@ def added(
             longer = short[able]
             backward[longer], is_open[longer] = lower, True
             refused = refused or bool((later & ~able).any())
-            if isinstance(held, np.ndarray):  # the k that (4), with late forwards, requires for it
+            if isinstance(held, np.ndarray):  # the k that the delay with late forwards requires for it
                 room = settings.ceiling - (many - 1) * lower
                 needed = np.where(forward[longer] > 0, many - room // np.maximum(forward[longer], 1), 0)
                 held[longer] = np.maximum(held[longer], needed if room >= 0 else IMPOSSIBLE)
@@ -128,7 +128,7 @@ def added(
                 is_open &= settings.largest.allows(
                     settings.ceiling, many, width, fewest, held, forward + backward, side
                 )
-    # The load, or the own term of (3).
+    # The load, or the own term of the way-back bound.
     if settings.quantity == "load":
         once = problem.reductions(c, w, starts, ends)
         load = -(-stage_load(problem.overlap, many, forward, backward, send, into, once) // problem.divisor)
@@ -169,7 +169,7 @@ def _least_held(
     """
     held: Array = np.full(len(extra), counts.least)
     while True:
-        # The k that (4), with late forwards, requires for the current recomputation; then that of (5).
+        # The k that the delay with late forwards requires for the current recomputation; then that of alternation.
         total = backward + np.where(extra < IMPOSSIBLE, extra, 0)
         room = ceiling - (many - 1) * total
         needed = np.where(forward > 0, many - room // np.maximum(forward, 1), 0)

@@ -18,15 +18,15 @@ A stage holds the bytes that a micro-batch takes at the start of its F until its
 last stage on a device, in the order of a micro-batch's path, and ``n_s`` the number of F of stage s that have started.
 The device is *safe* if the oldest micro-batch that has not passed all its stages still finds room:
 
-(1)  full + Σ_s taken_s · max(0, n_s − n_z − 1) ≤ room        with full = Σ_s taken_s, room = limit − base.
+    full + Σ_s taken_s · max(0, n_s − n_z − 1) ≤ room        with full = Σ_s taken_s, room = limit − base.
 
 *Sufficient.* Let every device be safe, and run every W that waits. The oldest micro-batch j that has not ended has
-n_s = j on the stages that it has yet to pass, and the older ones hold nothing, so by (1) its next F finds room.
-Afterwards (1) holds again: if the stage is z, no term grows, and if not, its own term is max(0, j + 1 − j − 1) = 0. So
+n_s = j on the stages that it has yet to pass, and the older ones hold nothing, so its next F finds room.
+Afterwards that holds again: if the stage is z, no term grows, and if not, its own term is max(0, j + 1 − j − 1) = 0. So
 j passes all stages, returns, and frees all its bytes.
 
 *Necessary.* Micro-batches pass a stage in order, so no I of a later one precedes the last F of j. The later ones keep
-their bytes until j has passed z. If (1) fails there is no room for that.
+their bytes until j has passed z. If it fails there is no room for that.
 
 In-flight counts of the stages (`tuned`)
 ----------------------------------------
@@ -100,7 +100,7 @@ class Rule:
 
 
 class Admission:
-    """Safety test (1) for the next F of a stage, given the number of F that have started on each stage."""
+    """Safety test for the next F of a stage, given the number of F that have started on each stage."""
 
     def __init__(self, problem: PipelineSchedule) -> None:
         self._device, self._hosted, self._taken = problem.device, problem.hosted, problem.taken
@@ -110,7 +110,7 @@ class Admission:
         ]
 
     def keeps_safe(self, stage: int, started: Sequence[int]) -> bool:
-        """True if (1) holds after one more F of the stage, given that it held before."""
+        """True if the device is safe after one more F of the stage, given that it held before."""
         device = self._device[stage]
         hosted = self._hosted[device]
         if stage == hosted[-1]:

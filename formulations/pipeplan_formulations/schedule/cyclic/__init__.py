@@ -1,20 +1,18 @@
 """Cyclic scheduling for many micro-batches: the least period of an endless schedule, and steps built from it.
 
-========  ===========================================================================
-equation  functions
-========  ===========================================================================
-(6)       `holding.Holding.area`, `holding.period_bound`
-(7)       `holding.Holding.step`, `holding.step_bound`
-(8), (9)  `holding.step_bound`
-(10)      `period._Frame.constraints` (no overlap)
-(11)      `period._Frame.constraints`, `period._Frame._inputs`
-(12)      `period._Frame.constraints` (order of micro-batches)
-(13)      `period._Frame._held`
-(14)      `period._Frame._area`
-(15)      `drain.drain_bound`
-(16)      `drain.drain_bound`, `drain._last_forward`
-(17)      `stride.by_strides`, `stride.stride_bound`; D(n): `stride.stride`
-========  ===========================================================================
+=======================  ============================================================
+bound or constraint      functions
+=======================  ============================================================
+holding                  `holding.Holding.area`, `holding.period_bound`
+ramps                    `holding.Holding.step`, `holding.step_bound`
+work                     `holding.step_bound`, `drain.drain_bound`
+last round trip          `drain.drain_bound`, `drain._last_forward`
+strides                  `stride.by_strides`, `stride.stride_bound`; D(n): `stride.stride`
+no overlap, order        `period._Frame.constraints`
+inputs                   `period._Frame.constraints`, `period._Frame._inputs`
+room                     `period._Frame._held`
+area                     `period._Frame._area`
+=======================  ============================================================
 """
 
 from pipeplan_formulations.schedule.cyclic.drain import drain_bound

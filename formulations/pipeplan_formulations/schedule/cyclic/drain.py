@@ -21,16 +21,16 @@ Heads = dict[Kind, list[list[int]]]
 
 
 def drain_bound(problem: PipelineSchedule) -> int:
-    """Lower bound on the makespan of a possible problem: the larger of (15) and (16).
+    """Lower bound on the makespan of a possible problem: by work and by the last round trip.
 
-    (15)  step ≥ Jackson's rule for each device, with the heads of this file and the tails of `reach`.
+    *Work.* step ≥ Jackson's rule for each device, with the heads of this file and the tails of `reach`.
 
-    (16)  step ≥ start of F_s(M − 1) + round trip of s + tail_s. When the last forward of stage s starts, all other
-    forwards of the stage have ended, and for one of the `Admission.choices` (n, k) its first n I and k W, or more. All
-    of them run one after the other on one device, each after its head, so the start is at least `packed`. As
+    *Last round trip.* step ≥ start of F_s(M − 1) + round trip of s + tail_s. When the last forward of stage s starts,
+    all other forwards of the stage have ended, and for one of the `Admission.choices` (n, k) its first n I and k W, or
+    more. All of them run one after the other on one device, each after its head, so the start is at least `packed`. As
     I_s(n − 1) has ended, the start is also at least a round trip after the start of F_s(n − 1).
 
-    A forward F_s(i) of (16) before the last is bounded by sums alone. For one of its choices (n, k), n > 0, these run
+    A forward F_s(i) before the last is bounded by sums alone. For one of its choices (n, k), n > 0, these run
     after the head of I_s(0): n I, k W, and all forwards except the K_s that may precede the end of I_s(0).
     """
     admissions = [Admission(problem, s) for s in range(problem.stages)]

@@ -15,7 +15,7 @@ Area. F_s(i) and I_s(i) are at least a round trip R_s apart, and W_s(i) ends W_s
 micro-batch adds at least  A = Σ_s (α_s (R_s + e) + β_s W_s)  to the integral of the sum over time. The sum is at most
 C. Hence in an endless schedule of any pattern the mean time of one micro-batch is at least
 
-(6)  A / C,
+    A / C  (*holding*),
 
 and with M micro-batches the sum is above 0 for at least M A / C.
 
@@ -36,7 +36,7 @@ below C ::
 They do not overlap if X is at least the sum of their lengths, which M A / C ≤ X may already imply. Before the device's
 first F there is a head, after its last release a tail:
 
-(7)  step ≥ min_s head_s + (M A + lacking) / C + min_s tail of the last release − e.
+    step ≥ min_s head_s + (M A + lacking) / C + min_s tail of the last release − e  (*ramps*).
 """
 
 from collections.abc import Iterator
@@ -124,7 +124,7 @@ class Holding:
         )
 
     def step(self, problem: PipelineSchedule, along: Reach) -> int:
-        """Lower bound (7) on a step, rounded up."""
+        """Lower bound on a step by ramps, rounded up."""
         area = problem.micro_batches * self.area(problem, along)
         lacking_up, up = self._ramp_up(problem)
         lacking_down, down = self._ramp_down(problem)
@@ -193,7 +193,7 @@ def largest_sum(weights: set[int], room: int) -> int:
 
 
 def period_bound(problem: PipelineSchedule, unit: int = 1) -> int:
-    """Lower bound on the mean time of ``unit`` micro-batches in an endless schedule: (6), and the work of each device.
+    """Lower bound on the mean time of ``unit`` micro-batches in an endless schedule: holding, and each device's work.
 
     Returns 0 if the problem is impossible.
     """
@@ -206,20 +206,20 @@ def period_bound(problem: PipelineSchedule, unit: int = 1) -> int:
 
 
 def step_bound(problem: PipelineSchedule) -> int:
-    r"""Lower bound on the step of M micro-batches: the largest of (7) over all holdings, and (8) and (9) by work.
+    r"""Lower bound on the step of M micro-batches: the largest of ramps over all holdings, and of work.
 
     For every device d:
 
-    (8)  step ≥ min_s head_s + Σ_s M (F_s + I_s + W_s) + min_s tail of the last operation,
-    (9)  step ≥ min_s head_s + Σ_s M (F_s + I_s)       + min_s tail_s,
+        step ≥ min_s head_s + Σ_s M (F_s + I_s + W_s) + min_s tail of the last operation,
+        step ≥ min_s head_s + Σ_s M (F_s + I_s)       + min_s tail_s,
 
-    over the stages s of d. In (8) the last operation of the device is a W, followed by ending_s, or a joined backward,
-    followed by tail_s. In (9) W is left out, and the last of the other operations is an I.
+    over the stages s of d. In the first the last operation of the device is a W, followed by ending_s, or a joined
+    backward, followed by tail_s. In the second W is left out, and the last of the other operations is an I.
 
     The least period T_u of u micro-batches does not bound a step unless u = M: then M micro-batches in any order,
     repeated endlessly, are such a pattern, so step ≥ T_M. T_1 may exceed T_2 / 2: with eight equal stages and
     F = I = W a period of 3 F takes room for eight micro-batches, and a period of 6 F for two takes room for six. So
-    (6) is used here, which holds for all u at once.
+    holding is used here, which holds for all u at once.
     """
     if not problem.possible:
         return 0

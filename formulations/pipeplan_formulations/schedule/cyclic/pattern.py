@@ -57,7 +57,7 @@ class Pattern:
         ]
 
     def _early(self, problem: PipelineSchedule) -> list[tuple[Op, Op]]:
-        """Pairs (operation, input) that violate (1), (2), (3), or the order within a kind."""
+        """Pairs (operation, input) that violate the inputs, or the order within a kind."""
         found = []
         for op, start in self.starts.items():
             kind, s, j = op

@@ -10,17 +10,17 @@ across its edge::
     device d   │F0 ·· W1 F1 I0 ·· W0 I1│F0 ·· W1 F1 …      x_ab: a before b in the frame
              offset                 offset + T
 
-(10)  the frame's operations do not overlap;
-(11)  (1), (2) and (3) of `schedule.instance`, on a_o;
-(12)  micro-batches of one kind and stage in order, also across the edge:  a_{j} ≥ a_{j−1} + time,
-      a_0 + T ≥ a_{u−1} + time;
-(13)  at each forward f the device holds at most its room. The number of o's instances begun by then exceeds that of an
-      operation at f's place by  q_f − q_o + [o before f],  and taken = freed + freed by weight, so q_f cancels:
+- *no overlap*: the frame's operations do not overlap;
+- *inputs* of `schedule.instance`, on a_o;
+- *order*: micro-batches of one kind and stage in order, also across the edge:  a_{j} ≥ a_{j−1} + time,
+  a_0 + T ≥ a_{u−1} + time;
+- *room*: at each forward f the device holds at most its room. The number of o's instances begun by then exceeds that of
+  an operation at f's place by  q_f − q_o + [o before f],  and taken = freed + freed by weight, so q_f cancels:
 
       Σ_{s on d} Σ_j  taken_s ([F ≤ f] − q_F) − freed_s ([I before f] − q_I) − freed_w_s ([W before f] − q_W) ≤ room_d.
 
-(14)  redundant: the area of `holding` on average over the frame,
-      Σ taken_s (a_I + time_I − a_F) + freed_w_s (a_W + time_W − a_I − time_I) ≤ T room_d.
+- *area*, redundant: that of `holding` on average over the frame,
+  Σ taken_s (a_I + time_I − a_F) + freed_w_s (a_W + time_W − a_I − time_I) ≤ T room_d.
 
 The q have finite bounds without loss of generality. An operation that waits a period or more beyond its inputs may
 start a period earlier, or, if it is a forward and memory requires it late, all forwards before it may start a period
@@ -129,8 +129,8 @@ class _Frame:
         self.latest = (most + 2) * period
 
     def constraints(self, loose: bool) -> None:
-        """Add (10) to (14); ``loose`` leaves (13) to the objective."""
-        # Time 0, the edges of the frames, and (10).
+        """Add all of them; ``loose`` leaves the room to the objective."""
+        # Time 0, the edges of the frames, and no overlap.
         sat, problem = self.sat, self.problem
         source = Op("F", 0, 0)
         sat.add(self.period_index[source] == 0)
@@ -142,7 +142,7 @@ class _Frame:
             sat.add_no_overlap(
                 [sat.new_fixed_size_interval_var(self.place[op], problem.duration(op), "") for op in mine]
             )
-        # (11) and (12).
+        # Inputs and order.
         for op in self.ops:
             for after, lag in self._inputs(op):
                 sat.add(self.begin[op] >= self.begin[after] + problem.duration(after) + lag)
@@ -150,7 +150,7 @@ class _Frame:
             if before != op:
                 edge = 0 if op.micro_batch else self.period
                 sat.add(self.begin[op] + edge >= self.begin[before] + problem.duration(op))
-        # (13) and (14).
+        # Room and area.
         self.peaks = [self._held(Op("F", s, j)) for s in range(problem.stages) for j in range(self.unit)]
         for room, held in self.peaks:
             if not loose:
@@ -199,7 +199,7 @@ class _Frame:
         return [(Op(*row, op.micro_batch), lag) for row, lag in rows]
 
     def _held(self, forward: Op) -> tuple[int, Any]:
-        """Room of the forward's device, and the bytes it holds when the forward begins, the left side of (13)."""
+        """Room of the forward's device, and the bytes it holds when the forward begins."""
         problem = self.problem
         d = problem.device[forward.stage]
         total: Any = 0
@@ -222,7 +222,7 @@ class _Frame:
         return self.first[a, b]
 
     def _area(self, device: int) -> Any:
-        """Left side of (14): bytes times time that one period adds on a device."""
+        """Bytes times time that one period adds on a device."""
         problem = self.problem
         total: Any = 0
         for op in self.ops:

@@ -5,10 +5,10 @@ micro-batches and remove all except i, i + 1, …, i + n. No operation waits for
 than before, and the rest is a schedule of n + 1 micro-batches from the start of F_0(i) on. So F_0(i + n) starts D(n) or
 more after F_0(i), for every i, and with M − 1 = q n + r, r < n,
 
-(17)  step ≥ q D(n) + the least step of the last r + 1 micro-batches alone.
+    step ≥ q D(n) + the least step of the last r + 1 micro-batches alone.
 
-In an endless schedule n micro-batches take D(n) or more on average. This exceeds (6) and the bound by work as soon as n
-is so large that forwards and backwards of different micro-batches must conflict::
+In an endless schedule n micro-batches take D(n) or more on average. This exceeds the holding bound and the bound by
+work as soon as n is so large that forwards and backwards of different micro-batches must conflict::
 
     device 1   ··F1·I0   or   ··I0·F1      the one that waits makes its own round trip longer, on which device 0 waits
 
@@ -38,7 +38,7 @@ PAIRS = 16_000
 
 
 def stride_bound(problem: PipelineSchedule, limits: Limits) -> int:
-    """Lower bound (17), as far as CP-SAT proves it within the limits; small n, which are fast, before larger ones.
+    """The stride bound, as far as CP-SAT proves it within the limits; small n, which are fast, before larger ones.
 
     It is 0 if it would not exceed the other bounds: if the work of a device bounds the period more tightly than its
     memory, if micro-batches are few, or if operations take no time.
@@ -69,7 +69,7 @@ def _strides(problem: PipelineSchedule) -> list[int]:
 
 
 def by_strides(problem: PipelineSchedule, n: int, limits: Limits) -> int:
-    """Lower bound (17) for this n."""
+    """The stride bound for this n."""
     times, rest = divmod(problem.micro_batches - 1, n)
     last = replace(problem, micro_batches=rest + 1)
     return times * stride(problem, n, limits) + max(step_bound(last), drain_bound(last))

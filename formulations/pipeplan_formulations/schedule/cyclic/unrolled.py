@@ -101,7 +101,7 @@ MULTIPLE = 12
 def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
 ) -> Report[Orders]:
-    """Minimise (5) heuristically for any number of micro-batches, with the lower bounds that are cheap for many.
+    """Minimise the step time heuristically for any number of micro-batches, with lower bounds that are cheap for many.
 
     The bounds are `step_bound` and `drain_bound`, and `lower_bound` for small steps. If memory limits the period there
     is also `stride_bound`, which takes a share of the time. The rest of the time is shared by list schedules of the

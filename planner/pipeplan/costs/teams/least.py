@@ -1,6 +1,6 @@
 """The least that each member of a team computes, however operators are split: a bound for ways that are not known yet.
 
-docs/bounds.md has the proof ("Ways that are not known yet").
+docs/bounds/teams.md has the proof ("Ways that are not known yet").
 """
 
 from math import gcd

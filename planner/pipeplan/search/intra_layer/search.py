@@ -5,10 +5,10 @@ advanced in the order of their bounds:
 
 ::
 
-    line opened      exact method without (6)        bound, shares  ──▶ simulate ──▶ best plan
+    line opened      exact method without path cuts        bound, shares  ──▶ simulate ──▶ best plan
     line again       CBC with the path cuts so far   bound, shares  ──▶ simulate ──▶ best plan, another path cut
 
-The critical path of a simulation is an inequality for all shares on the same line (equation (6) of the problem). So
+The critical path of a simulation is an inequality for all shares on the same line (path cuts of the problem). So
 bound and simulation approach one another. Two-lane schedules need none: their bound and simulation nearly agree.
 """
 

@@ -122,7 +122,7 @@ class AggregateNode(Node):
     device groups of its ``last`` modes alone, and one node for each mode that may precede them.
 
     A node follows its ``targets``; None where all layouts are small, and decided at once. 1F1B's bound is GPipe's too
-    (docs/bounds.md). When it cannot be raised any further, GPipe's best plan is searched by itself.
+    (docs/bounds/allocation.md). When it cannot be raised any further, GPipe's best plan is searched by itself.
     """
 
     bound: int

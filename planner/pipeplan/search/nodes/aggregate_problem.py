@@ -144,9 +144,9 @@ def layout_lower_bound(space: Space, size: int, layout: Layout) -> int | None:
 def allocation_problem(space: Space, size: int, layout: Layout, alternating: bool, last: Modes = ()) -> ChainAllocation:
     """Return the allocation problem of a layout at a micro-batch size, in nanoseconds and bytes.
 
-    With ``alternating`` it bounds 1F1B and GPipe (docs/bounds.md), and chooses in-flight counts unless SNO is the only
-    1F1B family. Otherwise it is a relaxation for the families other than 1F1B. ``last``: modes of the last stages, if
-    these are fixed.
+    With ``alternating`` it bounds 1F1B and GPipe (docs/bounds/allocation.md), and chooses in-flight counts unless SNO
+    is the only 1F1B family. Otherwise it is a relaxation for the families other than 1F1B. ``last``: modes of the last
+    stages, if these are fixed.
     """
     classes = space.classes
     prices, job = space.prices, space.job

@@ -74,7 +74,7 @@ class DeviceGroupsNode(Node):
     def _within(self, search: PlanSearch, candidates: list[Candidate], below: Sequence[Node]) -> Step[Node]:
         """Open the nodes below with a bound on all candidates; none if that bound closes the node.
 
-        Two lanes obey (8) too, as each of their backwards takes F + B (docs/bounds.md).
+        Two lanes obey the warm-up bound too, as each of their backwards takes F + B (docs/bounds/chain.md).
         """
         counts = [candidate.in_flight for candidate in candidates]
         if candidates[0].free:

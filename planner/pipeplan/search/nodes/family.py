@@ -6,7 +6,7 @@ Where in-flight counts of 1F1B are free, they are searched by a tree over boxes 
     the partition found has memory for k                 if k is the most: halve the widest range,
                                                          else branch at one stage s: at most k_s, or more
 
-With at most k_s, equation (8) has the shorter warm-up. With more, that partition does not fit any more. Before a box is
+With at most k_s, the bound has the shorter warm-up. With more, that partition does not fit any more. Before a box is
 split, the critical path of the partition found is weakened to an inequality for all counts of the box
 (`search.visits`). While such paths exclude the partitions found, the box is solved with them instead of split; its
 parts inherit them. When few counts are left, each becomes a node of its own: a `PartitionsNode` if its partitions are
@@ -14,7 +14,7 @@ few, else a `FamilyNode`.
 
 For a `FamilyNode`, the exact dynamic programme first solves the relaxed partition problem. Then a solver adds all path
 cuts found so far. Each partition found is simulated. The critical path of its schedule is an inequality for all
-partitions of the same device groups, micro-batch count and family (equation (6) of the partition problem).
+partitions of the same device groups, micro-batch count and family (path cuts of the partition problem).
 
 Where transfers of several pairs of devices queue at a card, the path cut of a partition may be weaker than its
 simulation. Then the node branches over the other partitions. So bound and simulation meet after finitely many steps,
@@ -128,7 +128,7 @@ class FamilyNode(Node):
 def family_node(candidate: Candidate, bound: int, paths: Iterable[PathCut] = ()) -> Node:
     """Return the node of a candidate: its partitions are listed if they are few.
 
-    ``bound`` and the inequalities (6) of ``paths`` hold for all of them.
+    ``bound`` and the path cuts of ``paths`` hold for all of them.
     """
     if few(candidate.problem):
         return PartitionsNode(bound, candidate, tuple(paths))
@@ -211,7 +211,7 @@ class InFlightNode(Node):
         return self.paths != before
 
     def _cuts(self, paths: Iterable[VisitedPath]) -> tuple[PathCut, ...]:
-        """The inequalities (6) that hold for all counts of the box."""
+        """The path cuts that hold for all counts of the box."""
         cuts = (path.within(self.box.low, self.box.high) for path in paths)
         return tuple(dict.fromkeys(cut for cut in cuts if cut is not None))
 

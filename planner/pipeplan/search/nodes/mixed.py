@@ -135,7 +135,7 @@ class MixedNode(Node):
 
     @property
     def covers(self) -> bool:
-        """True if the node is 1F1B's and bounds the other families too (docs/bounds.md)."""
+        """True if the node is 1F1B's and bounds the other families too (docs/bounds/allocation.md)."""
         return self.alternating and self.space.space.phased
 
     @property

@@ -5,7 +5,7 @@
     kinds     4 x v100 (way 1)   4 x v100 (way 2)   2 x v100 (way 1)   v100
     takes            4                  4                  2             1         devices of one pool, for each replica
 
-What depends on where teams lie is the least that it can be: docs/bounds.md ("Teams") says why the bound holds.
+What depends on where teams lie is the least that it can be: docs/bounds/teams.md says why the bound holds.
 """
 
 from dataclasses import dataclass

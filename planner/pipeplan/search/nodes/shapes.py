@@ -104,7 +104,7 @@ def _counts(space: Space, families: Sequence[Family], alternating: bool, widths:
         if alternating and space.free:
             box = InFlightBox.of(replicas, many)
             counts += [box.low, box.high]
-        most = [many] * len(replicas) if two_lanes else np.max(counts, axis=0)  # (8) is for one lane
+        most = [many] * len(replicas) if two_lanes else np.max(counts, axis=0)  # warm-up bound is for one lane
         found.append((np.min(counts, axis=0), most))
     ends: Array = np.array(found, np.int64)[place.ravel()].transpose(1, 0, 2)
     return ends

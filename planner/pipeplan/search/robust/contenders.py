@@ -1,7 +1,7 @@
 """Additional plans to compare where times vary, besides those that the search found.
 
-A plan with nominal step v takes at least v on average, where no links are shared (docs/bounds.md). So a plan whose
-nominal step exceeds another plan's mean cannot have a smaller mean, and need not be sampled.
+A plan with nominal step v takes at least v on average, where no links are shared (docs/bounds/steps.md). So a plan
+whose nominal step exceeds another plan's mean cannot have a smaller mean, and need not be sampled.
 
 Where any order may be chosen, other orders of a plan's actions are compared too: those of families, and some with
 slack. An order without slack waits as soon as one tensor is late. So orders are also made as if every tensor took

@@ -15,11 +15,11 @@ class LowerBounds:
     """Lower bounds at one micro-batch size, from each layer's fastest kind of device.
 
     Let x_s be the work of stage s on the fastest kind of each of its layers. Let M_s be the micro-batches of its
-    busiest replica, and ρ_s ≥ 1 the least factor by which its kind is slower. Equation (4) of the partition problem is
-    Σ_{t<s} x_t + M_s ρ_s x_s ≤ T. So the work of the stages up to s is at most
-    C_s = C_{s−1} + (T − C_{s−1}) / (M_s ρ_s), and all work at most T (1 − Π (1 − 1 / (M_s ρ_s))).
+    busiest replica, and ρ_s ≥ 1 the least factor by which its kind is slower. The way-back bound of the partition
+    problem is Σ_{t<s} x_t + M_s ρ_s x_s ≤ T. So the work of the stages up to s is at most C_s = C_{s−1} + (T − C_{s−1})
+    / (M_s ρ_s), and all work at most T (1 − Π (1 − 1 / (M_s ρ_s))).
 
-    Index: (3), (4) → `of_stages`, `of_chain`.
+    Index: bottleneck; way back and own ending → `of_stages`, `of_chain`.
     """
 
     def __init__(self, prices: Prices, size: int) -> None:
@@ -50,7 +50,7 @@ class LowerBounds:
     def of_stages(self, stages: Iterable[tuple[str, int]]) -> int:
         """Lower bound in nanoseconds on all plans on these stages, each a kind's name and a number of replicas."""
         rows = [(self._slower[name], -(-self._count // replicas)) for name, replicas in stages]
-        if self._bottleneck:  # (3): M_s ρ_s x_s ≤ N T
+        if self._bottleneck:  # bottleneck: M_s ρ_s x_s ≤ N T
             return _rounded(self._total / sum(self._samples / (count * slow) for slow, count in rows))
         return _of_rows(rows, self._total, self._largest)
 

@@ -8,7 +8,7 @@
 
 Devices of one kind in one node are alike, and so are nodes with the same devices and link. Pinned ones are like none.
 Where the device groups are few, every placement is searched that differs in more than this. Otherwise those are that
-come from a packed one, or a tiled one, by an exchange of devices (docs/bounds.md).
+come from a packed one, or a tiled one, by an exchange of devices (docs/bounds/space.md).
 """
 
 from collections import Counter
