@@ -49,5 +49,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
     """Neither a missing file nor a missing heading passes."""
     page = tmp_path / "page.md"
-    page.write_text("# Title\n\n## A *b* (c)\n\n[x](#a-b-c) [y](#d) [z](none.md) [w](page.md#title)\n", encoding="utf-8")
+    page.write_text(
+        "# Title\n\n## A *b* (c)\n\n[x](#a-b-c) [y](#d) [z](none.md) [w](page.md#title)\n", encoding="utf-8"
+    )
     assert list(broken(page)) == ["#d", "none.md"]

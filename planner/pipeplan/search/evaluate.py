@@ -25,6 +25,7 @@ from pipeplan.core.units import format_bytes
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import UNLIMITED, Boundaries
 from pipeplan.schedules import FAMILIES
+from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.simulate import makespan, period, recurrence, simulate
 
@@ -38,7 +39,7 @@ LEAST_MEASURED = 20_000
 """Least actions of a plan for which the machine's speed is measured."""
 SAMPLED = 250
 """Micro-batches of the pipeline that is simulated to measure it."""
-MOST = 20_000_000
+MOST = REGIMES.simulated_actions.most
 """Most actions of a plan that is simulated: more need too much memory."""
 
 

@@ -16,6 +16,7 @@ from pipeplan.core.wording import counted, wrapped
 from pipeplan.costs.chain import UNLIMITED, Array
 from pipeplan.costs.pricing import device_limit, usable_memory
 from pipeplan.costs.sources import bytes_per_parameter
+from pipeplan.search.regimes import REGIMES
 from pipeplan.search.scope import narrowing_options, searched
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.in_flight import free_family
@@ -25,7 +26,7 @@ from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.partition.parts import has_copy
 
-FEW = 300
+FEW = REGIMES.least_memory_groups.most
 """Most device groups per micro-batch size that are tried one and all for the least memory."""
 THRESHOLDS = 32
 """Most thresholds below which layers are recomputed that are tried for the least memory."""

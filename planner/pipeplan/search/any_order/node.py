@@ -18,6 +18,7 @@ from pipeplan.schedules import FAMILIES, Family
 from pipeplan.schedules.family import closing, shares
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.evaluate import evaluate
+from pipeplan.search.regimes import REGIMES
 from pipeplan.search.scheduling.lists import FAMILY, kind_of
 from pipeplan.search.space.candidates import Candidate, partition_problem
 from pipeplan.search.space.in_flight import held_at_most
@@ -30,7 +31,7 @@ FOR_INCUMBENT = 0.3
 SLICE = 10.0
 """Most seconds of one step, so that other nodes are advanced as well."""
 
-MOST = 2_000
+MOST = REGIMES.any_order_groups.most
 """Most device groups per micro-batch size, each of which is a search of its own."""
 
 

@@ -25,6 +25,7 @@ from pipeplan.costs.collectives import all_reduce
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.costs.table import Table
 from pipeplan.schedules import Family
+from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.candidates import in_flight
 from pipeplan.search.space.device_groups import Mode as Width
 from pipeplan.search.space.space import Space
@@ -32,7 +33,7 @@ from pipeplan_formulations.graph import Border, GraphMode, GraphPartition, Line,
 
 LARGEST = 2**52
 """Sums that solvers keep exact."""
-MOST_WIDTHS = 32
+MOST_WIDTHS = REGIMES.graph_modes.most
 """Most pairs of device kind and number of replicas in one problem."""
 
 

@@ -25,6 +25,7 @@ from pipeplan.search.branch_and_bound import ACCURACY, Node, PlanSearch, Step, T
 from pipeplan.search.nodes.aggregate_problem import Layout, allocation_problem
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.first_plans import submit
+from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.device_groups import Modes
 from pipeplan.search.space.space import Space
 from pipeplan_formulations import allocation
@@ -42,7 +43,7 @@ CLOSE = 5e-4
 """Relative gap at which the most promising device groups are good enough: simulation decides the rest."""
 ESTIMATED, ESTIMATED_LATER = 2e-3, 1e-2
 """Relative accuracy of a layout's first bound and allocations: until there is a plan, and then."""
-MOST_ESTIMATED = 1024
+MOST_ESTIMATED = REGIMES.first_plans_devices.most
 """Most devices with which layouts are bounded first: beyond, a simulation takes seconds, and targets come too late."""
 
 

@@ -23,18 +23,19 @@ from pipeplan.costs.collectives import Collective, all_reduce
 from pipeplan.costs.network import rings_over_nodes, shared, slowest
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.nodes.tied_copies import with_certain_copies
+from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, distinct_tiles, shares_equally
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, InFlightRule
 from pipeplan_formulations.allocation.endings import with_second_ending
 
-UNITS = 64
+UNITS = REGIMES.layout_units.most
 """Most units of all classes in an unequal layout: the unit is chosen large enough."""
-CELLS = 2**19
+CELLS = REGIMES.layout_cells.most
 """Most layers x units x widths of an unequal layout: the effort of its dynamic programme."""
-SMALL = 16
+SMALL = REGIMES.tree_units.most
 """Most units of all classes in a layout whose device groups are all searched in a tree,"""
-SMALL_CELLS = 2**16
+SMALL_CELLS = REGIMES.tree_cells.most
 """and most layers x units x widths."""
 
 

@@ -30,6 +30,7 @@ from pipeplan.costs.chain import Boundaries
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
 from pipeplan.search.nodes.partitions import PartitionsNode, critical, recomputes_least, simulate
 from pipeplan.search.path_cuts import find_path_cut
+from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.candidates import Candidate, partition_problem
 from pipeplan.search.space.in_flight import InFlightBox, free_family
 from pipeplan.search.visits import VisitedPath, find_visited_path
@@ -40,7 +41,7 @@ from pipeplan_formulations.partition.listing import few
 
 FIRST_SLICE = 2.0
 """Seconds of a solver's first step; doubled each time they were not enough."""
-CELLS = 4_000
+CELLS = REGIMES.path_cells.most
 """Most stages x layers of a problem with path cuts: beyond, a solver takes minutes to begin."""
 
 

@@ -24,6 +24,7 @@ from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.nodes.first_plans import with_counts
 from pipeplan.search.nodes.joined_kinds import JoinedKinds
 from pipeplan.search.nodes.mixed_problem import MixedLayout, mixed_problem
+from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.device_groups import Mode
 from pipeplan.search.space.mixed import MixedSpace, Modes
 from pipeplan.search.space.space import Space
@@ -40,9 +41,9 @@ ACCURACY = 5e-3
 """relative accuracy of its bounds,"""
 FOUND = 1e-2
 """and of the targets for which it looks for allocations."""
-GROUPS = 2
+GROUPS = REGIMES.mixed_kinds.most
 """Most kinds of teams of one size and class in the problem of a large node; of a small one there is one."""
-ROWS = 256
+ROWS = REGIMES.mixed_rows.most
 """Most rows of modes, at a micro-batch size, that are nodes of their own."""
 
 

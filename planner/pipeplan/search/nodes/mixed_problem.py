@@ -21,11 +21,12 @@ from pipeplan.costs.collectives import Collective, all_reduce
 from pipeplan.costs.network import rings_over_nodes
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.nodes.aggregate_problem import SMALL, SMALL_CELLS, in_flight_rule
+from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.mixed import MixedKind, MixedSpace
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import ChainAllocation
 
-UNITS = 64
+UNITS = REGIMES.mixed_units.most
 """Most units of devices of all classes: stages take a multiple of devices that is large enough for this."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.validate import validate_schedule
+from pipeplan.search.regimes import REGIMES
 from pipeplan.search.scheduling.evaluator import Evaluator
 from pipeplan.search.scheduling.families import family_schedules
 from pipeplan.search.scheduling.instances import LaneMode, Subproblem, lane_modes, subproblems, with_queueing
@@ -24,9 +25,9 @@ from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.local_search import annealed
 from pipeplan_formulations.schedule.cyclic import solve as solve_by_pattern
 
-MOST_EXACT = 1200
+MOST_EXACT = REGIMES.ordered_by_solver.most
 """Most operations of a replica for which CP-SAT alone searches orders."""
-MOST_SOLVED = 2500
+MOST_SOLVED = REGIMES.ordered_at_all.most
 """Most operations of a replica for which CP-SAT searches orders at all; beyond, only patterns are solved."""
 LIST_SHARE = 0.1
 """Share of the time for list schedulers, where they run by themselves."""

@@ -11,13 +11,14 @@ from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES, Family
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.schedules.family import devices_from, per_replica
+from pipeplan.search.regimes import REGIMES
 from pipeplan_formulations.allocation.non_increasing import is_non_increasing
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
 FREE = "1f1b"
 """The family whose in-flight counts are chosen."""
 
-FEW = 8
+FEW = REGIMES.listed_counts.most
 """Most choices of counts that are enumerated."""
 
 

@@ -21,10 +21,11 @@ from pipeplan.core.operators import Mix, Split
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.teams.mixed import NodeTeams, fill_up, fillings, kind_name, mixed_cluster
 from pipeplan.costs.teams.question import MixedQuestion
+from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.device_groups import Mode, device_classes, placements
 from pipeplan.search.space.space import Space
 
-MOST = 512
+MOST = REGIMES.mixed_fillings.most
 """Most ways to fill the nodes of which every one is tried for a row of modes; of more, one that packs the stages."""
 
 Modes = tuple[Mode, ...]

@@ -19,6 +19,7 @@ from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.pricing import Prices
 from pipeplan.schedules import FAMILIES, Family, family
 from pipeplan.search.evaluate import EvaluatedPlan, overflow
+from pipeplan.search.regimes import REGIMES
 from pipeplan.search.scheduling.lists import FAMILY as FOUND
 from pipeplan.search.space.candidates import Candidate, in_flight
 from pipeplan.search.space.constraints import Constraints
@@ -36,21 +37,21 @@ from pipeplan.search.space.placing import Placing
 from pipeplan.search.space.shared_links import shared_link_loads
 from pipeplan_formulations.partition import LinkResource
 
-FEW = 300
+FEW = REGIMES.listed_groups.most
 """Most device groups per micro-batch size that are enumerated; more are bounded together, in aggregate nodes."""
-PAIRS = 100_000
+PAIRS = REGIMES.listed_pairs.most
 """Most pairs of a shape and a partition, over all micro-batch sizes, that are listed: a small space."""
-PLACEMENTS = 5_000
+PLACEMENTS = REGIMES.listed_placements.most
 """Most placements of pinned devices, over all device groups, up to which every one of them is searched."""
 ANY = "any"
 """The schedule name for every order, in addition to the named families (or those that suit the cluster)."""
 LEANEST = "1f1b-sno"
 """The family with the fewest micro-batches in flight among the choices of `FREE`."""
-MANY = 4_000
+MANY = REGIMES.early_groups.most
 """With more device groups than this, heuristics run after the search instead of before it,"""
-LONG = 2**15
+LONG = REGIMES.early_samples.most
 """with more devices x samples than this,"""
-DEEP = 1_000
+DEEP = REGIMES.early_layers.most
 """and with more devices x layers than this."""
 
 
