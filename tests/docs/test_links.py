@@ -1,8 +1,9 @@
-"""Links of the pages: files and headings that they point to exist."""
+"""Links and headings of the pages: files and headings that are pointed to exist, and headings form a tree."""
 
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,12 @@ def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
         "# Title\n\n## A *b* (c)\n\n[x](#a-b-c) [y](#d) [z](none.md) [w](page.md#title)\n", encoding="utf-8"
     )
     assert list(broken(page)) == ["#d", "none.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_headings_form_a_tree(page: Path) -> None:
+    """A page has one title, and no heading skips a level, so a site can list them."""
+    levels = [len(marks) for marks in re.findall(r"^(#+) ", text(page), re.MULTILINE)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(below <= above + 1 for above, below in pairwise(levels))
