@@ -63,3 +63,11 @@ def test_headings_form_a_tree(page: Path) -> None:
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(below <= above + 1 for above, below in pairwise(levels))
+
+
+def test_the_order_of_pages_has_all_of_them() -> None:
+    """Every page of the folder is linked from the page that puts them in order, those on bounds from theirs."""
+    for home in (ROOT / "docs", ROOT / "docs" / "bounds"):
+        order = home / "index.md"
+        linked = {(home / link.partition("#")[0]).resolve() for link in re.findall(r"\]\(([^)\s]+)\)", text(order))}
+        assert {page.name for page in home.glob("*.md") if page.resolve() not in linked} == {"index.md"}
