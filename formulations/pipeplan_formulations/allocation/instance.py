@@ -33,15 +33,15 @@ a multiple of node_c. Otherwise some pair of replicas shares a node, and the hop
 For a stage and one micro-batch, F is the forward time and B the backward time, the repeated forwards of X included. At
 the hop behind the stage, f and g are the times to send activations and gradients, and l is the latency. ĝ is the least
 time to send gradients over the hop before the stage. E_0 is the first stage's update and gradient reduction, or what
-its last backward does not hide of it (`common.exposed`). The objective ``step`` is the least T with the
+its last backward does not hide of it (`common.exposed`). The objective ``step`` is the least T with all of
 
-*way back*
+*Way back*:
 
      T ≥ E_0 + H_s + M_w (F + B)                            if devices compute while they send
      T ≥ E_0 + H_s + M_w (F + B + f) + (M_w − 1) ĝ          if devices wait while they send (none)
      H_{s+1} = H_s + F + B + 2 l + f + g                    without f + g if tensors are sent as they are made (stream)
 
-*one-stage delays*, services and warm-up
+*One-stage delays*, services and warm-up:
 
      T ≥ E_0 + A + e,   A = H_{S−1} + F_{S−1} + B_{S−1}: the round trip of one micro-batch; for each delay e of
      (M_w − 1) F,   (M_w − 1) B                             with F + f and B + ĝ instead if devices wait
@@ -49,22 +49,23 @@ its last backward does not hide of it (`common.exposed`). The objective ``step``
      (L_w − 1) f,   (L_w − 1) g                             copy
      L_w f − F,   L_w ĝ − B                                 stream
 
-*alternation*, of schedules that alternate forwards and backwards
+*Alternation*, of schedules that alternate forwards and backwards:
 
      T ≥ E_0 + A + (M_s − k_s) (F_s + B_s) + ⌊(m − (M_s − k_s) w_s) / w_t⌋ B_t      for t ≤ s, M_s short for M_w of its
      width, m = ⌊(M − 1) / unit⌋
-*two phases*, of schedules that run all forwards first (``phases``), with a single width
+
+*Two phases*, of schedules that run all forwards first (``phases``), with a single width:
 
      T ≥ E_0 + A + (M_w − 1) (F_s + B_t)
 
 Each stage's gradients are reduced, and its weights updated, after its own last backward. With E_s as E_0 of stage s,
-the *own ending*
+*own ending*:
 
      T ≥ G_s + M_w (F + B) + E_s                            with F + B + f + ĝ instead if devices wait
      G_{s+1} = G_s + F + l + f                              without f if tensors are sent as they are made (stream)
 
-The objective ``period`` is the time from step to step in a long run. There G_s is 0: a stage waits for those
-before it, but not anew in each step.
+The objective ``period`` is the time from step to step in a long run. There G_s is 0: a stage waits for those before
+it, but not anew in each step.
 
 A link between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ micro-batches, widths counted in devices.
 The objective ``bottleneck`` is the time per sample of an endless pipeline, with N samples per step. It is the largest
