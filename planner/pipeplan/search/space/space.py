@@ -41,7 +41,7 @@ FEW = REGIMES.listed_groups.most
 """Most device groups per micro-batch size that are enumerated; more are bounded together, in aggregate nodes."""
 PAIRS = REGIMES.listed_pairs.most
 """Most pairs of a shape and a partition, over all micro-batch sizes, that are listed: a small space."""
-PLACEMENTS = REGIMES.listed_placements.most
+PLACEMENTS = REGIMES.listed_arrangements.most
 """Most placements of pinned devices, over all device groups, up to which every one of them is searched."""
 ANY = "any"
 """The schedule name for every order, in addition to the named families (or those that suit the cluster)."""
