@@ -70,7 +70,7 @@ def textbook(layers: int, stages: int) -> float:
 
 def main() -> None:
     """Print the table."""
-    print(f"{'':24} {'':6} {'':8} {'equation (3)':>23} {'all of it':>23}")
+    print(f"{'':24} {'':6} {'':8} {'way back':>23} {'all of it':>23}")
     print(f"{'':24} layers    units      gap  seconds  ratio     gap  seconds  ratio")
     for name, layers, units, widths, tight in CASES:
         reference = textbook(layers, sum(units) if sum(units) < layers else layers)
