@@ -207,16 +207,9 @@ def test_what_does_not_fit_together_is_named(change: dict, word: str) -> None:
         equal_chain(**change)
 
 
-def test_an_unknown_backend_is_named() -> None:
-    """The error for an unknown backend lists the known ones."""
-    with pytest.raises(ValueError, match="cpsat"):
-        allocation.solve(equal_chain(), Limits(), backend="guess")
-
-
 def test_forced_stages_that_need_too_much_are_infeasible() -> None:
-    """More forced units than available, or more forced stages than layers, are infeasible with every backend."""
+    """More forced units than available, or more forced stages than layers, are infeasible."""
     too_many = equal_chain(layers=3, units=(2,), first=((0, 1),), last=((0, 1), (0, 1)))
     too_deep = equal_chain(layers=2, units=(4,), first=((0, 1),), last=((0, 1), (0, 1)))
     for problem in (too_many, too_deep):
-        for backend in allocation.BACKENDS:
-            assert allocation.solve(problem, Limits(time=10), backend=backend).status is Status.INFEASIBLE
+        assert allocation.solve(problem, Limits(time=10)).status is Status.INFEASIBLE

@@ -1,8 +1,7 @@
-"""The chain allocation problem: every backend against brute force on small instances of every sort."""
+"""The chain allocation problem against brute force on small instances of every sort."""
 
 import numpy as np
-import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.allocations import (
@@ -17,7 +16,6 @@ from helpers.allocations import (
 from helpers.happening import happens
 from pipeplan_formulations import allocation
 from pipeplan_formulations.allocation import ChainAllocation
-from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.objective import OBJECTIVES
 from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
@@ -28,7 +26,7 @@ from pipeplan_formulations.common.span_options import IMPOSSIBLE
 def test_the_dynamic_programme_and_search_equal_brute_force(problem: ChainAllocation) -> None:
     """Objective, bound and status are those of all allocations tried one by one, infeasible instances included."""
     best = brute_force(problem)
-    report = allocation.solve(problem, Limits(time=30), backend="exact")
+    report = allocation.solve(problem, Limits(time=30))
     if best is None:
         assert report.status is Status.INFEASIBLE
         return
@@ -100,70 +98,3 @@ def test_a_cutoff_saves_work_and_loses_nothing_below_it(problem: ChainAllocation
         assert (report.status, report.objective, report.bound) == (Status.OPTIMAL, optimum, optimum)
     else:
         assert cutoff <= report.bound <= optimum
-
-
-def _solvers_agree(backend: str, problem: ChainAllocation) -> None:
-    best = brute_force(problem)
-    report = allocation.solve(problem, Limits(time=60, workers=1), backend=backend)
-    if best is None:
-        assert report.status is Status.INFEASIBLE
-        return
-    # Other solvers than CP-SAT work in floating point: their bound gives up a relative 1e-7 of what they claim.
-    slack = 0 if backend == "cpsat" else 1 + 3 * best // 10**7
-    assert report.objective == best
-    assert best - slack <= report.bound <= best
-    assert report.solution is not None
-    assert meets_constraints(problem, report.solution)
-    assert objective(problem, report.solution) == best
-
-
-IDLE = ChainAllocation(
-    forward=np.array([[0, 0]]),
-    backward=np.array([[0, 0]]),
-    update=np.array([[[0, 1], [1, 1], [1, 1]]]),
-    resident=np.array([[[2, 6], [5, 0], [3, 6]]]),
-    reduce_base=np.array([[1, 0, 1]]),
-    saved=np.array([7, 8]),
-    workspace=np.array([5, 0]),
-    received=np.array([2]),
-    limit=np.array([2**40]),
-    units=np.array([2]),
-    node=np.array([2]),
-    micro_batches=1,
-    widths=(1, 2, 3),
-    first=((0, 1),),
-    last=((0, 1),),
-)
-"""Nothing takes any time: CBC's preprocessing calls it infeasible."""
-
-HIDDEN = ChainAllocation(
-    forward=np.array([[1, 1, 2], [1, 3, 1]]),
-    backward=np.array([[2, 2, 4], [2, 6, 2]]),
-    hides=np.array([[2, 2, 4], [2, 6, 1]]),
-    reduce=np.array([[[3, 14, 13]], [[14, 0, 5]]]),
-    reduce_base=np.array([[1], [0]]),
-    limit=np.array([0, 0]),
-    units=np.array([1, 1]),
-    node=np.array([2, 2]),
-    micro_batches=2,
-)
-"""The best allocation is another one than where backwards hide no sums."""
-
-
-@pytest.mark.parametrize("backend", SOLVERS)
-@given(problem=chain_allocations(layers=5, devices=3))
-@example(problem=IDLE)
-@example(problem=HIDDEN)
-@settings(max_examples=24, deadline=None)
-def test_solvers_of_rows_equal_brute_force(backend: str, problem: ChainAllocation) -> None:
-    """CP-SAT and CBC, which do not use the dynamic programme, find and prove the same optima."""
-    _solvers_agree(backend, problem)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", SOLVERS)
-@given(problem=chain_allocations(objectives=OBJECTIVES))
-@settings(max_examples=500, deadline=None)
-def test_solvers_of_rows_equal_brute_force_on_many(backend: str, problem: ChainAllocation) -> None:
-    """The same on five hundred instances of up to six layers and four devices."""
-    _solvers_agree(backend, problem)

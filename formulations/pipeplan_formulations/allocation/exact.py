@@ -1,4 +1,4 @@
-"""Exact back end of the allocation problem: bounds by dynamic programming, then best-first search."""
+"""Exact method of the allocation problem: bounds by dynamic programming, then best-first search."""
 
 from pipeplan_formulations.allocation.best_first.search import best_first
 from pipeplan_formulations.allocation.instance import ChainAllocation

@@ -85,10 +85,10 @@ one-stage delays           `terms.delays`
 alternation                `terms.drain_delay`, `terms.micro_batches_behind`; bounded: `LargestBackward.allows`
 two phases                 `terms.two_phase_delay`; bounded: `LargestBackward.allows_phases`
 own ending                 `terms.ahead_step`, `terms.stage_load`; within a target: `Pass.in_time`
-reductions R               `tables.AllocationTables.reductions`; as rows: `mip.exposed.exposed_collectives`
+reductions R               `tables.AllocationTables.reductions`
 bottleneck                 `terms.stage_load`, `tables.AllocationTables.link_shares` (L_w)
 ĝ                          `tables.AllocationTables.least_back`
-all of one allocation      `ChainAllocation.evaluate`; as a linear model: `mip.depth_model`
+all of one allocation      `ChainAllocation.evaluate`
 least way back, A: suffix  `suffix_bounds.suffix.run`; least E_0 + H for prefixes: `best_first.prefix_tables`
 =========================  ==========================================================================================
 """

@@ -1,4 +1,4 @@
-"""The bounds of a step in the chain allocation problem for one stage, on integers, arrays or linear expressions.
+"""The bounds of a step in the chain allocation problem for one stage, on integers or arrays.
 
 ::
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 Overlap = Literal["none", "copy", "stream"]
 
-# An int, an array or a linear expression; all support +, − and multiplication by an int.
+# An int or an array; both support +, − and multiplication by an int.
 Number = Any
 
 

@@ -1,1 +1,0 @@
-"""The allocation problem of one depth as a linear model."""
