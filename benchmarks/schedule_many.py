@@ -8,11 +8,12 @@ eight minutes, two threads.
 import time
 from dataclasses import replace
 
+from benchmarks.schedule_scale import line
+
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.schedule import PipelineSchedule
 from pipeplan_formulations.schedule.cyclic import least_period, solve
 from pipeplan_formulations.schedule.cyclic.period import modulo
-from pipeplan_formulations.schedule.line import line
 
 SECONDS = 28.0
 STEPS = (

@@ -1,20 +1,28 @@
 """Quality and bounds of schedules under tight memory: list schedules without a solver, CP-SAT, lower bounds.
 
-The instances are those of `pipeplan_formulations.schedule.line`: p devices, m micro-batches, times within ±h per
-stage, room for k micro-batches on each device. Two threads; each row stops at its limit, the whole after twelve minutes
-at most. "Known" are the best makespan and bound measured with separate prototypes in the same number of seconds.
+The instances are those of `line`: p devices, m micro-batches, times within ±h per stage, room for k micro-batches on
+each device. Two threads; each row stops at its limit, the whole after twelve minutes at most.
+
+::
+
+    device 0 ─lag─▶ device 1 ─lag─▶ … ─lag─▶ device p − 1        each with room for k micro-batches in flight
+
+"Known" are the best makespan and bound measured with separate prototypes in the same number of seconds.
 "Heuristic" is the automatic scheduler published with Zero Bubble Pipeline Parallelism, run as shipped.
 
 ``python -m benchmarks schedule_scale`` prints all rows.
 """
 
+from random import Random
 from typing import NamedTuple
 
 from pipeplan_formulations.common.report import Limits
-from pipeplan_formulations.schedule import lower_bound, solve
+from pipeplan_formulations.schedule import PipelineSchedule, lower_bound, solve
 from pipeplan_formulations.schedule.constructive import constructive
-from pipeplan_formulations.schedule.line import line
 
+FORWARD, BACKWARD, WEIGHT, LAG = 1000, 1000, 700, 100
+TAKEN, FREED = 100, 60
+SEED = 7
 LISTS = 2.0
 """Seconds for the column of list schedules; the solver's own start may take longer."""
 
@@ -64,6 +72,43 @@ def main() -> None:
             f"{row.heuristic:>9}",
             flush=True,
         )
+
+
+def line(stages: int, micro_batches: int, in_flight: int, spread: float = 0.0, seed: int = SEED) -> PipelineSchedule:
+    """Create an instance with one stage per device and split backwards; I frees 60 % of a micro-batch, W the rest.
+
+    Parameters
+    ----------
+    stages, micro_batches : int
+    in_flight : int
+        Number of micro-batches that fit on each device.
+    spread : float
+        Each F, I and W of each stage is a mean time multiplied by a factor from [1 − spread, 1 + spread], truncated to
+        an integer; all F are drawn first, then all I, then all W.
+    seed : int
+        Seed of ``random.Random``.
+    """
+    draw = Random(seed)
+
+    def times(mean: int) -> tuple[int, ...]:
+        return tuple(int(mean * draw.uniform(1 - spread, 1 + spread)) for _ in range(stages))
+
+    return PipelineSchedule(
+        device=tuple(range(stages)),
+        micro_batches=micro_batches,
+        forward=times(FORWARD),
+        backward=times(BACKWARD),
+        weight=times(WEIGHT),
+        split=(True,) * stages,
+        lag=(LAG,) * (stages - 1),
+        lag_back=(LAG,) * (stages - 1),
+        ending=(0,) * stages,
+        taken=(TAKEN,) * stages,
+        freed=(FREED,) * stages,
+        freed_by_weight=(TAKEN - FREED,) * stages,
+        base=(0,) * stages,
+        limit=(TAKEN * in_flight,) * stages,
+    )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import pytest
 
+from helpers.lines import line
 from pipeplan_formulations.schedule import Op, PipelineSchedule, evaluate, lower_bound
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.dispatch import Admission, dispatch, to_numbers, to_orders
@@ -13,7 +14,6 @@ from pipeplan_formulations.schedule.constructive.portfolio import (
     tails,
     zero_bubble,
 )
-from pipeplan_formulations.schedule.line import line
 
 
 def v_shape(micro_batches: int, room: int) -> PipelineSchedule:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.lines import line
 from helpers.pipeline_schedules import every_order, random_schedule
 from pipeplan_formulations.common.report import Limits, Status, Stop
 from pipeplan_formulations.schedule import BACKENDS, Op, cpsat, evaluate, exact, feasible, lower_bound, solve
 from pipeplan_formulations.schedule.bounds import jackson, packed, windows
-from pipeplan_formulations.schedule.line import line
 from pipeplan_formulations.schedule.objective import makespan, orders_of, peaks, starts
 from pipeplan_formulations.schedule.precedence import Admission
 from pipeplan_formulations.schedule.start import scaled, serial

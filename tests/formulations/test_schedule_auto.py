@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.lines import line
 from helpers.pipeline_schedules import random_ways
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, cyclic, evaluate, exact, solve
 from pipeplan_formulations.schedule.auto import FEW
-from pipeplan_formulations.schedule.line import line
 
 SHORT = Limits(time=3.0, workers=1)
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.happening import happens
+from helpers.lines import line
 from helpers.pipeline_schedules import random_schedule
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Stop
@@ -30,7 +31,6 @@ from pipeplan_formulations.schedule.cyclic.period import Found, modulo
 from pipeplan_formulations.schedule.cyclic.repeat import stretched
 from pipeplan_formulations.schedule.cyclic.stride import by_strides, stride, stride_bound
 from pipeplan_formulations.schedule.cyclic.unrolled import by_rules
-from pipeplan_formulations.schedule.line import line
 from pipeplan_formulations.schedule.objective import peaks, starts
 
 QUICK = Limits(time=5.0, workers=1)

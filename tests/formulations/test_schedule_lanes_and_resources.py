@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
+from helpers.lines import line
 from helpers.pipeline_schedules import random_ways
 from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.schedule import Op, PipelineSchedule, cyclic, evaluate, feasible, lower_bound, solve
-from pipeplan_formulations.schedule.line import line
 from pipeplan_formulations.schedule.objective import makespan, orders_of, peaks, starts
 from pipeplan_formulations.schedule.start import serial
 
