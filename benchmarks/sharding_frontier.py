@@ -6,15 +6,16 @@ or along the rows (K). It splits other operators along the batch, along the feat
 Collectives are rings with the latency and bandwidth of their axis. Times are processor seconds,
 those of `least` seconds on the clock.
 
-``-- frontier [LAYERSxMESH ...]``: frontiers of (time, memory), exact and with sets of at most 64 points. ``-- block
-[MESH ...]``: of one layer in five coordinates. ``-- least [LAYERSxMESH ...] [time=SECONDS]``: least time by each back
-end. A mesh is ``4.4.4``.
+``-- frontier [LAYERSxMESH ...]``: frontiers of (time, memory). ``-- block [MESH ...]``: of a layer in five coordinates.
+``-- least [LAYERSxMESH ...] [time=SECONDS]``: least time by the frontier, each back end and descents. A mesh is
+``4.4.4``.
 """
 
 import statistics
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
@@ -24,18 +25,17 @@ from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.sharding import (
     BACKENDS,
-    Block,
     Cap,
     Edge,
     Sharding,
     WeightedSharding,
-    descent,
     frontier,
     solve,
 )
-from pipeplan_formulations.sharding.bounds import open_bracket
-from pipeplan_formulations.sharding.instance import Array
+from pipeplan_formulations.sharding.instance import Array, possible
 
+STARTS = 30
+"""Random starts of descents."""
 HIDDEN, TOKENS, ITEM = 4096, 2**18, 2
 """Width of the model, tokens of a step, bytes of a number."""
 STATE = 14
@@ -53,6 +53,58 @@ MATRIX = {"M": "SS", "Z": "SS", "N": "RF", "K": "FP"}
 """Layouts of input and output for each word."""
 BACK = {"M": "SS", "Z": "SS", "N": "FP", "K": "RF"}
 """Layouts of the output's gradient that is needed, and of the input's gradient that is made."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A graph with two ends; equal ones are chained one behind another.
+
+    ::
+
+        entry ─┬─ a ─── b ─┬─ exit          the exit of a block is the entry of the next; its costs are the exit's
+               └───────────┘
+
+    Attributes
+    ----------
+    problem : Sharding
+    entry, exit : int
+        Different operators, with as many signatures each.
+
+    Raises
+    ------
+    ValueError
+        If they are not.
+    """
+
+    problem: Sharding
+    entry: int
+    exit: int
+
+    def __post_init__(self) -> None:
+        count = len(self.problem.costs)
+        if not (0 <= self.entry < count and 0 <= self.exit < count and self.entry != self.exit):
+            raise ValueError(f"entry {self.entry} and exit {self.exit} must be two of the operators 0 to {count - 1}")
+        many = [len(self.problem.costs[v]) for v in (self.entry, self.exit)]
+        if many[0] != many[1]:
+            raise ValueError(f"the entry has {many[0]} signatures and the exit {many[1]}; they must be the same ones")
+
+    def repeated(self, count: int) -> Sharding:
+        """Graph of ``count`` blocks: the operators of the first, then those of each further one but its entry."""
+        if count < 1:
+            raise ValueError(f"there must be at least one block, not {count}")
+        costs, edges = list(self.problem.costs), list(self.problem.edges)
+        last = self.exit
+        for _ in range(1, count):
+            number = {self.entry: last}
+            for v, own in enumerate(self.problem.costs):
+                if v != self.entry:
+                    number[v] = len(costs)
+                    costs.append(own)
+            edges += [
+                edge._replace(source=number[edge.source], target=number[edge.target]) for edge in self.problem.edges
+            ]
+            last = number[self.exit]
+        return Sharding(tuple(costs), tuple(edges), self.problem.maxima)
 
 
 class Operator(NamedTuple):
@@ -176,6 +228,63 @@ def layer(mesh: Mesh) -> Block:
     return Block(Sharding(tuple(op.costs for op in operators), edges, maxima=1), 0, 8)
 
 
+def descents(problem: WeightedSharding, limits: Limits, starts: int) -> list[int | None]:
+    """Return the values of block coordinate descents from random starts: the search of AutoDDL (arXiv 2301.06813).
+
+    One operator gets its best signature while all others keep theirs, until nothing improves. None: no solution.
+    """
+    random, descent, clock = np.random.default_rng(limits.seed), _Descent(problem), Clock(limits)
+    values = []
+    for _ in range(starts):
+        choice = random.integers(descent.counts).tolist()
+        while clock.left > 0 and descent.sweep(choice):
+            pass
+        values.append(problem.evaluate(tuple(choice)))
+    return values
+
+
+class _Descent:
+    """Tables of a problem by operator."""
+
+    def __init__(self, problem: WeightedSharding) -> None:
+        self._sums = problem.problem.sums
+        self._problem = problem
+        self.counts = [len(costs) for costs in problem.problem.costs]
+        self._edges: list[list[tuple[int, int, Array]]] = [[] for _ in self.counts]
+        for number, (u, v, costs) in enumerate(problem.problem.edges):
+            self._edges[u].append((number, v, costs))
+            self._edges[v].append((number, u, costs.transpose(1, 0, 2)))
+
+    def sweep(self, choice: list[int]) -> bool:
+        """Improve the choice in place, operator by operator; return True if it has changed."""
+        parts = self._problem.problem.parts(choice)
+        changed = False
+        for v, costs in enumerate(self._problem.problem.costs):
+            own = [v, *(len(self.counts) + number for number, _, _ in self._edges[v])]
+            rest = np.delete(parts, own, axis=0)
+            tables = np.stack([costs, *(table[:, choice[u]] for _, u, table in self._edges[v])])  # (parts, K, D)
+            rank = self._rank(rest, tables)
+            best = min(range(len(rank)), key=rank.__getitem__)
+            if rank[best] < rank[choice[v]]:
+                choice[v], changed = best, True
+                parts[own] = tables[:, best]
+        return changed
+
+    def _rank(self, rest: Array, tables: Array) -> list[tuple[int, int, int]]:
+        """For each signature: impossible parts, excess over all caps, objective."""
+        bad = (~possible(tables)).sum(axis=0)
+        plain = np.where(possible(tables)[..., None], tables, 0)
+        others = rest[possible(rest)]
+        sums = plain[..., : self._sums].sum(axis=0) + others[:, : self._sums].sum(axis=0)
+        tops = np.maximum(plain[..., self._sums :].max(axis=0), others[:, self._sums :].max(axis=0, initial=0))
+        total = np.concatenate([sums, tops], axis=1)
+        excess = np.zeros(len(total), np.int64)
+        for weights, limit in self._problem.binding:
+            excess += np.maximum(total @ np.array(weights, np.int64) - limit, 0)
+        value = sums @ np.array(self._problem.weights, np.int64)
+        return list(zip(bad.tolist(), excess.tolist(), value.tolist(), strict=True))
+
+
 def main() -> None:
     """Print the tables."""
     words = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
@@ -198,18 +307,16 @@ def _stack(row: str) -> Sharding:
 
 
 def _frontier(row: str, seconds: float) -> None:
-    """Print size and time of the frontier of (time, memory), exact and thinned, and its ends."""
+    """Print size and time of the frontier of (time, memory), and its ends."""
     problem = _stack(row)
-    for most in (None, 64):
-        began = time.process_time()
-        found = frontier(problem, Clock(Limits(20 * seconds)), most)
-        took = time.process_time() - began
-        ends = " … ".join(f"{a / 1e6:,.1f} ms {b / 2**30:.2f} GiB" for a, b in found.points[[0, -1]].tolist())
-        began = time.process_time()
-        found.choice(0)
-        print(f"frontier {row:10} {len(problem.costs):4} operators, {len(problem.edges)} edges: {len(found.points):5} "
-              f"points in {took:6.2f} s, a choice in {time.process_time() - began:.2f} s; {ends}; "
-              f"slack {found.slack[0] / 1e6:.1f} ms {found.slack[1] / 2**30:.2f} GiB", flush=True)  # fmt: skip
+    began = time.process_time()
+    found = frontier(problem, Clock(Limits(20 * seconds)))
+    took = time.process_time() - began
+    ends = " … ".join(f"{a / 1e6:,.1f} ms {b / 2**30:.2f} GiB" for a, b in found.points[[0, -1]].tolist())
+    began = time.process_time()
+    found.choice(0)
+    print(f"frontier {row:10} {len(problem.costs):4} operators, {len(problem.edges)} edges: {len(found.points):5} "
+          f"points in {took:6.2f} s, a choice in {time.process_time() - began:.2f} s; {ends}", flush=True)  # fmt: skip
 
 
 def _block(row: str, seconds: float) -> None:
@@ -226,31 +333,26 @@ def _block(row: str, seconds: float) -> None:
 
 
 def _least(row: str, seconds: float) -> None:
-    """Print the least time, without and with a cap on memory, by each back end; gaps of descents to it."""
+    """Print the least time, without and with a cap on memory, by the frontier, each back end and descents."""
     problem = _stack(row)
-    free = solve(problem, (1, 0), (), Limits(seconds))
-    assert free.solution is not None
-    costs = problem.evaluate(free.solution)
-    assert costs is not None
+    began = time.perf_counter()
+    points = frontier(problem, Clock(Limits(20 * seconds))).points
+    print(f"least {row:10} frontier, for every cap: {time.perf_counter() - began:.2f} s", flush=True)
     for share in (1.0, 0.75):
-        caps = (Cap((0, 1), round(share * costs[1])),)
-        best = 0
+        limit = round(share * int(points[0, 1]))
+        best = int(points[points[:, 1] <= limit][0, 0])
+        print(f"least {row:10} memory {share:4.0%} frontier {best / 1e6:,.1f} ms", flush=True)
+        question = WeightedSharding(problem, (1, 0), (Cap((0, 1), limit),))
         for backend in BACKENDS:
             began = time.perf_counter()
-            report = solve(problem, (1, 0), caps, Limits(seconds), backend=backend)
-            best = best or report.objective or 0
+            report = solve(problem, question.weights, question.caps, Limits(seconds), backend=backend)
             value = "none" if report.objective is None else f"{report.objective / 1e6:,.1f} ms"
             print(f"least {row:10} memory {share:4.0%} {report.backend:8} {value:>11}, bound "
                   f"{report.bound / 1e6:9,.1f} ms, {report.status:10} "
                   f"{time.perf_counter() - began:6.2f} s", flush=True)  # fmt: skip
-        question = WeightedSharding(problem, (1, 0), caps)
-        gaps = []
-        for seed in range(30):
-            bracket = open_bracket(question, Limits(seconds, seed=seed), None, None)
-            descent.search(question, bracket, 1)
-            gaps.append(bracket.value / best - 1 if bracket.value else np.inf)
-        print(f"least {row:10} memory {share:4.0%} 30 descents: median gap {statistics.median(gaps):.1%}, "
-              f"worst {max(gaps):.1%}", flush=True)  # fmt: skip
+        gaps = [np.inf if value is None else value / best - 1 for value in descents(question, Limits(seconds), STARTS)]
+        print(f"least {row:10} memory {share:4.0%} {STARTS} descents: best gap {min(gaps):.1%}, median "
+              f"{statistics.median(gaps):.1%}, worst {max(gaps):.1%}", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from benchmarks.sharding_frontier import STARTS, descents
 
 from pipeplan import load_cluster, profile
 from pipeplan.analysis.sharding.question import step_matrix
@@ -25,7 +26,7 @@ from pipeplan.costs.meshes.products import products
 from pipeplan.costs.meshes.unsplit import unsplit
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
-from pipeplan_formulations.sharding import Choice, Frontier, Sharding, frontier, solve
+from pipeplan_formulations.sharding import BACKENDS, Choice, Frontier, Sharding, WeightedSharding, frontier, solve
 
 CLUSTER, SIZES, DTYPE, OPTIMIZER = "64-h100", (8, 8), "bfloat16", "adam"
 BATCH, TOKENS, LAYERS = 16, 8192, 32
@@ -74,7 +75,15 @@ def _peers() -> None:
     for layers in FEWER:
         model = _captured_llama(layers)
         problem = _problem(model, BATCH).sharding.project(step_matrix(model.dtype, OPTIMIZER))
-        for backend in ("exact", "cpsat", "cbc", "descent"):
+        began = time.perf_counter()
+        least = int(frontier(problem.project(np.array([[1, 0]], np.int64)), Clock(Limits(SECONDS))).points[0, 0])
+        took = time.perf_counter() - began
+        print(f"peers        {layers} layers: elimination {least / 1e6:.3f} ms, {took:.1f} s on the clock", flush=True)
+        began = time.perf_counter()
+        ends = descents(WeightedSharding(problem, (1, 0)), Limits(SECONDS), STARTS)
+        best, took = min(value for value in ends if value is not None), time.perf_counter() - began
+        print(f"peers        {layers} layers: descent {best / 1e6:.3f} ms, {took:.1f} s on the clock", flush=True)
+        for backend in BACKENDS:
             began = time.perf_counter()
             report = solve(problem, (1, 0), (), Limits(SECONDS), backend=backend)
             value = "none" if report.objective is None else f"{report.objective / 1e6:.3f} ms"

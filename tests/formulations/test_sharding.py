@@ -1,15 +1,16 @@
-"""Frontiers of sharding problems against all choices; classes of signatures; thinned sets; equal blocks."""
+"""Frontiers of sharding problems against all choices; classes of signatures; equal blocks."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.shardings import UNLIMITED, blocks, every_choice, pareto, shardings
+from helpers.shardings import UNLIMITED, Block, every_choice, pareto, shardings
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits
-from pipeplan_formulations.sharding import Block, Cap, Edge, Frontiers, Sharding, chain, elimination, frontier, sets
+from pipeplan_formulations.sharding import Edge, Sharding, elimination, frontier, sets
 from pipeplan_formulations.sharding.classes import classes
+from pipeplan_formulations.sharding.frontier import eliminated
 
 
 def clock(seconds: float = 60.0) -> Clock:
@@ -32,8 +33,6 @@ def test_two_operators_worked_by_hand() -> None:
     found = frontier(problem, clock())
     assert found.points.tolist() == [[4, 18, 4], [8, 12, 7], [10, 6, 1]]
     assert found.choice(2) == (1, 1)
-    assert found.exact
-    assert found.lower_bound((1, 1, 0)) == 16
 
 
 @given(shardings())
@@ -43,7 +42,6 @@ def test_the_frontier_equals_brute_force(problem: Sharding) -> None:
     _, costs = every_choice(problem)
     found = frontier(problem, clock())
     assert found.points.tolist() == pareto(costs)
-    assert found.exact
     for p, point in enumerate(found.points.tolist()):
         assert problem.evaluate(found.choice(p)) == tuple(point)
 
@@ -104,57 +102,8 @@ def test_the_projected_frontier_is_the_projection_of_the_frontier(problem: Shard
     assert frontier(problem.project(rows, maxima), clock()).points.tolist() == pareto(projected)
 
 
-@given(shardings(coordinates=3), st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
-def test_thinned_frontiers_say_what_they_lost(problem: Sharding, most: int) -> None:
-    """Points are those of choices; each choice, plus the slack, is above some point; bounds hold."""
-    _, costs = every_choice(problem)
-    found = frontier(problem, clock(), most)
-    assert len(found.points) <= most
-    for p, point in enumerate(found.points.tolist()):
-        assert problem.evaluate(found.choice(p)) == tuple(point)
-    for cost in pareto(costs):
-        assert (found.points <= np.array(cost) + found.slack).all(axis=1).any()
-    if found.exact:
-        assert found.points.tolist() == pareto(costs)
-    if len(costs):
-        assert found.lower_bound([1] * problem.coordinates) <= costs.sum(axis=1).min()
-    else:
-        assert found.lower_bound([1] * problem.coordinates) is None
-
-
-@given(blocks(), st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
-def test_a_chain_of_blocks_is_the_long_graph(block: Block, count: int) -> None:
-    """For each pair of end signatures, points and choices are those of the graph with all blocks written out."""
-    graph = block.repeated(count)
-    assert len(graph.edges) == count * len(block.problem.edges)
-    inner = len(block.problem.costs) - 1
-    last = block.exit if count == 1 else 1 + (count - 1) * inner + block.exit - (block.exit > block.entry)
-    choices, costs = every_choice(graph)
-    found = chain(block, count, clock())
-    ends = sorted([block.entry, last])
-    for pair in np.ndindex(*(len(graph.costs[v]) for v in ends)):
-        here = found.at(pair)
-        assert here.points.tolist() == pareto(costs[(choices[:, ends] == pair).all(axis=1)])
-        for p, point in enumerate(here.points.tolist()):
-            choice = here.choice(p)
-            assert tuple(choice[v] for v in ends) == pair
-            assert graph.evaluate(choice) == tuple(point)
-
-
-@given(blocks())
-@settings(max_examples=25, deadline=None)
-def test_long_chains_agree_with_their_frontier(block: Block) -> None:
-    """Eleven blocks: the union over all ends is the frontier of the whole graph."""
-    chained = chain(block, 11, clock())
-    many = len(block.problem.costs[block.entry])
-    every = np.concatenate([chained.at((s, t)).points for s in range(many) for t in range(many)])
-    assert frontier(block.repeated(11), clock()).points.tolist() == pareto(every)
-
-
 def test_equal_blocks_are_joined_once() -> None:
-    """Twice as many equal blocks take at most three joins more: at the first entry, at the last exit, and elsewhere."""
+    """Of equal blocks one is eliminated: another one of two inner operators takes at most one join more."""
     rng = np.random.default_rng(0)
     edges = tuple(Edge(u, v, rng.integers(0, 9, (3, 3, 2))) for u, v in ((0, 1), (0, 1), (1, 2), (0, 2)))
     block = Block(Sharding(tuple(rng.integers(0, 9, (3, 3, 2))), edges), 0, 2)
@@ -164,10 +113,10 @@ def test_equal_blocks_are_joined_once() -> None:
         patch.setattr(sets.Sets, "combine", lambda *given: joins.append(0) or plain(*given))
         for count in (16, 32):
             joins.append(count)
-            chain(block, count, clock(), most=20)
+            eliminated(block.repeated(count), clock())
     some, more = joins.index(32) - 1, len(joins) - joins.index(32) - 1
-    assert some < 16
-    assert more - some <= 3
+    assert some <= 2 * 16
+    assert more - some <= 16
 
 
 def test_signatures_that_are_no_better_are_dropped() -> None:
@@ -175,14 +124,6 @@ def test_signatures_that_are_no_better_are_dropped() -> None:
     costs = array((5, 3), (4, 6), (6, 3), (UNLIMITED, 0), (5, 3))
     side = array([(0, 4)], [(0, 4)], [(2, 4)], [(0, 0)], [(0, 4)])
     assert classes(costs, [side]).tolist() == [0, 0, -1, -1, -1]
-
-
-def test_kept_operators_have_a_frontier_each() -> None:
-    """The signature of a kept operator may be impossible; then its frontier is empty."""
-    problem = Sharding((array((1,), (UNLIMITED,), (0,)), array((3,), (2,))))
-    found = Frontiers(problem, clock(), keep=(0,))
-    assert [found.at((k,)).points.tolist() for k in range(3)] == [[[3]], [], [[2]]]
-    assert found.at((0,)).choice(0) == (0, 1)
 
 
 def test_entangled_graphs_and_short_times_are_refused() -> None:
@@ -213,8 +154,6 @@ def test_invalid_instances_are_refused() -> None:
         (lambda: Block(Sharding((one, one)), 0, 0), "entry 0 and exit 0"),
         (lambda: Block(Sharding((one, array((1, 2), (2, 1)))), 0, 1), "1 signatures and the exit 2"),
         (lambda: Block(Sharding((one, one)), 0, 1).repeated(0), "at least one block"),
-        (lambda: frontier(Sharding((one,)), clock(), most=0), "at least 1"),
-        (lambda: Frontiers(Sharding((one,)), clock(), most=1, caps=(Cap((1, 1), 5),)), "no caps"),
     ):
         with pytest.raises(ValueError, match=words):
             make()

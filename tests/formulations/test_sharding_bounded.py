@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.shardings import UNLIMITED, blocks, every_choice, pareto, shardings
+from helpers.shardings import UNLIMITED, Block, blocks, every_choice, pareto, shardings
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
-from pipeplan_formulations.sharding import Block, Edge, Frontiers, Sharding, bounded, frontier, weighted
+from pipeplan_formulations.sharding import Edge, Sharding, bounded, frontier, weighted
 from pipeplan_formulations.sharding.bounded import bounded_frontier
 from pipeplan_formulations.sharding.elimination import Classes, Elimination
+from pipeplan_formulations.sharding.frontier import eliminated
 from pipeplan_formulations.sharding.hybrids import hybrid_costs
 from pipeplan_formulations.sharding.weighted import Weighted, optima
 
@@ -51,7 +52,7 @@ def test_bounds_lose_no_point_of_long_chains(block: Block, count: int, large: fl
     problem = block.repeated(count)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bounded, "LARGE", large)
-        _compare(problem, Frontiers(problem, clock()).at().points.tolist())
+        _compare(problem, eliminated(problem, clock()).points.tolist())
 
 
 def test_bounds_are_too_sharp_if_weighted_sums_are_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +61,7 @@ def test_bounds_are_too_sharp_if_weighted_sums_are_too_large(monkeypatch: pytest
     fast = random.integers(0, 90, (2, 3))
     own = tuple(np.stack([row, 90 - row], axis=1) for row in fast)
     problem = Block(Sharding(own, (Edge(0, 1, random.integers(0, 20, (3, 3, 2))),)), 0, 1).repeated(12)
-    exact = Frontiers(problem, clock()).at().points.tolist()
+    exact = eliminated(problem, clock()).points.tolist()
     assert len(exact) > 20
     monkeypatch.setattr(bounded, "LARGE", 2.0)
     outside = bounded.outsides
@@ -141,8 +142,7 @@ def test_many_operators_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("pipeplan_formulations.sharding.frontier"), "bounded_frontier", counted)
     found = frontier(problem, clock())
     assert calls == [problem]
-    assert found.exact
-    assert found.points.tolist() == Frontiers(problem, clock()).at().points.tolist()
+    assert found.points.tolist() == eliminated(problem, clock()).points.tolist()
     assert problem.evaluate(found.choice(7)) == tuple(found.points[7].tolist())
     with pytest.raises(OutOfTimeError):
         frontier(problem, Clock(Limits(0.0)))

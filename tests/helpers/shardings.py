@@ -5,8 +5,10 @@ from itertools import product
 import numpy as np
 from hypothesis import strategies as st
 
-from pipeplan_formulations.sharding import Block, Cap, Edge, Sharding
+from helpers.scripts import script
+from pipeplan_formulations.sharding import Cap, Edge, Sharding
 
+Block = script("benchmarks/sharding_frontier.py").Block
 UNLIMITED = 2**62
 
 

@@ -5,34 +5,25 @@ from collections.abc import Sequence
 from pipeplan_formulations.common.backends import Backend, backend_of
 from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.report import Limits, Progress, Report
-from pipeplan_formulations.sharding import descent, exact
-from pipeplan_formulations.sharding.blocks import Block, chain
 from pipeplan_formulations.sharding.by_rows import ByRows
 from pipeplan_formulations.sharding.elimination import TooLargeError
-from pipeplan_formulations.sharding.frontier import Frontier, Frontiers, frontier
+from pipeplan_formulations.sharding.frontier import Frontier, frontier
 from pipeplan_formulations.sharding.instance import Cap, Choice, Edge, Sharding, WeightedSharding
 
 __all__ = [
     "BACKENDS",
-    "Block",
     "Cap",
     "Choice",
     "Edge",
     "Frontier",
-    "Frontiers",
     "Sharding",
     "TooLargeError",
     "WeightedSharding",
-    "chain",
     "frontier",
     "solve",
 ]
 
-BACKENDS: dict[str, Backend[WeightedSharding, Choice]] = {
-    "exact": exact,
-    "descent": descent,
-    **{name: ByRows(solver) for name, solver in SOLVERS.items()},
-}
+BACKENDS: dict[str, Backend[WeightedSharding, Choice]] = {name: ByRows(solver) for name, solver in SOLVERS.items()}
 """Back ends by name."""
 
 
@@ -43,7 +34,7 @@ def solve(
     limits: Limits,
     hint: Choice | None = None,
     on_progress: Progress | None = None,
-    backend: str = "exact",
+    backend: str = "cpsat",
 ) -> Report[Choice]:
     """Minimise a weighted sum of the costs under caps, by one of `BACKENDS`.
 
@@ -53,8 +44,11 @@ def solve(
     weights : sequence of int
         One for each coordinate that is a sum.
     caps : sequence of Cap
-    limits, hint, on_progress
-        See `exact.solve`.
+    limits : Limits
+    hint : choice, optional
+        A solution to start from; ignored if it is none.
+    on_progress : callable, optional
+        See `Progress`.
     backend : str
 
     Raises

@@ -134,7 +134,7 @@ class Bound:
             self.known.learn(table.points[fits] + costs[at[fits], cells[fits]])
         kept = self.known.kept(table.points, values)
         starts = np.concatenate([[0], np.cumsum(np.bincount(cells[kept], minlength=len(table.counts)))])
-        return SetTable(table.shape, starts, table.points[kept], table.slack)
+        return SetTable(table.shape, starts, table.points[kept])
 
 
 class BoundedElimination(Elimination[SetTable]):
@@ -251,7 +251,7 @@ def bounded_frontier(problem: Sharding, clock: Clock) -> tuple[Array, Callable[[
     [number] = elimination.live
 
     def unwind(point: Array) -> Choice:
-        return elimination.unwind({}, {number: point})
+        return elimination.unwind({number: point})
 
     return front(table.points), unwind
 

@@ -45,9 +45,6 @@ class CostTable(Protocol):
     @property
     def size(self) -> float: ...
 
-    @property
-    def slack(self) -> Array: ...
-
     def at(self, cell: tuple[int, ...]) -> Array: ...
 
 
@@ -90,8 +87,6 @@ class Classes:
     Parameters
     ----------
     problem : Sharding
-    keep : sequence of int
-        Operators that stay, with all their signatures.
 
     Attributes
     ----------
@@ -105,8 +100,8 @@ class Classes:
         Costs of each edge by classes, from the lower operator to the higher.
     """
 
-    def __init__(self, problem: Sharding, keep: Sequence[int] = ()) -> None:
-        self.problem, self.keep = problem, tuple(sorted(keep))
+    def __init__(self, problem: Sharding) -> None:
+        self.problem = problem
         self._arrays: dict[tuple[object, ...], Array] = {}
         self._same: dict[int, tuple[Array, Array]] = {}  # by id: an array, which is kept so, and the same one
         self.operators = [self._one(costs) for costs in problem.costs]
@@ -122,9 +117,9 @@ class Classes:
         self.of: list[Array] = []
         for v, own in enumerate(self.operators):
             key = (id(own), *map(id, sides[v]))
-            if v not in self.keep and key not in found:
+            if key not in found:
                 found[key] = self._one(classes(own, sides[v]))
-            self.of.append(np.arange(len(own)) if v in self.keep else found[key])
+            self.of.append(found[key])
         self.counts = [max(1, int(class_of.max()) + 1) for class_of in self.of]
         reduced: dict[tuple[int, int, int], Array] = {}
         self.edges: list[tuple[int, int, Array]] = []
@@ -155,22 +150,20 @@ class Elimination(Generic[Table]):
     ----------
     problem : Sharding or Classes
     algebra : Algebra
-    keep : sequence of int
-        Operators that stay, with all their signatures.
 
     Attributes
     ----------
     operators : set of int
-        Those that are neither eliminated nor kept.
+        Those that are not eliminated.
     """
 
-    def __init__(self, problem: Sharding | Classes, algebra: Algebra[Table], keep: Sequence[int] = ()) -> None:
-        self._classes = problem if isinstance(problem, Classes) else Classes(problem, keep)
-        self._algebra, self._keep = algebra, self._classes.keep
+    def __init__(self, problem: Sharding | Classes, algebra: Algebra[Table]) -> None:
+        self._classes = problem if isinstance(problem, Classes) else Classes(problem)
+        self._algebra = algebra
         self._tables: dict[tuple[object, ...], Table] = {}
         self._factors: list[Factor[Table]] = []
         self._steps: list[Step] = []
-        self.operators = set(range(len(self._classes.of))) - {*self._keep}
+        self.operators = set(range(len(self._classes.of)))
         self._at: list[set[int]] = [set() for _ in self._classes.of]
         self._live: set[int] = set()
         self._score: dict[int, tuple[bool, int, float, int, int]] = {}
@@ -214,10 +207,8 @@ class Elimination(Generic[Table]):
         work = cells * math.prod(self._factors[number].table.size for number in self._at[v])
         return cells > WIDEST, fill, work, sum(self._factors[number].inside for number in self._at[v]), v
 
-    def run(self, degree: int | None = None, order: Sequence[int] = ()) -> None:
-        """Eliminate all operators, or those of at most this degree, as long as there are any.
-
-        ``order``: operators that are eliminated first, in this order.
+    def run(self, order: Sequence[int] = ()) -> None:
+        """Eliminate all operators, those of ``order`` first and in this order.
 
         Raises
         ------
@@ -227,12 +218,8 @@ class Elimination(Generic[Table]):
         for v in order:
             self._eliminate(v)
         self._score = {v: self._priority(v) for v in self.operators}
-        while ranks := [
-            rank
-            for v, rank in self._score.items()
-            if degree is None or (len(self._beside(v)) <= degree and not rank[0])
-        ]:
-            large, *_, v = min(ranks)
+        while self._score:
+            large, *_, v = min(self._score.values())
             if large:
                 raise TooLargeError
             beside = self._eliminate(v)
@@ -248,8 +235,8 @@ class Elimination(Generic[Table]):
         return beside
 
     def result(self) -> Table:
-        """Table over the operators to keep, once all others are eliminated."""
-        self._join(-1, self._keep, sorted(self._live))
+        """Table of the whole problem, once all operators are eliminated."""
+        self._join(-1, (), sorted(self._live))
         return self._factors[-1].table
 
     def _join(self, operator: int, scope: tuple[int, ...], sources: list[int]) -> None:
@@ -299,17 +286,9 @@ class Elimination(Generic[Table]):
         """Factors that are left, by number."""
         return {number: self._factors[number] for number in sorted(self._live)}
 
-    def unwind(self, class_of: Mapping[int, int], points: Mapping[int, Array]) -> Choice:
-        """Signature of every operator.
-
-        Parameters
-        ----------
-        class_of : mapping
-            Class of each operator that is left.
-        points : mapping
-            For each factor in `live`, its point that is part of the solution.
-        """
-        chosen, part = dict(class_of), dict(points)
+    def unwind(self, points: Mapping[int, Array]) -> Choice:
+        """Signature of every operator; ``points`` has, for each factor in `live`, its point of the solution."""
+        chosen, part = dict[int, int](), dict(points)
         for operator, sources, result in reversed(self._steps):
             scopes = [self._factors[number].scope for number in sources]
             options = range(1 if operator < 0 else self._count(operator))

@@ -25,11 +25,6 @@ class ScalarTable:
         """Mean number of points of a cell."""
         return 1.0
 
-    @property
-    def slack(self) -> Array:
-        """Nothing is lost: 0."""
-        return np.zeros(1, np.int64)
-
     def at(self, cell: tuple[int, ...]) -> Array:
         """The point of a cell, of shape (1, 1), or none."""
         point = np.array([[self.values[cell]]])

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.pareto import front, undominated
-from pipeplan_formulations.sharding.instance import Array, Cap, possible
+from pipeplan_formulations.sharding.instance import Array, possible
 from pipeplan_formulations.sharding.scalars import aligned
 
 
@@ -56,14 +56,11 @@ class SetTable:
     shape : tuple of int
     starts : array, shape (cells + 1,)
     points : array, shape (P, D)
-    slack : array, shape (D,)
-        A choice of costs c, before anything was thinned, has a point of at most c + slack in its cell.
     """
 
     shape: tuple[int, ...]
     starts: Array
     points: Array
-    slack: Array
 
     @cached_property
     def counts(self) -> Array:
@@ -89,22 +86,12 @@ class Sets:
     clock : Clock
     coordinates, maxima : int
         As in `Sharding`.
-    caps : sequence of Cap
-        Points that exceed one of them are dropped.
-    most : int, optional
-        Longer sets are thinned to this length. Not with caps: what is kept in place of a point may exceed one.
     """
 
-    def __init__(
-        self, clock: Clock, coordinates: int, maxima: int, caps: Sequence[Cap] = (), most: int | None = None
-    ) -> None:
-        if most is not None and (most < 1 or caps):
-            raise ValueError(f"sets are to be thinned to {most}: at least 1 is needed, and no caps")
-        self._clock, self._sums, self._most = clock, coordinates - maxima, most
-        self._caps = np.array([cap.weights for cap in caps], np.int64).reshape(len(caps), coordinates).T
-        self._limits = np.array([cap.limit for cap in caps], np.int64)
+    def __init__(self, clock: Clock, coordinates: int, maxima: int) -> None:
+        self._clock, self._sums = clock, coordinates - maxima
         self._nothing = np.zeros(coordinates, np.int64)
-        self.unit = SetTable((), np.array([0, 1]), self._nothing[None], self._nothing)
+        self.unit = SetTable((), np.array([0, 1]), self._nothing[None])
         random = np.random.default_rng(0)
         directions = random.dirichlet(np.full(coordinates, 0.7), 6 * coordinates)
         self._directions = np.concatenate([np.eye(coordinates) + 1e-6, directions])
@@ -112,12 +99,12 @@ class Sets:
     def table(self, costs: Array) -> SetTable:
         """Table of an edge's costs, of shape (…, D)."""
         mask = possible(costs)
-        return SetTable(mask.shape, _starts(mask.ravel().astype(np.int64)), costs[mask], self._nothing)
+        return SetTable(mask.shape, _starts(mask.ravel().astype(np.int64)), costs[mask])
 
     def classes(self, costs: Array, class_of: Array, count: int) -> SetTable:
         """Table of an operator whose signatures form classes; −1 stands for none."""
         sets = [front(costs[(class_of == c) & possible(costs)]) for c in range(count)]
-        return self._of((count,), np.concatenate(sets), np.array(list(map(len, sets)), np.int64), self._nothing)
+        return SetTable((count,), _starts(np.array(list(map(len, sets)), np.int64)), np.concatenate(sets))
 
     def combine(self, tables: Sequence[SetTable], axes: Sequence[tuple[int, ...]], shape: tuple[int, ...]) -> SetTable:
         """Join the tables over all cells of ``shape``, then unite the sets along its last axis; see `Scalars`."""
@@ -191,8 +178,7 @@ class Sets:
             found.append(points)
             counts.append(np.bincount(cell, minlength=min(end, len(one)) - begin))
             begin = end
-        slack = self._added(first.slack, second.slack)
-        return self._of(shape[:-1], np.concatenate(found), np.concatenate(counts), slack)
+        return SetTable(shape[:-1], _starts(np.concatenate(counts)), np.concatenate(found))
 
     def _united(
         self,
@@ -226,9 +212,6 @@ class Sets:
         row, number = _expanded(runs.lengths[run])
         points = self._added(first.points[runs.starts[run][row] + number], moved[row])
         cell = pair[row] // width
-        if len(self._limits):
-            kept = np.flatnonzero((points @ self._caps <= self._limits).all(axis=1))
-            points, cell = points[kept], cell[kept]
         if within is not None:
             kept = within(points, cell)
             points, cell = points[kept], cell[kept]
@@ -244,16 +227,6 @@ class Sets:
         ]
         return np.concatenate(sets), np.repeat(np.arange(count), list(map(len, sets)))
 
-    def _of(self, shape: tuple[int, ...], points: Array, counts: Array, slack: Array) -> SetTable:
-        """Table of the points of all cells, so many in each, thinned where they are too many."""
-        if self._most is not None:
-            ends = np.cumsum(counts)[:-1]
-            thinned = [thin(own, self._most) for own in np.split(points, ends)]
-            points = np.concatenate([own for own, _ in thinned])
-            counts = np.array([len(own) for own, _ in thinned], np.int64)
-            slack = slack + np.max([lost for _, lost in thinned], axis=0)
-        return SetTable(shape, _starts(counts), points, slack)
-
 
 def cheapest(parts: Sequence[tuple[SetTable, tuple[int, ...]]], shape: tuple[int, ...]) -> tuple[int, int]:
     """Numbers of the two parts, tables with their axes, whose join is expected to have the fewest points."""
@@ -263,22 +236,6 @@ def cheapest(parts: Sequence[tuple[SetTable, tuple[int, ...]]], shape: tuple[int
         return math.prod(shape[axis] for axis in {*one, *two}) * first.size * second.size
 
     return min(combinations(range(len(parts)), 2), key=points)
-
-
-def thin(points: Array, most: int) -> tuple[Array, Array]:
-    """At most ``most`` of the points, evenly spread in their order, and the slack that this costs.
-
-    Every point left out, plus the slack, is at least some kept point.
-    """
-    if len(points) <= most:
-        return points, np.zeros(points.shape[1], np.int64)
-    chosen = np.unique(np.linspace(0, len(points) - 1, most).round().astype(np.int64))
-    kept = points[chosen]
-    excess = np.maximum(kept[None] - points[:, None], 0)  # of each point, over each kept one
-    scale = np.maximum(points.max(axis=0) - points.min(axis=0), 1)
-    nearest = (excess / scale).max(axis=2).argmin(axis=1)
-    lost: Array = excess[np.arange(len(points)), nearest].max(axis=0)
-    return kept, lost
 
 
 class _Runs:

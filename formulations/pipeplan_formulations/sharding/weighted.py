@@ -41,11 +41,6 @@ class WeightedTable:
         """Number of classes of each operator in the scope."""
         return tuple(self.values.shape[1:])
 
-    @property
-    def slack(self) -> Array:
-        """Nothing is lost: 0."""
-        return np.zeros(int(self.costs.shape[-1]), np.int64)
-
     def at(self, cell: tuple[int, ...]) -> Array:
         """The choices of a cell, of shape (L, D), or none."""
         own: tuple[int | slice, ...] = (slice(None), *cell)

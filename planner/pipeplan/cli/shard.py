@@ -10,6 +10,8 @@ from pipeplan.cli.questions import number
 
 def configure(parser: ArgumentParser) -> None:
     """Arguments of ``shard``."""
+    from pipeplan.core.options import BACKENDS, SEED, WORKERS
+
     parser.add_argument("model", metavar="MODEL", help="a name in datasets/, or a file with the operators of layers")
     parser.add_argument("cluster", metavar="CLUSTER", help="a name in datasets/, or a file")
     parser.add_argument(
@@ -27,6 +29,15 @@ def configure(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--extrapolate", action="store_true", help="allow batches outside the measured sizes")
     parser.add_argument("--time", type=number, default=60.0, metavar="SECONDS", help="stop after this long (60)")
+    parser.add_argument(
+        "--backend",
+        default="exact",
+        metavar=f"{{{','.join(BACKENDS)}}}",
+        help="exact: the whole frontier; cpsat, cbc: the fastest choice that fits by a mixed-integer programme, with a "
+        "bound (exact)",
+    )
+    parser.add_argument("--workers", type=number, default=WORKERS, metavar="N", help=f"threads of CP-SAT ({WORKERS})")
+    parser.add_argument("--seed", type=number, default=SEED, metavar="N", help=f"seed of CP-SAT ({SEED})")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the answer as JSON; - prints it")
     parser.add_argument("--csv", metavar="FILE", help="write the frontier as a table; - prints it")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
@@ -47,6 +58,9 @@ def run(options: Namespace) -> int:
         memory=options.memory,
         extrapolate=options.extrapolate,
         time_limit=options.time,
+        backend=options.backend,
+        workers=options.workers,
+        seed=options.seed,
     )
     text = json.dumps(found.as_json(), indent=2)
     show(text if options.json else found, options, "output", "csv")

@@ -38,9 +38,10 @@ from pipeplan_executor.sharding.mesh.shapes import shapes_of
 from pipeplan_executor.stages import source
 from pipeplan_executor.train.pipeline import Pipeline
 from pipeplan_executor.train.verify import worst_error
+from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.common.sentinels import UNLIMITED
-from pipeplan_formulations.sharding import Edge, Sharding, solve
+from pipeplan_formulations.sharding import Edge, Sharding, frontier
 
 NOTHING = LayerCost(
     **dict.fromkeys(
@@ -123,8 +124,8 @@ def _words(
     for operator, own, each in zip(graph.operators, problem.signatures, costs, strict=False):
         tied = any(weight.shared for weight in operator.weights)
         each[[tied and any(letter != UNSPLIT for letter, _ in word) for word, _ in own]] = UNLIMITED
-    found = solve(Sharding(costs, edges), (1,) + (0,) * (costs[0].shape[1] - 1), (), Limits(60)).solution
-    assert found is not None
+    first = np.eye(1, costs[0].shape[1], dtype=np.int64)
+    found = frontier(Sharding(costs, edges).project(first), Clock(Limits(60))).choice(0)
     chosen = found[len(graph.operators) :]
     sums = {each.tensor: each.layouts[k] for each, k in zip(problem.sums, chosen, strict=True)}
     return LayerWords(problem.words(found), sums, before, after), problem

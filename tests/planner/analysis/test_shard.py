@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,11 +12,15 @@ import pytest
 import pipeplan
 from helpers.captured_models import tiny_llama
 from helpers.operators import block, of_many_tokens, perceptrons
+from pipeplan.analysis.sharding import programme
 from pipeplan.cli.main import main
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
+from pipeplan.core.units import format_bytes
 from pipeplan.io.cluster_file import write_cluster
 from pipeplan.io.model_file import write_model
+from pipeplan_formulations.common.mip import SOLVERS
+from pipeplan_formulations.common.report import Status
 
 UNIT = DeviceKind("unit", memory=10**6, peak={"float32": 10**12}, bandwidth=10**11, runtime=100)
 CLUSTER = Cluster("two by two", {"unit": UNIT}, (Node(("unit",) * 2, Link(10**10, 5)),) * 2, Link(10**9, 20))
@@ -152,3 +157,50 @@ def test_a_captured_llama_end_to_end() -> None:
         parameter.numel() for name, parameter in workload.module.named_parameters()
         if parameter.dim() > 1 and "embed" not in name
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", SOLVERS)
+def test_a_programme_finds_the_choice_of_the_frontier(backend: str) -> None:
+    """With and without a limit the solvers' choice has the least time that fits, with a bound at its value or below."""
+    model = perceptrons(3, (1, 2), of_many_tokens(100, 128))
+    free = pipeplan.shard(model, CLUSTER, 2, optimizer="adam")
+    for memory in (None, free.points[1].memory + UNIT.runtime):
+        best = pipeplan.shard(model, CLUSTER, 2, optimizer="adam", memory=memory)
+        found = pipeplan.shard(model, CLUSTER, 2, optimizer="adam", memory=memory, backend=backend)
+        assert found.point.time == best.point.time
+        assert found.point.memory <= best.limit or best.limit is None
+        assert found.bound <= found.point.time <= found.bound * (1 + 1e-6) + 1
+        assert (found.points, found.number, found.backend) == ((found.point,), 0, backend)
+        assert {name for own in found.layers for name in own.names} == set(model.names)
+        assert "frontier" not in str(found)
+
+
+@pytest.mark.parametrize("backend", SOLVERS)
+def test_a_programme_names_the_least_memory(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing fits, the error has the memory at the frontier's end; without a choice it says what to change."""
+    model = perceptrons(3, (1, 2), of_many_tokens(100, 128))
+    least = pipeplan.shard(model, CLUSTER, 2, optimizer="adam").points[-1].memory
+    for how in ({}, {"backend": backend}):
+        with pytest.raises(InfeasibleError, match=rf"the least is {re.escape(format_bytes(least))}"):
+            pipeplan.shard(model, CLUSTER, 2, optimizer="adam", memory=1000, **how)
+    solve = programme.solve
+    nothing = {"status": Status.UNKNOWN, "solution": None, "objective": None}
+    monkeypatch.setattr(programme, "solve", lambda *given, **how: replace(solve(*given, **how), **nothing))
+    with pytest.raises(PipeplanError, match=f"{backend} found no choice on .* in 9 s; give it more time"):
+        pipeplan.shard(model, CLUSTER, 2, time_limit=9.0, backend=backend)
+
+
+def test_the_command_takes_a_back_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--backend cbc`` returns one choice, named with its bound; an unknown back end is refused."""
+    model, cluster = tmp_path / "model.yaml", tmp_path / "cluster.yaml"
+    write_model(perceptrons(3), model)
+    write_cluster(CLUSTER, cluster)
+    asked = ["shard", str(model), str(cluster), "--batch", "2", "--json", "--backend"]
+    answers = []
+    for backend in ("exact", *SOLVERS):
+        assert main([*asked, backend]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert [found["backend"] for found in answers] == ["exact", *SOLVERS]
+    assert len({found["step_time_s"] for found in answers}) == 1
+    assert main([*asked, "simplex"]) == 2
+    assert "cpsat" in capsys.readouterr().err

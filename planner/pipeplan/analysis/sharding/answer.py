@@ -52,9 +52,12 @@ class Sharded:
     mesh : Mesh
         That of the choice.
     points : tuple of FrontierPoint
-        The exact Pareto set, the fastest first.
+        The exact Pareto set, the fastest first; of other back ends than ``'exact'`` the choice alone.
     number : int
         The point of the choice: the fastest that fits.
+    bound : int
+        Nanoseconds that no choice which fits is below.
+    backend : str
     limit : int or None
         Bytes that a device may use.
     layers : tuple of PlacedLayers
@@ -78,6 +81,8 @@ class Sharded:
     mesh: Mesh
     points: tuple[FrontierPoint, ...]
     number: int
+    bound: int
+    backend: str
     limit: int | None
     layers: tuple[PlacedLayers, ...]
     products: tuple[Product, ...]
@@ -110,12 +115,27 @@ class Sharded:
         samples = counted(self.batch, "sample")
         yield f"{self.model} on {self.cluster}, {samples} a step, {self.optimizer}: " + (
             f"step {format_time(self.point.time)} with {format_bytes(self.point.memory)} a device on mesh "
-            f"{shape_name(self.mesh.sizes)}; proved, no choice that fits is faster"
+            f"{shape_name(self.mesh.sizes)}; {self.proof}"
         )
         for axis, (size, link) in enumerate(zip(self.mesh.sizes, self.mesh.links, strict=True)):
             yield f"axis {axis}   {counted(size, 'device')}   {_link(link)}"
-        fastest, leanest = self.points[0], self.points[-1]
         yield ""
+        if self.backend == "exact":
+            yield from self._frontier()
+            yield ""
+        yield from self._operators()
+        yield from self._notes()
+
+    @property
+    def proof(self) -> str:
+        """What is proved about the choice."""
+        if self.bound >= self.point.time:
+            return "proved, no choice that fits is faster"
+        gap = 1 - self.bound / self.point.time
+        return f"proven bound {format_time(self.bound)}, gap {gap:.2%} ({self.backend})"
+
+    def _frontier(self) -> Iterator[str]:
+        fastest, leanest = self.points[0], self.points[-1]
         yield (
             f"frontier: {counted(len(self.points), 'point')}, exact, from {format_time(fastest.time)} with "
             f"{format_bytes(fastest.memory)} to {format_time(leanest.time)} with {format_bytes(leanest.memory)}"
@@ -125,9 +145,6 @@ class Sharded:
             for k, own in self._shown()
         ]
         yield from _table(("step time", "memory", "mesh", ""), rows)
-        yield ""
-        yield from self._operators()
-        yield from self._notes()
 
     def _shown(self) -> list[tuple[int, FrontierPoint]]:
         """Points from end to end, and the choice."""
@@ -168,7 +185,8 @@ class Sharded:
             "batch": self.batch,
             "optimizer": self.optimizer,
             "step_time_s": self.point.time / 1e9,
-            "bound_s": self.point.time / 1e9,
+            "bound_s": self.bound / 1e9,
+            "backend": self.backend,
             "memory_bytes": self.point.memory,
             "memory_limit_bytes": self.limit,
             "mesh": [

@@ -1,4 +1,4 @@
-"""`shard`: the exact frontier of a model on meshes of a cluster's devices, and the fastest choice that fits."""
+"""`shard`: the frontier of a model on meshes of a cluster's devices, and the fastest choice that fits."""
 
 import time
 from collections.abc import Sequence
@@ -11,21 +11,24 @@ from numpy.typing import NDArray
 
 from pipeplan.analysis.sharding.answer import FrontierPoint, Sharded
 from pipeplan.analysis.sharding.placements import placements
+from pipeplan.analysis.sharding.programme import Solved, fastest
 from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
 from pipeplan.core.figures import MOST_DEVICES, shown, whole
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.options import TIME, asked_limits
+from pipeplan.core.options import SEED, TIME, WORKERS, asked_limits
 from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import some
+from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.layers import item_size, optimizer_bytes
 from pipeplan.costs.meshes.clusters import mesh_of, meshes_of, only_kind, shape_name
 from pipeplan.costs.meshes.frontiers import Point, over_meshes
 from pipeplan.costs.meshes.joined import joined_layers
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.products import products
-from pipeplan.costs.meshes.unsplit import require_divided, undivided, unsplit
+from pipeplan.costs.meshes.shapes import Mesh
+from pipeplan.costs.meshes.unsplit import Unsplit, require_divided, undivided, unsplit
 from pipeplan.costs.sources import sources
 from pipeplan.costs.teams.problem import COORDINATES
 from pipeplan.solve.question import asked
@@ -33,6 +36,8 @@ from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.sharding import TooLargeError
 
+EXACT = "exact"
+"""The back end that finds the whole frontier."""
 TIMES = ("forward", "backward", "update", "summed")
 """The coordinates that make up the time of a step of one micro-batch."""
 
@@ -45,6 +50,9 @@ def shard(
     *,
     job: Job | None = None,
     time_limit: float = TIME,
+    backend: str = EXACT,
+    workers: int = WORKERS,
+    seed: int = SEED,
     example_inputs: Any = None,
     **options: Any,
 ) -> Sharded:
@@ -63,6 +71,11 @@ def shard(
         of one and of two axes.
     time_limit : float
         Seconds.
+    backend : str
+        ``'exact'`` finds the whole frontier of step time and memory; ``'cpsat'`` and ``'cbc'`` solve a mixed-integer
+        programme for the fastest choice that fits, and return it with a lower bound.
+    workers, seed : int
+        Of CP-SAT.
     job, example_inputs, **options
         As in `pipeplan.solve`; of a job's options ``optimizer``, ``memory`` and ``extrapolate``.
 
@@ -73,58 +86,82 @@ def shard(
     InfeasibleError
         If no choice fits the memory.
     PipeplanError
-        If the frontier was not found in the time given, or the mesh has too many axes.
+        If no frontier, or no choice, was found in the time given, or the mesh has too many axes for a frontier.
     """
     began = time.perf_counter()
-    asked_limits(time_limit)
+    limits = asked_limits(time_limit, backend=backend, workers=workers, seed=seed)
     asked_sizes = _sizes(meshes)
     question = asked(model, cluster, batch, job=job, example_inputs=example_inputs, asker="shard", **options)
     model, cluster, job = question.model, question.cluster, question.job
     _refuse_unheeded(job)
-    batch, optimizer, memory, extrapolate = job.batch, job.optimizer, job.memory, job.extrapolate
     kind = only_kind(cluster)
     shapes = [mesh_of(cluster, sizes) for sizes in asked_sizes] or list(meshes_of(cluster))
-    joined = joined_layers(model, kind, batch, optimizer, extrapolate)
+    joined = joined_layers(model, kind, job.batch, job.optimizer, job.extrapolate)
     for mesh in shapes if asked_sizes else ():
         require_divided(joined.of, mesh.sizes)
     problems = [MeshProblem(joined, mesh) for mesh in shapes]
-    points = _points(problems, step_matrix(model.dtype, optimizer), time_limit)
-    limit = _limit(kind, memory)
     frozen = sum(layer.frozen for layer in model.layers)  # whole on every device
-    found = [point.costs[1] + frozen for point in points]
+    limit = _limit(kind, job.memory)
     unknown = unsplit(joined.of, shapes[0].team)
-    if min(found) > limit:
-        rigid = sum(own.parameters for own in unknown)
-        why = f" ({format_bytes(rigid)} of weights belong to operators that are whole on every device: " * bool(rigid)
-        why += f"{some([own.kind for own in unknown if own.parameters])})" * bool(rigid)
-        why += f" ({format_bytes(frozen)} of frozen weights are whole on every device)" * bool(frozen)
-        raise InfeasibleError(
-            f"no choice on {' or '.join(shape_name(mesh.sizes) for mesh in shapes)} fits {format_bytes(limit)} a "
-            f"device: the least is {format_bytes(min(found))}{why}; give it more memory, more devices or a smaller "
-            "batch"
-        )
-    number = next(k for k, needed in enumerate(found) if needed <= limit)
+    points, number, bound = _found(problems, step_matrix(model.dtype, job.optimizer), limit - frozen, limits, backend)
+    if number is None:
+        raise _does_not_fit(shapes, limit, points[-1].costs[1] + frozen, unknown, frozen)
     best = points[number]
     choice = best.choice
     return Sharded(
         model=model.name,
         cluster=cluster.name,
-        batch=batch,
-        optimizer=optimizer,
+        batch=job.batch,
+        optimizer=job.optimizer,
         shapes=tuple(mesh.sizes for mesh in shapes),
         mesh=best.problem.mesh,
         points=tuple(
-            FrontierPoint(point.costs[0], needed, point.problem.mesh.sizes)
-            for point, needed in zip(points, found, strict=True)
+            FrontierPoint(point.costs[0], point.costs[1] + frozen, point.problem.mesh.sizes) for point in points
         ),
         number=number,
-        limit=None if memory is None and kind.memory is None else limit,
+        bound=bound,
+        backend=backend,
+        limit=None if job.memory is None and kind.memory is None else limit,
         layers=placements(model, best.problem, choice),
         products=products(best.problem, choice, item_size(model.dtype)),
         unsplit=unknown,
         undivided=undivided(joined.of, shapes[0].sizes) if len(asked_sizes) == 1 else (),
-        costs=question.stated(sources(model, cluster, (batch,))),
+        costs=question.stated(sources(model, cluster, (job.batch,))),
         seconds=time.perf_counter() - began,
+    )
+
+
+def _found(
+    problems: Sequence[MeshProblem], matrix: NDArray[np.int64], room: int, limits: Limits, backend: str
+) -> tuple[Sequence[Point | Solved], int | None, int]:
+    """Return the points found, the number of the fastest within ``room`` bytes, and a lower bound on its time.
+
+    The exact back end finds the whole frontier, the others one point. Where none fits, the last point has the least
+    memory that was found, and the number is None.
+    """
+    if backend == EXACT:
+        points = _points(problems, matrix, limits.time)
+        number = next((k for k, point in enumerate(points) if point.costs[1] <= room), None)
+        return points, number, 0 if number is None else points[number].costs[0]
+    best = fastest(problems, matrix, room, limits, backend)
+    if best is not None:
+        return (best,), 0, best.bound
+    leanest = fastest(problems, matrix[::-1], UNLIMITED, limits, backend)
+    assert leanest is not None, "without a limit some choice fits"
+    return (leanest._replace(costs=leanest.costs[::-1]),), None, 0
+
+
+def _does_not_fit(
+    shapes: Sequence[Mesh], limit: int, least: int, unknown: Sequence[Unsplit], frozen: int
+) -> InfeasibleError:
+    """Error that names the least memory found, and what of it is whole on every device."""
+    rigid = sum(own.parameters for own in unknown)
+    why = f" ({format_bytes(rigid)} of weights belong to operators that are whole on every device: " * bool(rigid)
+    why += f"{some([own.kind for own in unknown if own.parameters])})" * bool(rigid)
+    why += f" ({format_bytes(frozen)} of frozen weights are whole on every device)" * bool(frozen)
+    return InfeasibleError(
+        f"no choice on {' or '.join(shape_name(mesh.sizes) for mesh in shapes)} fits {format_bytes(limit)} a "
+        f"device: the least is {format_bytes(least)}{why}; give it more memory, more devices or a smaller batch"
     )
 
 
@@ -171,10 +208,13 @@ def _points(problems: Sequence[MeshProblem], matrix: NDArray[np.int64], time_lim
         return over_meshes(problems, matrix, Clock(Limits(time_limit)))
     except OutOfTimeError:
         raise PipeplanError(
-            f"the frontier on {names} was not found in {time_limit:g} s; give it more time, or name one mesh"
+            f"the frontier on {names} was not found in {time_limit:g} s; give it more time, name one mesh, or take "
+            "--backend cpsat or cbc, which find one choice"
         ) from None
     except TooLargeError:
-        raise PipeplanError(f"the choices on {names} are too many to be joined exactly; take fewer axes") from None
+        raise PipeplanError(
+            f"the choices on {names} are too many to be joined exactly; take fewer axes, or --backend cpsat or cbc"
+        ) from None
 
 
 def _limit(kind: DeviceKind, memory: int | None) -> int:
