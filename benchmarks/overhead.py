@@ -24,7 +24,7 @@ from pipeplan.core.pipeline import Pipeline as Priced
 from pipeplan.core.pipeline import Stage, Transfer
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.costs.chain import UNLIMITED
-from pipeplan.frontend.profile.ties import held_by
+from pipeplan.frontend.parameters import held_by
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor import Pipeline, launch

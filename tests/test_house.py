@@ -76,12 +76,6 @@ ROOMS: dict[str, dict[str, set[str]]] = {
 }
 """The folders of each package, lowest first, and the folders that each may import."""
 
-EXCEPTIONS = {
-    # `Plan.save` and `Plan.load` are conveniences that users expect; the file format belongs to io.
-    ("pipeplan.core.plan", "pipeplan.io.plan_file"),
-}
-"""Imports that the table forbids, or that close a cycle, each with its reason."""
-
 ONLY_IN = {
     "torch": ("pipeplan.frontend", "pipeplan_executor", "pipeplan.cli.doctor"),
     "matplotlib": ("pipeplan.report",),
@@ -151,7 +145,7 @@ def test_arrows_run_one_way(package: str) -> None:
             continue
         for name in names:
             top = name.partition(".")[0]
-            if top not in PACKAGES or (module, name) in EXCEPTIONS:
+            if top not in PACKAGES:
                 continue
             inside = top == package and (
                 not _room(module) or _room(name) in {_room(module), *ROOMS[package][_room(module)]}
@@ -165,16 +159,11 @@ def test_no_circle_of_files() -> None:
     """No cycle of files exists, whenever the imports take place."""
     graph: dict[str, set[str]] = defaultdict(set)
     for module, names in IMPORTS.items():
-        graph[module] = {name for name in names if name in MODULES and (module, name) not in EXCEPTIONS}
+        graph[module] = {name for name in names if name in MODULES}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" <- ".join(error.args[1]))
-
-
-def test_every_exception_is_needed() -> None:
-    """Every listed exception is still in use."""
-    assert all(name in IMPORTS[module] for module, name in EXCEPTIONS)
 
 
 def test_packages_from_outside_stay_in_their_rooms() -> None:

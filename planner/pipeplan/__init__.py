@@ -10,8 +10,11 @@ Names are imported when they are used, so that ``import pipeplan`` and the progr
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from pipeplan.core.plan_files import name_plan_files
 
 if TYPE_CHECKING:
     from pipeplan.analysis.compare import compare
@@ -150,6 +153,21 @@ def _folder(name: str) -> ModuleType:
     from pipeplan.core.wording import hint
 
     raise AttributeError(f"module 'pipeplan' has no attribute {name!r}{hint(name, __all__)}")
+
+
+def _write_plan(plan: "Plan", path: Path) -> None:
+    from pipeplan.io.plan_file import write_plan
+
+    write_plan(plan, path)
+
+
+def _read_plan(path: Path) -> "Plan":
+    from pipeplan.io.plan_file import load_plan
+
+    return load_plan(path)
+
+
+name_plan_files(_write_plan, _read_plan)
 
 
 def __dir__() -> list[str]:

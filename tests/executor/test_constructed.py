@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from helpers.plans import plan_for
 from pipeplan.core.errors import PlanError
 from pipeplan.frontend.capture.private import on_meta
-from pipeplan.frontend.profile.ties import held_by, named_tensors
+from pipeplan.frontend.parameters import held_by, named_tensors
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.stages.constructed import Constructed, built

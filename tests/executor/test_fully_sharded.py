@@ -14,7 +14,7 @@ from helpers.runnable_schedules import halved
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
-from pipeplan.frontend.profile.ties import held_by
+from pipeplan.frontend.parameters import held_by
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan_executor.optim.optimise import restrict_to_pieces

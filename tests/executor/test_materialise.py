@@ -6,7 +6,7 @@ from torch import nn
 
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.frontend.capture.private import on_meta
-from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.parameters import named_tensors
 from pipeplan_executor.stages.materialise import put, values_of
 
 

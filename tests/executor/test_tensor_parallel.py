@@ -13,7 +13,7 @@ from pipeplan.core.errors import InputError, PipeplanError, PlanError
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.plan import Context, Plan
 from pipeplan.core.timeline import Timeline
-from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.parameters import named_tensors
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.cli.run import as_text

@@ -14,7 +14,7 @@ from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import tied_stages, with_reductions
 from pipeplan.costs.chain import UNLIMITED
-from pipeplan.frontend.profile.ties import Held, held_by
+from pipeplan.frontend.parameters import Held, held_by
 from pipeplan_executor.sharding import TensorParallel
 from pipeplan_executor.sharding.shards import find_shards
 from pipeplan_executor.stages.split import describe

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from pipeplan.frontend.capture.flow import Tensors, trace
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
-from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.parameters import named_tensors
 from pipeplan.frontend.split_backward.queue import JOINED
 from pipeplan_executor.stages.stage import Boundary, StageWork
 from pipeplan_executor.stages.stage_module import StageModule, treatment_of

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.frontend.blank import emptied_while_built
-from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.parameters import named_tensors
 from pipeplan_executor.stages.seeds import derive
 
 Built = TypeVar("Built")

@@ -39,7 +39,7 @@ from pipeplan.core.validate.deadlock import deadlocks
 from pipeplan.core.wording import some
 from pipeplan.frontend.capture.flow import Flow
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
-from pipeplan.frontend.profile.ties import Held, named_tensors, shared_parameters
+from pipeplan.frontend.parameters import Held, named_tensors, shared_parameters
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.messages import gather_from_owners, sum_at_owners
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.frontend.blank import rule_of
-from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.parameters import named_tensors
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.constructed import Constructed
 from pipeplan_executor.stages.seeds import derive

@@ -29,7 +29,7 @@ from pipeplan.frontend.capture.graph.layer import GraphLayer
 from pipeplan.frontend.capture.graph.python_state import differs_each_time
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
-from pipeplan.frontend.profile.ties import Held, bytes_of, find_ties, named_tensors, own_parameters
+from pipeplan.frontend.parameters import Held, bytes_of, find_ties, named_tensors, own_parameters
 from pipeplan.frontend.runnable import changing_buffers, check_plain
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.sharding.declared import TensorParallel

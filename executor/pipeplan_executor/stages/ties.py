@@ -15,7 +15,7 @@ from pipeplan.core.errors import PlanError
 from pipeplan.core.plan import Plan
 from pipeplan.core.shared_weights import merge_overlapping, stages_holding
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
-from pipeplan.frontend.profile.ties import shared_parameters
+from pipeplan.frontend.parameters import shared_parameters
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pipeplan.core.figures import shown
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.plan_files import plan_files
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.throughput import Yardstick
@@ -288,11 +289,9 @@ class Plan(Tabular):
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, atomically."""
-        from pipeplan.io.plan_file import write_plan
-
         if not isinstance(path, str | Path) or not str(path):
             raise InputError(f"no path of a plan: {shown(path)}; name a file to write")
-        write_plan(self, Path(path))
+        plan_files().write(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> "Plan":
@@ -303,8 +302,7 @@ class Plan(Tabular):
         InputError
             Naming every invalid field, or every claim that the file's own tables contradict.
         """
-        from pipeplan.io.plan_file import load_plan
-
         if not isinstance(path, str | Path):
             raise InputError(f"no path of a plan: {shown(path)}; name a file that `save` or solve -o wrote")
-        return load_plan(Path(path))
+        plan: Plan = plan_files().read(Path(path))
+        return plan

@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from pipeplan.core.errors import InputError
 from pipeplan.frontend.capture.private import on_meta, pytree
-from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.parameters import named_tensors
 from pipeplan.frontend.rewind import attributes_in
 from pipeplan.frontend.runnable import check_hooks
 from pipeplan.frontend.workload import Workload

@@ -10,7 +10,7 @@ from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Flow, trace
 from pipeplan.frontend.capture.graph.gradients import place_of
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
-from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.parameters import named_tensors
 
 
 def check_plain(module: nn.Module) -> None:

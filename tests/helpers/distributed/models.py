@@ -12,7 +12,7 @@ from torch.nn import functional
 from helpers.captured_models import tiny_bert, tiny_gnmt, tiny_gpt2, tiny_llama, tiny_t5, tiny_unet
 from pipeplan.core.grouped_axis import GroupedAxis
 from pipeplan.frontend.capture import Stages, capture_layers
-from pipeplan.frontend.profile.ties import Held, held_by
+from pipeplan.frontend.parameters import Held, held_by
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.stages import source
 from pipeplan_executor.zoo import decoder, mlp, resnet50, vgg16

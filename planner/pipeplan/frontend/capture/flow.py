@@ -14,7 +14,7 @@ from pipeplan.frontend.capture.graph.layer import GraphLayer
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import TorchDispatchMode, memory_of, on_meta
 from pipeplan.frontend.capture.python_values import attributes_of, random_numbers
-from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.parameters import named_tensors
 from pipeplan.frontend.split_backward.queue import JOINED
 
 

@@ -11,9 +11,9 @@ from pipeplan.core.errors import InputError
 from pipeplan.frontend.batch import Batch, mapped, tensors
 from pipeplan.frontend.capture.layer_sequence import LayerSequence, Stages
 from pipeplan.frontend.capture.private import FakeTensor, on_meta
+from pipeplan.frontend.parameters import held_by
 from pipeplan.frontend.profile.feed import preserved
 from pipeplan.frontend.profile.layers import find_layers
-from pipeplan.frontend.profile.ties import held_by
 
 if TYPE_CHECKING:
     from pipeplan.frontend.capture.graph.captured import CapturedModel

@@ -12,7 +12,7 @@ from pipeplan.core.weight_names import weight_name
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.operators.follow import NamedWeight, operators_of
 from pipeplan.frontend.operators.record import record
-from pipeplan.frontend.profile.ties import shared_parameters
+from pipeplan.frontend.parameters import shared_parameters
 
 
 @dataclass(frozen=True)

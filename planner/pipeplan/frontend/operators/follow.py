@@ -24,8 +24,8 @@ from pipeplan.frontend.operators.record import Call, Record
 from pipeplan.frontend.operators.rules import Rule, copied, is_causal, loss_rule, rule_of
 from pipeplan.frontend.operators.sources import CHANNEL, FEATURE, WHOLE, Source, View
 from pipeplan.frontend.operators.views import viewed, views
+from pipeplan.frontend.parameters import bytes_of
 from pipeplan.frontend.profile import counting
-from pipeplan.frontend.profile.ties import bytes_of
 
 
 class UnfollowedError(Exception):

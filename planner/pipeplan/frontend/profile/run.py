@@ -24,6 +24,7 @@ from pipeplan.frontend.capture.front_ends import FrontEnd, capture_layers
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.operators.find import FoundOperators, find_operators
+from pipeplan.frontend.parameters import bytes_of, find_ties, own_parameters, shared_parameters
 from pipeplan.frontend.profile.allocator import allocator_here
 from pipeplan.frontend.profile.blank_pass import BlankPass, with_workspaces
 from pipeplan.frontend.profile.checks import changed_by_micro_batches, check_gradients
@@ -32,7 +33,6 @@ from pipeplan.frontend.profile.measure import Measured, Segment, measure
 from pipeplan.frontend.profile.meter import clock_for
 from pipeplan.frontend.profile.passes import Feed, Loss, autocast
 from pipeplan.frontend.profile.saved import PassedTensors
-from pipeplan.frontend.profile.ties import bytes_of, find_ties, own_parameters, shared_parameters
 from pipeplan.frontend.profile.work import without_values, work_of
 from pipeplan.frontend.runnable import refusals
 

@@ -32,9 +32,9 @@ from torch import Tensor, nn
 from pipeplan.core.model import LayerCost
 from pipeplan.frontend.batch import tensors
 from pipeplan.frontend.capture.private import FakeTensor, memory_of
+from pipeplan.frontend.parameters import bytes_of
 from pipeplan.frontend.profile.meter import meter_for
 from pipeplan.frontend.profile.passes import Feed, run_layer, run_pass
-from pipeplan.frontend.profile.ties import bytes_of
 
 
 @dataclass(frozen=True)

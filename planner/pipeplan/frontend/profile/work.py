@@ -6,10 +6,10 @@ import torch
 
 from pipeplan.core.model import Work
 from pipeplan.frontend.batch import tensors
+from pipeplan.frontend.parameters import bytes_of
 from pipeplan.frontend.profile.counting import Counter
 from pipeplan.frontend.profile.measure import Segment
 from pipeplan.frontend.profile.passes import leaves, run_layer
-from pipeplan.frontend.profile.ties import bytes_of
 
 
 def work_of(segment: Segment, size: int) -> list[tuple[Work, tuple[torch.Tensor, ...]]]:

@@ -25,7 +25,7 @@ from pipeplan.frontend.capture.graph.sorts import sort_nodes, touches_state
 from pipeplan.frontend.capture.graph.write import Source, constants_of, maker_of, module_of, names_inside, ordered
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.capture.private import pytree
-from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.parameters import named_tensors
 
 
 class CapturedModel:

@@ -15,7 +15,7 @@ from pipeplan.core.errors import InputError, PipeplanError
 from pipeplan.frontend.batch import Batch, mapped, tensors
 from pipeplan.frontend.capture.graph.gradients import check_module_hooks, nothing_on_gradients, place_in
 from pipeplan.frontend.capture.private import FakeTensor, FakeTensorMode, fake, on_fake, pytree
-from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.parameters import named_tensors
 
 _ADVICE = (
     (

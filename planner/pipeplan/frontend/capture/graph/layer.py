@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 from torch.nn import Parameter
 
 from pipeplan.core.errors import InputError
-from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.parameters import named_tensors
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from pipeplan.frontend.capture.private import (
     quietly_exporting,
 )
 from pipeplan.frontend.capture.python_values import attributes_of, random_numbers, values_outside
-from pipeplan.frontend.profile.ties import named_tensors
+from pipeplan.frontend.parameters import named_tensors
 
 _STAGES = "give stage modules of your own with Stages, which run as they stand"
 _FEW = 1024

@@ -23,7 +23,7 @@ from torch import Tensor, fx, nn
 from pipeplan.frontend.capture.graph.export import WITHIN
 from pipeplan.frontend.capture.graph.inplace import Pin, writes, written
 from pipeplan.frontend.capture.private import OpOverload, memory_of
-from pipeplan.frontend.profile.ties import bytes_of
+from pipeplan.frontend.parameters import bytes_of
 
 
 class Sort(Enum):

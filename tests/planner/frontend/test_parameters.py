@@ -6,8 +6,8 @@ from torch import nn
 from helpers.torch_chains import Block
 from helpers.torch_chains import transformer as untied
 from pipeplan.core.model import Tie
+from pipeplan.frontend.parameters import find_ties, held_by
 from pipeplan.frontend.profile import profile
-from pipeplan.frontend.profile.ties import find_ties, held_by
 
 TABLE = 4 * 50 * 16
 NAMES = ("0", "1", "2", "3", "4")
