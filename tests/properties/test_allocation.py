@@ -1,6 +1,7 @@
 """The chain allocation problem against brute force on small instances of every sort."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

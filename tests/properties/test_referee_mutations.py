@@ -284,7 +284,7 @@ def test_bounds_with_the_gathers_of_later_stages_are_noticed(monkeypatch: pytest
 
 def test_a_level_that_is_forgotten_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only level 0 is searched, whether others are named or not."""
-    solve = import_module("pipeplan.solve")
+    solve = import_module("pipeplan.solve.solving")
     monkeypatch.setattr(solve, "promising", lambda spaces: [space for space in spaces if not space.job.level])
     assert noticed(lambda document: 0 in document["job"].get("zero", [0]) != [0])
     assert noticed(lambda document: "zero" not in document["job"])
@@ -762,7 +762,7 @@ def just_large_enough(document: dict[str, Any]) -> None:
 def test_mixes_that_are_left_out_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if all stages had teams of one size."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(import_module("pipeplan.solve"), "mixed_nodes", lambda space: iter(()))
+    monkeypatch.setattr(import_module("pipeplan.solve.solving"), "mixed_nodes", lambda space: iter(()))
     assert "above the optimum" in noticed(several, of_unlike_sizes)
 
 

@@ -87,7 +87,7 @@ def test_a_search_stopped_anywhere_claims_no_more_than_the_best_plan(
     monkeypatch: pytest.MonkeyPatch, questions: Any
 ) -> None:
     """Its bound is at most the proved optimum, and above 0: whichever ways are open by then."""
-    module, late = import_module("pipeplan.solve"), 0
+    module, late = import_module("pipeplan.solve.solving"), 0
     for seed, model, cluster, job in questions[:16]:
         with suppress(InfeasibleError, InputError, UndecidedError):
             best = solve(model, cluster, job=job, workers=1, time_limit=20)

@@ -30,7 +30,7 @@ def test_spaces_are_opened_one_by_one() -> None:
 def test_without_time_for_teams_their_least_work_is_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan without teams is an answer, and so is that bound; if only teams are asked for there is none."""
     proved = solve(perceptrons(), CLUSTER, 4, teams=(1, 2), workers=1)
-    monkeypatch.setattr(import_module("pipeplan.solve"), "FOR_TEAMS", 0.0)
+    monkeypatch.setattr(import_module("pipeplan.solve.solving"), "FOR_TEAMS", 0.0)
     found = solve(perceptrons(), CLUSTER, 4, teams=(1, 2), workers=1)
     assert found.plan.team == 1
     assert 0 < found.bound <= proved.value

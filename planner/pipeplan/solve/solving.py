@@ -1,0 +1,277 @@
+"""The steps of one search: open the nodes, judge heuristics, close the gap, choose, and build the result.
+
+::
+
+    open ──▶ [run] ──▶ heuristics ──▶ run ──▶ resume ──▶ heuristics' rest ──▶ run ──▶ choose ──▶ result
+             large questions                                                          where times vary
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from pipeplan.core.collector import without_collector
+from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
+from pipeplan.core.operators import Mix
+from pipeplan.core.searched import Searched
+from pipeplan.core.throughput import yardstick
+from pipeplan.core.validate import validate_plan
+from pipeplan.costs.sources import sources
+from pipeplan.costs.teams.left_whole import left_whole
+from pipeplan.search import joined_nodes, mixed_nodes, root_nodes, searches_locally
+from pipeplan.search.alternatives import why_infeasible
+from pipeplan.search.any_order import any_orders
+from pipeplan.search.branch_and_bound import Node, OnProgress, PlanSearch
+from pipeplan.search.build_plan import build_plan, shared_out
+from pipeplan.search.evaluate import EvaluatedPlan
+from pipeplan.search.heuristics import Baseline, Heuristics
+from pipeplan.search.infeasible import promising
+from pipeplan.search.local_search import Improver
+from pipeplan.search.proposals import Proposals
+from pipeplan.search.result import Result
+from pipeplan.search.robust import Robust
+from pipeplan.search.robust.choice import Choice, choose
+from pipeplan.search.scope import lists, searched
+from pipeplan.search.space.space import Space
+from pipeplan.search.space.spaces import Spaces
+from pipeplan.solve.question import Question
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Status, Stop
+from pipeplan_formulations.common.signals import interruptible, nearly_done
+
+FOR_HEURISTICS = 0.2
+"""Share of the time limit in which heuristics may begin."""
+FOR_FAMILIES = 0.35
+"""Share of the time limit in which only schedule families are searched, where any order is allowed: the best of them is
+the start of the search for other orders."""
+FOR_MIXES = 0.5
+"""Share of the time limit that is left for stages with teams of unlike sizes, beside those of one size."""
+FOR_TEAMS, FOR_A_PLAN = 0.5, 1.0
+"""Share of the time limit in which teams are opened, and the seconds in which a first plan is sought before each."""
+FOR_REASONS = 0.05
+"""Share of the time limit that may be spent in addition on the reasons why no plan fits."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a search may use: the arguments of `pipeplan.solve` beside the question."""
+
+    limits: Limits
+    backend: str
+    on_progress: OnProgress
+    proposals: Proposals | None
+    beside: Sequence[str]
+
+
+class Solving:
+    """One search for the best plan of a question.
+
+    Parameters
+    ----------
+    asked : Question
+    means : Means
+    kept : float
+        Seconds of the time limit that are kept for what follows the search.
+    """
+
+    def __init__(self, asked: Question, means: Means, kept: float) -> None:
+        self.asked, self.means, self.clock = asked, means, Clock(means.limits)
+        job, limits = asked.job, means.limits
+        questions = None if means.proposals is None else means.proposals.questions_at(job.schedules)
+        opening = Clock(Limits(time=FOR_TEAMS * limits.time))
+        self.spaces = Spaces(asked.model, asked.cluster, job, questions=questions, opening=opening)
+        self.search = PlanSearch(
+            replace(limits, time=self.clock.left - kept),
+            means.on_progress,
+            cluster_of=self.spaces.cluster_of,
+            backend=means.backend,
+            outside=self.spaces.outside,
+        )
+        self.search.unopened = self.spaces.least
+        self.heuristics: Heuristics | None = None
+        self.hopeful: list[Space] = []
+
+    def run(self) -> None:
+        """Search until the optimum is proved, the time is over, or a signal arrives.
+
+        Raises
+        ------
+        InfeasibleError, UndecidedError, InputError
+            As in `pipeplan.solve`.
+        """
+        try:
+            self._open()
+            self._require_hope()
+            self._search()
+            if self.spaces.late and self.search.stop is Stop.EXHAUSTED:
+                self.search.stop = Stop.TIME
+        except KeyboardInterrupt:  # Ctrl-C returns the best plan so far
+            self.search.stop = Stop.INTERRUPT
+        except BeyondIntegersError as error:
+            raise InputError(
+                f"a step of {self.asked.job.batch} samples takes too long to be counted in nanoseconds ({error}); ask "
+                "about fewer"
+            ) from error
+        finally:
+            if self.search.improver is not None:
+                self.search.improver.close()
+        self._require_plan()
+
+    @interruptible()
+    def _open(self) -> None:
+        """Push the root nodes of all spaces; those of teams one size and split after the other."""
+        alike: list[Node] = []
+        openings: Iterator[Iterable[Space]] = chain((tuple(self.spaces),), self.spaces.open_teams())
+        for opened in map(promising, openings):
+            self.hopeful += opened
+            for space in opened:
+                alike += self._push(space)
+            self.search.unopened = _not_open(self.spaces, alike)
+            if max(self.asked.job.teams, default=1) > 1:  # to find their splits takes time
+                self.search.find_plan(FOR_A_PLAN)
+        for node in joined_nodes(alike):
+            self.search.push(node)
+        for mixed in self.spaces.mixed:
+            for node in mixed_nodes(mixed):
+                self.search.defer(node)
+        self.search.unopened = self.spaces.unopened
+
+    def _push(self, space: Space) -> list[Node]:
+        """Push the nodes of a space; return those that are joined with others first."""
+        alike = []
+        for node in root_nodes(space):
+            if node.joins:
+                alike.append(node)
+            else:
+                self.search.push(node)
+        for late in any_orders(space):
+            self.search.defer(late)
+        return alike
+
+    def _require_hope(self) -> None:
+        """Raise the error of a question of which nothing was opened, or for which clearly no plan fits."""
+        if self.spaces.late:
+            if not any(True for _ in self.spaces):
+                raise UndecidedError(Stop.TIME, self.search.bound)
+        elif not self.hopeful and not self.spaces.mixed:
+            raise InfeasibleError(why_infeasible(self.spaces, self.means.limits.time))
+
+    def _search(self) -> None:
+        """Search, judge heuristics beside, and give them what the search leaves."""
+        search, whole = self.search, self.search.limits.time
+        if any(map(searches_locally, self.hopeful)):
+            search.improver = Improver(self.spaces, self.means.limits.seed, beside=self.means.limits.workers > 1)
+        large = any(space.large for space in self.hopeful)
+        for_mixes = whole * FOR_MIXES * bool(self.spaces.mixed)
+        if large:  # there, plans of heuristics come late and improve little
+            search.run(reserve=max(whole * FOR_HEURISTICS, for_mixes))
+        heuristics = self._begin_heuristics(after=large and search.incumbent is not None)
+        kept = heuristics.needed(whole)
+        search.run(reserve=max(kept, whole * (1 - FOR_FAMILIES) if self.spaces.lowest.any_order else for_mixes))
+        if search.stop is not Stop.INTERRUPT:
+            search.resume()
+            search.run(reserve=kept)
+        if search.stop is not Stop.INTERRUPT:
+            with interruptible():
+                heuristics.finish(search.left)
+            search.run()
+
+    @interruptible()
+    def _begin_heuristics(self, after: bool) -> Heuristics:
+        """Let heuristics propose plans; ``after``: the search has found one, and left some time."""
+        search = self.search
+        self.heuristics = Heuristics(
+            self.spaces,
+            search.submit,
+            incumbent=lambda: search.value,
+            affords=search.affords,
+            pace=search.pace,
+            proposals=self.means.proposals,
+            named=self.means.beside,
+        )
+        self.heuristics.begin(
+            search.limits.time * FOR_HEURISTICS,
+            max(search.left, 0.0) if after else max(search.rest, 0.0) / 2 + search.slack,
+        )
+        return self.heuristics
+
+    def _require_plan(self) -> None:
+        """Raise the error of a search that found no plan."""
+        search = self.search
+        if search.incumbent is not None:
+            return
+        if search.stop in (Stop.TIME, Stop.INTERRUPT):
+            raise UndecidedError(search.stop, search.bound, search.unaffordable)
+        if not search.refuted and search.unaffordable is not None:
+            raise UndecidedError(Stop.TIME, search.bound, search.unaffordable)
+        if not search.refuted:
+            raise UndecidedError(Stop.EXHAUSTED, search.bound)
+        raise InfeasibleError(why_infeasible(self.spaces, max(search.left, FOR_REASONS * self.means.limits.time)))
+
+    @property
+    def rows(self) -> Mapping[str, Baseline]:
+        """The plans of heuristics by name."""
+        return {} if self.heuristics is None else self.heuristics.rows()
+
+    @property
+    def _incumbent(self) -> EvaluatedPlan:
+        assert self.search.incumbent is not None, "`run` has found a plan"
+        return self.search.incumbent
+
+    def choose(self, question: Robust) -> Choice | None:
+        """Choose among all plans found where times vary; None if the time was over before the first was sampled."""
+        search, rows, best = self.search, self.rows.values(), self._incumbent
+        tried = [*search.tried, *(row.evaluated for row in rows if row.evaluated is not None and not row.outside)]
+        building = max(search.pace.finish(best.candidate) - search.slack, 0.0)
+        rest = Clock(Limits(time=max(self.clock.left - building, 0.0)))
+        choice = None
+        try:
+            choice = choose(self.spaces, best, tried, search.bound, question, self.means.limits.seed, rest)
+            search.stop = Stop.TIME if choice is None else search.stop
+        except KeyboardInterrupt:
+            search.stop = Stop.INTERRUPT
+        return choice
+
+    @nearly_done()
+    @without_collector()
+    def result(self, choice: Choice | None = None) -> Result:
+        """Build the plan that was chosen, check it, and return it with all that is known about it."""
+        chosen, search, spaces = self._incumbent if choice is None else choice.chosen, self.search, self.spaces
+        model, cluster, job = self.asked.model, self.asked.cluster, self.asked.job
+        space = spaces.of(chosen.candidate)
+        plan = build_plan(space.model, space.cluster, job, chosen, search.bound)
+        validate_plan(plan, space.model, space.cluster)
+        plan = replace(shared_out(plan, model, space.split), yardstick=yardstick(model, cluster))
+        return Result(
+            plan=plan,
+            timeline=chosen.timeline,
+            job=job,
+            status=Status.OPTIMAL if search.bound == chosen.value else Status.FEASIBLE,
+            stop=search.stop,
+            value=chosen.value,
+            bound=search.bound,
+            wall=self.clock.wall,
+            backend=self.means.backend,
+            searched=_searched(spaces, search.opened, chosen),
+            costs=self.asked.stated(sources(model, cluster, spaces.lowest.sizes, job)),
+            baselines=self.rows,
+            runners_up=search.ranking(),
+            robust=choice,
+            layouts=search.bounds_by_part(),
+            late=spaces.late,
+            whole=left_whole(plan, model, cluster, job),
+        )
+
+
+def _searched(spaces: Spaces, opened: int, chosen: EvaluatedPlan) -> Searched:
+    """What was searched, and the chosen plan beside it if no listed one has its stages and devices."""
+    found, candidate = searched(spaces, opened), chosen.candidate
+    if isinstance(candidate.chain.split, Mix) or lists(spaces.of(candidate), candidate.chain.groups):
+        return found
+    return found.with_answer(candidate.chain.stages, candidate.chain.replicas)
+
+
+def _not_open(spaces: Spaces, waiting: Iterable[Node]) -> int | None:
+    """A lower bound on the plans that no open node has: those of ways that are not known yet, and of waiting nodes."""
+    bounds = [node.bound for node in waiting]
+    return min([*bounds, *([] if spaces.unopened is None else [spaces.unopened])], default=None)
