@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeplan.core.cluster import Cluster
-from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.figures import shown
 from pipeplan.core.job import Job, Objective
