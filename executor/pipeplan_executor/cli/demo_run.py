@@ -11,6 +11,7 @@ from pipeplan.core.figures import whole
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
+from pipeplan.core.tabular import Table
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.io.cluster_file import write_cluster
@@ -69,7 +70,9 @@ def _one(name: str, cluster: Cluster, folder: Path, batch: int, steps: int) -> N
         engine = engine_work(plan, report)
         if engine is not None and engine.share >= NOTABLE:
             print(f"{label}: {engine}")
-    _table([_row(*own, _by_others(own, ran, model, cluster)) for own in ran])
+    figures = zip(FIGURES, *(_figures(plan, report, _by_others((label, plan, report), ran, model, cluster))
+                             for label, plan, report in ran), strict=True)  # fmt: skip
+    print(Table.of_text(("plan of", *(label for label, _, _ in ran)), figures).as_text())
     print(_verdict(ran))
 
 
@@ -128,9 +131,8 @@ def _verdict(ran: list[tuple[str, Plan, RunReport]]) -> str:
     return f"{best} is faster than {other} by {lead:.1%}, every step of it"
 
 
-def _row(label: str, plan: Plan, report: RunReport, by_others: int | None) -> tuple[str, ...]:
+def _figures(plan: Plan, report: RunReport, by_others: int | None) -> tuple[str, ...]:
     return (
-        label,
         plan.schedule.family,
         f"{plan.micro_batches} x {plan.micro_batch}",
         layers_by_stage(plan),
@@ -144,28 +146,19 @@ def _row(label: str, plan: Plan, report: RunReport, by_others: int | None) -> tu
     )
 
 
-def _table(rows: list[tuple[str, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in (
-        "plan of",
-        "schedule",
-        "micro-batches",
-        "layers",
-        "step measured",
-        "least to most",
-        "predicted, off by",
-        "by the other's run",
-        "peak memory predicted",
-        "measured",
-        "gradient error",
-    ):
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(*row)
-    Console(width=None if Console().is_terminal else 160).print(table)
+FIGURES = (
+    "schedule",
+    "micro-batches",
+    "layers",
+    "step measured",
+    "least to most",
+    "predicted, off by",
+    "by the other's run",
+    "peak memory predicted",
+    "measured",
+    "gradient error",
+)
+"""Names of what `_figures` returns."""
 
 
 def _title(text: str) -> None:

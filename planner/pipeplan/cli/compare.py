@@ -71,28 +71,17 @@ def as_json(comparison: "Comparison", top: int | None = None) -> dict[str, objec
 
 def show(comparison: "Comparison", top: int | None = None, *, every: bool = False) -> None:
     """Print the table as text: the best row of each method, or every row; only the ``top`` fastest of them."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from pipeplan.analysis.compare import SOLVER
+    from pipeplan.core.tabular import Table, terminal_width
     from pipeplan.core.units import format_time
     from pipeplan.core.wording import counted
     from pipeplan.search.result import beyond
 
-    table = Table(title=comparison.headline, title_justify="left", box=None, pad_edge=False)
     rows = comparison.lines(top, every=every)
     rates = [comparison.throughput(row).cells() for row in rows]
     units = [unit for unit in rates[0] if any(rate[unit] for rate in rates)]
-    for heading, justify in (
-        ("method", "left"),
-        ("schedule", "left"),
-        (comparison.best.job.objective.figure, "right"),
-        ("over bound", "right"),
-        *((unit, "right") for unit in units),
-        ("peak memory per device", "left"),
-        ("plan", "left"),
-    ):
-        table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    figure = comparison.best.job.objective.figure
+    heads = ("method", "schedule", figure, "over bound", *units, "peak memory per device", "plan")
+    cells = []
     for row, rate in zip(rows, rates, strict=True):
         label = row.label + beyond(row.outside)
         if row.excess is None:
@@ -102,9 +91,8 @@ def show(comparison: "Comparison", top: int | None = None, *, every: bool = Fals
         else:
             time, over = format_time(row.value), f"{row.excess:.2%}"
             peaks = _peaks(row.peaks)
-        cells = (row.method, row.family, time, over, *(rate[unit] for unit in units), peaks, label)
-        table.add_row(*cells, style="bold" if row.method == SOLVER else None)
-    Console(width=None if Console().is_terminal else 160).print(table)
+        cells.append((row.method, row.family, time, over, *(rate[unit] for unit in units), peaks, label))
+    print(comparison.headline, Table.of_text(heads, cells).as_text(width=terminal_width()), sep="\n")
     left = len(comparison.rows) - len(rows)
     if left:
         print(f"{counted(left, 'more line')}, of other methods or schedules: --all prints every one")

@@ -1,16 +1,22 @@
-"""`Table`: rows under headings, as text, HTML and a data frame; `Tabular`: objects that have one.
+"""`Table`: rows under headings, as text, Markdown, HTML and a data frame; `Tabular`: objects that have one.
 
 Notebooks show the table of an object, ``pipeplan show`` prints it, and ``to_pandas`` returns it.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.util import find_spec
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Any, Literal
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.units import format_bytes, format_flops, format_time
+
+LEAST = 24
+"""Least width at which a column is wrapped."""
 
 Unit = Literal["", "bytes", "ns", "flops", "share"]
 """What a column's numbers are; the cells of a column without a unit are text or plain numbers."""
@@ -43,18 +49,36 @@ class Table:
     rows: tuple[tuple[Any, ...], ...]
     most: int = 40
 
-    def as_text(self) -> str:
-        """Return lines of aligned columns; numbers are aligned to the right."""
+    @classmethod
+    def of_text(cls, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
+        """Return a table of text, of which every row is shown."""
+        kept = tuple(map(tuple, rows))
+        return cls(dict.fromkeys(headings, ""), kept, max(len(kept), 1))
+
+    def as_text(self, rule: bool = False, width: int | None = None) -> str:
+        """Return lines of aligned columns; numbers are aligned to the right.
+
+        ``rule``: whether a line is drawn below the headings. ``width``: where the last column is wrapped.
+        """
         cells = [tuple(self.columns), *self._shown()]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         right = [self._numeric(n) for n in range(len(self.columns))]
-        return "\n".join(
-            "  ".join(
-                cell.rjust(width) if numeric else cell.ljust(width)
-                for cell, width, numeric in zip(row, widths, right, strict=True)
-            ).rstrip()
-            for row in cells
-        )
+        begin = sum(widths[:-1]) + 2 * len(widths[:-1])
+        if rule:
+            cells.insert(1, tuple("-" * size for size in widths))
+        lines = []
+        for *firsts, last in cells:
+            parts = [last] if width is None else wrap(last, max(width - begin, LEAST)) or [""]
+            widths[-1] = max(widths[-1] if width is None else 0, len(parts[0]))
+            row = zip((*firsts, parts[0]), widths, right, strict=True)
+            line = "  ".join(cell.rjust(size) if numeric else cell.ljust(size) for cell, size, numeric in row)
+            lines += [line.rstrip(), *(" " * begin + part for part in parts[1:])]
+        return "\n".join(lines)
+
+    def as_markdown(self) -> str:
+        """Return a table of Markdown."""
+        cells = [tuple(self.columns), ("---",) * len(self.columns), *self._shown()]
+        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)
 
     def as_html(self, caption: str) -> str:
         """Return a table of HTML below a caption."""
@@ -97,6 +121,11 @@ class Table:
 
     def _numeric(self, column: int) -> bool:
         return any(isinstance(row[column], int | float) for row in self.rows)
+
+
+def terminal_width(default: int = 160) -> int:
+    """Return the columns of the terminal, or ``default`` where text goes elsewhere."""
+    return get_terminal_size((default, 0)).columns if sys.stdout.isatty() else default
 
 
 class Tabular:

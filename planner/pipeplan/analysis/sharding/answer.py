@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pipeplan.analysis.sharding.placements import PlacedLayers, PlacedOperator
 from pipeplan.core.cluster import Link
+from pipeplan.core.tabular import Table
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.core.wording import counted, wrapped
 from pipeplan.costs.meshes.clusters import shape_name
@@ -144,7 +145,7 @@ class Sharded:
             (format_time(own.time), format_bytes(own.memory), shape_name(own.sizes), "the choice" * (k == self.number))
             for k, own in self._shown()
         ]
-        yield from _table(("step time", "memory", "mesh", ""), rows)
+        yield Table.of_text(("step time", "memory", "mesh", ""), rows).as_text()
 
     def _shown(self) -> list[tuple[int, FrontierPoint]]:
         """Points from end to end, and the choice."""
@@ -160,7 +161,8 @@ class Sharded:
             more = f" and {len(layers.names) - 1} more" if len(layers.names) > 1 else ""
             rows.append((f"{layers.names[0]}{more}", "", "", "", "", ""))
             rows += [_row(each, of.get(f"{layers.names[0]}/{each.name}")) for each in layers.operators if each.matters]
-        yield from _table(("operator", "splits", "weights", "makes", "received", "over the least"), rows)
+        heads = ("operator", "splits", "weights", "makes", "received", "over the least")
+        yield Table.of_text(heads, rows).as_text()
         ratios = self.over_least
         if ratios is not None:
             bounded = sum(1 for each in self.products if each.least)
@@ -250,12 +252,6 @@ def _row(operator: PlacedOperator, product: Product | None) -> Sequence[str]:
         received = f"{product.received / 1e6:.3g} M"
         over = "-" if product.over_least is None else f"{product.over_least:.3g}"
     return (f"  {operator.name}", " | ".join(operator.splits), places, " | ".join(operator.held), received, over)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    for row in (head, *rows):
-        yield "   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _operator_json(each: PlacedOperator) -> dict[str, object]:

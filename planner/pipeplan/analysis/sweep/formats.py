@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
-from pipeplan.analysis.sweep.sheets import NOTE, Sheet, highlighted, sheets
+from pipeplan.analysis.sweep.sheets import NOTE, highlighted, sheets
 from pipeplan.analysis.sweep.spread import over_seeds
 from pipeplan.analysis.sweep.table import Table, Value, deepest, largest
 from pipeplan.core.errors import InputError
@@ -62,14 +62,17 @@ def as_json_lines(table: Table) -> str:
 
 def as_markdown(table: Table) -> str:
     """The sheets as Markdown tables."""
-    found = [f"**{sheet.title}**\n\n{_markdown(sheet)}" if sheet.title else _markdown(sheet) for sheet in sheets(table)]
-    return "\n\n".join([*found, NOTE]) + "\n"
+    return _below_titles([(f"**{title}**" * bool(title), own.as_markdown()) for title, own in sheets(table)])
 
 
 def as_text(table: Table) -> str:
     """The sheets as aligned columns for a terminal."""
-    found = [f"{sheet.title}\n\n{_columns(sheet)}" if sheet.title else _columns(sheet) for sheet in sheets(table)]
-    return "\n\n".join([*found, NOTE]) + "\n"
+    return _below_titles([(title, own.as_text(rule=True)) for title, own in sheets(table)])
+
+
+def _below_titles(tables: Sequence[tuple[str, str]]) -> str:
+    """Tables below their titles, which may be empty, and the note."""
+    return "\n\n".join([*(text for pair in tables for text in pair if text), NOTE]) + "\n"
 
 
 FORMATS: Mapping[str, Callable[[Table], str]] = MappingProxyType(
@@ -103,16 +106,3 @@ def as_parquet(table: Table) -> bytes:
     rows, sink = table.rows(), io.BytesIO()
     parquet.write_table(pyarrow.Table.from_pylist(rows), sink)
     return sink.getvalue()
-
-
-def _markdown(sheet: Sheet) -> str:
-    lines = [sheet.heads, ["---"] * len(sheet.heads), *sheet.rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def _columns(sheet: Sheet) -> str:
-    lines = [sheet.heads, *sheet.rows]
-    widths = [max(len(line[n]) for line in lines) for n in range(len(sheet.heads))]
-    lines.insert(1, ["-" * width for width in widths])
-    padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-    return "\n".join(line.rstrip() for line in padded)

@@ -1,25 +1,18 @@
 """Sheets: a table in words, for people."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from pipeplan.analysis.sweep.record import Figures, Record
 from pipeplan.analysis.sweep.spread import Group, Spread, over_seeds
 from pipeplan.analysis.sweep.table import ANSWER, Largest, Table, asked, asked_of_search, deepest, largest
+from pipeplan.core.tabular import Table as Tabulated
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.search.heuristics import NOT_ASKED
 
+Sheet = tuple[str, Tabulated]
+"""A title, which may be empty, and a table of words."""
 HIGHLIGHTED = (ANSWER, "bapipe-greedy")
 """Highlighted methods, whose largest advantages are listed under the table."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """A title, which may be empty, a header and rows with one word per column."""
-
-    title: str
-    heads: list[str]
-    rows: list[list[str]]
 
 
 def sheets(table: Table) -> list[Sheet]:
@@ -31,7 +24,7 @@ def sheets(table: Table) -> list[Sheet]:
     ]
     found = found or [_main("", table)]
     found.append(_deepest(table))
-    return [sheet for n, sheet in enumerate(found) if n == 0 or sheet.rows]
+    return [sheet for n, sheet in enumerate(found) if n == 0 or sheet[1].rows]
 
 
 def highlighted(table: Table) -> tuple[str, ...]:
@@ -50,7 +43,7 @@ def _main(title: str, table: Table) -> Sheet:
         for record in table.records
     ]
     heads = [*names, *(["outcome", "reason"] if outcomes else []), "step time", "gap", "peak", "plan", *table.methods]
-    return Sheet(title, heads, rows)
+    return title, Tabulated.of_text(heads, rows)
 
 
 OUTCOMES = {"solved": "solved", "infeasible": "does not fit", "failed": "failed", "missing": "missing"}
@@ -90,7 +83,7 @@ def _over_seeds(title: str, table: Table) -> Sheet:
         if len(group.records) > 1
     ]
     heads = [*names, "solved", "step time", "gap", "wall time", "processor time"]
-    return Sheet(f"{title}: over seeds" if title else "over seeds", heads, rows)
+    return f"{title}: over seeds" if title else "over seeds", Tabulated.of_text(heads, rows)
 
 
 def _spreads(group: Group) -> list[str]:
@@ -117,7 +110,7 @@ def _largest(title: str, table: Table) -> Sheet:
         for one in largest(table, highlighted(table))
     ]
     heads = ["method", "against", "largest ratio of", "is", *names, "plan", "against plan"]
-    return Sheet(f"{title}: largest ratios" if title else "largest ratios", heads, rows)
+    return f"{title}: largest ratios" if title else "largest ratios", Tabulated.of_text(heads, rows)
 
 
 def _plans(one: Largest) -> list[str]:
@@ -136,7 +129,8 @@ def _deepest(table: Table) -> Sheet:
         key = (one.series, one.cluster, one.job, *(str(search[name]) for name in searched))
         found.setdefault(key, {})[one.method] = word
     rows = [[*key, *(words[method] for method in methods)] for key, words in found.items()]
-    return Sheet("largest members that fit", ["series", "cluster", "job", *searched, *methods], rows)
+    heads = ["series", "cluster", "job", *searched, *methods]
+    return "largest members that fit", Tabulated.of_text(heads, rows)
 
 
 NOTE = (
