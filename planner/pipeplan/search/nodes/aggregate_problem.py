@@ -11,20 +11,20 @@ faster of the link inside a node and the network counts.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeplan.core.cluster import Link
 from pipeplan.core.job import SHARDED, Job, Objective
 from pipeplan.core.wording import counted
 from pipeplan.costs.chain import Array
 from pipeplan.costs.collectives import Collective, all_reduce
-from pipeplan.costs.network import rings_over_nodes, shared, slowest
+from pipeplan.costs.network import shared, slowest
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.nodes.tied_copies import with_certain_copies
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.device_groups import DeviceClass, Mode, Modes, distinct_tiles, shares_equally
+from pipeplan.search.space.least import LeastTables, possible_links, possible_rings
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, InFlightRule
 from pipeplan_formulations.allocation.endings import with_second_ending
@@ -155,8 +155,7 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     tables = [prices.table(each.kind, size) for each in classes]
     replicas = [width * layout.unit for width in layout.widths]
     rings = [[_rings(space, each, layout, r) for r in replicas] for each in classes]
-    by_kind = [(each.kind, row) for each, row in zip(classes, rings, strict=True)]
-    gathers = [[prices.least_gathers(kind, size, own) for own in row] for kind, row in by_kind]
+    least = LeastTables.of(prices, [each.kind for each in classes], size, rings)
     hops = _SendTables(space, layout, size)
     phases = not alternating and space.phased
 
@@ -175,14 +174,8 @@ def allocation_problem(space: Space, size: int, layout: Layout, alternating: boo
     problem = ChainAllocation(
         forward=np.stack([forward for forward, _ in passes]),
         backward=np.stack([backward for _, backward in passes]),
-        update=np.stack([[prices.least_update(kind, size, own) for own in row] for kind, row in by_kind]),
-        reduce=np.stack([[prices.least_reduce(kind, own) for own in row] for kind, row in by_kind]),
-        reduce_base=np.array([[min(map(prices.reduce_base, own)) for own in row] for row in rings], np.int64),
-        gather=np.stack([[gather for gather, _ in row] for row in gathers]),
-        gather_hides=np.stack([np.maximum.reduce([hides for _, hides in row]) for row in gathers]),
-        gather_base=np.array([[min(map(prices.gather_base, own)) for own in row] for row in rings], np.int64),
+        **vars(replace(least, gather_hides=least.gather_hides.max(axis=1))),
         hides=np.stack([prices.hides(each.kind, size) for each in classes]),
-        resident=np.stack([[prices.kept.resident(each.kind, r) for r in replicas] for each in classes]),
         saved=rows("saved").min(axis=0),
         output=rows("output").min(axis=0),
         workspace=with_buffers(rows("workspace")),
@@ -235,7 +228,7 @@ class _SendTables:
         self.latency = np.zeros((count, count, 2), np.int64)
         for a, source in enumerate(classes):
             for b, target in enumerate(classes):
-                links = [_between(space, source, target)] * 2
+                links = [possible_links(source, target, space.cluster.between(source.kind, target.kind))] * 2
                 if a == b:
                     across = [space.cluster.between(source.kind, source.kind) or source.link]
                     unknown = layout.tile is None and layout.straddles(source)
@@ -248,13 +241,6 @@ class _SendTables:
                     send = [space.prices.occupancy(link, sent) for link in possible]
                     self.send[a, b, entry] = np.minimum.reduce(send)
                     self.latency[a, b, entry] = min(link.latency for link in possible)
-
-
-def _between(space: Space, source: DeviceClass, target: DeviceClass) -> list[Link]:
-    """The links that may join devices of two classes."""
-    inside = [source.link] if source.nodes & target.nodes else []
-    network = space.cluster.between(source.kind, target.kind)
-    return inside + ([network] if network is not None and len(source.nodes | target.nodes) > 1 else [])
 
 
 def _equal(job: Job, classes: tuple[DeviceClass, ...], most: int, micro_batches: int) -> list[int]:
@@ -307,15 +293,12 @@ def _unit(classes: tuple[DeviceClass, ...], layers: int) -> int:
 def _rings(space: Space, each: DeviceClass, layout: Layout, replicas: int) -> list[Collective]:
     """The rings that the replicas of a stage may form; the fastest of them is a lower bound."""
     network = space.cluster.between(each.kind, each.kind)
-    inside = all_reduce(replicas, each.link)
-    if network is None or len(each.nodes) == 1:
-        return [inside]
-    within = [inside] if replicas <= each.per_node else []
-    if space.placing.free:  # stages may lie anywhere
-        return [*within, *rings_over_nodes(replicas, network, each.link)]
+    every, inside = possible_rings(each, network, replicas), all_reduce(replicas, each.link)
+    if network is None or len(each.nodes) == 1 or space.placing.free:  # stages may lie anywhere
+        return every
     if layout.tile is not None:
         share = shared(network, each.per_node // layout.tile)
         several = (each.link,) if layout.tile > 1 else ()
         return [inside if replicas <= layout.tile else all_reduce(replicas, slowest(share, *several))]
     aligned = layout.widths == (1,) and not layout.straddles(each)
-    return within if within and aligned else [*within, *rings_over_nodes(replicas, network, each.link)]
+    return [inside] if aligned and replicas <= each.per_node else every

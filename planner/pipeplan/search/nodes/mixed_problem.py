@@ -8,22 +8,19 @@
 What depends on where teams lie is the least that it can be: docs/bounds/teams.md says why the bound holds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan.core.cluster import Link
 from pipeplan.core.wording import counted
 from pipeplan.costs.chain import Array
-from pipeplan.costs.collectives import Collective, all_reduce
-from pipeplan.costs.network import rings_over_nodes
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.search.nodes.aggregate_problem import SMALL, SMALL_CELLS, in_flight_rule
 from pipeplan.search.regimes import REGIMES
+from pipeplan.search.space.least import LeastTables, possible_links, possible_rings
 from pipeplan.search.space.mixed import MixedKind, MixedSpace
-from pipeplan.search.space.space import Space
 from pipeplan_formulations.allocation import ChainAllocation
 
 UNITS = REGIMES.mixed_units.most
@@ -101,8 +98,12 @@ def mixed_problem(space: MixedSpace, size: int, layout: MixedLayout, alternating
     """
     own, classes, layers = space.space, space.classes, len(space.space.model.layers)
     replicas = [width * layout.unit for width in layout.widths]
-    rings = [[_rings(space, kind, r) for r in replicas] for kind in space.kinds]
-    levels = [_of_level(each, space, size, rings) for each in space.spaces]
+    rings = [
+        [possible_rings(classes[each.pool], own.cluster.between(each.kind, each.kind), r, each.team) for r in replicas]
+        for each in space.kinds
+    ]
+    kinds = [each.kind for each in space.kinds]
+    least = LeastTables.over(LeastTables.of(each.prices, kinds, size, rings) for each in space.spaces)
     tables = [own.prices.table(each.kind, size) for each in space.kinds]
     send, latency, received = _sends(space, size)
     phases = not alternating and own.phased
@@ -110,23 +111,13 @@ def mixed_problem(space: MixedSpace, size: int, layout: MixedLayout, alternating
     def rows(name: str) -> Array:
         return np.stack([getattr(table, name) for table in tables])
 
-    def least(name: str) -> Array:
-        found: Array = np.minimum.reduce([level[name] for level in levels])
-        return found
-
     deepest = min(layers, max(own.job.depths, default=layers))
     takes = np.array([kind.team for kind in space.kinds], np.int64) * layout.unit
     return ChainAllocation(
         forward=rows("forward"),
         backward=rows("backward"),
-        update=least("update"),
-        reduce=least("reduce"),
-        reduce_base=least("reduce_base"),
-        gather=least("gather"),
-        gather_base=least("gather_base"),
-        gather_hides=np.maximum.reduce([level["gather_hides"] for level in levels]),
+        **vars(replace(least, gather_hides=least.gather_hides.max(axis=1))),
         hides=np.stack([own.prices.hides(each.kind, size) for each in space.kinds]),
-        resident=least("resident"),
         saved=rows("saved"),
         output=rows("output"),
         workspace=rows("workspace"),
@@ -156,33 +147,6 @@ def mixed_problem(space: MixedSpace, size: int, layout: MixedLayout, alternating
     )
 
 
-def _of_level(space: Space, mixed: MixedSpace, size: int, rings: list[list[list[Collective]]]) -> dict[str, Array]:
-    """The tables of a level of ZeRO that depend on the replicas, each the least over some rings."""
-    prices = space.prices
-    rows = [(kind.kind, row) for kind, row in zip(mixed.kinds, rings, strict=True)]
-    gathers = [[prices.least_gathers(kind, size, own) for own in row] for kind, row in rows]
-    return {
-        "update": np.stack([[prices.least_update(kind, size, own) for own in row] for kind, row in rows]),
-        "reduce": np.stack([[prices.least_reduce(kind, own) for own in row] for kind, row in rows]),
-        "reduce_base": np.array([[min(map(prices.reduce_base, own)) for own in row] for row in rings], np.int64),
-        "gather": np.stack([[gather for gather, _ in row] for row in gathers]),
-        "gather_base": np.array([[min(map(prices.gather_base, own)) for own in row] for row in rings], np.int64),
-        "gather_hides": np.stack([np.maximum.reduce([hides for _, hides in row]) for row in gathers]),
-        "resident": np.stack([[prices.kept.resident(kind, own[0].replicas) for own in row] for kind, row in rows]),
-    }
-
-
-def _rings(space: MixedSpace, kind: MixedKind, replicas: int) -> list[Collective]:
-    """The rings that a stage's replicas may form: in a node, if one has room for all teams, or over the network."""
-    each = space.classes[kind.pool]
-    network = space.space.cluster.between(kind.kind, kind.kind)
-    inside = [all_reduce(replicas, each.link)]
-    if network is None or len(each.nodes) == 1:
-        return inside
-    over = rings_over_nodes(replicas, network, each.link)
-    return (inside if replicas * kind.team <= each.per_node else []) + over
-
-
 def _sends(space: MixedSpace, size: int) -> tuple[Array, Array, Array]:
     """Send times and latencies between kinds, the least over links, and the bytes received by the kind behind a cut."""
     prices, cluster, kinds = space.space.prices, space.space.cluster, space.kinds
@@ -191,16 +155,10 @@ def _sends(space: MixedSpace, size: int) -> tuple[Array, Array, Array]:
     received = np.full((count, cuts), np.iinfo(np.int64).max)
     for a, source in enumerate(kinds):
         for b, target in enumerate(kinds):
-            links = _links(space, source, target, cluster.between(source.kind, target.kind))
+            network = cluster.between(source.kind, target.kind)
+            links = possible_links(space.classes[source.pool], space.classes[target.pool], network)
             crossing = prices.crossing(source.kind, target.kind, size)
             send[a, b] = np.minimum.reduce([prices.occupancy(link, crossing.sent) for link in links])
             latency[a, b] = min(link.latency for link in links)
             received[b] = np.minimum(received[b], crossing.received)
     return send, latency, received
-
-
-def _links(space: MixedSpace, source: MixedKind, target: MixedKind, network: Link | None) -> list[Link]:
-    """The links that may join teams of two kinds."""
-    before, behind = space.classes[source.pool], space.classes[target.pool]
-    inside = [before.link] if before.nodes & behind.nodes else []
-    return inside + ([network] if network is not None and len(before.nodes | behind.nodes) > 1 else [])

@@ -20,8 +20,6 @@ import numpy as np
 
 from pipeplan.core.cluster import Link
 from pipeplan.costs.chain import Array
-from pipeplan.costs.collectives import Collective, all_reduce
-from pipeplan.costs.network import rings_over_nodes
 from pipeplan.costs.pricing import usable_memory
 from pipeplan.schedules import Family
 from pipeplan.search.branch_and_bound import Node, PlanSearch, Step
@@ -29,6 +27,7 @@ from pipeplan.search.nodes.device_groups import DeviceGroupsNode
 from pipeplan.search.space.candidates import in_flight
 from pipeplan.search.space.device_groups import DeviceClass, Modes, all_modes
 from pipeplan.search.space.in_flight import InFlightBox
+from pipeplan.search.space.least import LeastTables, possible_links, possible_rings
 from pipeplan.search.space.space import Space
 from pipeplan_formulations.common.exposed import Collectives, Exposed
 from pipeplan_formulations.common.layer_tables import sums_before
@@ -133,29 +132,21 @@ class ShapeTables:
         tables = [prices.table(each.kind, size) for each in classes]
         widths = range(1, most + 1)
 
-        def sums(rows: list[Array]) -> Array:
-            return sums_before(np.stack(rows))
-
         # By class and boundary; by class, replicas less one, and boundary.
         self._forward, self._backward, self._saved = (
-            sums([getattr(table, name) for table in tables]) for name in ("forward", "backward", "saved")
+            sums_before(np.stack([getattr(table, name) for table in tables]))
+            for name in ("forward", "backward", "saved")
         )
-        self._resident = np.stack([sums([prices.kept.resident(each.kind, r) for r in widths]) for each in classes])
-        rings = [[_rings(space, each, r) for r in widths] for each in classes]
-        by_kind = [(each.kind, row) for each, row in zip(classes, rings, strict=True)]
-        self._update = np.stack([sums([prices.least_update(kind, size, own) for own in row]) for kind, row in by_kind])
-        gathers = [[prices.least_gathers(kind, size, own) for own in row] for kind, row in by_kind]
+        networks = [space.cluster.between(each.kind, each.kind) for each in classes]
+        rings = [
+            [possible_rings(each, network, r) for r in widths] for each, network in zip(classes, networks, strict=True)
+        ]
+        least = LeastTables.of(prices, [each.kind for each in classes], size, rings)
+        self._resident, self._update = sums_before(least.resident), sums_before(least.update)
+        hides = np.stack([prices.hides(each.kind, size) for each in classes])
         self._reductions = Collectives(
-            Exposed(
-                np.stack([[prices.least_reduce(kind, own) for own in row] for kind, row in by_kind]),
-                np.stack([prices.hides(each.kind, size) for each in classes])[:, None],
-                np.array([[min(map(prices.reduce_base, own)) for own in row] for row in rings], np.int64),
-            ),
-            Exposed(
-                np.stack([[gather for gather, _ in row] for row in gathers]),
-                np.stack([np.maximum.reduce([hides for _, hides in row]) for row in gathers])[:, None],
-                np.array([[min(map(prices.gather_base, own)) for own in row] for row in rings], np.int64),
-            ),
+            Exposed(least.reduce, hides[:, None], least.reduce_base),
+            Exposed(least.gather, least.gather_hides.max(axis=1)[:, None], least.gather_base),
             everywhere=job.objective.value == "period",
         )
         self._limit = np.array([usable_memory(each.kind, job) for each in classes], np.int64)
@@ -273,19 +264,9 @@ def _least(options: SpanOptions, a: Array, b: Array, held: Array, spare: Array) 
     return least
 
 
-def _rings(space: Space, each: DeviceClass, replicas: int) -> list[Collective]:
-    """The rings that replicas of a class may form."""
-    network, inside = space.cluster.between(each.kind, each.kind), [all_reduce(replicas, each.link)]
-    if network is None or len(each.nodes) == 1:
-        return inside
-    return (inside if replicas <= each.per_node else []) + rings_over_nodes(replicas, network, each.link)
-
-
 def _hops(space: Space, before: DeviceClass, behind: DeviceClass) -> list[Link]:
-    """The links that may join devices of two classes."""
-    inside = before.per_node > 1 if before is behind else bool(before.nodes & behind.nodes)
-    links = [before.link] if inside else []
-    network = space.cluster.between(before.kind, behind.kind)
-    if network is not None and len(before.nodes | behind.nodes) > 1:
-        links.append(network)
+    """The links that may join a stage on devices of one class to one of another class, or of the same."""
+    links = possible_links(before, behind, space.cluster.between(before.kind, behind.kind))
+    if before is behind and before.per_node == 1:
+        links = links[1:]
     return links or [before.link]

@@ -1,0 +1,73 @@
+"""The least of what depends on where a stage's replicas lie: rings, links to neighbours, and tables of their times."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeplan.core.cluster import DeviceKind, Link
+from pipeplan.costs.chain import Array
+from pipeplan.costs.collectives import Collective, all_reduce
+from pipeplan.costs.network import rings_over_nodes
+from pipeplan.costs.pricing import Prices
+from pipeplan.search.space.device_groups import DeviceClass
+
+
+def possible_rings(devices: DeviceClass, network: Link | None, replicas: int, team: int = 1) -> list[Collective]:
+    """Return the rings that so many replicas, of ``team`` devices each, may form; the fastest is a lower bound."""
+    inside = [all_reduce(replicas, devices.link)]
+    if network is None or len(devices.nodes) == 1:
+        return inside
+    within = inside if replicas * team <= devices.per_node else []
+    return within + rings_over_nodes(replicas, network, devices.link)
+
+
+def possible_links(before: DeviceClass, behind: DeviceClass, network: Link | None) -> list[Link]:
+    """Return the links that may join devices of two classes."""
+    inside = [before.link] if before.nodes & behind.nodes else []
+    return inside + ([network] if network is not None and len(before.nodes | behind.nodes) > 1 else [])
+
+
+@dataclass(frozen=True)
+class LeastTables:
+    """Least nanoseconds and bytes of layers by kind of device k and number of replicas w.
+
+    Attributes
+    ----------
+    update, reduce, gather, gather_hides, resident : array, shape (kinds, widths, n)
+        ``gather_hides`` is the most that hides gathers; see `Prices.first_gathers`.
+    reduce_base, gather_base : array, shape (kinds, widths)
+    """
+
+    update: Array
+    reduce: Array
+    reduce_base: Array
+    gather: Array
+    gather_base: Array
+    gather_hides: Array
+    resident: Array
+
+    @classmethod
+    def of(
+        cls, prices: Prices, kinds: Sequence[DeviceKind], size: int, rings: Sequence[Sequence[Sequence[Collective]]]
+    ) -> "LeastTables":
+        """The least over ``rings[k][w]``, which all have as many replicas, at a micro-batch size."""
+        rows = list(zip(kinds, rings, strict=True))
+        gathers = [[prices.least_gathers(kind, size, among) for among in row] for kind, row in rows]
+        return cls(
+            update=np.stack([[prices.least_update(kind, size, among) for among in row] for kind, row in rows]),
+            reduce=np.stack([[prices.least_reduce(kind, among) for among in row] for kind, row in rows]),
+            reduce_base=np.array([[min(map(prices.reduce_base, among)) for among in row] for row in rings], np.int64),
+            gather=np.stack([[gather for gather, _ in row] for row in gathers]),
+            gather_base=np.array([[min(map(prices.gather_base, among)) for among in row] for row in rings], np.int64),
+            gather_hides=np.stack([[hides for _, hides in row] for row in gathers]),
+            resident=np.stack([[prices.kept.resident(kind, among[0].replicas) for among in row] for kind, row in rows]),
+        )
+
+    @classmethod
+    def over(cls, tables: Iterable["LeastTables"]) -> "LeastTables":
+        """The least of several tables, such as those of the levels of ZeRO."""
+        rows = list(tables)
+        least = {name: np.minimum.reduce([getattr(table, name) for table in rows]) for name in cls.__dataclass_fields__}
+        most_hidden = np.maximum.reduce([table.gather_hides for table in rows])
+        return cls(**(least | {"gather_hides": most_hidden}))
