@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.device_groups import all_device_groups
 from helpers.instances import model_of
 from helpers.pipeline_schedules import in_no_less
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
@@ -22,7 +23,6 @@ from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import Chain
 from pipeplan.costs.pricing import price
 from pipeplan.search.scheduling import as_schedule, schedule_problem
-from pipeplan.search.space.device_groups import all_device_groups
 from pipeplan.simulate import makespan, simulate
 from pipeplan.solve import solve
 from pipeplan_formulations.common.report import Limits, Status

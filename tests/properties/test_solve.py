@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from helpers.device_groups import all_device_groups
 from helpers.instances import model_of
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InfeasibleError
@@ -22,7 +23,6 @@ from pipeplan.costs.pricing import price
 from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.search.space import space
-from pipeplan.search.space.device_groups import all_device_groups
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate import simulate
 from pipeplan.solve import solve

@@ -90,14 +90,6 @@ def evaluate(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> 
     return EvaluatedPlan(cluster, candidate, boundaries, _value(cluster, candidate, boundaries, inf))
 
 
-def evaluate_at_most(
-    cluster: Cluster, candidate: Candidate, boundaries: Boundaries, most: float
-) -> EvaluatedPlan | None:
-    """Return the same plan, or None if its value is above ``most`` nanoseconds, which takes less time to find out."""
-    value = _value(cluster, candidate, boundaries, most)
-    return EvaluatedPlan(cluster, candidate, boundaries, value) if value <= most else None
-
-
 def _value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries, most: float) -> int:
     """Return the plan's value in nanoseconds, or a lower bound on it above ``most``."""
     if candidate.objective is Objective.BOTTLENECK:

@@ -13,10 +13,10 @@ from helpers.distributed.models import blank_model
 from helpers.instances import equal_devices
 from helpers.plans import plan_for, with_teams
 from helpers.profile_of import profile_of
+from helpers.team_exchanges import BACKWARD, FORWARD, STEP, exchanges
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.operators import BY_HEADS, BY_RING, TOKEN, Shards, Split
 from pipeplan.core.plan import Plan
-from pipeplan.costs.teams.exchanges import BACKWARD, FORWARD, STEP, exchanges
 from pipeplan.costs.teams.signatures import Exchange
 from pipeplan.costs.teams.splits import Teams
 from pipeplan.frontend.workload import Workload

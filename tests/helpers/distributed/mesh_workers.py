@@ -12,18 +12,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.distributed.exchange_workers import OPERATIONS, Sums, halves
 from helpers.distributed.models import random_cuts
+from helpers.mesh_exchanges import mesh_exchanges
 from helpers.plans import plan_for
+from helpers.team_exchanges import BACKWARD, FORWARD
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout
 from pipeplan.costs.meshes.batches import by_samples
-from pipeplan.costs.meshes.exchanges import mesh_exchanges
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.shapes import Mesh
 from pipeplan.costs.meshes.signatures import parts_of
-from pipeplan.costs.teams.exchanges import BACKWARD, FORWARD
 from pipeplan.costs.teams.rooflines import Rooflines
 from pipeplan.costs.teams.signatures import Exchange, stream
 from pipeplan.frontend.batch import tensors

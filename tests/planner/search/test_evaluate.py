@@ -6,7 +6,7 @@ import pytest
 
 import pipeplan
 from pipeplan.core.job import Job
-from pipeplan.search.evaluate import EvaluatedPlan, evaluate, evaluate_at_most, least_value
+from pipeplan.search.evaluate import EvaluatedPlan, evaluate, least_value
 from pipeplan.search.space.space import Space
 from pipeplan.simulate import simulate
 
@@ -32,14 +32,6 @@ def test_values_are_those_of_the_simulation(plans: list[EvaluatedPlan]) -> None:
     for plan in plans:
         assert plan.value == simulate(plan.schedule, plan.pipeline).makespan == plan.timeline.makespan
         assert least_value(CLUSTER, plan.candidate, plan.boundaries) <= plan.value
-
-
-def test_plans_above_a_limit_are_none(plans: list[EvaluatedPlan]) -> None:
-    """A plan is returned with its value if that is at most the limit."""
-    for plan in plans:
-        same = evaluate_at_most(CLUSTER, plan.candidate, plan.boundaries, plan.value)
-        assert same is not None and same.value == plan.value
-        assert evaluate_at_most(CLUSTER, plan.candidate, plan.boundaries, plan.value - 1) is None
 
 
 def test_a_wrong_value_is_noticed(plans: list[EvaluatedPlan]) -> None:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from helpers.device_groups import all_device_groups
 from helpers.instances import model_of
 from pipeplan.analysis.explain.changes import more_never_hurt
 from pipeplan.analysis.frontier.fewest import fewest_devices
@@ -12,7 +13,7 @@ from pipeplan.core.errors import InfeasibleError, InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.search.irregular import Irregular
-from pipeplan.search.space.device_groups import aligned, all_device_groups
+from pipeplan.search.space.device_groups import aligned
 from pipeplan.solve import solve
 
 

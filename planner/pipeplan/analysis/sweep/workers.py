@@ -34,9 +34,7 @@ class WorkerPool:
         methods = multiprocessing.get_all_start_methods()
         self._context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:  # every worker starts as a copy of a process that has the solvers loaded
-            self._context.set_forkserver_preload(
-                ["ortools.sat.python.cp_model", "pipeplan.solve", "pipeplan.analysis.sweep.work"]
-            )
+            self._context.set_forkserver_preload([*PRELOADED])
         self._size = size
         self._tasks: list[Task] = []
 

@@ -109,16 +109,6 @@ def distinct_tiles(classes: tuple[DeviceClass, ...], replicas: int) -> tuple[int
     return tuple(tile for tile in tiles(classes, replicas) if not all(packed(tile, each) for each in classes))
 
 
-def all_device_groups(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> Iterator[StageDevices]:
-    """Yield the device groups that a job without pins allows: packed, and in tiles if all stages have equal replicas.
-
-    A stage has at most as many replicas as there are micro-batches, and at least one layer.
-    """
-    classes = device_classes(cluster)
-    for modes in all_modes(cluster, job, layers, micro_batches):
-        yield from placements(cluster, job, classes, modes)
-
-
 def placements(cluster: Cluster, job: Job, classes: tuple[DeviceClass, ...], modes: Modes) -> Iterator[StageDevices]:
     """Yield the device groups of one sequence of modes that the job allows, each once, whatever is pinned.
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
+from helpers.team_exchanges import BACKWARD, FORWARD
 from pipeplan.core.operators import Operator
 from pipeplan.core.words import LayerWords, Layout, Word
 from pipeplan.costs.meshes.prices import gather_order, key_exchanges, weight_parts
@@ -12,7 +13,6 @@ from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.relayouts import PlannedLayer
 from pipeplan.costs.meshes.ways import way
 from pipeplan.costs.meshes.words import ungathered
-from pipeplan.costs.teams.exchanges import BACKWARD, FORWARD
 from pipeplan.costs.teams.signatures import Exchange, exchange
 
 
