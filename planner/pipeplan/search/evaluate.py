@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import inf
 
 from pipeplan.core.cluster import Cluster, Overlap
 from pipeplan.core.job import Objective
@@ -87,20 +86,18 @@ def evaluate(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> 
 
     For the bottleneck objective the value is the largest stage load.
     """
-    return EvaluatedPlan(cluster, candidate, boundaries, _value(cluster, candidate, boundaries, inf))
+    return EvaluatedPlan(cluster, candidate, boundaries, _value(cluster, candidate, boundaries))
 
 
-def _value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries, most: float) -> int:
-    """Return the plan's value in nanoseconds, or a lower bound on it above ``most``."""
+def _value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:
     if candidate.objective is Objective.BOTTLENECK:
         return largest_load(cluster, candidate, boundaries)
     pipeline = assemble(candidate.chain, cluster, boundaries, candidate.recompute(boundaries))
     long_run = candidate.objective is Objective.PERIOD
     if follows_recurrence(candidate):
         find = recurrence.period if long_run else recurrence.step_time
-        return find(pipeline, candidate.micro_batches, candidate.in_flight, most)
-    bound = candidate.problem.evaluate(boundaries) if most < inf else 0
-    return bound if bound > most else (period if long_run else makespan)(candidate.schedule(pipeline), pipeline)
+        return find(pipeline, candidate.micro_batches, candidate.in_flight)
+    return (period if long_run else makespan)(candidate.schedule(pipeline), pipeline)
 
 
 def least_value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) -> int:

@@ -29,7 +29,6 @@ side, of which one is run (`recurrence.lanes`).
 
 from collections.abc import Sequence
 from functools import partial
-from math import inf
 
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Kind
@@ -43,7 +42,7 @@ from pipeplan.simulate.recurrence.ticks import Recurrence
 __all__ = ["least_period", "least_step_time", "peaks", "period", "step_time"]
 
 
-def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], most: float = inf) -> int:
+def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
     """Return the nanoseconds of a step of 1F1B with these in-flight counts. GPipe has all of a replica's micro-batches.
 
     Parameters
@@ -52,8 +51,6 @@ def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], 
         At most one stage on each device, without token slices.
     in_flight : sequence of int
         Micro-batches per replica of each stage.
-    most : float
-        If a lower bound exceeds this number, it is returned instead.
 
     Raises
     ------
@@ -61,11 +58,8 @@ def step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], 
         If the pipeline has another form, or the counts deadlock.
     """
     recurrence = Recurrence(pipeline, micro_batches, in_flight)
-    alone = not recurrence.shared and not recurrence.uneven
-    if most < inf or alone:
-        least = least_step_time(pipeline, micro_batches, in_flight)
-        if least > most or alone:
-            return least
+    if not recurrence.shared and not recurrence.uneven:
+        return least_step_time(pipeline, micro_batches, in_flight)
     return max(_shared_ends(recurrence, pipeline.begins))
 
 
@@ -74,13 +68,9 @@ def least_step_time(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[
     return max(_least_ends(pipeline, micro_batches, in_flight, pipeline.begins))
 
 
-def period(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int], most: float = inf) -> int:
+def period(pipeline: Pipeline, micro_batches: int, in_flight: Sequence[int]) -> int:
     """Return the nanoseconds from step to step in a long run; parameters and errors are those of `step_time`."""
     recurrence = Recurrence(pipeline, micro_batches, in_flight)
-    if most < inf:
-        least = least_period(pipeline, micro_batches, in_flight)
-        if least > most:
-            return least
     advance: Advance
     if recurrence.shared or recurrence.uneven:
         advance = partial(_shared_ends, recurrence)
