@@ -9,7 +9,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,10 +30,36 @@ from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations import partition
 from pipeplan_formulations.common.report import Limits
 
-Change = tuple[str, dict[str, Any]]
-"""An option as on the command line, and the changed fields of `pipeplan.Job`."""
 SECONDS = 3.0
 """Most seconds for alternatives; each gets an equal share of the time left."""
+
+
+class Change(NamedTuple):
+    """A restriction of a job dropped, or an option added that is off by default.
+
+    Attributes
+    ----------
+    option : str
+        As on the command line.
+    label : str
+        What it allows, in words.
+    changed : dict
+        The changed fields of `pipeplan.Job`, the first of which names the kind of change.
+    """
+
+    option: str
+    label: str
+    changed: dict[str, Any]
+
+    @property
+    def field(self) -> str:
+        """The field of the job that is changed."""
+        return next(iter(self.changed))
+
+    @property
+    def any_order(self) -> bool:
+        """Whether it adds schedules of any order."""
+        return ANY in self.changed.get("schedules", ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +109,11 @@ def alternatives(spaces: Spaces, least: int | None, until: float, memory: bool =
     memory : bool
         Whether to try the job without its own memory limit; otherwise all other changes are tried.
     """
-    given = [(option, changed) for option, changed in changes(spaces) if ("memory" in changed) == memory]
+    given = [change for change in changes(spaces) if (change.field == "memory") == memory]
     found: list[Alternative] = []
-    for number, (option, changed) in enumerate(given):
+    for number, change in enumerate(given):
         share = (until - time.monotonic()) / (len(given) - number + 1)
-        found += checked(spaces, option, changed, share)
+        found += checked(spaces, change.option, change.changed, share)
     if len(given) > 1 and not any(each.fits for each in found):
         found += _together(spaces, given, until)
     return [each for each in found if each.fits or (least is not None and each.need < least)]
@@ -97,8 +123,8 @@ def _together(spaces: Spaces, given: Sequence[Change], until: float) -> list[Alt
     """All changes at once, reduced to those that are needed; empty if no plan is found to fit."""
 
     def tried(kept: Sequence[Change]) -> Alternative | None:
-        whole: dict[str, Any] = {name: value for _, changed in kept for name, value in changed.items()}
-        option = " and ".join(option for option, _ in kept)
+        whole: dict[str, Any] = {name: value for change in kept for name, value in change.changed.items()}
+        option = " and ".join(change.option for change in kept)
         found = checked(spaces, option, whole, (until - time.monotonic()) / 2)
         return next((each for each in found if each.fits), None)
 
@@ -114,33 +140,43 @@ def _together(spaces: Spaces, given: Sequence[Change], until: float) -> list[Alt
 
 
 def changes(spaces: Spaces) -> Iterator[Change]:
-    """Yield changes of the job: one restriction dropped, or one option added that is off by default."""
+    """Yield the changes that may help a job: what `solve` names and `remedies` searches for."""
     job, space = spaces.job, spaces.lowest
     kinds = {device.kind.name: device.kind for device in space.cluster.devices}.values()
     shared = any(each.devices[1:] for each in space.classes) and set(job.replicas) != {1}
     larger = any(device_limit(kind, replace(job, memory=None)) > device_limit(kind, job) for kind in kinds)
     smaller = bool(space.model.profiles) and not job.extrapolate and not job.micro_batches and min(space.sizes) > 1
     orders = job.objective is Objective.STEP and not space.any_order and space.deepest > 1
-    for option, applies, changed in (
-        ("without --schedules", bool(set(job.schedules) - {ANY}), {"schedules": ()}),
-        ("--schedules any", orders, {"schedules": (*job.schedules, ANY)}),
-        ("--recompute choose", job.recompute is not Recompute.CHOOSE, {"recompute": Recompute.CHOOSE}),
-        ("without --zero", shared and bool(job.zero), {"zero": ()}),
-        ("without --depths", bool(job.depths), {"depths": ()}),
-        ("without --replicas", bool(job.replicas), {"replicas": ()}),
-        ("without --regular", job.regular, {"regular": False, "equal_replicas": False}),
-        ("without --equal-replicas", job.equal_replicas and not job.regular, {"equal_replicas": False}),
-        ("without --micro-batches", bool(job.micro_batches), {"micro_batches": ()}),
-        ("without --reserve", bool(job.reserve), {"reserve": 0}),
-        ("--extrapolate", smaller, {"extrapolate": True}),
-        ("--order search", job.order is Order.GIVEN, {"order": Order.SEARCH}),
-        ("without --together", bool(job.together), {"together": ()}),
-        ("without --no-cut-after", bool(job.no_cut_after), {"no_cut_after": ()}),
-        ("without --pin", bool(job.pin), {"pin": ()}),
-        ("without --memory", larger, {"memory": None}),
+    for option, label, applies, changed in (
+        ("without --schedules", "any schedule", bool(set(job.schedules) - {ANY}), {"schedules": ()}),
+        ("--schedules any", "actions in any order", orders, {"schedules": (*job.schedules, ANY)}),
+        ("--recompute choose", "recomputation", job.recompute is not Recompute.CHOOSE, {"recompute": Recompute.CHOOSE}),
+        ("without --zero", "any level of ZeRO", shared and bool(job.zero), {"zero": ()}),
+        ("without --depths", "any number of stages", bool(job.depths), {"depths": ()}),
+        ("without --replicas", "any replicas", bool(job.replicas), {"replicas": ()}),
+        (
+            "without --regular",
+            "plans that need not be regular",
+            job.regular,
+            {"regular": False, "equal_replicas": False},
+        ),
+        (
+            "without --equal-replicas",
+            "replicas that differ by stage",
+            job.equal_replicas and not job.regular,
+            {"equal_replicas": False},
+        ),
+        ("without --micro-batches", "any number of micro-batches", bool(job.micro_batches), {"micro_batches": ()}),
+        ("without --reserve", "no memory left free", bool(job.reserve), {"reserve": 0}),
+        ("--extrapolate", "micro-batches smaller than any measured one", smaller, {"extrapolate": True}),
+        ("--order search", "devices in any order", job.order is Order.GIVEN, {"order": Order.SEARCH}),
+        ("without --together", "layers of a set apart", bool(job.together), {"together": ()}),
+        ("without --no-cut-after", "a cut behind any layer", bool(job.no_cut_after), {"no_cut_after": ()}),
+        ("without --pin", "any layer on any device", bool(job.pin), {"pin": ()}),
+        ("without --memory", "all memory of the devices", larger, {"memory": None}),
     ):
         if applies:
-            yield option, changed
+            yield Change(option, label, changed)
 
 
 def checked(spaces: Spaces, option: str, changed: dict[str, Any], seconds: float) -> list[Alternative]:

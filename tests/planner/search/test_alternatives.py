@@ -71,7 +71,7 @@ def test_every_option_that_is_named_helps(options: dict, option: str) -> None:
     assert known is not None
     tight = equal_devices(4, memory=known[0] - 1)
     spaces = Spaces(model, tight, job)
-    offered = dict(changes(spaces))
+    offered = {change.option: change.changed for change in changes(spaces)}
     assert option in offered
     found = [each for each in alternatives(spaces, known[0], until=1e18) if each.option in offered]
     for each in found:

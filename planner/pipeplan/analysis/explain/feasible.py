@@ -21,7 +21,7 @@ from pipeplan.costs.pricing import device_limit
 from pipeplan.search import root_nodes
 from pipeplan.search.branch_and_bound import PlanSearch
 from pipeplan.search.build_plan import build_plan, shared_out
-from pipeplan.search.infeasible import promising, total_memory_shortfall
+from pipeplan.search.infeasible import promising
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.clock import Clock
@@ -126,11 +126,3 @@ def fit(
     plan = build_plan(own.model, own.cluster, job, search.incumbent, search.bound)
     plan = replace(shared_out(plan, model, own.split), yardstick=yardstick(model, cluster))
     return Fit(plan, proved=True)
-
-
-def memory_too_small(space: Space) -> bool:
-    """True if the static bytes (parameters, gradients, optimiser state) exceed the memory of all devices together.
-
-    A plan holds all of them at least once. Replicas hold more, even if they shard the optimiser state (ZeRO-1).
-    """
-    return total_memory_shortfall(space) is not None

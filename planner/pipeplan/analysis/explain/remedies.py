@@ -19,10 +19,10 @@ from pipeplan.analysis.explain.changes import (
     with_memory,
     without_limits,
 )
-from pipeplan.analysis.explain.feasible import Fit, fit, memory_too_small
+from pipeplan.analysis.explain.feasible import Fit, fit
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import Job, Recompute
+from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS, asked_limits, require_callback
 from pipeplan.core.plan import Plan
@@ -30,9 +30,9 @@ from pipeplan.core.searched import Searched
 from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import counted, listed, wrapped
 from pipeplan.costs.layers import available_micro_batches
-from pipeplan.search.alternatives import changes, checked
+from pipeplan.search.alternatives import Change, changes, checked
+from pipeplan.search.infeasible import total_memory_shortfall
 from pipeplan.search.scope import searched_for
-from pipeplan.search.space.space import ANY
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve.question import asked
 from pipeplan_formulations.common.bisection import least
@@ -200,53 +200,31 @@ def _shortage(plan: Plan, cluster: Cluster, job: Job) -> int:
 
 
 def _constraints(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Remedy]:
-    """Each constraint of the job dropped by itself, then recomputation, ZeRO and teams allowed."""
+    """Each constraint of the job dropped by itself, then teams and schedules of any order allowed."""
+    spaces = Spaces(model, cluster, job)
+    every = [change for change in changes(spaces) if change.field != "memory"]
+    for change in [each for each in every if not each.any_order] + _teams(model, cluster, job):
+        try:
+            answer = ask(cluster, replace(job, **change.changed))
+        except InputError as error:
+            yield Remedy(change.field, False, f"{change.label}: {error}")
+            continue
+        like = "" if answer.plan is None else f" (like {_shape(answer.plan)})"
+        yield Remedy(change.field, answer.verdict, change.label + like)
+    # The order that holds one micro-batch per stage needs the least memory.
+    if total_memory_shortfall(spaces.lowest) is None:
+        for change in every:
+            for other in checked(spaces, change.option, change.changed, ORDERS) if change.any_order else ():
+                text = f"{change.option} (a plan with {_exact(other.need)} a device)"
+                yield Remedy(change.field, other.fits or None, text)
+
+
+def _teams(model: Model, cluster: Cluster, job: Job) -> list[Change]:
+    """Teams of more sizes, if the model has some, in a list."""
     largest = largest_team(model, cluster, job)
     more = [size for size in (2**k for k in range(1, largest.bit_length())) if size not in job.teams]
-    given_up = [
-        ("micro_batches", bool(job.micro_batches), {"micro_batches": ()}, "any number of micro-batches"),
-        ("depths", bool(job.depths), {"depths": ()}, "any number of stages"),
-        ("schedules", bool(job.schedules), {"schedules": ()}, "any schedule"),
-        ("regular", job.regular, {"regular": False, "equal_replicas": False}, "plans that need not be regular"),
-        (
-            "replicas",
-            bool(job.replicas) or (job.equal_replicas and not job.regular),
-            {"replicas": (), "equal_replicas": False},
-            "any replicas",
-        ),
-        ("together", bool(job.together or job.no_cut_after), {"together": (), "no_cut_after": ()}, "a cut anywhere"),
-        ("pin", bool(job.pin), {"pin": ()}, "any layer on any device"),
-        (
-            "extrapolate",
-            bool(model.profiles) and not job.extrapolate,
-            {"extrapolate": True},
-            "micro-batches smaller than any measured one",
-        ),
-        ("recompute", job.recompute is Recompute.NONE, {"recompute": Recompute.CHOOSE}, "recomputation"),
-        ("zero", bool(job.zero), {"zero": ()}, "any level of ZeRO"),
-        ("teams", bool(more), {"teams": (*(job.teams or (1,)), *more)}, f"teams of {listed(more)} devices too"),
-    ]
-    for field, given, change, label in given_up:
-        if not given:
-            continue
-        try:
-            answer = ask(cluster, replace(job, **change))  # type: ignore[arg-type]
-        except InputError as error:
-            yield Remedy(field, False, f"{label}: {error}")
-            continue
-        yield Remedy(field, answer.verdict, label if answer.plan is None else f"{label} (like {_shape(answer.plan)})")
-    yield from _orders(Spaces(model, cluster, job))
-
-
-def _orders(spaces: Spaces) -> Iterator[Remedy]:
-    """Schedules of any order, unless the job allows them already.
-
-    The order that holds one micro-batch per stage needs the least memory.
-    """
-    for option, changed in () if memory_too_small(spaces.lowest) else changes(spaces):
-        if ANY in changed.get("schedules", ()):
-            for other in checked(spaces, option, changed, ORDERS):
-                yield Remedy("schedules", other.fits or None, f"{option} (a plan with {_exact(other.need)} a device)")
+    allowed = Change("--teams", f"teams of {listed(more)} devices too", {"teams": (*(job.teams or (1,)), *more)})
+    return [allowed] if more else []
 
 
 def _shape(plan: Plan) -> str:

@@ -9,11 +9,12 @@ from helpers.instances import equal_devices, fat_head, model_of
 from helpers.quick import rarely
 from pipeplan.analysis.explain import Remedy, remedies
 from pipeplan.analysis.explain.changes import with_devices, with_memory
-from pipeplan.analysis.explain.feasible import fit, memory_too_small
+from pipeplan.analysis.explain.feasible import fit
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job, Recompute
 from pipeplan.core.model import Model
+from pipeplan.search.infeasible import total_memory_shortfall
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
 from pipeplan_formulations.common.bisection import least
@@ -97,10 +98,8 @@ def test_sharing_the_optimisers_state_is_offered_where_it_helps() -> None:
 def test_weights_that_all_devices_together_cannot_hold_need_no_search() -> None:
     """Four layers of 24 bytes: three devices of 31 are known not to hold them at once, of 32 they are searched."""
     model, job = model_of([5] * 4, parameters=[12] * 4), lean(4)
-    assert memory_too_small(Space(model, equal_devices(3, 31), job)) and not memory_too_small(
-        Space(model, equal_devices(3, 32), job)
-    )
-    assert not memory_too_small(Space(model, equal_devices(3), job))
+    small = [total_memory_shortfall(Space(model, equal_devices(3, *memory), job)) for memory in ((31,), (32,), ())]
+    assert [bool(why) for why in small] == [True, False, False]
     refused = fit(model, equal_devices(3, 31), job, time_limit=0.0)
     assert (refused.plan, refused.proved, refused.verdict) == (None, True, False)
     assert fit(model, equal_devices(3, 32), job, time_limit=0.0).verdict is None
@@ -117,7 +116,6 @@ def test_what_does_not_help_is_said() -> None:
     )
     assert {kind: remedy.fits for kind, remedy in found.items()} == {
         "memory": True,
-        "extrapolate": False,
         "batch": False,
         "devices": False,
     }
