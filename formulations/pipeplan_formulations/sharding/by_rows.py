@@ -24,7 +24,7 @@ class ByRows:
         hint: Choice | None = None,
         on_progress: Progress | None = None,
     ) -> Report[Choice]:
-        """Minimise the weighted sum under the caps; see `exact.solve` for the parameters."""
+        """Minimise the weighted sum under the caps; see `pipeplan_formulations.sharding.solve`."""
         bracket = open_bracket(problem, limits, on_progress, hint)
         stop = search(problem, bracket, self.solver)
         return bracket.report(stop, self.solver.name, self.solver.version())

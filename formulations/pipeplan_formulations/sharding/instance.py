@@ -31,7 +31,14 @@ As a linear programme, with x_vk = 1 if operator v has signature k, and z_est th
     Σ_t z_est = x_us,  Σ_s z_est = x_vt,  z ≥ 0
     sums with x and z;  c_d ≥ Σ_k a_v[k, d] x_vk and c_d ≥ Σ_st b_e[s, t, d] z_est for maxima
 
-==================  ======================================================"""
+==================  =============================================================
+of                  functions
+==================  =============================================================
+sums, maxima        `Sharding.evaluate`; of sets of points `sets.Sets.combine`
+weighted sum, caps  `WeightedSharding.evaluate`
+linear programme    `linear.linear_model`
+==================  =============================================================
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
