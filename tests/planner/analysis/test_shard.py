@@ -162,11 +162,11 @@ def test_a_captured_llama_end_to_end() -> None:
 @pytest.mark.parametrize("backend", SOLVERS)
 def test_a_programme_finds_the_choice_of_the_frontier(backend: str) -> None:
     """With and without a limit the solvers' choice has the least time that fits, with a bound at its value or below."""
-    model = perceptrons(3, (1, 2), of_many_tokens(100, 128))
-    free = pipeplan.shard(model, CLUSTER, 2, optimizer="adam")
+    model, how = perceptrons(2, (1, 2), of_many_tokens(100, 128)), {"optimizer": "adam", "time_limit": 600}
+    free = pipeplan.shard(model, CLUSTER, 2, [(2, 2)], **how)
     for memory in (None, free.points[1].memory + UNIT.runtime):
-        best = pipeplan.shard(model, CLUSTER, 2, optimizer="adam", memory=memory)
-        found = pipeplan.shard(model, CLUSTER, 2, optimizer="adam", memory=memory, backend=backend)
+        best = pipeplan.shard(model, CLUSTER, 2, [(2, 2)], memory=memory, **how)
+        found = pipeplan.shard(model, CLUSTER, 2, [(2, 2)], memory=memory, backend=backend, **how)
         assert found.point.time == best.point.time
         assert found.point.memory <= best.limit or best.limit is None
         assert found.bound <= found.point.time <= found.bound * (1 + 1e-6) + 1
@@ -178,24 +178,24 @@ def test_a_programme_finds_the_choice_of_the_frontier(backend: str) -> None:
 @pytest.mark.parametrize("backend", SOLVERS)
 def test_a_programme_names_the_least_memory(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing fits, the error has the memory at the frontier's end; without a choice it says what to change."""
-    model = perceptrons(3, (1, 2), of_many_tokens(100, 128))
-    least = pipeplan.shard(model, CLUSTER, 2, optimizer="adam").points[-1].memory
+    model = perceptrons(2, (1, 2), of_many_tokens(100, 128))
+    least = pipeplan.shard(model, CLUSTER, 2, [(4,)], optimizer="adam").points[-1].memory
     for how in ({}, {"backend": backend}):
         with pytest.raises(InfeasibleError, match=rf"the least is {re.escape(format_bytes(least))}"):
-            pipeplan.shard(model, CLUSTER, 2, optimizer="adam", memory=1000, **how)
+            pipeplan.shard(model, CLUSTER, 2, [(4,)], optimizer="adam", memory=1000, **how)
     solve = programme.solve
     nothing = {"status": Status.UNKNOWN, "solution": None, "objective": None}
     monkeypatch.setattr(programme, "solve", lambda *given, **how: replace(solve(*given, **how), **nothing))
     with pytest.raises(PipeplanError, match=f"{backend} found no choice on .* in 9 s; give it more time"):
-        pipeplan.shard(model, CLUSTER, 2, time_limit=9.0, backend=backend)
+        pipeplan.shard(model, CLUSTER, 2, [(4,)], time_limit=9.0, backend=backend)
 
 
 def test_the_command_takes_a_back_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """``--backend cbc`` returns one choice, named with its bound; an unknown back end is refused."""
     model, cluster = tmp_path / "model.yaml", tmp_path / "cluster.yaml"
-    write_model(perceptrons(3), model)
+    write_model(perceptrons(2), model)
     write_cluster(CLUSTER, cluster)
-    asked = ["shard", str(model), str(cluster), "--batch", "2", "--json", "--backend"]
+    asked = ["shard", str(model), str(cluster), "--batch", "2", "--mesh", "2x2", "--json", "--backend"]
     answers = []
     for backend in ("exact", *SOLVERS):
         assert main([*asked, backend]) == 0
