@@ -172,9 +172,8 @@ def all_modes(cluster: Cluster, job: Job, layers: int, micro_batches: int) -> It
     listed = [class_of[device.index] for device in cluster.devices]
 
     narrowest = min(job.replicas, default=1)
-    widths = [
-        r for r in sorted({*job.replicas} or range(1, micro_batches + 1)) if shares_equally(job, r, micro_batches)
-    ]
+    most = min(micro_batches, len(cluster.devices))
+    widths = [r for r in sorted({*job.replicas} or range(1, most + 1)) if shares_equally(job, r, micro_batches)]
 
     def asked_for(modes: list[Mode]) -> bool:
         return not job.depths or len(modes) in job.depths
