@@ -40,3 +40,13 @@ def test_a_batch_script_is_no_task_of_a_step(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_NTASKS", "8")
     assert joined_world() is None
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_a_rank_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A launcher's variable that holds no number is shown with its value, and what to do."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv(name, "two")
+    with pytest.raises(InputError, match=f"{name}='two', expected a number; unset it"):
+        joined_world()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.figures import real, whole
+from pipeplan.core.figures import real, shown, whole
 from pipeplan.core.options import LONGEST
 from pipeplan_executor.processes.devices import choose
 from pipeplan_executor.processes.joined import reporting_pulse
@@ -102,8 +102,9 @@ def joined_world() -> int | None:
     """Return the number of ranks that another launcher started, or None; set torch.distributed's environment."""
     environment = os.environ
     if "RANK" in environment and "WORLD_SIZE" in environment:
-        return int(environment["WORLD_SIZE"])
-    if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:  # batch scripts have SLURM_PROCID and SLURM_NTASKS too
+        _number("RANK")
+        return _number("WORLD_SIZE")
+    if _number("SLURM_STEP_NUM_TASKS", "1") > 1:  # batch scripts have SLURM_PROCID and SLURM_NTASKS too
         environment.update(
             RANK=environment["SLURM_PROCID"],
             WORLD_SIZE=environment["SLURM_STEP_NUM_TASKS"],
@@ -111,9 +112,19 @@ def joined_world() -> int | None:
         )
         nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or "127.0.0.1"
         environment.setdefault("MASTER_ADDR", first_node(nodes))
-        environment.setdefault("MASTER_PORT", str(20_000 + int(environment.get("SLURM_JOB_ID", "0")) % 20_000))
-        return int(environment["WORLD_SIZE"])
+        environment.setdefault("MASTER_PORT", str(20_000 + _number("SLURM_JOB_ID", "0") % 20_000))
+        return _number("WORLD_SIZE")
     return None
+
+
+def _number(name: str, otherwise: str = "") -> int:
+    """Return the number in a variable that a launcher sets."""
+    value = os.environ.get(name, otherwise)
+    if not (value.isascii() and value.isdecimal()):
+        raise InputError(
+            f"the environment has {name}={shown(value)}, expected a number; unset it, or start with torchrun"
+        )
+    return int(value)
 
 
 def first_node(nodes: str) -> str:
