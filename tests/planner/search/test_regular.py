@@ -83,7 +83,7 @@ def test_answers_are_regular_and_say_what_that_costs(counts: tuple[int, ...]) ->
     assert found.irregular is not None
     least, most = found.irregular.cost(found.value, found.bound)
     assert most is None or 0 <= least <= most + 1e-9
-    assert "regular: costs" in str(found)
+    assert found.irregular.line(found.value, found.bound) in str(found)
     assert json.loads(json.dumps(found.as_json()))["irregular"]["costs_at_least"] == least
 
 
