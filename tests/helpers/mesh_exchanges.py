@@ -8,7 +8,8 @@ from typing import NamedTuple
 from helpers.team_exchanges import BACKWARD, FORWARD
 from pipeplan.core.operators import Operator
 from pipeplan.core.words import LayerWords, Layout, Word
-from pipeplan.costs.meshes.prices import gather_order, key_exchanges, weight_parts
+from pipeplan.costs.meshes.attention import split_attention
+from pipeplan.costs.meshes.prices import gather_order, weight_parts
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.relayouts import PlannedLayer
 from pipeplan.costs.meshes.ways import way
@@ -46,18 +47,24 @@ def mesh_exchanges(problem: MeshProblem, words: LayerWords) -> Iterator[SentAlon
     graph, layer = problem.graph, PlannedLayer(problem.graph, words, len(problem.mesh.sizes))
     for name in graph.inputs:
         yield from _moved(problem, name, BACKWARD, *layer.entering(name)[2:])
+    for name in problem.tensors:
+        if (copying := layer.copying(name)) is not None:
+            yield from _moved(problem, name, FORWARD, *copying[:2])
+            if layer.copied_again(name):
+                yield from _moved(problem, name, BACKWARD, *copying[:2], again=True)
     for each in graph.operators:
         word = layer.signature(each).word
         for source in each.reads:
             how = layer.reading(each, source)
             yield from _moved(problem, source, FORWARD, *how[:2])
             yield from _moved(problem, source, BACKWARD, *how[2:])
-            if each.weights:
+            if layer.moves_again(each):
                 yield from _moved(problem, source, BACKWARD, *how[:2], again=True)
         how = layer.making(each)
         yield from _moved(problem, each.name, FORWARD, *how[:2])
         yield from _moved(problem, each.name, BACKWARD, *how[2:])
-        for kind, back, axis, size in key_exchanges(problem.own(each).rooflines, each, word, problem.mesh.sizes):
+        attention = split_attention(problem.own(each).rooflines, each, word, problem.mesh.sizes)
+        for kind, back, axis, size in (*attention.exchanges(), *attention.shifts()) if attention is not None else ():
             yield SentAlong(kind, BACKWARD if back else FORWARD, axis, each.name, size)
         yield from _weights(problem, each, word)
 

@@ -130,6 +130,7 @@ def played(
     letters: Mapping[str, Letters],
     held: Mapping[str, Layout],
     sums: Mapping[str, Layout],
+    copies: Mapping[str, tuple[Layout, tuple[str, ...]]],
 ) -> Received | None:
     """Play a layer of linear maps and sums of tensors; None if something cannot get the layout that it must have.
 
@@ -142,6 +143,8 @@ def played(
         For each operator the loop of each axis, and whether it gathers weights; the layout of each tensor.
     sums : mapping
         The layouts in which gradients are summed up that several operators return.
+    copies : mapping
+        The layouts of tensors' copies, and which operators read these.
     """
     draw = np.random.default_rng(1)
     tensors = {name: draw.integers(-4, 5, (SIDE, SIDE)) for name in graph.inputs}
@@ -152,7 +155,8 @@ def played(
         own = letters[each.name]
         needs = {source: layout(axes, own, WHOLE) for source, axes in each.reads.items()}
         for source, need in needs.items():
-            there = play.move((SIDE, SIDE), held[source], need)
+            copy, readers = copies.get(source, ((), ()))
+            there = play.move((SIDE, SIDE), copy if each.name in readers else held[source], need)
             moved["forward"].append(there)
             moved["backward"] += [there] if each.weights else []
         reads = {source: play.blocks(tensors[source], need) for source, need in needs.items()}
@@ -170,6 +174,10 @@ def played(
             moved["forward"].append(gathered)
             moved["backward"] += [gathered, gathered]
             step += once
+    for name, (copy, users) in copies.items():
+        there = play.move((SIDE, SIDE), held[name], copy)
+        moved["forward"].append(there)
+        moved["backward"] += [there] if any(each.weights for each in graph.operators if each.name in users) else []
     for name in tensors:
         readers = [each for each in graph.operators if name in each.reads]
         maker = next((each for each in graph.operators if each.name == name), None)

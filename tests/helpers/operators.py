@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
-from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, TOKEN, Attention, Operator, OperatorGraph, Weight
 
 
 def linear(name: str, source: str, width: int, out: int, bias: int = 0, kept: bool = True) -> Operator:
@@ -88,3 +88,30 @@ def perceptrons(count: int = 4, sizes: tuple[int, ...] = (1, 2), graph: Operator
         for size in sizes
     ]
     return Model("perceptrons", layers, tuple(times), operators={"pair": graph})
+
+
+def attention_block(heads: int = 8, tokens: int = 8, causal: bool = False, products: bool = True) -> OperatorGraph:
+    """A norm, projections to queries, keys and values, attention, a projection behind it, and the input beside.
+
+    ``products``: operators with matrices may have parts of the tokens.
+    """
+    axes, size = (TOKEN, "feature"), 8 * tokens
+    norm = Operator("norm", "norm", {TOKEN: tokens}, {INPUT: axes}, axes, size, True)
+
+    def projection(name: str, source: str, names: tuple[str, str]) -> Operator:
+        one, other = names
+        loops = {"in": heads, "out": heads} | ({TOKEN: tokens} if products else {})
+        rows, flops = (Weight(f"{name}.weight", ("out", "in"), 64),), 128 * tokens
+        reads, makes = {source: (TOKEN, one)}, (TOKEN, other)
+        return Operator(name, "linear", loops, reads, makes, size, True, rows, flops, flops, flops, product=True)
+
+    parts = [projection(name, "norm", ("in", "out")) for name in ("query", "key", "value")]
+    rows = dict.fromkeys(("query", "key", "value"), (TOKEN, "head"))
+    attention = Operator(
+        "attention", "attention", {"head": heads, TOKEN: tokens}, rows, (TOKEN, "head"), size, True,
+        forward_flops=64 * tokens, input_gradient_flops=128 * tokens,
+        attention=Attention(size, 2 * size, heads, causal),
+    )  # fmt: skip
+    out = projection("out", "attention", ("in", "out"))
+    add = Operator("add", "elementwise", {TOKEN: tokens}, {INPUT: axes, "out": axes}, axes, size, True)
+    return OperatorGraph((norm, *parts, attention, out, add), {INPUT: size})

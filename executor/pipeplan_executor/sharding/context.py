@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from pipeplan.core.plan import BY_HEADS, BY_RING
+from pipeplan.core.words import BY_HEADS, BY_RING
 from pipeplan_executor.sharding.blocks import (
     HEADS,
     ROWS,

@@ -12,7 +12,7 @@ a part of a sum where the loop is not among the axes of the output.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import whole
@@ -55,6 +55,10 @@ class Attention:
     keys: int
     heads: int = 1
     causal: bool = False
+
+    def of_samples(self, count: int) -> "Attention":
+        """Return what it is for so many samples as one."""
+        return replace(self, queries=self.queries * count, keys=self.keys * count)
 
 
 @dataclass(frozen=True, slots=True)

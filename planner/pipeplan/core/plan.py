@@ -110,10 +110,6 @@ class Context:
         return bool(self.products or self.attention)
 
 
-BY_KEYS, BY_RING, BY_HEADS = "keys", "ring", "heads"
-"""How attention runs on parts of the tokens."""
-
-
 @dataclass(frozen=True, repr=False)
 class Plan(Tabular):
     """A training plan: everything that the executor needs, the simulated step time and the proven bound.

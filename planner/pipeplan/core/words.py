@@ -19,11 +19,26 @@ UNSPLIT = ""
 Layout = tuple[int, ...]
 
 
+BY_KEYS, BY_RING, BY_HEADS = "keys", "ring", "heads"
+"""How attention on parts of the tokens gets the keys of all: gathered, block by block, or of some heads in exchange for
+its tokens of the others."""
+
+
 class Letter(NamedTuple):
-    """The loop along which an axis splits an operator; ``gathers``: weights without that loop are gathered for it."""
+    """How an axis splits an operator.
+
+    Attributes
+    ----------
+    loop : str
+    gathers : bool
+        Whether weights without that loop are gathered for it.
+    by : str
+        Of attention along tokens `BY_RING` or `BY_HEADS`; empty is by keys.
+    """
 
     loop: str = UNSPLIT
     gathers: bool = False
+    by: str = ""
 
 
 Word = tuple[Letter, ...]
@@ -34,6 +49,17 @@ class Signature(NamedTuple):
 
     word: Word
     held: Layout
+
+
+class Copy(NamedTuple):
+    """A tensor in another layout than it is held in, for several operators that read it.
+
+    It is made before the first of them runs, and dropped behind the last one; once more in the backward if one of them
+    moves again there what it reads.
+    """
+
+    layout: Layout
+    readers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -50,15 +76,19 @@ class LayerWords:
     input, output : Layout
         Of what the layer reads and makes, and of its gradient; of several inputs or outputs that of the only one with a
         gradient, others are whole. Empty is whole.
+    copies : mapping of str to Copy
+        By tensor, those from which some of its readers get it.
     """
 
     operators: Mapping[str, Signature] = field(default_factory=dict)
     sums: Mapping[str, Layout] = field(default_factory=dict)
     input: Layout = ()
     output: Layout = ()
+    copies: Mapping[str, Copy] = field(default_factory=dict)
 
     def __hash__(self) -> int:
-        return hash((tuple(self.operators.items()), tuple(self.sums.items()), self.input, self.output))
+        rows = self.operators, self.sums, self.copies
+        return hash((*(tuple(row.items()) for row in rows), self.input, self.output))
 
 
 @dataclass(frozen=True)

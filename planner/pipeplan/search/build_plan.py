@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from pipeplan.core import plan as plans
+from pipeplan.core import words
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.job import Job, Objective, Recompute
@@ -112,9 +112,9 @@ def _context(layer: str, graph: OperatorGraph, found: Mapping[str, int]) -> Cont
         for weight in each.weights
         if len(weight.loops) > 1
     ]
-    ways = {BY_HEADS: plans.BY_HEADS, BY_RING: plans.BY_RING}
+    ways = {BY_HEADS: words.BY_HEADS, BY_RING: words.BY_RING}
     attention = [
-        (layer, number, ways.get(found[each.name], plans.BY_KEYS))
+        (layer, number, ways.get(found[each.name], words.BY_KEYS))
         for number, each in enumerate(each for each in graph.operators if each.attention is not None)
         if each.name in found
     ]

@@ -61,10 +61,11 @@ def test_a_ring_hides_what_it_sends() -> None:
     assert messages(3, back=False) == (1, 1)
     assert messages(3, back=True) == (1, 2, 1, 1)
     assert messages(2, back=True) == (1, 1, 1)
-    assert ring_time(300, 3, False, (70, 70)) == 300
-    assert ring_time(300, 3, False, (70, 140, 70, 70)) == 100 + 140 + 100 + 70
-    assert ring_time(500, 3, True, (150, 150)) == 150 + 200 + 200
-    assert ring_time(300, 3, False, ()) == 300
+    even, causal = (1, 1, 1), (1, 2, 2)
+    assert ring_time(300, even, (70, 70)) == 300
+    assert ring_time(300, even, (70, 140, 70, 70)) == 100 + 140 + 100 + 70
+    assert ring_time(500, causal, (150, 150)) == 150 + 200 + 200
+    assert ring_time(300, even, ()) == 300
 
 
 def test_slow_links_are_hidden_by_a_ring() -> None:

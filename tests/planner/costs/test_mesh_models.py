@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 import pytest
 
+from helpers.mesh_choices import drawn_choice
 from helpers.operators import COST, block, dense, linear, pair, perceptrons
 from helpers.shardings import every_choice, pareto
 from pipeplan.analysis.sharding.question import step_matrix
@@ -86,10 +87,10 @@ def test_layers_are_one_graph(seed: int) -> None:
     other = MeshProblem(Rooflines(graph, NOTHING, graph.parameters, KIND, None, 1), mesh)
     assert joined.signatures == other.signatures
     assert joined.sums == other.sums
+    assert joined.copied == other.copied
     found = 0
     for _ in range(400):
-        choice = [draw.randrange(len(own)) for own in joined.signatures]
-        choice += [draw.randrange(len(own.layouts)) for own in joined.sums]
+        choice = drawn_choice(joined, draw)
         costs = joined.sharding.evaluate(choice)
         assert costs == other.sharding.evaluate(choice)
         found += costs is not None
@@ -143,7 +144,7 @@ def test_equal_layers_share_tables() -> None:
 
     def tables(count: int) -> int:
         problem = MeshProblem(joined_layers(perceptrons(count, (1, 2), block()), KIND, 2), mesh).sharding
-        assert len(problem.costs) == 5 * count + count - 1
+        assert len(problem.costs) == 5 * count + 2 * (count - 1)
         return len({id(each) for each in (*problem.costs, *(edge.costs for edge in problem.edges))})
 
     assert tables(8) == tables(20)

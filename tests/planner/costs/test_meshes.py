@@ -7,8 +7,9 @@ from math import prod
 import numpy as np
 import pytest
 
+from helpers.mesh_choices import drawn_choice
 from helpers.mesh_play import SIDE, Play, played
-from helpers.operators import block, dense, linear
+from helpers.operators import attention_block, block, dense, linear
 from helpers.quick import rarely
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
@@ -22,7 +23,7 @@ from pipeplan.costs.meshes.volumes import LinearMap, volume
 from pipeplan.costs.meshes.words import words
 from pipeplan.costs.teams.problem import COMPARED, COORDINATES, FASTEST, TeamProblem, combined
 from pipeplan.costs.teams.rooflines import Rooflines
-from pipeplan.costs.teams.signatures import follows
+from pipeplan.costs.teams.signatures import Ends, follows
 from pipeplan.costs.teams.splits import Teams
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan_formulations.common.clock import Clock
@@ -52,13 +53,30 @@ def test_one_axis_is_a_team(seed: int) -> None:
     rates = draw.choice((None, (1e9, 1e9)))
     own = TeamProblem(graph, cost, graph.parameters, KIND, rates, 2, team, Link(draw.choice((10**8, 10**10)), 3))
     mesh = Mesh((team,), (own.link,))
-    other = MeshProblem(own.rooflines, mesh, tokens=False, gathers=False, scatters=False)
+    other = MeshProblem(own.rooflines, mesh, tokens=False, gathers=False, scatters=False, shares=False)
     for matrix in (COMPARED, FASTEST[:3], np.eye(len(COORDINATES), dtype=np.int64)[[0, 2, 3]]):
         if any(follows(each) and each.loops for each in graph.operators):
             assert _covers(points(other, matrix), points(own, matrix))
         else:
             assert points(other, matrix) == points(own, matrix)
     assert _covers(points(MeshProblem(own.rooflines, mesh), COMPARED), points(own, COMPARED))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_axis_does_what_a_team_does_with_split_tokens(seed: int) -> None:
+    """Layers with attention between split or whole tensors: no point of a team is missing, in any ways of attention."""
+    draw = random.Random(seed)
+    team = draw.choice((2, 4))
+    graph = attention_block(draw.choice((4, 8)), 8, draw.random() < 0.5, draw.random() < 0.7)
+    ends = Ends(*draw.choice(((True, True), (True, False), (False, True), (False, False))))
+    cost = LayerCost(900, 2000, 900, 1100, saved=500, output=80, update=60)
+    rates, link = draw.choice((None, (1e9, 1e9))), Link(draw.choice((10**7, 10**8, 10**10)), draw.choice((0, 3)))
+    kind = DeviceKind("unit", shard_overhead=draw.choice((0, 5)))
+    own = TeamProblem(graph, cost, graph.parameters, kind, rates, 2, team, link, ends)
+    layouts = ((0,) if end else () for end in ends)
+    other = MeshProblem(own.rooflines, Mesh((team,), (link,)), *layouts, tokens=any(ends), gathers=False)
+    for matrix in (COMPARED, FASTEST[:3]):
+        assert _covers(points(other, matrix), points(own, matrix))
 
 
 def _covers(better: list[list[int]], points: list[list[int]]) -> bool:
@@ -125,14 +143,13 @@ def test_random_choices_cost_what_devices_receive(sizes: tuple[int, ...]) -> Non
         graph = OperatorGraph(tuple(operators[name] for name in ("a", "b", "d", "c", "e")), {INPUT: size}, ends)
         own = Rooflines(graph, NOTHING, graph.parameters, KIND, None, 1)
         problem = MeshProblem(own, mesh, arrives, leaves)
-        choice = [draw.randrange(len(each)) for each in problem.signatures]
-        sums = {each.tensor: draw.randrange(len(each.layouts)) for each in problem.sums}
-        costs = problem.sharding.evaluate((*choice, *sums.values()))
-        chosen = problem.words(choice)
-        letters = {name: tuple((letter.loop, letter.gathers) for letter in each.word) for name, each in chosen.items()}
-        held = {INPUT: arrives, **{name: each.held for name, each in chosen.items()}}
-        layouts = {each.tensor: each.layouts[sums[each.tensor]] for each in problem.sums}
-        found = played(play, graph, letters, held, layouts)
+        choice = drawn_choice(problem, draw)
+        costs, words = problem.sharding.evaluate(choice), problem.layer_words(choice)
+        letters = {
+            name: tuple((letter.loop, letter.gathers) for letter in each.word) for name, each in words.operators.items()
+        }
+        held = {INPUT: arrives, **{name: each.held for name, each in words.operators.items()}}
+        found = played(play, graph, letters, held, words.sums, words.copies)
         assert (costs is None) == (found is None)
         if costs is not None and found is not None:
             possible += 1

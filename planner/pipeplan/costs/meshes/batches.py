@@ -61,6 +61,7 @@ def of_batch(graph: OperatorGraph, batch: int, constant: Collection[str] = (), p
                 forward_flops=each.forward_flops * batch,
                 input_gradient_flops=each.input_gradient_flops * batch,
                 weight_gradient_flops=each.weight_gradient_flops * batch,
+                attention=each.attention and each.attention.of_samples(batch),
             )
         operators.append(each if each.name in fixed else own)
     inputs = {name: size if name in fixed else size * batch for name, size in graph.inputs.items()}

@@ -9,14 +9,15 @@ from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import LayerCost, Model, Profile, Provenance
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, MeshSplit
+from pipeplan.costs.meshes.attention import split_attention
 from pipeplan.costs.meshes.batches import by_samples, has_samples
-from pipeplan.costs.meshes.prices import exchanged, key_exchanges
+from pipeplan.costs.meshes.prices import exchanged
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.shapes import Mesh, mesh_on
 from pipeplan.costs.meshes.words import divides, needed, share
 from pipeplan.costs.teams.problem import COORDINATES
 from pipeplan.costs.teams.rooflines import PASSES
-from pipeplan.costs.teams.signatures import Exchange, stream
+from pipeplan.costs.teams.signatures import stream
 from pipeplan.costs.teams.splits import Teams
 
 Case = tuple[str, Layout, Layout]
@@ -148,19 +149,23 @@ class MeshMembers:
     def _at_once(self, problem: MeshProblem, words: LayerWords) -> int:
         """Most bytes that an operator needs beside what is kept.
 
-        Weights that are gathered for it and their gradients, keys and theirs, and tensors that it reads in fewer parts
-        than they are held in.
+        Weights that are gathered for it and their gradients, keys and theirs, copies that operators before it or itself
+        read and it or those behind it do, and tensors that it reads in fewer parts than they are held in.
         """
         found = [0]
-        for each in problem.graph.operators:
+        copies = _copies_at(problem, words)
+        for number, each in enumerate(problem.graph.operators):
             word = words.operators[each.name].word
             weights = exchanged(each, word, self.sizes, True)
-            keys = key_exchanges(problem.own(each).rooflines, each, word, self.sizes)
+            attention = split_attention(problem.own(each).rooflines, each, word, self.sizes)
             own = 2 * sum(size for size, axes in weights if axes)
-            own += 2 * max((size for kind, _, _, size in keys if kind is Exchange.GATHER), default=0)
+            own += 0 if attention is None else attention.beside
+            own += sum(size for first, last, size in copies if first <= number <= last)
             for source in each.reads:
-                held, read = problem.held(source, words), share(needed(each, word, source), self.sizes)
-                own += problem.tensors[source].size // read * (read < share(held, self.sizes))
+                need, copy = needed(each, word, source), words.copies.get(source)
+                if copy is None or (each.name, need) not in ((reader, copy.layout) for reader in copy.readers):
+                    held, read = problem.held(source, words), share(need, self.sizes)
+                    own += problem.tensors[source].size // read * (read < share(held, self.sizes))
             found.append(own)
         return max(found)
 
@@ -227,6 +232,16 @@ class MeshMembers:
             found.append(replace(tie, parameters=tie.parameters * own // whole if whole else tie.parameters))
         found = [tie for tie in found if tie.parameters or tie.frozen]
         return replace(model, layers=layers, profiles=tuple(every), ties=tuple(found), operators={})
+
+
+def _copies_at(problem: MeshProblem, words: LayerWords) -> list[tuple[int, int, int]]:
+    """The copies of tensors: numbers of the first and the last operator that reads one, and its bytes."""
+    found = []
+    for name, (layout, readers) in words.copies.items():
+        places = [problem.index[reader] for reader in readers]
+        size = problem.tensors[name].size // share(layout, problem.mesh.sizes)
+        found.append((min(places), max(places), size))
+    return found
 
 
 def _mean_cost(costs: Sequence[LayerCost]) -> LayerCost:

@@ -3,21 +3,21 @@
 Redistributions of what it reads and makes are in `problem`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan.core.operators import SAMPLE, TOKEN, Operator, Weight
+from pipeplan.core.operators import SAMPLE, Operator, Weight
 from pipeplan.core.words import UNSPLIT, WHOLE, Layout, Word
 from pipeplan.costs.collectives import all_reduce, alone
+from pipeplan.costs.meshes.attention import split_attention
 from pipeplan.costs.meshes.shapes import Mesh
 from pipeplan.costs.meshes.words import ungathered
 from pipeplan.costs.teams.problem import COORDINATES
-from pipeplan.costs.teams.rooflines import PASSES, Rooflines
-from pipeplan.costs.teams.signatures import Exchange, collective, crossings
+from pipeplan.costs.teams.rooflines import Rooflines
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = (
@@ -46,34 +46,16 @@ def word_costs(
         for weight in operator.weights
         if weight in rooflines.counted
     )
-    by_keys = parts.get(TOKEN, 1) if operator.attention is not None else 1
-    passes = rooflines.passes(operator, parts, by_keys)
-    for kind, back, axis, size in key_exchanges(rooflines, operator, word, mesh.sizes):
-        time = collective(kind, size, mesh.sizes[axis], mesh.links[axis])
-        for place in (PASSES.index("backward"), PASSES.index("input_gradient")) if back else (0,):
-            passes[place] += time
+    attention = split_attention(rooflines, operator, word, mesh.sizes)
+    passes = rooflines.passes(operator, parts, 1 if attention is None else attention.by_keys)
+    if attention is not None:
+        passes = attention.passes(passes, mesh)
     gathered = weight_exchange(operator, word, mesh, True)
     kept = [weight for weight in operator.weights if copies or weight in rooflines.counted]
     summed = weight_exchange(replace(operator, weights=tuple(kept)), word, mesh, False)
     row = np.array([*passes, rooflines.update(own), summed, own, 0], np.int64)
     row += gathered * (FORWARD + INPUT_GRADIENT + WEIGHT_GRADIENT)
     return row + _loss_exchange(rooflines, operator, word, mesh) * FORWARD
-
-
-def key_exchanges(
-    rooflines: Rooflines, operator: Operator, word: Word, sizes: Sequence[int]
-) -> Iterator[tuple[Exchange, bool, int, int]]:
-    """Yield what attention on parts of the tokens exchanges: collective, in the backward or not, axis and bytes.
-
-    Keys and values are gathered along the innermost axis first, and their gradients scattered along the outermost.
-    """
-    own = [axis for axis, letter in enumerate(word) if letter.loop == TOKEN]
-    others = prod(n for n, letter in zip(sizes, word, strict=True) if letter.loop not in (TOKEN, UNSPLIT))
-    has_gradient = operator.name not in rooflines.graph.without_gradient
-    for crossing in crossings(operator, TOKEN, has_gradient) if own else ():
-        for k, axis in enumerate(own):
-            share = others * prod(sizes[outer] for outer in own[:k])
-            yield crossing.kind, crossing.back, axis, -(-crossing.size * rooflines.micro_batch // share)
 
 
 def weight_parts(weight: Weight, word: Word, sizes: tuple[int, ...]) -> int:

@@ -15,14 +15,15 @@ gradient, and their own gradient is scattered for every micro-batch.
 Operators that are alike, as those of equal layers, have the same tables, which are made once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.operators import Operator
-from pipeplan.core.words import Layout, Signature
+from pipeplan.core.words import Copy, LayerWords, Layout, Signature
+from pipeplan.costs.meshes.copies import CopiedTensor, MeshCopies
 from pipeplan.costs.meshes.joined import SharedWeight
 from pipeplan.costs.meshes.prices import (
     FORWARD,
@@ -33,7 +34,8 @@ from pipeplan.costs.meshes.prices import (
     word_costs,
 )
 from pipeplan.costs.meshes.redistributions import Redistributions
-from pipeplan.costs.meshes.signatures import MeshSignatures, Sum
+from pipeplan.costs.meshes.relayouts import moves_again
+from pipeplan.costs.meshes.signatures import Sum
 from pipeplan.costs.meshes.words import gradient, made, needed, returned, share
 from pipeplan.costs.teams.problem import COORDINATES
 from pipeplan.costs.teams.rooflines import PASSES
@@ -44,7 +46,7 @@ Array = NDArray[np.int64]
 __all__ = ["MeshProblem", "Signature", "Sum"]
 
 
-class MeshProblem(MeshSignatures):
+class MeshProblem(MeshCopies):
     """The choice of signatures for one layer, or for all layers of a model, on a mesh."""
 
     @cached_property
@@ -52,7 +54,7 @@ class MeshProblem(MeshSignatures):
         """The problem; its coordinates are those of a team's."""
         operators, index = self.graph.operators, self.index
         sums = {each.tensor: len(index) + i for i, each in enumerate(self.sums)}
-        costs = [self.once(("costs", self.likeness[each.name]), partial(self._costs, each)) for each in operators]
+        costs = [self.once(self._costs_key(each), partial(self._costs, each)) for each in operators]
         edges: list[Edge] = []
         for each in self.sums:
             alike = self._alike(each)
@@ -66,9 +68,13 @@ class MeshProblem(MeshSignatures):
                 key = "returned", alike, self.likeness[reader.name], reader.reads[each.tensor]
                 table = self.once(key, partial(self._to_sum, each, reader))
                 edges.append(Edge(index[reader.name], sums[each.tensor], table))
+        for number, copied in enumerate(self.copied, len(costs)):
+            made = "copying", copied.states, self.tensors[copied.tensor], self._for_weights(copied.tensor)
+            costs.append(self.once(made, partial(self._copy_costs, copied)))
+            edges += self._copy_edges(copied, number)
         for reader in operators:
             for name in reader.reads:
-                if name in index:
+                if name in index and name not in self.copied_names:
                     pair = "read", self.likeness[reader.name], reader.reads[name], self.likeness[name], name in sums
                     table = self.once(pair, partial(self._edge, reader, name, name in sums))
                     edges.append(Edge(index[name], index[reader.name], table))
@@ -82,7 +88,22 @@ class MeshProblem(MeshSignatures):
     def layouts(self, choice: Sequence[int]) -> dict[str, Layout]:
         """Return the layout in which the gradient of each tensor that several operators read is summed up."""
         chosen = choice[len(self.graph.operators) :]
-        return {each.tensor: each.layouts[k] for each, k in zip(self.sums, chosen, strict=True)}
+        return {each.tensor: each.layouts[k] for each, k in zip(self.sums, chosen, strict=False)}
+
+    def layer_words(self, choice: Sequence[int]) -> LayerWords:
+        """Return how the layer runs in a choice."""
+        return LayerWords(self.words(choice), self.layouts(choice), self.input, self.output, self.copies(choice))
+
+    def copies(self, choice: Sequence[int]) -> dict[str, Copy]:
+        """Return the copies of a choice, with the operators that read them."""
+        words, found = self.words(choice), {}
+        for each, k in zip(self.copied, choice[len(self.graph.operators) + len(self.sums) :], strict=True):
+            state, readers = each.states[k], self.readers[each.tensor]
+            needs = {own.name: needed(own, words[own.name].word, each.tensor) for own in readers}
+            users = [own.name for own in readers if self.takes_copy(own, each.tensor, state, needs[own.name])]
+            if state.copy is not None and len(users) > 1:
+                found[each.tensor] = Copy(state.copy, tuple(users))
+        return found
 
     def _alike(self, own: Sum) -> tuple[object, ...]:
         """What determines the tables of a sum: what makes it, its layouts, the tensor."""
@@ -110,9 +131,8 @@ class MeshProblem(MeshSignatures):
         """
         maker, own = self.graph.operators[self.index[name]], self.signatures[self.index[name]]
         others = self.signatures[self.index[reader.name]]
-        weights = (FORWARD + WEIGHT_GRADIENT) if reader.weights else FORWARD
         held, wanted = [each.held for each in own], [needed(reader, each.word, name) for each in others]
-        costs = _times(self.moves(name, False), held, wanted, weights)
+        costs = _times(self.moves(name, False), held, wanted, self._when(reader))
         if not summed and self._sends(name):
             back = [returned(reader, each.word, name) for each in others]
             is_end = self.tensors[name].end is not None
@@ -123,6 +143,64 @@ class MeshProblem(MeshSignatures):
             one, two = ([class_axes(each.word) for each in rows] for rows in (own, others))
             agrees = np.array([[a == b for b in two] for a in one])
             costs = np.where(agrees[..., None], costs, UNLIMITED)
+        return costs
+
+    def _costs_key(self, operator: Operator) -> tuple[object, ...]:
+        """What determines the costs of an operator by itself: of inputs that may have copies it has none."""
+        alone = tuple(name not in self.copied_names for name in operator.reads if name in self.graph.inputs)
+        return "costs", self.likeness[operator.name], alone
+
+    def _when(self, reader: Operator) -> Array:
+        """The coordinates to which the time counts in which a reader gets a tensor: in the backward again, or not."""
+        if not moves_again(self.graph, reader):
+            return FORWARD
+        return FORWARD + (WEIGHT_GRADIENT if reader.weights else INPUT_GRADIENT)
+
+    def _copy_costs(self, copied: CopiedTensor) -> Array:
+        """Times to make the copy of a tensor in each state."""
+        name, again = copied.tensor, WEIGHT_GRADIENT if self._for_weights(copied.tensor) else INPUT_GRADIENT
+        costs = _free(len(copied.states))
+        for k, (held, copy, is_again) in enumerate(copied.states):
+            if copy is not None:
+                when = FORWARD + again if is_again else FORWARD
+                costs[k] = _times(self.moves(name, False), [held], [copy], when)[0, 0]
+        return costs
+
+    def _for_weights(self, name: str) -> bool:
+        return any(reader.weights for reader in self.readers[name])
+
+    def _copy_edges(self, copied: CopiedTensor, number: int) -> Iterator[Edge]:
+        """A tensor that may have a copy is held as its maker says; readers get it from there, or from the copy."""
+        name, states = copied
+        if name in self.index:
+            held = "held", self.likeness[name], states
+            yield Edge(self.index[name], number, self.once(held, partial(self._held_alike, copied)))
+        copy = None if self.only is None else self.only.copies.get(name)
+        for reader in self.readers[name]:
+            row, takes = reader.reads[name], copy and reader.name in copy.readers
+            key = "copied", self.likeness[reader.name], row, self.likeness.get(name, name), states, takes
+            yield Edge(number, self.index[reader.name], self.once(key, partial(self._from_copy, copied, reader)))
+
+    def _held_alike(self, copied: CopiedTensor) -> Array:
+        held = [each.held for each in self.signatures[self.index[copied.tensor]]]
+        table = np.array([[own == state.held for state in copied.states] for own in held])
+        return np.where(table, 0, UNLIMITED)[..., None].repeat(len(COORDINATES), axis=-1)
+
+    def _from_copy(self, copied: CopiedTensor, reader: Operator) -> Array:
+        """Times to read a tensor that may have a copy, and to return its gradient where it is not a sum's."""
+        name, states = copied
+        signatures, moves = self.signatures[self.index[reader.name]], self.moves(name, False)
+        wanted = [needed(reader, each.word, name) for each in signatures]
+        found = np.empty((len(states), len(wanted), 1), np.int64)
+        for k, state in enumerate(states):
+            for j, need in enumerate(wanted):
+                source = state.copy if self.takes_copy(reader, name, state, need) else None
+                found[k, j] = _limited(moves.cost(source or state.held, need))
+        costs = np.where(found >= UNLIMITED, UNLIMITED, found * self._when(reader))
+        if self.tensors[name].end is not None and name not in {each.tensor for each in self.sums} and self._sends(name):
+            back = [returned(reader, each.word, name) for each in signatures]
+            held = [state.held for state in states]
+            costs = _added(costs, _times(self.moves(name, True), back, held, INPUT_GRADIENT).swapaxes(0, 1))
         return costs
 
     def _costs(self, operator: Operator) -> Array:
@@ -146,15 +224,14 @@ class MeshProblem(MeshSignatures):
                 costs[:, : len(PASSES)] += [rooflines.constant(each) for each in PASSES]
         else:
             for source in operator.reads:
-                if source in self.graph.inputs:
+                if source in self.graph.inputs and source not in self.copied_names:
                     costs = _added(costs, self._input(operator, source, signatures))
         return costs
 
     def _input(self, operator: Operator, source: str, signatures: Sequence[Signature]) -> Array:
         """What it takes to read an input of the layer, and to return its gradient where it is not a sum's."""
-        held, weights = self._end(source), (FORWARD + WEIGHT_GRADIENT) if operator.weights else FORWARD
-        wanted = [needed(operator, each.word, source) for each in signatures]
-        costs: Array = _times(self.moves(source, False), [held], wanted, weights)[0]
+        held, wanted = self._end(source), [needed(operator, each.word, source) for each in signatures]
+        costs: Array = _times(self.moves(source, False), [held], wanted, self._when(operator))[0]
         if source not in {each.tensor for each in self.sums}:
             back = [returned(operator, each.word, source) for each in signatures]
             moved = _times(self.moves(source, True), back, [held], INPUT_GRADIENT)[:, 0]

@@ -25,6 +25,11 @@ class Relayout(NamedTuple):
     wanted: Layout
 
 
+def moves_again(graph: OperatorGraph, operator: Operator) -> bool:
+    """Return whether an operator moves in the backward again what it reads: with weights, or as attention."""
+    return bool(operator.weights) or (operator.attention is not None and operator.name not in graph.without_gradient)
+
+
 class PlannedLayer:
     """A layer's operators with their words.
 
@@ -80,11 +85,30 @@ class PlannedLayer:
             return self.end(name)
         return gradient(self.operators[name], self.signature(self.operators[name]).word)
 
+    def copy(self, source: str, operator: Operator) -> Layout | None:
+        """Return the layout of the copy of a tensor that an operator reads; None if it reads what is held."""
+        copy = self._words.copies.get(source)
+        return None if copy is None or operator.name not in copy.readers else copy.layout
+
+    def copying(self, source: str) -> Relayout | None:
+        """Return how the copy of a tensor is made; None if it has none."""
+        copy, held = self._words.copies.get(source), self.held(source)
+        return None if copy is None else Relayout(held, copy.layout, held, held)
+
+    def copied_again(self, source: str) -> bool:
+        """Return whether the copy of a tensor is made in the backward too: for operators that move again there."""
+        copy = self._words.copies.get(source)
+        return copy is not None and any(self.moves_again(self.operators[name]) for name in copy.readers)
+
+    def moves_again(self, operator: Operator) -> bool:
+        """Return whether an operator moves in the backward again what it reads: with weights, or as attention."""
+        return moves_again(self.graph, operator)
+
     def reading(self, operator: Operator, source: str) -> Relayout:
-        """Return how an operator gets what it reads."""
-        word = self.signature(operator).word
+        """Return how an operator gets what it reads: from what is held, or from the copy."""
+        word, copy = self.signature(operator).word, self.copy(source, operator)
         return Relayout(
-            self.held(source),
+            self.held(source) if copy is None else copy,
             needed(operator, word, source),
             returned(operator, word, source),
             self.goal(source),

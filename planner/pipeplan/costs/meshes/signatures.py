@@ -69,6 +69,8 @@ class MeshSignatures:
         Whether parts of sums may be added up to parts of any dimension, or only to the whole.
     split_loss : bool
         Whether operators of the loss may be split.
+    shares : bool
+        Whether several operators may read a tensor from one copy.
     only : LayerWords or None
         The one signature of each operator, and the layout of each sum, if these are chosen already.
     known : dict
@@ -83,6 +85,7 @@ class MeshSignatures:
     gathers: bool = True
     scatters: bool = True
     split_loss: bool = True
+    shares: bool = True
     only: LayerWords | None = None
     known: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -168,7 +171,7 @@ class MeshSignatures:
     @cached_property
     def _known(self) -> dict[Hashable, object]:
         """What is known on this mesh for these words."""
-        words = self.tokens, self.gathers, self.scatters, self.split_loss
+        words = self.tokens, self.gathers, self.scatters, self.split_loss, self.shares
         return self.known.setdefault((self.mesh, *words), {})
 
     def _sends(self, name: str) -> bool:

@@ -181,7 +181,7 @@ class MeshTeams(MeshMembers):
         """Return the words of layers that have least of some sums of coordinates, in order, and these sums."""
         key = tuple(layers), case, kind.name, size, rows.tobytes()
         if key not in self._words:
-            self._words[key] = _least(self.problem(layers, case, kind, size), case, rows)
+            self._words[key] = _least(self.problem(layers, case, kind, size), rows)
         return self._words[key]
 
     def _agrees(self, words: Mapping[Case, LayerWords]) -> bool:
@@ -249,7 +249,7 @@ def _figures(model: Model, own: MeshTeams) -> NDArray[np.int64]:
     return np.array(found, np.int64)
 
 
-def _least(problem: MeshProblem, case: Case, rows: NDArray[np.int64]) -> tuple[Figures, LayerWords]:
+def _least(problem: MeshProblem, rows: NDArray[np.int64]) -> tuple[Figures, LayerWords]:
     """Return the words with least of some sums of coordinates, compared in order as far as 61 bits go; and the sums."""
     one, *others = rows.astype(object)
     for other, bound in zip(others, problem.sharding.project(rows).largest[1:], strict=True):
@@ -258,12 +258,10 @@ def _least(problem: MeshProblem, case: Case, rows: NDArray[np.int64]) -> tuple[F
             break
         one = both
     found = frontier(problem.sharding.project(np.array([one], np.int64)), Clock(Limits())).choice(0)
-    chosen = found[len(problem.signatures) :]
-    sums = {each.tensor: each.layouts[k] for each, k in zip(problem.sums, chosen, strict=True)}
     costs = problem.sharding.evaluate(found)
     assert costs is not None, "it was found"
     figures = tuple(int(each) for each in rows @ np.array(costs, np.int64))
-    return figures, LayerWords(problem.words(found), sums, case[1], case[2])
+    return figures, problem.layer_words(found)
 
 
 def _cuts(graph: OperatorGraph, words: LayerWords) -> tuple[tuple[int, ...], ...]:

@@ -17,6 +17,7 @@ from math import prod
 
 from pipeplan.core.operators import TOKEN, Operator, Weight
 from pipeplan.core.words import UNSPLIT, WHOLE, Layout, Letter, Word
+from pipeplan.costs.meshes.attention import attends, attention_letters
 from pipeplan.costs.teams.signatures import (
     gradient_layout,
     made_layout,
@@ -32,7 +33,7 @@ def words(operator: Operator, sizes: Sequence[int], gathers: bool = True, tokens
     """
     fits = (loop for loop, parts in operator.loops.items() if any(parts % n == 0 for n in sizes))
     loops = [UNSPLIT, *(loop for loop in fits if tokens or loop != TOKEN)]
-    letters = [Letter(loop) for loop in loops]
+    letters = [*map(Letter, loops), *(attention_letters(operator) if TOKEN in loops else ())]
     if gathers and operator.weights:
         letters += [Letter(loop, True) for loop in loops if loop in operator.makes and _gathers(operator, loop)]
     return tuple(word for word in product(letters, repeat=len(sizes)) if divides(operator, word, sizes))
@@ -43,11 +44,18 @@ def _gathers(operator: Operator, loop: str) -> bool:
 
 
 def divides(operator: Operator, word: Word, sizes: Sequence[int]) -> bool:
-    """Return whether axes of these sizes divide the loops that they split, and weights that are gathered."""
-    return not any(
-        parts % prod(n for n, letter in zip(sizes, word, strict=True) if letter.loop == loop)
-        for loop, parts in operator.loops.items()
-    ) and all(gathered_along(operator, weight, word, sizes) is not None for weight in operator.weights)
+    """Return whether axes of these sizes divide the loops that they split, and weights that are gathered.
+
+    And whether attention can run by the word.
+    """
+    return (
+        not any(
+            parts % prod(n for n, letter in zip(sizes, word, strict=True) if letter.loop == loop)
+            for loop, parts in operator.loops.items()
+        )
+        and attends(operator, word, sizes)
+        and all(gathered_along(operator, weight, word, sizes) is not None for weight in operator.weights)
+    )
 
 
 def gathered_along(operator: Operator, weight: Weight, word: Word, sizes: Sequence[int]) -> dict[int, int] | None:

@@ -309,9 +309,11 @@ class TeamProblem:
         parts = {axis_loop(loop): self.team} if loop else {}
         by_keys = self.team if operator.attention is not None and loop in (TOKEN, RING) else 1
         passes = self.rooflines.passes(operator, parts, by_keys)
-        if loop == RING:
+        if loop == RING and (attention := operator.attention) is not None:
             has_gradient = operator.name not in self.graph.without_gradient
-            passes = ring_passes(operator, passes, self.micro_batch, self.team, self.link, has_gradient)
+            shares = [1] + [1 + attention.causal] * (self.team - 1)
+            block = -(-attention.keys * self.micro_batch // self.team)
+            passes = ring_passes(passes, shares, block, self.link, has_gradient)
             for place, name in enumerate(PASSES[:3]):  # each block but the first is an operator more
                 passes[place] += (self.team - 1) * self.kind.shard_overhead * bool(getattr(self.cost, name))
         for kind, back, bytes_ in crossings(operator, loop, operator.name not in self.graph.without_gradient):

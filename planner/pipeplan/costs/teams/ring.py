@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from pipeplan.core.cluster import Link
-from pipeplan.core.operators import Operator
 
 BUFFERS = 5
 """Blocks of keys and values that a member has in a backward beside its own: the one at hand and the next, two gradients
@@ -29,33 +28,36 @@ def messages(team: int, back: bool) -> tuple[int, ...]:
     return (1, *[2] * (team - 2), 1, 1) if back else (1,) * (team - 1)
 
 
-def ring_time(time: int, team: int, causal: bool, sent: Sequence[int]) -> int:
+def ring_time(time: int, shares: Sequence[int], sent: Sequence[int]) -> int:
     """Return the nanoseconds of a pass: each step takes as long as its block or its message, whichever is longer.
 
-    ``time``: of the attention alone, on the member that works longest; ``sent``: of each of `messages`.
+    ``time``: of the attention alone, on the member that works longest; ``shares``: of this, of each step; ``sent``: of
+    each of `messages`.
     """
-    shares = [1] + [1 + causal] * (team - 1)
     blocks = [-(-time * share // sum(shares)) for share in shares]
     return sum(max(both) for both in zip_longest(blocks, sent, fillvalue=0))
 
 
-def ring_passes(
-    operator: Operator, passes: Sequence[int], micro_batch: int, team: int, link: Link, has_gradient: bool
-) -> list[int]:
+def ring_passes(passes: Sequence[int], shares: Sequence[int], block: int, link: Link, has_gradient: bool) -> list[int]:
     """Return the nanoseconds of forward, backward and input gradient by ring, and of what else there is.
 
-    ``passes``: of the attention alone, in this order.
+    Parameters
+    ----------
+    passes : sequence of int
+        Of the attention alone, in this order.
+    shares : sequence of int
+        Of the work in each step.
+    block : int
+        Bytes of the keys and values that go round at a time.
+    link : Link
+        To the next member.
+    has_gradient : bool
     """
-    assert operator.attention is not None
-    size, causal, rounds = (
-        -(-operator.attention.keys * micro_batch // team),
-        operator.attention.causal,
-        link.in_collectives,
-    )
 
     def longer(time: int, back: bool) -> int:
-        counts = () if back and not has_gradient else messages(team, back)
-        return ring_time(time, team, causal, [(link.latency + rounds.occupancy(n * size)) * bool(size) for n in counts])
+        counts = () if back and not has_gradient else messages(len(shares), back)
+        sent = [(link.latency + link.in_collectives.occupancy(n * block)) * bool(block) for n in counts]
+        return ring_time(time, shares, sent)
 
     forward, backward, input_gradient, *rest = passes
     return [longer(forward, False), longer(backward, True), longer(input_gradient, True), *rest]

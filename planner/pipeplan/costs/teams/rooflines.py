@@ -131,8 +131,8 @@ class Rooflines:
             moved += self.micro_batch * self.sizes[source] // split(parts, axes)
         moved += self.micro_batch * operator.output // split(parts, operator.makes)
         if operator.attention is not None and by_keys > 1:
-            keys = self.micro_batch * operator.attention.keys
-            moved += keys - keys // by_keys
+            keys, others = self.micro_batch * operator.attention.keys, prod(parts.values()) // by_keys
+            moved += keys // others - keys // (others * by_keys)
         return round(PICOSECONDS * max(flops * share / (devices * peak), moved / bandwidth))
 
     def _least(self, operator: Operator, parts: int, name: str) -> int:

@@ -1,0 +1,117 @@
+"""Copies of tensors on a mesh: one redistribution for several operators that read a tensor.
+
+A tensor that several operators read is a node of the problem of its own. Its state is the layout in which it is held,
+that of a copy with some of its dimensions gathered, if there is one, and whether the copy is made once more in the
+backward::
+
+    norm, 1/T of the tokens ──▶ (tensor: 1/T held, a whole copy, again) ──┬──▶ query, columns      one gather forward,
+                                                                          ├──▶ key, columns        one backward; each
+                                                                          ├──▶ value, columns      of them takes its
+                                                                          └──▶ others, 1/T         part for nothing
+
+Operators get a tensor from its copy if that takes less time. Those that move in the backward again what they read, with
+weights or as attention, take the copy only if it is made again too.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property, partial
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan.core.operators import Operator
+from pipeplan.core.words import WHOLE, Layout
+from pipeplan.costs.meshes.relayouts import moves_again
+from pipeplan.costs.meshes.signatures import MeshSignatures
+from pipeplan.costs.meshes.words import needed
+
+Array = NDArray[np.int64]
+
+
+class CopyState(NamedTuple):
+    """How a tensor with several readers is held, the layout of its copy, and whether that is made in the backward."""
+
+    held: Layout
+    copy: Layout | None = None
+    again: bool = False
+
+
+class CopiedTensor(NamedTuple):
+    """A tensor that several operators read, and the states that it may have."""
+
+    tensor: str
+    states: tuple[CopyState, ...]
+
+
+class MeshCopies(MeshSignatures):
+    """The operators of one layer, or of all layers of a model, on a mesh, and the tensors that may have copies."""
+
+    @cached_property
+    def copied(self) -> tuple[CopiedTensor, ...]:
+        """Tensors that several operators read, which may have a copy."""
+        found = []
+        for name, readers in self.readers.items():
+            if len(readers) < 2 or (self.joined and name in self.graph.inputs):
+                continue
+            chosen = None if self.only is None else self.only.copies.get(name)
+            alike = tuple((self.likeness[reader.name], reader.reads[name]) for reader in readers)
+            key = "copies", self.tensors[name], self.likeness.get(name, name), alike, chosen
+            states = self.once(key, partial(self._states, name))
+            if any(state.copy is not None for state in states):
+                found.append(CopiedTensor(name, states))
+        return tuple(found)
+
+    @cached_property
+    def copied_names(self) -> frozenset[str]:
+        """The tensors that may have copies."""
+        return frozenset(each.tensor for each in self.copied)
+
+    def takes_copy(self, reader: Operator, name: str, state: CopyState, need: Layout) -> bool:
+        """Return whether an operator that needs a tensor in a layout gets it from the copy."""
+        if state.copy is None:
+            return False
+        if self.only is not None:
+            return reader.name in self.only.copies[name].readers
+        moves = self.moves(name, False)
+        held, copied = moves.cost(state.held, need), moves.cost(state.copy, need)
+        return (
+            (state.again or not moves_again(self.graph, reader))
+            and held is not None
+            and copied is not None
+            and copied < held
+        )
+
+    def _states(self, name: str) -> tuple[CopyState, ...]:
+        """The states of a tensor: without a copy, and with each that could spare several readers a redistribution."""
+        if name not in self.index:
+            helds = [self._end(name)]
+        else:
+            helds = list(dict.fromkeys(each.held for each in self.signatures[self.index[name]]))
+        if self.only is not None:
+            copy = self.only.copies.get(name)
+            used = () if copy is None else copy.readers
+            again = any(moves_again(self.graph, each) for each in self.readers[name] if each.name in used)
+            return (CopyState(helds[0], copy and copy.layout, again),)
+        if not self.shares:
+            return tuple(map(CopyState, helds))
+        return tuple(state for held in helds for state in (CopyState(held), *self._with_copy(name, held)))
+
+    def _with_copy(self, name: str, held: Layout) -> Iterator[CopyState]:
+        needs = {
+            each.name: {needed(each, own.word, name) for own in self.signatures[self.index[each.name]]}
+            for each in self.readers[name]
+        }
+        for copy in product(*((entry, WHOLE) if entry != WHOLE else (WHOLE,) for entry in held)):
+            if copy == held or not self.moves(name, False).cost(held, copy):
+                continue
+            for again in (False, True):
+                state = CopyState(held, copy, again)
+                users = [
+                    each
+                    for each in self.readers[name]
+                    if any(self.takes_copy(each, name, state, need) for need in needs[each.name])
+                ]
+                if len(users) > 1 and (not again or any(moves_again(self.graph, each) for each in users)):
+                    yield state

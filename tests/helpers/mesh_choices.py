@@ -1,0 +1,29 @@
+"""Random choices of the problem of a mesh."""
+
+import random
+
+from pipeplan.costs.meshes.copies import CopyState
+from pipeplan.costs.meshes.problem import MeshProblem
+from pipeplan.costs.meshes.relayouts import moves_again
+from pipeplan.costs.meshes.words import needed
+
+
+def drawn_choice(problem: MeshProblem, draw: random.Random) -> list[int]:
+    """A signature of each operator, layouts of sums, and states of tensors, each copy read by several operators."""
+    choice = [draw.randrange(len(own)) for own in problem.signatures]
+    words = problem.words(choice)
+    choice += [draw.randrange(len(own.layouts)) for own in problem.sums]
+
+    def fits(tensor: str, state: CopyState) -> bool:
+        readers = [
+            each
+            for each in problem.readers[tensor]
+            if problem.takes_copy(each, tensor, state, needed(each, words[each.name].word, tensor))
+        ]
+        is_held = tensor not in words or words[tensor].held == state.held
+        again = any(moves_again(problem.graph, each) for each in readers)
+        return is_held and (state.copy is None or (len(readers) > 1 and again == state.again))
+
+    for tensor, states in problem.copied:
+        choice.append(draw.choice([k for k, state in enumerate(states) if fits(tensor, state)]))
+    return choice

@@ -1,0 +1,121 @@
+"""Attention on meshes whose axes split its tokens: which ways there are, and what each takes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from helpers.operators import COST, attention_block
+from pipeplan.core.cluster import DeviceKind, Link
+from pipeplan.core.operators import INPUT, TOKEN, Attention, Operator, OperatorGraph
+from pipeplan.core.words import BY_HEADS, BY_RING, Letter, Word
+from pipeplan.costs.meshes.attention import SplitAttention, split_attention
+from pipeplan.costs.meshes.batches import of_batch
+from pipeplan.costs.meshes.prices import word_costs
+from pipeplan.costs.meshes.shapes import Mesh
+from pipeplan.costs.meshes.words import words
+from pipeplan.costs.teams.problem import TeamProblem
+from pipeplan.costs.teams.rooflines import Rooflines
+from pipeplan.costs.teams.signatures import RING, TURNED, Ends, Exchange
+
+AXES = (TOKEN, "head")
+ATTENTION = Operator(
+    "attention", "attention", {"head": 8, TOKEN: 8}, {INPUT: AXES}, AXES, 64, forward_flops=1600,
+    input_gradient_flops=3200, attention=Attention(queries=64, keys=128, heads=8, causal=True),
+)  # fmt: skip
+HEAD, KEYS, RINGS, TURNS = Letter("head"), Letter(TOKEN), Letter(TOKEN, by=BY_RING), Letter(TOKEN, by=BY_HEADS)
+
+
+def attention(word: Word, sizes: tuple[int, ...], operator: Operator = ATTENTION) -> SplitAttention:
+    """It on devices whose time is in proportion to operations."""
+    own = Rooflines(OperatorGraph((operator,), {INPUT: 64}), COST, 0, DeviceKind("unit"), None, 1)
+    found = split_attention(own, operator, word, sizes)
+    assert found is not None
+    return found
+
+
+def test_ways_stand_in_order() -> None:
+    """A ring is the outermost of the axes that split tokens, and the only one; heads are the innermost ones."""
+    found = {word for word in words(ATTENTION, (2, 2)) if {letter.loop for letter in word} == {TOKEN}}
+    assert found == {(KEYS, KEYS), (RINGS, KEYS), (RINGS, TURNS), (KEYS, TURNS), (TURNS, TURNS)}
+    three = {word for word in words(ATTENTION, (2, 2, 2)) if {letter.loop for letter in word} == {TOKEN}}
+    assert (RINGS, KEYS, TURNS) in three
+    assert len(three) == 7
+    assert (TURNS, HEAD) in words(ATTENTION, (4, 2))
+    few = replace(ATTENTION, attention=Attention(64, 128, heads=4))
+    assert not {(TURNS, TURNS), (TURNS, HEAD)} & {*words(few, (4, 2))}
+    assert (RINGS, TURNS) in words(few, (4, 2))
+    assert (KEYS,) not in words(ATTENTION, (2,), tokens=False)
+    assert not any(letter.by for word in words(ATTENTION, (2,), tokens=False) for letter in word)
+
+
+@pytest.mark.parametrize(("letter", "loop"), [(KEYS, TOKEN), (RINGS, RING), (TURNS, TURNED)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_axis_costs_what_a_team_costs(letter: Letter, loop: str, causal: bool) -> None:
+    """By keys, by ring and by heads: the passes of attention, its exchanges and the overhead of blocks."""
+    graph = attention_block(causal=causal)
+    kind, link = DeviceKind("unit", shard_overhead=7), Link(10**7, 3)
+    for rates in (None, (1e9, 1e8)):
+        team = TeamProblem(graph, COST, graph.parameters, kind, rates, 2, 4, link, Ends(True, True), sharing=2)
+        (operator,) = (each for each in graph.operators if each.attention is not None)
+        row = word_costs(team.rooflines, operator, (letter,), Mesh((4,), (link,), (2,)))
+        assert row.tolist() == team._signature(operator, loop)
+
+
+def test_a_ring_of_nodes_and_heads_inside_them() -> None:
+    """On two by four devices: exchanges inside nodes, then blocks of a quarter of the heads from node to node."""
+    own = attention((RINGS, TURNS), (2, 4))
+    assert [(each.kind, each.axis, each.size) for each in own.exchanges()] == [
+        (Exchange.TURN, 1, size // 2) for size in (192, 64, 192, 128, 192)
+    ]
+    assert [each.back for each in own.exchanges()] == [False, False, True, True, True]
+    assert {(each.axis, each.size) for each in own.shifts()} == {(0, 128 // 4)}
+    assert [each.back for each in own.shifts()] == [False, *[True] * 3]
+    assert own.by_keys == 2
+    assert own.beside == 5 * 16 + 2 * (64 + 128 + 64) // 8
+
+
+def test_keys_of_a_node_go_round_together() -> None:
+    """By ring over nodes and by keys inside: blocks are those of a node, whose last quarter is seen half."""
+    own, slow = attention((RINGS, KEYS), (2, 4)), Mesh((2, 4), (Link(10**9, 500), Link(10**9)))
+    assert [(each.kind, each.axis, each.size) for each in own.exchanges()] == [
+        (kind, 1, 64) for kind in (Exchange.GATHER, Exchange.GATHER, Exchange.SCATTER)
+    ]
+    assert own.by_keys == 8
+    assert own.beside == 5 * 64
+    forward = 1500  # of it 7 of 15 parts for the node's own keys, 8 for those of the other one
+    assert own.passes([forward, 0, 0, 0], slow)[0] == max(700, 564) + 800 + 3 * 16
+    longer = own.passes([150, 0, 0, 0], slow)[0]
+    assert longer == 564 + 80 + 3 * 16
+
+
+def test_heads_of_other_axes_share_keys_out() -> None:
+    """A device that has half of the heads gathers the keys of these, and reads no others."""
+    rates = (1e18, 1e9)
+    own = Rooflines(
+        OperatorGraph((ATTENTION,), {INPUT: 256}), replace(COST, forward=1000), 0, DeviceKind("unit"), rates, 1
+    )
+    both, keys = own.passes(ATTENTION, {"head": 2, TOKEN: 4}, 4), own.passes(ATTENTION, {TOKEN: 4}, 4)
+    assert keys[0] == -(-1000 * (64 + 16 + 96) // 320)
+    assert both[0] == -(-1000 * (32 + 8 + 48) // 320)
+    (gather, *_), (half, *_) = attention((KEYS,), (4,)).exchanges(), attention((KEYS, HEAD), (4, 2)).exchanges()
+    assert (gather.size, half.size) == (128, 64)
+
+
+def test_a_batch_has_the_keys_of_all_samples() -> None:
+    """Operators of a batch as their sample: queries and keys are those of all of it."""
+    graph = of_batch(OperatorGraph((ATTENTION,), {INPUT: 64}), 4)
+    assert graph.operators[0].attention == Attention(256, 512, 8, True)
+
+
+def test_what_has_no_gradient_sends_nothing_back() -> None:
+    """Attention without a gradient: exchanges of the forward only."""
+    graph = OperatorGraph((ATTENTION,), {INPUT: 64}, without_gradient=("attention",))
+    own = Rooflines(graph, COST, 0, DeviceKind("unit"), None, 1)
+    for letter in (KEYS, RINGS, TURNS):
+        found = split_attention(own, ATTENTION, (letter,), (4,))
+        assert found is not None
+        assert not any(each.back for each in (*found.exchanges(), *found.shifts()))
+    whole = split_attention(own, ATTENTION, (HEAD,), (4,))
+    assert whole is None
+    assert np.all(word_costs(own, ATTENTION, (RINGS,), Mesh((4,), (Link(10**9),))) >= 0)

@@ -1,0 +1,88 @@
+"""Copies on meshes: one gather for several operators that read a tensor."""
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.operators import attention_block
+from pipeplan.core.cluster import DeviceKind, Link
+from pipeplan.core.model import LayerCost
+from pipeplan.core.words import WHOLE, Copy, LayerWords, Letter, Signature
+from pipeplan.costs.meshes.exchanges import mesh_exchanges
+from pipeplan.costs.meshes.problem import MeshProblem
+from pipeplan.costs.meshes.shapes import Mesh
+from pipeplan.costs.teams.problem import COORDINATES, combined
+from pipeplan.costs.teams.rooflines import Rooflines
+from pipeplan.costs.teams.signatures import Exchange
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.sharding import frontier
+
+KEPT = LayerCost(0, 0, 0, 0, saved=448, output=0)
+TIME = combined(("forward", "backward"), ("parameters", "saved"))
+
+
+def on_two(shares: bool = True) -> MeshProblem:
+    """A block whose input and output are split along tokens, on two devices, a byte a nanosecond, and it takes none."""
+    graph = attention_block(products=False)
+    own = Rooflines(graph, KEPT, graph.parameters, DeviceKind("unit"), None, 1)
+    return MeshProblem(own, Mesh((2,), (Link(10**9),)), (0,), (0,), tokens=True, gathers=False, shares=shares)
+
+
+def leanest(problem: MeshProblem) -> tuple[int, LayerWords]:
+    """Least time with the fewest bytes, and how it runs."""
+    found = frontier(problem.sharding.project(TIME), Clock(Limits()))
+    return int(found.points[-1, 0]), problem.layer_words(found.choice(len(found.points) - 1))
+
+
+def test_queries_keys_and_values_share_a_gather() -> None:
+    """Columns of three matrices read one copy: two gathers of 32 bytes are spared forward, and two backward."""
+    (alone, without), (shared, words) = leanest(on_two(False)), leanest(on_two())
+    assert not without.copies
+    assert words.copies == {"norm": Copy((WHOLE,), ("query", "key", "value"))}
+    assert alone - shared == 4 * 32
+    sent = [each for each in mesh_exchanges(on_two(), words) if each.tensor == "norm"]
+    assert [(each.kind, each.when) for each in sent] == [
+        (Exchange.GATHER, "forward"), (Exchange.GATHER, "backward"), (Exchange.SCATTER, "backward")
+    ]  # fmt: skip
+
+
+def test_a_chosen_copy_costs_what_it_costs_among_all() -> None:
+    """With one signature of each operator, and with its copies, a problem has the costs of the choice."""
+    problem = on_two()
+    found = frontier(problem.sharding.project(TIME), Clock(Limits()))
+    for point in range(len(found.points)):
+        choice = found.choice(point)
+        only = replace(problem, only=problem.layer_words(choice))
+        assert only.sharding.evaluate((0,) * len(only.sharding.costs)) == problem.sharding.evaluate(choice)
+
+
+@pytest.mark.parametrize("readers", [("query",), ("query", "key"), ("query", "key", "value")])
+def test_readers_beside_a_copy_move_by_themselves(readers: tuple[str, ...]) -> None:
+    """Of three that need the whole of a tensor each gathers it that is not among the copy's readers."""
+    problem = on_two()
+    _, words = leanest(problem)
+    own = replace(words, copies={"norm": Copy((WHOLE,), readers)})
+    costs = replace(problem, only=own).sharding
+    of = dict(zip(COORDINATES, costs.evaluate((0,) * len(costs.costs)) or (), strict=True))
+    every = replace(problem, only=words).sharding
+    whole = dict(zip(COORDINATES, every.evaluate((0,) * len(every.costs)) or (), strict=True))
+    assert of["forward"] - whole["forward"] == 32 * (3 - len(readers))
+    assert of["weight_gradient"] - whole["weight_gradient"] == 32 * (3 - len(readers))
+
+
+def test_attention_gathers_its_operands_again() -> None:
+    """On whole keys of which each device holds some, attention gathers them in both passes."""
+    problem = on_two()
+    row, whole = Letter("token"), Letter("")
+    words = {name: Signature((row,), (0,)) for name in ("norm", "add")}
+    words |= {name: Signature((Letter("out"),), (1,)) for name in ("query", "key", "value")}
+    words |= {"attention": Signature((whole,), (WHOLE,)), "out": Signature((whole,), (WHOLE,))}
+    own = LayerWords(words, {"norm": (0,), "input": (0,)}, (0,), (0,))
+    sent = [
+        (each.kind, each.when) for each in mesh_exchanges(replace(problem, only=own), own) if each.tensor == "query"
+    ]
+    assert sent == [(Exchange.GATHER, "forward"), (Exchange.GATHER, "backward")]
+    costs = replace(problem, only=own).sharding
+    of = dict(zip(COORDINATES, costs.evaluate((0,) * len(costs.costs)) or (), strict=True))
+    assert of["input_gradient"] == 32 * 3 + (of["backward"] - of["weight_gradient"] - 96)
