@@ -7,7 +7,8 @@
         "layers": ["block0", "block1"],
         "input": [1, null], "output": [1, null],                                    tokens along the first axis
         "operators": [{"operator": "widen", "loops": ["token", "out"], "held": [1, 2]}, …],
-        "sums": [{"tensor": "norm", "layout": [1, "sum"]}]
+        "sums": [{"tensor": "norm", "layout": [1, "sum"]}],
+        "copies": [{"tensor": "norm", "layout": [null, null], "readers": ["query", "key", "value"]}]
       }
     ]
 """
@@ -17,7 +18,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Letter, Signature
+from pipeplan.core.operators import TOKEN
+from pipeplan.core.words import BY_KEYS, PARTIAL, UNSPLIT, WHOLE, Copy, LayerWords, Layout, Letter, Signature
 from pipeplan.io.schema import Items, Strict
 
 Entry = Annotated[int, Field(ge=0)] | None
@@ -25,24 +27,35 @@ Entry = Annotated[int, Field(ge=0)] | None
 
 
 class OperatorEntry(Strict):
-    """An operator: the loop that each axis splits, whether weights without it are gathered, and what it makes."""
+    """An operator: the loop that each axis splits, whether weights without it are gathered, and what it makes.
+
+    ``attention``: of attention on parts of the tokens, by which way.
+    """
 
     operator: str
     loops: Items[str | None]
     gathered: Items[bool] = ()
+    attention: Items[Literal["keys", "ring", "heads"] | None] = ()
     held: Items[Entry]
 
     @model_validator(mode="after")
     def _alike(self) -> Self:
-        if len({len(self.loops), len(self.held), len(self.gathered or self.loops)}) > 1:
-            raise ValueError("loops, gathered and held have an entry for each axis of the mesh")
+        rows = self.loops, self.held, self.gathered or self.loops, self.attention or self.loops
+        if len(set(map(len, rows))) > 1:
+            raise ValueError("loops, gathered, attention and held have an entry for each axis of the mesh")
+        ways = zip(self.loops, self.attention, strict=bool(self.attention))
+        if any(by and loop != TOKEN for loop, by in ways):
+            raise ValueError(
+                f"attention is by keys, ring or heads along axes that split the loop {TOKEN!r}; elsewhere null"
+            )
         return self
 
     @property
     def signature(self) -> Signature:
         """The word, and the layout."""
-        gathered = self.gathered or (False,) * len(self.loops)
-        word = tuple(Letter(loop or UNSPLIT, own) for loop, own in zip(self.loops, gathered, strict=True))
+        none = (None,) * len(self.loops)
+        rows = zip(self.loops, self.gathered or none, self.attention or none, strict=True)
+        word = tuple(Letter(loop or UNSPLIT, bool(gathers), _way(by)) for loop, gathers, by in rows)
         return Signature(word, _layout(self.held))
 
 
@@ -53,6 +66,14 @@ class SumEntry(Strict):
     layout: Items[Entry | Literal["sum"]]
 
 
+class CopyEntry(Strict):
+    """A tensor in another layout than it is held in, for some of the operators that read it."""
+
+    tensor: str
+    layout: Items[Entry]
+    readers: Items[str]
+
+
 class LayerWordsEntry(Strict):
     """Layers that run alike on their meshes; see `pipeplan.core.words.LayerWords`."""
 
@@ -61,6 +82,7 @@ class LayerWordsEntry(Strict):
     output: Items[Entry] = ()
     operators: Items[OperatorEntry] = ()
     sums: Items[SumEntry] = ()
+    copies: Items[CopyEntry] = ()
 
     @property
     def words(self) -> LayerWords:
@@ -70,6 +92,7 @@ class LayerWordsEntry(Strict):
             {each.tensor: _layout(each.layout) for each in self.sums},
             _layout(self.input),
             _layout(self.output),
+            {each.tensor: Copy(_layout(each.layout), tuple(each.readers)) for each in self.copies},
         )
 
 
@@ -97,13 +120,28 @@ def _entry(own: LayerWords) -> Iterator[tuple[str, Any]]:
     yield "operators", [_operator(name, signature) for name, signature in own.operators.items()]
     if own.sums:
         yield "sums", [{"tensor": name, "layout": _entries(layout)} for name, layout in own.sums.items()]
+    if own.copies:
+        yield (
+            "copies",
+            [
+                {"tensor": name, "layout": _entries(copy.layout), "readers": [*copy.readers]}
+                for name, copy in own.copies.items()
+            ],
+        )
 
 
 def _operator(name: str, signature: Signature) -> dict[str, Any]:
     found: dict[str, Any] = {"operator": name, "loops": [letter.loop or None for letter in signature.word]}
     if any(letter.gathers for letter in signature.word):
         found["gathered"] = [letter.gathers for letter in signature.word]
+    if any(letter.by for letter in signature.word):
+        found["attention"] = [(letter.by or BY_KEYS) if letter.loop == TOKEN else None for letter in signature.word]
     return found | {"held": _entries(signature.held)}
+
+
+def _way(by: str | None) -> str:
+    """The way of attention; by keys is the one that is not named."""
+    return "" if by in (None, BY_KEYS) else by
 
 
 def _entries(layout: Layout) -> list[int | str | None]:

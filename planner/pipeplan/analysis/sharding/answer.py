@@ -261,5 +261,6 @@ def _operator_json(each: PlacedOperator) -> dict[str, object]:
         "splits": list(each.splits),
         "makes": list(each.dimensions),
         "gradient_summed": None if each.gradient is None else list(each.gradient),
+        "copy": None if each.copy is None else {"makes": list(each.copy.dimensions), "for": list(each.copy.readers)},
         "weights": {name: list(row) for name, row in each.weights.items()},
     }

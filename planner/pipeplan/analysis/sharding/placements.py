@@ -5,12 +5,19 @@ from typing import NamedTuple
 
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Operator
-from pipeplan.core.words import PARTIAL, WHOLE, Layout, Letter, Signature
+from pipeplan.core.words import PARTIAL, WHOLE, Copy, LayerWords, Layout, Letter
 from pipeplan.costs.meshes.prices import GATHERED, weight_placement
 from pipeplan.costs.meshes.problem import MeshProblem
 
 Dimensions = tuple[int | str | None, ...]
 """For each axis of the mesh the dimension that it splits, None for whole, or a word: ``'parts of a sum'``."""
+
+
+class PlacedCopy(NamedTuple):
+    """A tensor in other dimensions than it is held in, for some of the operators that read it."""
+
+    dimensions: Dimensions
+    readers: tuple[str, ...]
 
 
 class PlacedOperator(NamedTuple):
@@ -21,13 +28,15 @@ class PlacedOperator(NamedTuple):
     name, kind : str
         As the layer has them.
     splits : tuple of str
-        For each axis of the mesh the loop that it splits, ``'whole'`` if none, ``', gathered'`` where weights are.
+        For each axis of the mesh the loop that it splits, ``'whole'`` if none; ``', gathered'`` where weights are, and
+        ``', by ring'`` or ``', by heads'`` of attention that does not gather keys.
     held : tuple of str
         For each axis the dimension of what is made that it splits, by its loop; ``'whole'`` if none.
     dimensions : Dimensions
         The same by number.
     gradient : Dimensions or None
         The same of the gradient that several readers sum up; None if there is one reader, or no gradient.
+    copy : PlacedCopy or None
     weights : mapping of str to Dimensions
         For each weight the dimensions that axes split; ``'gathered'`` where it is split, and gathered for each pass.
     multiplies : bool
@@ -39,6 +48,7 @@ class PlacedOperator(NamedTuple):
     held: tuple[str, ...]
     dimensions: Dimensions
     gradient: Dimensions | None
+    copy: PlacedCopy | None
     weights: Mapping[str, Dimensions]
     multiplies: bool
 
@@ -63,11 +73,11 @@ class PlacedLayers(NamedTuple):
 
 def placements(model: Model, problem: MeshProblem, choice: Sequence[int]) -> tuple[PlacedLayers, ...]:
     """Return the operators of all layers in a choice; layers that are split alike are one entry."""
-    words, sums = problem.words(choice), problem.layouts(choice)
+    words = problem.layer_words(choice)
     by_layer: list[list[PlacedOperator]] = [[] for _ in model.layers]
-    for name, signature in words.items():
+    for name in words.operators:
         own = problem.own(problem.graph.operators[problem.index[name]])
-        by_layer[own.layer].append(_placed(own.operator, signature, sums.get(name)))
+        by_layer[own.layer].append(_placed(own.operator, name, words, problem))
     alike: dict[str, list[str]] = {}
     first: dict[str, tuple[PlacedOperator, ...]] = {}
     for layer, found in zip(model.layers, by_layer, strict=True):
@@ -77,8 +87,9 @@ def placements(model: Model, problem: MeshProblem, choice: Sequence[int]) -> tup
     return tuple(PlacedLayers(tuple(names), first[key]) for key, names in alike.items())
 
 
-def _placed(operator: Operator, signature: Signature, summed: Layout | None) -> PlacedOperator:
-    word, held = signature
+def _placed(operator: Operator, name: str, words: LayerWords, problem: MeshProblem) -> PlacedOperator:
+    """An operator of a layer; ``name``: among all of the model."""
+    (word, held), summed, copy = words.operators[name], words.sums.get(name), words.copies.get(name)
     return PlacedOperator(
         operator.name,
         operator.kind,
@@ -86,13 +97,21 @@ def _placed(operator: Operator, signature: Signature, summed: Layout | None) -> 
         tuple("whole" if entry == WHOLE else operator.makes[entry] for entry in held),
         _dimensions(held),
         None if summed is None else _dimensions(summed),
+        None if copy is None else _copied(copy, problem),
         {weight.name: tuple(map(_place, weight_placement(weight, word))) for weight in operator.weights},
         bool(operator.forward_flops),
     )
 
 
+def _copied(copy: Copy, problem: MeshProblem) -> PlacedCopy:
+    """A copy, and its readers by the names that they have in their layers."""
+    every = problem.graph.operators
+    names = (problem.own(every[problem.index[name]]).operator.name for name in copy.readers)
+    return PlacedCopy(_dimensions(copy.layout), tuple(names))
+
+
 def _split(letter: Letter) -> str:
-    return (letter.loop or "whole") + ", gathered" * letter.gathers
+    return (letter.loop or "whole") + ", gathered" * letter.gathers + f", by {letter.by}" * bool(letter.by)
 
 
 def _dimensions(layout: Layout) -> Dimensions:

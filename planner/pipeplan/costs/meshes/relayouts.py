@@ -39,6 +39,11 @@ class PlannedLayer:
     words : LayerWords
     axes : int
         Number of the mesh's axes.
+
+    Raises
+    ------
+    ValueError
+        If a copy is of no tensor of the layer, or for an operator that does not read it.
     """
 
     def __init__(self, graph: OperatorGraph, words: LayerWords, axes: int) -> None:
@@ -46,6 +51,10 @@ class PlannedLayer:
         self._whole: Layout = (WHOLE,) * axes
         self.operators = {each.name: each for each in graph.operators}
         self._alone = Signature((Letter(UNSPLIT),) * axes, self._whole)
+        for name, copy in words.copies.items():
+            for reader in copy.readers:
+                if reader not in self.operators or name not in self.operators[reader].reads:
+                    raise ValueError(f"{reader!r} gets a copy of {name!r}, and does not read it")
 
     def signature(self, operator: Operator) -> Signature:
         """Return the word of an operator, and the layout of what it makes."""
