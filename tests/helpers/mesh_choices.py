@@ -5,7 +5,6 @@ import random
 from pipeplan.costs.meshes.copies import CopyState
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.relayouts import moves_again
-from pipeplan.costs.meshes.words import needed
 
 
 def drawn_choice(problem: MeshProblem, draw: random.Random) -> list[int]:
@@ -18,7 +17,7 @@ def drawn_choice(problem: MeshProblem, draw: random.Random) -> list[int]:
         readers = [
             each
             for each in problem.readers[tensor]
-            if problem.takes_copy(each, tensor, state, needed(each, words[each.name].word, tensor))
+            if problem.takes_copy(each, tensor, state, problem.needed(each, words[each.name].word, tensor))
         ]
         is_held = tensor not in words or words[tensor].held == state.held
         again = any(moves_again(problem.graph, each) for each in readers)

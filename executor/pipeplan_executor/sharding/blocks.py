@@ -85,7 +85,7 @@ def attend_backward_to(
     found: Attended,
     scale: float | None,
 ) -> tuple[Tensor, ...]:
-    """Return gradients of queries, and of all keys and values; blocks have these from the first one on."""
+    """Return gradients of queries, in 32 bits at least, and of all keys and values; blocks begin with the first key."""
     of_query, of_wholes, first = empty_sum(query), [torch.zeros_like(each) for each in wholes], 0
     for block in blocks:
         own, *rest = attend_block_backward(gradient, query, block, found, scale)
@@ -93,7 +93,7 @@ def attend_backward_to(
         for whole, part in zip(of_wholes, rest, strict=True):
             whole.narrow(ROWS, first, part.shape[ROWS]).copy_(part)
         first += block.keys.shape[ROWS]
-    return of_query.to(query.dtype), *of_wholes
+    return of_query, *of_wholes
 
 
 def empty_sum(like: Tensor) -> Tensor:

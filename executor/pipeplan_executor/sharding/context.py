@@ -40,8 +40,17 @@ from pipeplan_executor.sharding.blocks import (
 )
 from pipeplan_executor.sharding.kernels import BACKWARDS, Options, arguments_of, in_place_of, options_of
 from pipeplan_executor.sharding.moves import shard_of
-from pipeplan_executor.sharding.parts import WHOLE, all_gather, all_to_all, as_dtensor, local, placed, reduce_scatter
-from pipeplan_executor.sharding.ring import RingAttention
+from pipeplan_executor.sharding.parts import (
+    WHOLE,
+    all_gather,
+    all_to_all,
+    as_dtensor,
+    local,
+    placed,
+    reduce_scatter,
+    ring_of,
+)
+from pipeplan_executor.sharding.ring import RingAttention, ring_blocks
 
 _BY = "pipeplan_attention"
 _ON_HEADS, _ON_TOKENS = (Shard(HEADS),), (Shard(ROWS),)
@@ -78,7 +87,7 @@ def attend_forward(func: Any, by: str, args: Sequence[Any], kwargs: Mapping[str,
         tokens = placed(_to_tokens((made,), mesh)[0], mesh, _ON_TOKENS)
         return in_place_of(func, (tokens, placed(sums, mesh, _ON_HEADS)))
     if by == BY_RING:
-        found = RingAttention(mesh, _own(options, mesh)).forward(query, key, value)
+        found = _ring(query, options, mesh).forward(query, key, value)
     else:
         found = attend_to(query, _blocks(query, _all_tokens((key, value), mesh), options, mesh), options.scale)
     made, sums = found
@@ -99,12 +108,12 @@ def attend_backward(func: Any, by: str, args: Sequence[Any], kwargs: Mapping[str
         own = attend_block_backward(gradient, query, block, attended._replace(made=made), options.scale)
         found = _to_tokens(own, mesh)
     elif by == BY_RING:
-        found = RingAttention(mesh, _own(options, mesh)).backward(gradient, query, key, value, attended)
+        found = _ring(query, options, mesh).backward(gradient, query, key, value, attended)
     else:
         wholes = _all_tokens((key, value), mesh)
         blocks = _blocks(query, wholes, options, mesh)
         to_query, *rest = attend_backward_to(gradient, query, wholes, blocks, attended, options.scale)
-        found = to_query, *_own_tokens(rest, mesh)
+        found = to_query.to(query.dtype), *_own_tokens(rest, mesh)
     return in_place_of(func, [placed(each, mesh, _ON_TOKENS) for each in found])
 
 
@@ -115,9 +124,10 @@ def _blocks(query: Tensor, wholes: Sequence[Tensor], options: Options, mesh: Dev
     return causal_blocks(wholes, mesh.get_local_rank() * query.shape[ROWS], query.shape[ROWS])
 
 
-def _own(options: Options, mesh: DeviceMesh) -> Options:
-    """Return options with the part of the mask for a rank's queries."""
-    return options._replace(mask=_own_mask(options, mesh, ROWS))
+def _ring(query: Tensor, options: Options, mesh: DeviceMesh) -> RingAttention:
+    """Return the attention of a rank's queries, with the part of the mask for these."""
+    ring, own = ring_of(mesh), options._replace(mask=_own_mask(options, mesh, ROWS))
+    return RingAttention(ring, ring_blocks(own, ring.rank, query.shape[ROWS]), options.scale)
 
 
 def _own_mask(options: Options, mesh: DeviceMesh, axis: int) -> Tensor | None:

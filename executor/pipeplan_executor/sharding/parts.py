@@ -6,7 +6,7 @@ and gathered here by the operations that DTensor itself would call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -186,9 +186,22 @@ def reduce_scatter(parts: Tensor, mesh: DeviceMesh) -> Tensor:
     return made.view(parts.shape[1:])
 
 
-def shift(parts: Sequence[Tensor], mesh: DeviceMesh) -> Callable[[], list[Tensor]]:
+class Ring(NamedTuple):
+    """Ranks of a group, each of which sends to the next one."""
+
+    group: dist.ProcessGroup
+    size: int
+    rank: int
+
+
+def ring_of(mesh: DeviceMesh) -> Ring:
+    """Return the ranks of a mesh of one axis."""
+    return Ring(mesh.get_group(), mesh.size(), mesh.get_local_rank())
+
+
+def shift(parts: Sequence[Tensor], ring: Ring) -> Callable[[], list[Tensor]]:
     """Begin to send tensors to the next rank; what is returned waits for those of the rank before, of equal shapes."""
-    group, size, rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
+    group, size, rank = ring
     own = list(parts)
     found = [torch.empty_like(part) for part in own]
     after, before = (rank + 1) % size, (rank - 1) % size

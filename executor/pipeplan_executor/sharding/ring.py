@@ -9,25 +9,25 @@
 A causal mask lets a rank leave out blocks behind its own; it passes them on. Liu et al., 2023, arXiv 2310.01889.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 
 from pipeplan_executor.sharding.blocks import (
     ROWS,
     Attended,
     Block,
+    attend_backward_to,
     attend_block,
-    attend_block_backward,
+    causal_blocks,
     empty_sum,
     joined,
     settled,
 )
 from pipeplan_executor.sharding.kernels import Options
-from pipeplan_executor.sharding.parts import shift
+from pipeplan_executor.sharding.parts import Ring, shift
 
 
 @dataclass(frozen=True)
@@ -36,27 +36,31 @@ class RingAttention:
 
     Attributes
     ----------
-    mesh : DeviceMesh
+    ring : Ring
         The ranks.
-    options : Options
-        With the part of a mask for this rank's queries.
+    blocks : callable
+        What the rank's queries see of the keys and values of a rank, given its number: blocks from the first key on;
+        none if they see none of them.
+    scale : float or None
+        Of the logits; by default that of the operation.
     """
 
-    mesh: DeviceMesh
-    options: Options
+    ring: Ring
+    blocks: Callable[[int, Tensor, Tensor], list[Block]]
+    scale: float | None
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Attended:
         """Return what a rank's queries have of all blocks."""
         found: Attended | None = None
-        block = _joined((key, value))
-        for step in range(self.mesh.size()):
-            coming = shift([block], self.mesh) if step + 1 < self.mesh.size() else None
-            if (own := self._block(step, _divided(block, (key, value)))) is not None:
-                made = attend_block(query, own, self.options.scale)
+        part = _joined((key, value))
+        for step in range(self.ring.size):
+            coming = shift([part], self.ring) if step + 1 < self.ring.size else None
+            for block in self._blocks(step, _divided(part, (key, value))):
+                made = attend_block(query, block, self.scale)
                 found = made if found is None else joined(found, made)
             if coming is not None:
-                (block,) = coming()
-        assert found is not None, "a rank sees its own block"
+                (part,) = coming()
+        assert found is not None, "a rank sees its own keys"
         return settled(found, query)
 
     def backward(
@@ -64,35 +68,57 @@ class RingAttention:
     ) -> tuple[Tensor, ...]:
         """Return gradients of a rank's queries, keys and values; ``found``: what `forward` returned."""
         of_query = empty_sum(query)
-        block, sums = _joined((key, value)), list[Tensor]()
-        for step in range(self.mesh.size()):
-            blocks = [block] if step + 1 < self.mesh.size() else []
-            coming = shift(blocks + sums, self.mesh)
+        part, sums = _joined((key, value)), list[Tensor]()
+        for step in range(self.ring.size):
+            parts = [part] if step + 1 < self.ring.size else []
+            coming = shift(parts + sums, self.ring)
             added: Tensor | None = None
-            if (own := self._block(step, _divided(block, (key, value)))) is not None:
-                to_query, *to_block = attend_block_backward(gradient, query, own, found, self.options.scale)
+            wholes = _divided(part, (key, value))
+            if blocks := self._blocks(step, wholes):
+                to_query, *to_part = attend_backward_to(gradient, query, wholes, blocks, found, self.scale)
                 of_query += to_query
-                added = _joined(to_block)
-            *blocks, before = [*coming(), None] if step == 0 else coming()
+                added = _joined(to_part)
+            *parts, before = [*coming(), None] if step == 0 else coming()
             if before is None:
-                before = torch.zeros_like(block) if added is None else added
+                before = torch.zeros_like(part) if added is None else added
             elif added is not None:
                 before += added
-            block, sums = blocks[0] if blocks else block, [before]
-        (home,) = shift(sums, self.mesh)()
+            part, sums = parts[0] if parts else part, [before]
+        (home,) = shift(sums, self.ring)()
         return of_query.to(query.dtype), *_divided(home, (key, value))
 
-    def _block(self, step: int, parts: Sequence[Tensor]) -> Block | None:
-        """Return the block of a step with the part of the mask for its keys; None if no query sees it."""
-        keys, values = parts
-        rank = self.mesh.get_local_rank()
-        number, length = (rank - step) % self.mesh.size(), keys.shape[ROWS]
-        if self.options.causal:
-            return None if number > rank else Block(keys, values, step == 0)
-        mask = self.options.mask
+    def _blocks(self, step: int, parts: Sequence[Tensor]) -> list[Block]:
+        """Return what the rank's queries see in a step."""
+        return self.blocks((self.ring.rank - step) % self.ring.size, *parts)
+
+
+def ring_blocks(
+    options: Options, rank: int, queries: int, before: int = 0
+) -> Callable[[int, Tensor, Tensor], list[Block]]:
+    """Return what a rank's queries see of the keys and values of each rank (`RingAttention`).
+
+    Parameters
+    ----------
+    options : Options
+        With the part of a mask for the queries.
+    rank : int
+    queries : int
+        Their number.
+    before : int
+        Keys of the rank itself that stand before the first query.
+    """
+
+    def seen(number: int, keys: Tensor, values: Tensor) -> list[Block]:
+        if options.causal:
+            if number == rank:
+                return causal_blocks((keys, values), before, queries)
+            return [Block(keys, values, False)] if number < rank else []
+        mask, length = options.mask, keys.shape[ROWS]
         if mask is not None and mask.shape[-1] > 1:
             mask = mask.narrow(-1, number * length, length)
-        return Block(keys, values, False, mask)
+        return [Block(keys, values, False, mask)]
+
+    return seen
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -8,9 +8,10 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.distributed.exchange_workers import OPERATIONS, Sums, halves
+from helpers.distributed.exchange_workers import OF_PARTS, OPERATIONS, Sums, halves
 from helpers.distributed.models import random_cuts
 from helpers.mesh_exchanges import mesh_exchanges
 from helpers.plans import plan_for
@@ -126,9 +127,7 @@ def _words(
         each[[tied and any(letter != UNSPLIT for letter, _ in word) for word, _ in own]] = UNLIMITED
     first = np.eye(1, costs[0].shape[1], dtype=np.int64)
     found = frontier(Sharding(costs, edges).project(first), Clock(Limits(60))).choice(0)
-    chosen = found[len(graph.operators) :]
-    sums = {each.tensor: each.layouts[k] for each, k in zip(problem.sums, chosen, strict=True)}
-    return LayerWords(problem.words(found), sums, before, after), problem
+    return problem.layer_words(found), problem
 
 
 def exact(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> tuple[list[float], list[tuple[Sums, Sums]]]:
@@ -160,8 +159,9 @@ class SeenAlong(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.__name__.partition(".")[0]
-        if "c10d_functional" in func.namespace and name in OPERATIONS:
+        if name in OPERATIONS and ("c10d_functional" in func.namespace or OPERATIONS[name] is Exchange.SHIFT):
             kind = OPERATIONS[name]
-            parts = self._size if kind in (Exchange.GATHER, Exchange.TURN) else 1
-            self.sent += halves(kind, args[0].nbytes * parts)
+            parts = self._size if kind in OF_PARTS else 1
+            tensor = args[0] if isinstance(args[0], Tensor) else args[0][0]
+            self.sent += halves(kind, tensor.nbytes * parts)
         return func(*args, **(kwargs or {}))

@@ -1,91 +1,167 @@
-"""Attention on a mesh to keys of which this process has some tokens: they are gathered for it, and again backward."""
+"""Attention on a mesh whose axes split its tokens (`pipeplan.costs.meshes.attention`).
 
-from collections.abc import Sequence
+::
+
+    forward     tokens ═▶ heads ─▶ keys of other tokens gathered, or going round ─▶ attention ─▶ heads ═▶ tokens
+    backward    operands, output and its gradient the same again ─▶ gradients: keys' summed and scattered, ═▶ tokens
+
+═▶ are all-to-alls along axes by heads. Autograd keeps parts of the tokens. Keys and values go in one collective, and so
+do all operands that change to heads.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pipeplan.core.words import PARTIAL, WHOLE
+from pipeplan.core.operators import TOKEN
+from pipeplan.core.words import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, UNSPLIT, WHOLE, Letter, Word
+from pipeplan.costs.meshes.attention import axes_by
 from pipeplan.frontend.operators.record import Call
 from pipeplan_executor.sharding.blocks import (
+    HEADS,
     ROWS,
     Attended,
     Block,
     attend_backward_to,
     attend_to,
-    causal_blocks,
 )
 from pipeplan_executor.sharding.kernels import FORWARDS, Options, arguments_of, options_of
-from pipeplan_executor.sharding.mesh.calls import Operand
-from pipeplan_executor.sharding.mesh.moves import MeshAxes, along
-from pipeplan_executor.sharding.parts import mapped
+from pipeplan_executor.sharding.mesh.moves import MeshAxes, along, exchanged
+from pipeplan_executor.sharding.parts import Ring, mapped
+from pipeplan_executor.sharding.ring import RingAttention, ring_blocks
 
 _AXIS = 1
 """Of the rows in which keys and values are joined, samples, tokens and the rest, that of the tokens."""
+_OPERANDS = 3
+"""Queries, keys and values; masks come behind them."""
 
 
-def attention(call: Call, operand: Operand, axes: MeshAxes, own: Sequence[int]) -> Sequence[Tensor]:
-    """Return the results of attention whose queries, keys and values are split along tokens by the axes ``own``."""
+def attention(call: Call, operand: Callable[[Tensor, Word], Tensor], axes: MeshAxes, word: Word) -> Sequence[Tensor]:
+    """Return the results of attention whose queries, keys and values are split along tokens.
+
+    ``operand``: returns the part that stands for a recorded tensor under a word.
+    """
     assert call.operation in FORWARDS, "attention without known parts runs whole"
-    args, kwargs = mapped(operand, call.args), mapped(operand, call.kwargs)
-    made: Tensor = _ByKeys.apply(*args[:3], options_of(arguments_of(call.operation, args, kwargs)), axes, tuple(own))
+    of_mask = tuple(Letter(UNSPLIT) if letter.by == BY_HEADS else letter for letter in word)
+    operands = {id(tensor) for tensor in call.given[:_OPERANDS]}
+
+    def part(tensor: Tensor) -> Tensor:
+        return operand(tensor, word if id(tensor) in operands else of_mask)
+
+    args, kwargs = mapped(part, call.args), mapped(part, call.kwargs)
+    way = _Way(axes, word, options_of(arguments_of(call.operation, args, kwargs)))
+    made: Tensor = _Attention.apply(*args[:_OPERANDS], way)
     return (made,)
 
 
-class _ByKeys(torch.autograd.Function):
+class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, options: Options, axes: MeshAxes, own: tuple[int, ...]
-    ) -> Tensor:
-        blocks = _blocks(query, _gathered((key, value), axes, own), options, axes, own)
-        made, sums = attend_to(query, blocks, options.scale)
-        ctx.save_for_backward(query, key, value, made, sums)
-        ctx.options, ctx.axes, ctx.own = options, axes, own
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, way: "_Way") -> Tensor:
+        found = way.forward(query, key, value)
+        (made,) = way.to_tokens((found.made,))
+        ctx.save_for_backward(query, key, value, made, found.sums)
+        ctx.way = way
         return made
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, made, sums = ctx.saved_tensors
-        axes, own, options = ctx.axes, ctx.own, ctx.options
-        wholes = _gathered((key, value), axes, own)
-        blocks = _blocks(query, wholes, options, axes, own)
-        found = Attended(made, sums)
-        to_query, *rest = attend_backward_to(gradient, query, wholes, blocks, found, options.scale)
-        return to_query, *_scattered(rest, axes, own), None, None, None
+        *operands, made, sums = ctx.saved_tensors
+        return *ctx.way.backward(gradient, operands, made, sums), None
 
 
-def _first(length: int, axes: MeshAxes, own: Sequence[int]) -> int:
-    """Return the number of the first token of this process."""
-    number = 0
-    for axis in own:
-        number = number * axes.sizes[axis] + axes.places[axis]
-    return number * length
+@dataclass(frozen=True)
+class _Way:
+    """How attention gets keys along the axes that split its tokens."""
+
+    axes: MeshAxes
+    word: Word
+    options: Options
+
+    def forward(self, *operands: Tensor) -> Attended:
+        """Return what this process's queries have of all keys, those of its heads."""
+        query, *keys = self._to_heads(operands)
+        wholes, options = self._gathered(keys), self._options
+        if (ring := self._ring(query, options)) is not None:
+            return ring.forward(query, *wholes)
+        return attend_to(query, self._blocks(query, wholes, options), options.scale)
+
+    def backward(self, gradient: Tensor, operands: Sequence[Tensor], made: Tensor, sums: Tensor) -> Sequence[Tensor]:
+        """Return gradients of queries, keys and values, at this process's tokens."""
+        query, *keys = self._to_heads(operands)
+        gradient, made = self._to_heads((gradient, made))
+        wholes, options, found = self._gathered(keys), self._options, Attended(made, sums)
+        if (ring := self._ring(query, options)) is not None:
+            to_query, *rest = ring.backward(gradient, query, *wholes, found)
+        else:
+            blocks = self._blocks(query, wholes, options)
+            to_query, *rest = attend_backward_to(gradient, query, wholes, blocks, found, options.scale)
+        return self.to_tokens((to_query.to(query.dtype), *self._scattered(rest)))
+
+    def to_tokens(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return tensors of which this process has some heads at its own tokens."""
+        for axis in axes_by(self.word, BY_HEADS):
+            parts = exchanged(parts, self.axes, axis, ROWS, HEADS)
+        return parts
+
+    def _to_heads(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        for axis in reversed(axes_by(self.word, BY_HEADS)):
+            parts = exchanged(parts, self.axes, axis, HEADS, ROWS)
+        return parts
+
+    @property
+    def _options(self) -> Options:
+        """The options with the mask for this process's heads, of all tokens that it has of these."""
+        mask: Tensor | None = self.options.mask
+        for axis in reversed(axes_by(self.word, BY_HEADS)):
+            place = HEADS - 4
+            if mask is not None and mask.dim() >= -place and mask.shape[place] > 1:
+                mask = mask.chunk(self.axes.sizes[axis], place)[self.axes.places[axis]]
+        return self.options._replace(mask=mask)
+
+    def _first(self, queries: int) -> int:
+        """Return the place of this process's first query among the keys that are gathered."""
+        number = 0
+        for axis in axes_by(self.word, BY_KEYS):
+            number = number * self.axes.sizes[axis] + self.axes.places[axis]
+        return number * queries
+
+    def _ring(self, query: Tensor, options: Options) -> RingAttention | None:
+        for axis in axes_by(self.word, BY_RING):
+            ring = Ring(self.axes.groups[axis], self.axes.sizes[axis], self.axes.places[axis])
+            count = query.shape[ROWS]
+            return RingAttention(ring, ring_blocks(options, ring.rank, count, self._first(count)), options.scale)
+        return None
+
+    def _blocks(self, query: Tensor, wholes: Sequence[Tensor], options: Options) -> list[Block]:
+        """Return what this process's queries see of all keys, which it has."""
+        count = query.shape[ROWS]
+        return ring_blocks(options, 0, count, self._first(count))(0, wholes[0], wholes[1])
+
+    def _gathered(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return tensors with the tokens of all processes, the innermost axis first, in one collective along each."""
+        if not (own := axes_by(self.word, BY_KEYS)):
+            return parts
+        joined = _joined(parts)
+        for axis in reversed(own):
+            joined = along(joined, self.axes, axis, _AXIS, WHOLE, ((), (), ()))
+        return _divided(joined, parts)
+
+    def _scattered(self, wholes: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the sums of all processes' tensors at this process's tokens."""
+        if not (own := axes_by(self.word, BY_KEYS)):
+            return wholes
+        joined = _joined(wholes)
+        for axis in own:
+            joined = along(joined, self.axes, axis, PARTIAL, _AXIS, ((), (), ()))
+        return _divided(joined, wholes)
 
 
-def _blocks(
-    query: Tensor, wholes: Sequence[Tensor], options: Options, axes: MeshAxes, own: Sequence[int]
-) -> list[Block]:
-    """Return the keys that this process's queries attend to: all, or those before them and their own."""
-    if not options.causal:
-        return [Block(wholes[0], wholes[1], False, options.mask)]
-    return causal_blocks(wholes, _first(query.shape[ROWS], axes, own), query.shape[ROWS])
-
-
-def _gathered(parts: Sequence[Tensor], axes: MeshAxes, own: Sequence[int]) -> list[Tensor]:
-    """Return tensors with the tokens of all processes, the innermost axis first, in one collective along each axis."""
-    joined = _joined(parts)
-    for axis in reversed(own):
-        joined = along(joined, axes, axis, _AXIS, WHOLE, ((), (), ()))
-    return _divided(joined, parts)
-
-
-def _scattered(wholes: Sequence[Tensor], axes: MeshAxes, own: Sequence[int]) -> list[Tensor]:
-    """Return the sums of all processes' tensors at this process's tokens."""
-    joined = _joined(wholes)
-    for axis in own:
-        joined = along(joined, axes, axis, PARTIAL, _AXIS, ((), (), ()))
-    return _divided(joined, wholes)
+def splits_tokens(word: Word) -> bool:
+    """Return whether any axis splits tokens."""
+    return any(letter.loop == TOKEN for letter in word)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

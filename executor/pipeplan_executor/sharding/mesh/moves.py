@@ -116,6 +116,21 @@ def along(part: Tensor, axes: MeshAxes, axis: int, before: int, after: int, grou
     return joined(rows.unbind(), before, groups[before])
 
 
+def exchanged(parts: Sequence[Tensor], axes: MeshAxes, axis: int, split: int, joined: int) -> list[Tensor]:
+    """Return tensors that are split along one dimension, and were along another: all in one all-to-all.
+
+    ``split``, ``joined``: the dimensions that the axis splits behind and before.
+    """
+    count, name = axes.sizes[axis], axes.groups[axis].group_name
+    shapes = [(*part.shape[:split], part.shape[split] // count, *part.shape[split + 1 :]) for part in parts]
+    sent = torch.cat([torch.stack([each.reshape(-1) for each in part.chunk(count, split)]) for part in parts], 1)
+    rows = _wait(_SENT.all_to_all_single(sent, [1] * count, [1] * count, name))
+    return [
+        torch.cat([row.reshape(shape) for row in own.unbind()], joined)
+        for own, shape in zip(rows.split([prod(shape) for shape in shapes], 1), shapes, strict=True)
+    ]
+
+
 def divided(tensor: Tensor, dimension: int, count: int, groups: Groups = ()) -> list[Tensor]:
     """Return the parts of a dimension; of each of its groups where it has some."""
     if not groups:
@@ -206,11 +221,12 @@ class HeldTensor:
         has_gradient = part.requires_grad and torch.is_grad_enabled()
         self._number: Tensor | None = _Making.apply(part, self._sum, move) if has_gradient else None
 
-    def read(self, move: Move) -> Tensor:
-        """Return the part in the layout of a reader."""
+    def read(self, move: Move, copy: Tensor | None = None) -> Tensor:
+        """Return the part in the layout of a reader, moved from a copy if there is one."""
+        part = self.part if copy is None else copy
         if self._number is None or not torch.is_grad_enabled():
-            return move.forward(self.part)
-        made: Tensor = _Reading.apply(self._number, self.part, self._sum, move)
+            return move.forward(part)
+        made: Tensor = _Reading.apply(self._number, part, self._sum, move)
         return made
 
 

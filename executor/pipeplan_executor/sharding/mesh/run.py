@@ -9,16 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeplan.core.operators import INPUT, TOKEN, Operator
+from pipeplan.core.operators import INPUT, Operator
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Word
 from pipeplan.costs.meshes.relayouts import PlannedLayer, Relayout
 from pipeplan.frontend.operators.program import Pieces, Program, Role, Step
 from pipeplan.frontend.operators.record import Call
 from pipeplan.frontend.operators.sources import View
 from pipeplan_executor.sharding.mesh import calls
-from pipeplan_executor.sharding.mesh.attention import attention
+from pipeplan_executor.sharding.mesh.attention import attention, splits_tokens
+from pipeplan_executor.sharding.mesh.copies import SharedCopy
 from pipeplan_executor.sharding.mesh.moves import HeldTensor, MeshAxes, Move, divided
-from pipeplan_executor.sharding.mesh.saving import Moves
+from pipeplan_executor.sharding.mesh.saving import Moves, Repeated
 from pipeplan_executor.sharding.mesh.shapes import own_lengths, own_shape, shapes_of
 from pipeplan_executor.sharding.mesh.weights import MeshWeight, mesh_weights
 from pipeplan_executor.sharding.parts import mapped
@@ -93,6 +94,7 @@ class _Run:
         self._layer, self._program, self._axes, self._plan = layer, layer.program, layer.axes, layer.plan
         self._device = inputs[0].device
         self._held: dict[str, HeldTensor] = {}
+        self._copies: dict[str, SharedCopy] = {}
         self._parameters: dict[str, Tensor] = {}  # by the names of weights
         self._handles: dict[int, Handle] = {}
         self._passed: dict[str, Handle] = {}
@@ -127,7 +129,7 @@ class _Run:
             assert handle.take is not None
             end = self._plan.leaving(name)
             found.append(handle.take(self._held[name].read(self._move(name, end)), end.target))
-        for known in (self._held, self._parameters, self._handles, self._passed):
+        for known in (self._held, self._copies, self._parameters, self._handles, self._passed):
             known.clear()
         return found
 
@@ -181,17 +183,18 @@ class _Run:
         results: Sequence[Tensor]
         if step.call is None:
             assert step.passed is not None
-            results = (operand(step.passed),)
+            results = (operand(step.passed, self._word(operator)),)
         else:
-            with moves.repeated() if self._layer.repeats and operator.weights else nullcontext():
-                first = self._first_row(operator, step.call)
-                tokens = [axis for axis, letter in enumerate(self._word(operator)) if letter.loop == TOKEN]
-                if operator.attention is not None and tokens:
-                    results = attention(step.call, operand, self._axes, tokens)
+            again = self._layer.repeats and self._plan.moves_again(operator)
+            with moves.repeated() if again else nullcontext():
+                first, word = self._first_row(operator, step.call), self._word(operator)
+                own = partial(operand, word=word)
+                if operator.attention is not None and splits_tokens(word):
+                    results = attention(step.call, operand, self._axes, word)
                 elif first is None:
-                    results = calls.results(step.call, operand, self._adds(operator))
+                    results = calls.results(step.call, own, self._adds(operator))
                 else:
-                    results = calls.rows(step.call, operand, first)
+                    results = calls.rows(step.call, own, first)
         how = self._plan.making(operator)
         lengths = own_lengths(self._layer.shapes[operator.name], how.source, self._axes)
         self._held[operator.name] = HeldTensor(results[0].reshape(lengths), self._move(operator.name, how))
@@ -209,17 +212,32 @@ class _Run:
         for source in operator.reads:
             how, held = self._plan.reading(operator, source), self._held[source]
             move = self._move(source, how)
-            found[source] = moves.note(held.part, held.read(move), move.forward), how.target
+            if self._plan.copy(source, operator) is None:
+                made, again = held.read(move), Repeated(partial(move.forward, held.part))
+            else:
+                copy = self._copy(source)
+                made, again = held.read(move, copy.take()), copy.repeated(move)
+            found[source] = moves.note(held.part, made, again), how.target
         for weight in self._layer.of_operator.get(operator.name, ()):
             part = self._parameters[weight.name]
             made = weight.gathered(part, self._axes)
-            found[weight.name] = moves.note(part, made, partial(weight.whole, axes=self._axes)), weight.needed
+            again = Repeated(partial(weight.whole, part.detach(), self._axes))
+            found[weight.name] = moves.note(part, made, again), weight.needed
         return found
 
+    def _copy(self, source: str) -> SharedCopy:
+        """Return the copy of a tensor, which its readers share."""
+        if source not in self._copies:
+            how, held = self._plan.copying(source), self._held[source].part
+            assert how is not None, "operators read it"
+            readers = len(self._plan.copies[source].readers)
+            self._copies[source] = SharedCopy(held, self._move(source, how), readers)
+        return self._copies[source]
+
     def _operand(
-        self, operator: Operator, step: Step, bases: Mapping[str, tuple[Tensor, Layout]], tensor: Tensor
+        self, operator: Operator, step: Step, bases: Mapping[str, tuple[Tensor, Layout]], tensor: Tensor, word: Word
     ) -> Tensor:
-        """Return the part that stands for a recorded tensor in a call of an operator."""
+        """Return the part that stands for a recorded tensor in a call of an operator, under its word."""
         handle, row = self._handle(tensor), tuple[str, ...]()
         if handle.take is None or handle.view is None:
             if handle.constant is None:
@@ -229,7 +247,6 @@ class _Run:
             name = handle.view.source.name
             base, layout = bases.get(name) or (self._parameters[name], (WHOLE,) * len(self._axes.sizes))
             part, row = handle.take(base, layout), self._row(operator, name)
-        word = self._word(operator)
         for dimension, pieces in enumerate(step.operands.get(id(tensor), ())):
             part = _narrowed(part, dimension, pieces, word, {*operator.loops} - {*row}, self._axes)
         return part

@@ -25,7 +25,6 @@ from pipeplan.core.operators import Operator
 from pipeplan.core.words import WHOLE, Layout
 from pipeplan.costs.meshes.relayouts import moves_again
 from pipeplan.costs.meshes.signatures import MeshSignatures
-from pipeplan.costs.meshes.words import needed
 
 Array = NDArray[np.int64]
 
@@ -100,7 +99,7 @@ class MeshCopies(MeshSignatures):
 
     def _with_copy(self, name: str, held: Layout) -> Iterator[CopyState]:
         needs = {
-            each.name: {needed(each, own.word, name) for own in self.signatures[self.index[each.name]]}
+            each.name: {self.needed(each, own.word, name) for own in self.signatures[self.index[each.name]]}
             for each in self.readers[name]
         }
         for copy in product(*((entry, WHOLE) if entry != WHOLE else (WHOLE,) for entry in held)):

@@ -14,7 +14,7 @@ from pipeplan.costs.meshes.batches import by_samples, has_samples
 from pipeplan.costs.meshes.prices import exchanged
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.shapes import Mesh, mesh_on
-from pipeplan.costs.meshes.words import divides, needed, share
+from pipeplan.costs.meshes.words import divides, share
 from pipeplan.costs.teams.problem import COORDINATES
 from pipeplan.costs.teams.rooflines import PASSES
 from pipeplan.costs.teams.signatures import stream
@@ -162,7 +162,7 @@ class MeshMembers:
             own += 0 if attention is None else attention.beside
             own += sum(size for first, last, size in copies if first <= number <= last)
             for source in each.reads:
-                need, copy = needed(each, word, source), words.copies.get(source)
+                need, copy = problem.needed(each, word, source), words.copies.get(source)
                 if copy is None or (each.name, need) not in ((reader, copy.layout) for reader in copy.readers):
                     held, read = problem.held(source, words), share(need, self.sizes)
                     own += problem.tensors[source].size // read * (read < share(held, self.sizes))

@@ -36,7 +36,7 @@ from pipeplan.costs.meshes.prices import (
 from pipeplan.costs.meshes.redistributions import Redistributions
 from pipeplan.costs.meshes.relayouts import moves_again
 from pipeplan.costs.meshes.signatures import Sum
-from pipeplan.costs.meshes.words import gradient, made, needed, returned, share
+from pipeplan.costs.meshes.words import gradient, made, returned, share
 from pipeplan.costs.teams.problem import COORDINATES
 from pipeplan.costs.teams.rooflines import PASSES
 from pipeplan_formulations.common.sentinels import UNLIMITED
@@ -99,7 +99,7 @@ class MeshProblem(MeshCopies):
         words, found = self.words(choice), {}
         for each, k in zip(self.copied, choice[len(self.graph.operators) + len(self.sums) :], strict=True):
             state, readers = each.states[k], self.readers[each.tensor]
-            needs = {own.name: needed(own, words[own.name].word, each.tensor) for own in readers}
+            needs = {own.name: self.needed(own, words[own.name].word, each.tensor) for own in readers}
             users = [own.name for own in readers if self.takes_copy(own, each.tensor, state, needs[own.name])]
             if state.copy is not None and len(users) > 1:
                 found[each.tensor] = Copy(state.copy, tuple(users))
@@ -131,7 +131,7 @@ class MeshProblem(MeshCopies):
         """
         maker, own = self.graph.operators[self.index[name]], self.signatures[self.index[name]]
         others = self.signatures[self.index[reader.name]]
-        held, wanted = [each.held for each in own], [needed(reader, each.word, name) for each in others]
+        held, wanted = [each.held for each in own], [self.needed(reader, each.word, name) for each in others]
         costs = _times(self.moves(name, False), held, wanted, self._when(reader))
         if not summed and self._sends(name):
             back = [returned(reader, each.word, name) for each in others]
@@ -190,7 +190,7 @@ class MeshProblem(MeshCopies):
         """Times to read a tensor that may have a copy, and to return its gradient where it is not a sum's."""
         name, states = copied
         signatures, moves = self.signatures[self.index[reader.name]], self.moves(name, False)
-        wanted = [needed(reader, each.word, name) for each in signatures]
+        wanted = [self.needed(reader, each.word, name) for each in signatures]
         found = np.empty((len(states), len(wanted), 1), np.int64)
         for k, state in enumerate(states):
             for j, need in enumerate(wanted):
@@ -230,7 +230,7 @@ class MeshProblem(MeshCopies):
 
     def _input(self, operator: Operator, source: str, signatures: Sequence[Signature]) -> Array:
         """What it takes to read an input of the layer, and to return its gradient where it is not a sum's."""
-        held, wanted = self._end(source), [needed(operator, each.word, source) for each in signatures]
+        held, wanted = self._end(source), [self.needed(operator, each.word, source) for each in signatures]
         costs: Array = _times(self.moves(source, False), [held], wanted, self._when(operator))[0]
         if source not in {each.tensor for each in self.sums}:
             back = [returned(operator, each.word, source) for each in signatures]

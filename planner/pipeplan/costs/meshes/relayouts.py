@@ -50,6 +50,7 @@ class PlannedLayer:
         self.graph, self._words = graph, words
         self._whole: Layout = (WHOLE,) * axes
         self.operators = {each.name: each for each in graph.operators}
+        self.copies = words.copies
         self._alone = Signature((Letter(UNSPLIT),) * axes, self._whole)
         for name, copy in words.copies.items():
             for reader in copy.readers:
@@ -96,17 +97,17 @@ class PlannedLayer:
 
     def copy(self, source: str, operator: Operator) -> Layout | None:
         """Return the layout of the copy of a tensor that an operator reads; None if it reads what is held."""
-        copy = self._words.copies.get(source)
+        copy = self.copies.get(source)
         return None if copy is None or operator.name not in copy.readers else copy.layout
 
     def copying(self, source: str) -> Relayout | None:
         """Return how the copy of a tensor is made; None if it has none."""
-        copy, held = self._words.copies.get(source), self.held(source)
+        copy, held = self.copies.get(source), self.held(source)
         return None if copy is None else Relayout(held, copy.layout, held, held)
 
     def copied_again(self, source: str) -> bool:
         """Return whether the copy of a tensor is made in the backward too: for operators that move again there."""
-        copy = self._words.copies.get(source)
+        copy = self.copies.get(source)
         return copy is not None and any(self.moves_again(self.operators[name]) for name in copy.readers)
 
     def moves_again(self, operator: Operator) -> bool:
@@ -118,7 +119,7 @@ class PlannedLayer:
         word, copy = self.signature(operator).word, self.copy(source, operator)
         return Relayout(
             self.held(source) if copy is None else copy,
-            needed(operator, word, source),
+            needed(operator, word, source, source in self.graph.without_gradient),
             returned(operator, word, source),
             self.goal(source),
         )

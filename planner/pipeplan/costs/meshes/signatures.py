@@ -16,7 +16,7 @@ from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Sig
 from pipeplan.costs.meshes.joined import JoinedLayers, Own, SharedWeight
 from pipeplan.costs.meshes.redistributions import Redistributions, times
 from pipeplan.costs.meshes.shapes import Mesh
-from pipeplan.costs.meshes.words import gradient, made, returned, words
+from pipeplan.costs.meshes.words import gradient, made, needed, returned, words
 from pipeplan.costs.teams.rooflines import Rooflines
 from pipeplan.costs.teams.signatures import stream
 
@@ -202,6 +202,10 @@ class MeshSignatures:
         size = tensor.gradient if gradient else tensor.size
         key = "moves", size, tensor.parts
         return self.once(key, lambda: times(size, *self.mesh[:2], tensor.parts, self.mesh.sharing))
+
+    def needed(self, reader: Operator, word: Word, source: str) -> Layout:
+        """Return the layout in which an operator needs what it reads of ``source``."""
+        return needed(reader, word, source, source in self.graph.without_gradient)
 
     def _signatures(self, operator: Operator) -> tuple[Signature, ...]:
         if self.only:

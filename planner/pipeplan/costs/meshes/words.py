@@ -16,7 +16,7 @@ from itertools import product
 from math import prod
 
 from pipeplan.core.operators import TOKEN, Operator, Weight
-from pipeplan.core.words import UNSPLIT, WHOLE, Layout, Letter, Word
+from pipeplan.core.words import BY_HEADS, UNSPLIT, WHOLE, Layout, Letter, Word
 from pipeplan.costs.meshes.attention import attends, attention_letters
 from pipeplan.costs.teams.signatures import (
     gradient_layout,
@@ -81,9 +81,14 @@ def ungathered(word: Word) -> Word:
     return tuple(letter._replace(gathers=False) for letter in word)
 
 
-def needed(operator: Operator, word: Word, source: str) -> Layout:
-    """Return the layout in which an operator needs what it reads of ``source``."""
-    return tuple(read_layout(operator, letter.loop, source) for letter in word)
+def needed(operator: Operator, word: Word, source: str, is_mask: bool = False) -> Layout:
+    """Return the layout in which an operator needs what it reads of ``source``.
+
+    ``is_mask``: whether that has no gradient. Attention by heads needs the rows of a mask for all tokens that it has.
+    """
+    return tuple(
+        WHOLE if is_mask and letter.by == BY_HEADS else read_layout(operator, letter.loop, source) for letter in word
+    )
 
 
 def made(operator: Operator, word: Word) -> Layout:

@@ -1,0 +1,46 @@
+"""`SharedCopy`: a tensor in another layout, moved once for several operators that read it.
+
+::
+
+    forward     held part ──▶ copy ──┬──▶ reader      the last reader of a forward takes it, and it is dropped
+                                     └──▶ reader
+    backward    held part ──▶ copy again ─┬▶ reader   made where the first of them needs it, dropped behind the last
+                                          └▶ reader
+"""
+
+from functools import partial
+
+from torch import Tensor
+
+from pipeplan_executor.sharding.mesh.moves import Move
+from pipeplan_executor.sharding.mesh.saving import Repeated
+
+
+class SharedCopy:
+    """The copy of a tensor in one forward and its backward.
+
+    Parameters
+    ----------
+    held : Tensor
+        This process's part as it is held, without a gradient.
+    move : Move
+        To the layout of the copy.
+    readers : int
+        Operators that read it in the forward.
+    """
+
+    def __init__(self, held: Tensor, move: Move, readers: int) -> None:
+        self._make, self._readers = partial(move.forward, held), readers
+        self._made: Tensor | None = None
+        self._again = Repeated(self._make)
+
+    def take(self) -> Tensor:
+        """Return the copy for the next reader of the forward."""
+        made = self._make() if self._made is None else self._made
+        self._readers -= 1
+        self._made = made if self._readers else None
+        return made
+
+    def repeated(self, move: Move) -> Repeated:
+        """Return what a reader moves from the copy, as a backward makes it again."""
+        return Repeated(lambda: move.forward(self._again.again()), self._again.keep)
