@@ -14,6 +14,7 @@ from helpers.distributed.exchange_workers import Sums
 from helpers.distributed.together import Job
 from helpers.profile_of import profile_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
+from pipeplan.core.words import BY_HEADS, BY_KEYS, BY_RING
 from pipeplan.frontend.workload import Workload
 from pipeplan.io.plan_file import read_plan
 from pipeplan.schedules.alternate import one_forward_one_backward
@@ -54,14 +55,45 @@ def _compare(
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
     """Jobs of quick runs."""
-    plans = tuple(case.plan for case in of_a_decoder()) if world == 4 else ()
-    return {"meshes": (mesh_workers.exact, (plans, models.tiny_decoder))} if plans else {}
+    if world != 4:
+        return {}
+    return {
+        "meshes": (mesh_workers.exact, (tuple(case.plan for case in of_a_decoder()), models.tiny_decoder)),
+        "attention": (mesh_workers.exact, (tuple(case.plan for case in by_ways()), models.wide_decoder)),
+    }
 
 
 @cache
 def of_a_decoder() -> tuple[mesh_workers.Case, ...]:
     """A decoder on two by two processes, all operators by words drawn for each, tensors in the layouts that follow."""
     return (mesh_workers.on_mesh(models.tiny_decoder, (2, 2), STAGES[1], 0),)
+
+
+@cache
+def by_ways() -> tuple[mesh_workers.Case, ...]:
+    """A decoder on two by two processes whose axes both split the tokens of attention, in a pair of ways."""
+    pairs = (BY_RING, BY_HEADS), (BY_RING, BY_KEYS), (BY_KEYS, BY_HEADS), (BY_HEADS, BY_HEADS)
+    return tuple(
+        mesh_workers.on_mesh(models.wide_decoder, (2, 2), STAGES[1], seed, False, ways)
+        for seed, ways in enumerate(pairs)
+    )
+
+
+def test_attention_runs_in_every_pair_of_ways(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """Keys go round over one axis and are gathered, or exchanged for heads, along the other: exact, and as priced."""
+    _compare(by_ways(), *ranks(4)["attention"])
+    copied = {name for case in by_ways() for _, words in case.plan.words for name in words.copies}
+    assert copied, "some tensor is moved once for several operators"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not models.HAS_TRANSFORMERS, reason="transformers is not installed")
+@pytest.mark.parametrize("way", [BY_KEYS, BY_RING, BY_HEADS])
+@pytest.mark.parametrize(("build", "limit"), [(tiny_llama, ROUNDED), (tiny_gpt2, EXACT)])
+def test_captured_attention_runs_in_every_way(way: str, build: Callable[[], Workload], limit: float) -> None:
+    """On an axis of two: masks are cut along the queries that a process has, or along its heads."""
+    cases = [mesh_workers.on_mesh(build, (2,), STAGES[1], seed, False, (way,)) for seed in range(2)]
+    _compare(cases, *launch(mesh_workers.exact, 2, tuple(case.plan for case in cases), build, timeout=300), limit)
 
 
 def test_a_decoder_runs_by_random_words(ranks: Callable[[int], dict[str, Any]]) -> None:

@@ -18,9 +18,11 @@ from helpers.plans import plan_for
 from helpers.team_exchanges import BACKWARD, FORWARD
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
+from pipeplan.core.operators import TOKEN
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout
+from pipeplan.costs.meshes.attention import way_of
 from pipeplan.costs.meshes.batches import by_samples
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.shapes import Mesh
@@ -60,11 +62,17 @@ class Case(NamedTuple):
 
 
 def on_mesh(
-    build: Callable[[], Workload], sizes: tuple[int, ...], schedule: Schedule, seed: int, gathers: bool = True
+    build: Callable[[], Workload],
+    sizes: tuple[int, ...],
+    schedule: Schedule,
+    seed: int,
+    gathers: bool = True,
+    ways: tuple[str, ...] = (),
 ) -> Case:
     """A plan of as many stages as the schedule has, on meshes of these sizes, with random words and layouts.
 
-    With it what is sent for a micro-batch, forward and backward, as it is priced.
+    With it what is sent for a micro-batch, forward and backward, as it is priced. ``ways``: for each axis how attention
+    gets keys, whose tokens all of them split.
     """
     draw = random.Random(seed)
     workload = source.build(build)
@@ -78,7 +86,7 @@ def on_mesh(
     words, before, sent = [], tuple[int, ...](), {FORWARD: Sums(), BACKWARD: Sums()}
     for number, program in enumerate(programs):
         after = () if number == len(programs) - 1 else _between(draw, program, programs[number + 1], sizes)
-        own, problem = _words(draw, program, sizes, before, after, gathers)
+        own, problem = _words(draw, program, sizes, (before, after), gathers, ways)
         words.append(own)
         for each in mesh_exchanges(problem, own):
             sent[each.when] += halves(each.kind, each.size)
@@ -108,13 +116,18 @@ def _between(draw: random.Random, one: Program, other: Program, sizes: tuple[int
 
 
 def _words(
-    draw: random.Random, program: Program, sizes: tuple[int, ...], before: Layout, after: Layout, gathers: bool
+    draw: random.Random,
+    program: Program,
+    sizes: tuple[int, ...],
+    ends: tuple[Layout, Layout],
+    gathers: bool,
+    ways: tuple[str, ...],
 ) -> tuple[LayerWords, MeshProblem]:
     """Random words of a layer: those that cost least if everything costs something random."""
     graph, numbers = program.graph, np.random.default_rng(draw.randrange(10**9))
     mesh = Mesh(sizes, (Link(10**9, 1000), *(Link(10**10, 100),) * (len(sizes) - 1)))
     own = Rooflines(graph, NOTHING, graph.parameters, DeviceKind("made up"), None, SAMPLES)
-    problem = MeshProblem(own, mesh, before, after, gathers=gathers)
+    problem = MeshProblem(own, mesh, *ends, gathers=gathers)
     costs = tuple(
         np.where(each >= UNLIMITED, each, numbers.integers(0, 10**6, each.shape)) for each in problem.sharding.costs
     )
@@ -124,7 +137,11 @@ def _words(
     )
     for operator, own, each in zip(graph.operators, problem.signatures, costs, strict=False):
         tied = any(weight.shared for weight in operator.weights)
-        each[[tied and any(letter != UNSPLIT for letter, _ in word) for word, _ in own]] = UNLIMITED
+        each[[tied and any(letter.loop != UNSPLIT for letter in word) for word, _ in own]] = UNLIMITED
+        if ways and operator.attention is not None:
+            each[[tuple(letter.loop == TOKEN and way_of(letter) for letter in word) != ways for word, _ in own]] = (
+                UNLIMITED
+            )
     first = np.eye(1, costs[0].shape[1], dtype=np.int64)
     found = frontier(Sharding(costs, edges).project(first), Clock(Limits(60))).choice(0)
     return problem.layer_words(found), problem
