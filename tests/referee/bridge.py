@@ -63,11 +63,13 @@ def _words(own: LayerWords) -> Document:
         name: {
             "loops": tuple(letter.loop for letter in word),
             "gathers": tuple(letter.gathers for letter in word),
+            "ways": tuple(letter.by for letter in word),
             "held": held,
         }
         for name, (word, held) in own.operators.items()
     }
-    return {"operators": operators, "sums": dict(own.sums)}
+    copies = {name: {"layout": copy.layout, "readers": copy.readers} for name, copy in own.copies.items()}
+    return {"operators": operators, "sums": dict(own.sums), "copies": copies}
 
 
 def _recorded(recorded: list[Split | MeshSplit], *question: Any) -> Iterator[TeamQuestion | MixedQuestion]:

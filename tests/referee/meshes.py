@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cache
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 
 from .costs import in_proportion, layer_costs
 from .documents import Document, Link
@@ -207,7 +207,7 @@ class OnMesh(Member):
         row = dict.fromkeys(("forward", "backward", *PASSES[1:], "update", "summed", "parameters"), 0)
         for each in self.operators:
             own = loops[each["name"]]
-            there, here = self._keys(each, own)
+            there, here = self._keys(each, own, words)
             spent["forward"] += there
             spent["back"] += here
             gathers, mine = self.gathers(words, each["name"]), 0
@@ -225,7 +225,8 @@ class OnMesh(Member):
             row["summed"] += self._sums(each, own, gathers)
             for name in ("forward", "backward", *PASSES[1:]):
                 rest, total = self._rest(name), self.wholes[name]
-                row[name] += -(-rest * self.share(each, own, name) // total) if total else 0
+                alone = -(-rest * self.share(each, own, name, self.ways(words, each)) // total) if total else 0
+                row[name] += self._round(each, own, words, alone, name)
         row["forward"] += spent["forward"]
         row["backward"] += spent["back"] + spent["again"]
         row["input_gradient"] += spent["back"]
@@ -248,6 +249,29 @@ class OnMesh(Member):
     def gathered(weight: Document, loops: Sequence[str], gathers: Sequence[bool]) -> set[int]:
         """The axes along which a weight is gathered."""
         return {k for k, loop in enumerate(loops) if gathers[k] and loop not in weight["loops"]}
+
+    def ways(self, words: Document, operator: Document) -> dict[int, str]:
+        """How attention gets keys along each axis that splits its tokens."""
+        own = words["operators"][operator["name"]]
+        axes = [k for k, loop in enumerate(own["loops"]) if loop == TOKEN] if operator.get("attention") else []
+        return {k: (own.get("ways") or {k: ""})[k] or "keys" for k in axes}
+
+    def needs(self, words: Document, operator: Document, source: str) -> Layout:
+        """The layout in which an operator needs a tensor: rows of masks whole where tokens become heads."""
+        found = list(self.laid(operator["reads"][source], self.letters(words, operator["name"])))
+        for axis, way in self.ways(words, operator).items():
+            if way == "heads" and source in self.inert:
+                found[axis] = WHOLE
+        return tuple(found)
+
+    def copy(self, words: Document, source: str, reader: str) -> Layout | None:
+        """The copy of a tensor that an operator reads."""
+        own = words.get("copies", {}).get(source)
+        return tuple(own["layout"]) if own and reader in own["readers"] else None
+
+    def repeats(self, operator: Document) -> bool:
+        """Whether an operator moves again in the backward what it reads."""
+        return bool(operator.get("weights")) or (bool(operator.get("attention")) and operator["name"] not in self.inert)
 
     def held(self, words: Document, name: str) -> Layout:
         """The layout in which a tensor is held."""
@@ -272,25 +296,32 @@ class OnMesh(Member):
             if maker:
                 yield "forward", name, self.laid(maker["makes"], loops[name], True), held, False
             yield "back", name, goal, wanted, True
+            if copy := words.get("copies", {}).get(name):
+                layout = tuple(copy["layout"])
+                yield "forward", name, held, layout, False
+                if any(self.repeats(each) for each in readers if each["name"] in copy["readers"]):
+                    when = "again" if any(each.get("weights") for each in readers) else "back"
+                    yield when, name, held, layout, False
             for each in readers:
-                axes = each["reads"][name]
-                yield "forward", name, held, self.laid(axes, loops[each["name"]]), False
-                yield "back", name, self.laid(axes, loops[each["name"]], True), goal, True
-                if each.get("weights"):
-                    yield "again", name, held, self.laid(axes, loops[each["name"]]), False
+                at, need = self.copy(words, name, each["name"]) or held, self.needs(words, each, name)
+                yield "forward", name, at, need, False
+                yield "back", name, self.laid(each["reads"][name], loops[each["name"]], True), goal, True
+                if self.repeats(each):
+                    yield "again" if each.get("weights") else "back", name, at, need, False
 
-    def share(self, operator: Document, loops: Sequence[str], name: str) -> int:
+    def share(self, operator: Document, loops: Sequence[str], name: str, ways: dict[int, str]) -> int:
         """Picoseconds of a pass of an operator; without rates its operations."""
         if name == "backward":
-            return sum(self.share(operator, loops, half) for half in PASSES[1:])
+            return sum(self.share(operator, loops, half, ways) for half in PASSES[1:])
         counts: dict[str, int] = {}
         for n, loop in zip(self.sizes, loops, strict=True):
             if loop:
                 counts[loop] = counts.get(loop, 1) * n
         flops, devices = operator.get(f"{name}_flops", 0) * self.size, Fraction(math.prod(counts.values()))
-        own, moved, tokens = operator.get("attention") or {}, 0, counts.get(TOKEN, 1)
+        own, moved, tokens = operator.get("attention") or {}, 0, self.along(ways, "ring", "keys")
         if own and tokens > 1:
-            moved = own["keys"] * self.size - own["keys"] * self.size // tokens
+            others = math.prod(counts.values()) // tokens
+            moved = own["keys"] * self.size // others - own["keys"] * self.size // (others * tokens)
             if own.get("causal"):
                 devices = devices * tokens / (2 * tokens - 1)
         if self.rates is None:
@@ -307,18 +338,63 @@ class OnMesh(Member):
         peak, bandwidth = self.rates
         return round(10**12 * max(flops / (devices * peak), moved / bandwidth))
 
-    def _keys(self, operator: Document, loops: Sequence[str]) -> tuple[int, int]:
-        """Nanoseconds in which attention on parts of the tokens gathers keys, and what it does in the backward."""
-        own = operator.get("attention")
-        axes = [axis for axis, loop in enumerate(loops) if loop == TOKEN]
-        if not own or not axes:
+    def along(self, ways: dict[int, str], *which: str) -> int:
+        """Devices along the axes whose attention gets keys in one of these ways."""
+        return math.prod(self.sizes[axis] for axis, way in ways.items() if way in which)
+
+    def apart(self, loops: Sequence[str]) -> int:
+        """Devices along the axes that split other loops than tokens."""
+        return math.prod(n for n, loop in zip(self.sizes, loops, strict=True) if loop not in ("", TOKEN))
+
+    def _keys(self, operator: Document, loops: Sequence[str], words: Document) -> tuple[int, int]:
+        """Nanoseconds in which attention on parts of the tokens exchanges heads and gathers keys, forward and back."""
+        own, ways = operator.get("attention"), self.ways(words, operator)
+        if not own or not ways:
             return 0, 0
-        others = math.prod(n for n, loop in zip(self.sizes, loops, strict=True) if loop and loop != TOKEN)
-        once = 0
-        for k, axis in enumerate(axes):
-            outer = math.prod(self.sizes[each] for each in axes[:k])
-            once += self.ring(axis, -(-own["keys"] * self.size // (others * outer)), 1)
-        return once, 0 if operator["name"] in self.inert else 2 * once
+        there = back = 0
+        every, others = math.prod(self.sizes[axis] for axis in ways), self.apart(loops)
+        both, made = self.size * (own["queries"] + own["keys"]), self.size * operator["output"]
+        for axis, way in ways.items():
+            if way == "heads":
+                beside = others * every // self.sizes[axis]
+                turns = [self.collective(axis, 0, 1, -(-size // beside)) for size in (both, made, 2 * made)]
+                there += turns[0] + turns[1]
+                back += 2 * turns[0] + turns[2]
+            if way == "keys":
+                before = math.prod(self.sizes[other] for other in ways if other < axis)
+                beside = others * self.along(ways, "heads") * before
+                once = self.ring(axis, -(-own["keys"] * self.size // beside), 1)
+                there, back = there + once, back + 2 * once
+        return there, 0 if operator["name"] in self.inert else back
+
+    def _block(self, operator: Document, loops: Sequence[str], ways: dict[int, str]) -> int:
+        """Bytes of keys and values that go round at a time."""
+        parts = self.apart(loops) * self.along(ways, "ring", "heads")
+        return -(-operator["attention"]["keys"] * self.size // parts)
+
+    def _round(self, operator: Document, loops: Sequence[str], words: Document, alone: int, name: str) -> int:
+        """Nanoseconds of a pass that takes so long alone, where blocks of keys go round meanwhile."""
+        ways = self.ways(words, operator)
+        axis = next((axis for axis, way in ways.items() if way == "ring"), None)
+        if axis is None or name == "weight_gradient":
+            return alone
+        n, inner, size = self.sizes[axis], self.along(ways, "keys"), self._block(operator, loops, ways)
+        parts = [2 * inner] * n if operator["attention"].get("causal") else [1] * n
+        parts[0] -= operator["attention"].get("causal") or 0
+        work, time = [-(-alone * each // sum(parts)) for each in parts] + [0], 0
+        back, still = name != "forward", name != "forward" and operator["name"] in self.inert
+        for step, busy in enumerate(work):  # blocks go on before the last step, gradients one step behind them
+            moving = 0 if still else int(step < n - 1) + int(back and step > 0)
+            time += max(busy, self._to_next(axis, moving * size) if moving else 0)
+        return time + (self.longer * (n - 1) if getattr(self.cost, name) > 0 else 0)
+
+    def _to_next(self, axis: int, size: int) -> int:
+        link = self.rings[axis]
+        if not size:
+            return 0
+        if link.bandwidth is not None and link.efficiency != 1:
+            link = Link(max(round(link.bandwidth * Fraction(str(link.efficiency))), 1), link.latency)
+        return link.latency + occupancy(link, size)
 
     def _sums(self, operator: Document, loops: Sequence[str], gathers: Sequence[bool]) -> int:
         """Nanoseconds in which gradients of an operator's weights are summed once per step, in the best order."""
@@ -384,23 +460,42 @@ class OnMesh(Member):
         return own | {"output": self._output(), "workspace": space}
 
     def _at_once(self, words: Document) -> int:
-        """Most bytes that come for one operator: weights and keys, with gradients, and what it reads of others."""
-        found = [0]
-        for each in self.operators:
+        """Most bytes for one operator: weights and keys, with gradients, copies, and what it reads of others."""
+        found, order = [0], [each["name"] for each in self.operators]
+        for number, each in enumerate(self.operators):
             loops, gathers = self.letters(words, each["name"]), self.gathers(words, each["name"])
             rows = [weight for weight in each.get("weights", ()) if self.gathered(weight, loops, gathers)]
             own = 2 * sum(weight["size"] // self.divided(weight, loops) for weight in rows)
-            if each.get("attention") and TOKEN in loops:
-                others = math.prod(n for n, loop in zip(self.sizes, loops, strict=True) if loop not in (TOKEN, ""))
-                own += 2 * -(-each["attention"]["keys"] * self.size // others)
-            for source, axes in each["reads"].items():
-                parts = [
-                    math.prod(n for n, entry in zip(self.sizes, layout, strict=True) if entry >= 0)
-                    for layout in (self.laid(axes, loops), self.held(words, source))
-                ]
-                own += self.bytes[source] * self.size // parts[0] if parts[0] < parts[1] else 0
+            own += self._beside(each, loops, self.ways(words, each))
+            for source, copy in words.get("copies", {}).items():
+                readers = [order.index(name) for name in copy["readers"]]
+                if min(readers) <= number <= max(readers):
+                    own += self.bytes[source] * self.size // self._parts(copy["layout"])
+            for source in each["reads"]:
+                need = self.needs(words, each, source)
+                if self._parts(need) < self._parts(self.held(words, source)):
+                    is_copy = self.copy(words, source, each["name"]) == need
+                    own += 0 if is_copy else self.bytes[source] * self.size // self._parts(need)
             found.append(own)
         return max(found)
+
+    def _parts(self, layout: Sequence[int]) -> int:
+        """Into how many parts a layout splits a tensor."""
+        return math.prod(n for n, entry in zip(self.sizes, layout, strict=True) if entry >= 0)
+
+    def _beside(self, operator: Document, loops: Sequence[str], ways: dict[int, str]) -> int:
+        """Bytes that attention on parts of the tokens needs beside these."""
+        own, found = operator.get("attention"), 0
+        if not own or not ways:
+            return 0
+        if "ring" in ways.values():
+            found += 5 * self._block(operator, loops, ways)
+        elif "keys" in ways.values():
+            found += 2 * -(-own["keys"] * self.size // (self.apart(loops) * self.along(ways, "heads")))
+        if "heads" in ways.values():
+            every = 2 * self.size * (own["queries"] + own["keys"] + operator["output"])
+            found += -(-every // (self.apart(loops) * self.along(ways, "ring", "keys", "heads")))
+        return found
 
     def _output(self) -> int:
         count = math.prod(n for n, entry in zip(self.sizes, self.ends[1], strict=True) if entry >= 0)
@@ -414,7 +509,7 @@ class OnMesh(Member):
     # all words
 
     def choices(self) -> Iterator[Document]:  # type: ignore[override]
-        """All words, with all layouts of sums."""
+        """All words, with all layouts of sums, and all copies."""
         rows = [list(self._signatures(each)) for each in self.operators]
         sums = [name for name in self.bytes if len(self.readers[name]) > 1 and self._is_summed(name)]
         layouts = [list(self._sum_layouts(name)) for name in sums]
@@ -422,11 +517,38 @@ class OnMesh(Member):
             return
         for row in product(*rows):
             operators = {each["name"]: own for each, own in zip(self.operators, row, strict=True)}
+            held = [(name, self.held({"operators": operators}, name)) for name in self.bytes]
+            copies = [list(self._copies(name, own)) for name, own in held]
             for chosen in product(*layouts):
-                yield {"operators": operators, "sums": dict(zip(sums, chosen, strict=True))}
+                for made in product(*copies):
+                    own = {name: copy for (name, _), copy in zip(held, made, strict=True) if copy}
+                    yield {"operators": operators, "sums": dict(zip(sums, chosen, strict=True)), "copies": own}
+
+    def _copies(self, name: str, held: Layout) -> Iterator[Document]:
+        """No copy of a tensor, and each gathered along some axes that split it, for two or more of its readers."""
+        yield {}
+        names = [each["name"] for each in self.readers[name]]
+        for layout in product(*({entry, WHOLE} for entry in held)):
+            for count in range(2, len(names) + 1) if layout != held else ():
+                for readers in combinations(names, count):
+                    yield {"layout": layout, "readers": readers}
 
     def _is_summed(self, name: str) -> bool:
         return name not in self.returned and (name in self.inputs or name in self.split)
+
+    def _ways(self, operator: Document, row: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """Ways in which attention may get keys along each axis; empty along those that do not split its tokens."""
+        own, tokens = operator.get("attention"), [k for k, loop in enumerate(row) if loop == TOKEN]
+        for chosen in product(("ring", "keys", "heads"), repeat=len(tokens)) if own else ((),):
+            ways = dict(zip(tokens, chosen, strict=False))
+            rest = list(chosen[1:] if chosen[:1] == ("ring",) else chosen)
+            late = rest.index("heads") if "heads" in rest else len(rest)
+            heads = self.along(ways, "heads") * math.prod(
+                n for n, loop in zip(self.sizes, row, strict=True) if loop not in ("", TOKEN, SAMPLE)
+            )
+            divided = "heads" not in chosen or not own or own.get("heads", 1) % heads == 0
+            if "ring" not in rest and "keys" not in rest[late:] and divided:
+                yield tuple({"keys": ""}.get(ways.get(k, ""), ways.get(k, "")) for k in range(len(row)))
 
     def _loops(self, operator: Document) -> Iterator[tuple[tuple[str, ...], tuple[bool, ...]]]:
         """The loops along each axis, and whether weights without them are gathered."""
@@ -473,7 +595,8 @@ class OnMesh(Member):
             targets = [(WHOLE, *range(len(operator["makes"]))) if entry == PART else (entry,) for entry in made]
             for held in product(*targets) if name in self.split else [self.end(name)]:
                 if name not in self.split or PART not in made or self.fits(name, held):
-                    yield {"loops": loops, "gathers": gathers, "held": held}
+                    for ways in self._ways(operator, loops):
+                        yield {"loops": loops, "gathers": gathers, "ways": ways, "held": held}
 
     def _sum_layouts(self, name: str) -> set[Layout]:
         found = {self.whole} | ({self.end(name)} if name in self.inputs else set())
