@@ -23,11 +23,12 @@ from pipeplan.core.words import PARTIAL, WHOLE, Layout, Word
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.meshes import members, prices, words
+from pipeplan.costs.meshes.copies import CopiedTensor
 from pipeplan.costs.meshes.shapes import Mesh
 from pipeplan.costs.meshes.splits import LEAN, MeshTeams
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
-from pipeplan.costs.teams.problem import TeamProblem
+from pipeplan.costs.teams.problem import COORDINATES, TeamProblem
 from pipeplan.costs.teams.rooflines import Rooflines
 from pipeplan.costs.teams.signatures import Crossing, Exchange, crossings, signatures
 from pipeplan.costs.teams.splits import Teams
@@ -589,6 +590,12 @@ def test_wrong_meshes_are_noticed(monkeypatch: pytest.MonkeyPatch, module: str, 
     assert noticed(on_meshes, over_nodes)
 
 
+def without_samples(document: dict[str, Any]) -> None:
+    """Let other operators than those of the layers have an axis of samples, so that these have none."""
+    image = drawn("image", ("sample", "f"), {"input": ["sample", "h"]}, {}, ["f", "h"])
+    document["model"]["operators"]["images"] = {"input": 0, "operators": [image]}
+
+
 def gathering(document: dict[str, Any]) -> None:
     """Teams of four on two nodes, with a large weight and larger activations, whose devices can keep parts of it only.
 
@@ -599,8 +606,7 @@ def gathering(document: dict[str, Any]) -> None:
     wide |= dict.fromkeys(("forward_flops", "input_gradient_flops", "weight_gradient_flops"), 40)
     of_operators([wide], document)
     over_nodes(document)
-    image = drawn("image", ("sample", "f"), {"input": ["sample", "h"]}, {}, ["f", "h"])
-    document["model"]["operators"]["images"] = {"input": 0, "operators": [image]}  # so the others have no samples
+    without_samples(document)
     room = 7 * 10**6 * len(document["model"]["layers"])  # weights and gradients take eight
     document["job"] |= {"depths": [1], "replicas": [1], "micro_batches": [1], "memory": room}
     take_long(document, saved=100, workspace=0)
@@ -633,6 +639,96 @@ def test_gathered_weights_that_take_no_room_or_time_are_noticed(
     assert not judge(document, answer, exact=False).faults
     monkeypatch.setattr(room, name, wrong)
     assert noticed(lambda document: True, gathering)
+
+
+def attending(heads: int, keys: int, document: dict[str, Any]) -> None:
+    """Attention whose tokens teams of four on two nodes can split, and a sum over them, so that none passes on."""
+    own = drawn("attention", ("token", "f"), {"input": ["token", "f"]}, {"token": 12})
+    figures = {"queries": 2 * 10**6, "keys": keys, "heads": heads, "causal": True}
+    own |= {"attention": figures, "forward_flops": 40, "input_gradient_flops": 80}
+    total = drawn("total", ("f",), {"attention": ["token", "f"]}, {"token": 12}) | {"output": 48}
+    of_operators([own, total], document)
+    over_nodes(document)
+    without_samples(document)
+    document["job"] |= {"depths": [1], "micro_batches": [1]}
+    take_long(document)
+
+
+def moving(document: dict[str, Any]) -> None:
+    """A norm on parts of the tokens, attention behind it on parts of the heads, and a sum over these."""
+    axes = ["token", "f"]
+    norm = drawn("norm", axes, {"input": axes}, {"token": 12}) | {"forward_flops": 40, "input_gradient_flops": 80}
+    own = drawn("attention", axes, {"norm": axes}, {"f": 12}) | {"forward_flops": 40, "input_gradient_flops": 80}
+    own |= {"attention": {"queries": 2 * 10**6, "keys": 6 * 10**6}}
+    total = drawn("total", ["token"], {"attention": axes}, {"f": 12}) | {"output": 48}
+    of_operators([norm, own, total], document)
+    over_nodes(document)
+    without_samples(document)
+    document["job"] |= {"depths": [1], "micro_batches": [1]}
+    take_long(document)
+
+
+def sharing_copies(document: dict[str, Any]) -> None:
+    """A norm on parts of the tokens, and two maps that read all of it; devices have room for parts of weights."""
+    axes = ["token", "h"]
+    norm = drawn("norm", axes, {"input": axes}, {"token": 12}) | {"forward_flops": 40, "input_gradient_flops": 80}
+    maps = [drawn(name, ["token", name], {"norm": axes}, {name: 12}, [name, "h"]) for name in ("left", "right")]
+    for each in maps:
+        each |= {"output": 48, "kept": False}
+        each["weights"] = [{"name": each["name"], "loops": [each["name"], "h"], "size": 10**7}]
+    last = drawn("last", ["z"], {"left": ["token", "left"], "right": ["token", "right"]}, {}) | {"output": 48}
+    of_operators([norm, *maps, last], document)
+    over_nodes(document)
+    without_samples(document)
+    room = 36 * 10**6 * len(document["model"]["layers"])
+    document["job"] |= {"depths": [1], "replicas": [1], "micro_batches": [1], "memory": room}
+    take_long(document, saved=100, workspace=0)
+
+
+def plain_ring(passes: list[int], *_: Any) -> list[int]:
+    """As if keys that go round took no time."""
+    return list(passes)
+
+
+def free_copies(_: Any, copied: CopiedTensor) -> Any:
+    """As if tensors were moved to their copies in no time."""
+    return np.zeros((len(copied.states), len(COORDINATES)), np.int64)
+
+
+def with_weights(_: OperatorGraph, operator: Operator) -> bool:
+    """As if attention kept what was moved for it."""
+    return bool(operator.weights)
+
+
+RINGING, TURNING = partial(attending, 1, 6 * 10**6), partial(attending, 12, 6 * 10**6)
+ATTENTION, PROBLEM = "pipeplan.costs.meshes.attention", "pipeplan.costs.meshes.problem"
+
+
+@pytest.mark.parametrize(
+    ("change", "has", "where", "name", "wrong"),
+    [
+        (RINGING, "'ring'", ATTENTION, "ring_passes", plain_ring),
+        (RINGING, "'ring'", f"{ATTENTION}:SplitAttention", "beside", property(lambda own: 0)),
+        (TURNING, "'heads'", f"{ATTENTION}:SplitAttention", "exchanges", lambda own: iter(())),
+        (TURNING, "'heads'", f"{ATTENTION}:SplitAttention", "beside", property(lambda own: 0)),
+        (sharing_copies, "'readers'", f"{PROBLEM}:MeshProblem", "_copy_costs", free_copies),
+        (sharing_copies, "'readers'", "pipeplan.costs.meshes.members", "_copies_at", lambda problem, words: []),
+        (moving, "'f'", PROBLEM, "moves_again", with_weights),
+    ],
+)
+def test_attention_and_copies_that_take_nothing_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, change: Any, has: str, where: str, name: str, wrong: Any
+) -> None:
+    """Nothing is noticed before, in a plan whose words have them."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    change(document := question(1))
+    answer = ask(document)
+    assert has in str(answer["words"])
+    assert not judge(document, answer, exact=False).faults
+    module, _, owner = where.partition(":")
+    target = import_module(module)
+    monkeypatch.setattr(getattr(target, owner) if owner else target, name, wrong)
+    assert noticed(lambda document: True, change)
 
 
 def by_samples(document: dict[str, Any]) -> None:
