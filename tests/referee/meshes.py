@@ -199,11 +199,11 @@ class OnMesh(Member):
         """What a device has under these words; None if a tensor cannot be moved."""
         loops = {each["name"]: self.letters(words, each["name"]) for each in self.operators}
         spent = {"forward": 0, "back": 0, "again": 0}
-        for when, name, source, target, gradient in self.changes(words, loops):
-            found = self.moved(name, source, target, gradient)
-            if found is None:
+        for name in self.bytes:
+            own = self.redistributed(name, words)
+            if own is None:
                 return None
-            spent[when] += found
+            spent = {when: spent[when] + own[when] for when in spent}
         row = dict.fromkeys(("forward", "backward", *PASSES[1:], "update", "summed", "parameters"), 0)
         for each in self.operators:
             own = loops[each["name"]]
@@ -279,35 +279,45 @@ class OnMesh(Member):
             return self.end(name)
         return tuple(words["operators"][name]["held"])
 
+    def redistributed(self, name: str, words: Document) -> dict[str, int] | None:
+        """Nanoseconds in which a tensor and its gradient get other layouts, by when; None if there is no way."""
+        loops = {each["name"]: self.letters(words, each["name"]) for each in self.operators}
+        spent = {"forward": 0, "back": 0, "again": 0}
+        for when, source, target, gradient in self.changes(name, words, loops):
+            found = self.moved(name, source, target, gradient)
+            if found is None:
+                return None
+            spent[when] += found
+        return spent
+
     def changes(
-        self, words: Document, loops: dict[str, tuple[str, ...]]
-    ) -> Iterator[tuple[str, str, Layout, Layout, bool]]:
-        """All changes of layout: when, tensor, from, to, and whether it is the gradient."""
-        for name in self.bytes:
-            readers, maker, held = self.readers[name], self.makers.get(name), self.held(words, name)
-            if not readers and name in self.inputs and name not in self.returned:
-                continue
-            wanted = self.laid(maker["makes"], loops[name]) if maker else held
-            goal = wanted
-            if name in self.returned or (maker and name not in self.split):
-                goal = held
-            elif len(readers) > 1:
-                goal = tuple(words["sums"][name])
-            if maker:
-                yield "forward", name, self.laid(maker["makes"], loops[name], True), held, False
-            yield "back", name, goal, wanted, True
-            if copy := words.get("copies", {}).get(name):
-                layout = tuple(copy["layout"])
-                yield "forward", name, held, layout, False
-                if any(self.repeats(each) for each in readers if each["name"] in copy["readers"]):
-                    when = "again" if any(each.get("weights") for each in readers) else "back"
-                    yield when, name, held, layout, False
-            for each in readers:
-                at, need = self.copy(words, name, each["name"]) or held, self.needs(words, each, name)
-                yield "forward", name, at, need, False
-                yield "back", name, self.laid(each["reads"][name], loops[each["name"]], True), goal, True
-                if self.repeats(each):
-                    yield "again" if each.get("weights") else "back", name, at, need, False
+        self, name: str, words: Document, loops: dict[str, tuple[str, ...]]
+    ) -> Iterator[tuple[str, Layout, Layout, bool]]:
+        """All changes of layout of a tensor: when, from, to, and whether it is the gradient."""
+        readers, maker, held = self.readers[name], self.makers.get(name), self.held(words, name)
+        if not readers and name in self.inputs and name not in self.returned:
+            return
+        wanted = self.laid(maker["makes"], loops[name]) if maker else held
+        goal = wanted
+        if name in self.returned or (maker and name not in self.split):
+            goal = held
+        elif len(readers) > 1:
+            goal = tuple(words["sums"][name])
+        if maker:
+            yield "forward", self.laid(maker["makes"], loops[name], True), held, False
+        yield "back", goal, wanted, True
+        if copy := words.get("copies", {}).get(name):
+            layout = tuple(copy["layout"])
+            yield "forward", held, layout, False
+            if any(self.repeats(each) for each in readers if each["name"] in copy["readers"]):
+                when = "again" if any(each.get("weights") for each in readers) else "back"
+                yield when, held, layout, False
+        for each in readers:
+            at, need = self.copy(words, name, each["name"]) or held, self.needs(words, each, name)
+            yield "forward", at, need, False
+            yield "back", self.laid(each["reads"][name], loops[each["name"]], True), goal, True
+            if self.repeats(each):
+                yield "again" if each.get("weights") else "back", at, need, False
 
     def share(self, operator: Document, loops: Sequence[str], name: str, ways: dict[int, str]) -> int:
         """Picoseconds of a pass of an operator; without rates its operations."""
@@ -509,7 +519,7 @@ class OnMesh(Member):
     # all words
 
     def choices(self) -> Iterator[Document]:  # type: ignore[override]
-        """All words, with all layouts of sums, and all copies."""
+        """All words, with all layouts of sums, without copies."""
         rows = [list(self._signatures(each)) for each in self.operators]
         sums = [name for name in self.bytes if len(self.readers[name]) > 1 and self._is_summed(name)]
         layouts = [list(self._sum_layouts(name)) for name in sums]
@@ -517,17 +527,22 @@ class OnMesh(Member):
             return
         for row in product(*rows):
             operators = {each["name"]: own for each, own in zip(self.operators, row, strict=True)}
-            held = [(name, self.held({"operators": operators}, name)) for name in self.bytes]
-            copies = [list(self._copies(name, own)) for name, own in held]
             for chosen in product(*layouts):
-                for made in product(*copies):
-                    own = {name: copy for (name, _), copy in zip(held, made, strict=True) if copy}
-                    yield {"operators": operators, "sums": dict(zip(sums, chosen, strict=True)), "copies": own}
+                yield {"operators": operators, "sums": dict(zip(sums, chosen, strict=True))}
 
-    def _copies(self, name: str, held: Layout) -> Iterator[Document]:
-        """No copy of a tensor, and each gathered along some axes that split it, for two or more of its readers."""
-        yield {}
-        names = [each["name"] for each in self.readers[name]]
+    def savings(self, words: Document) -> list[list[Figures]]:
+        """For each tensor what its copies spare: of a forward and a backward, once, and of the forward."""
+        found = []
+        for name in (name for name in self.bytes if len(self.readers[name]) > 1):
+            alone = self.redistributed(name, words)
+            own = [self.redistributed(name, words | {"copies": {name: copy}}) for copy in self._copies(name, words)]
+            rows = [{when: alone[when] - each[when] for when in each} for each in own if each is not None and alone]
+            found.append([(0, 0, 0), *((sum(row.values()), 0, row["forward"]) for row in rows)])
+        return found
+
+    def _copies(self, name: str, words: Document) -> Iterator[Document]:
+        """Each copy of a tensor that is gathered along some axes that split it, for two or more of its readers."""
+        names, held = [each["name"] for each in self.readers[name]], self.held(words, name)
         for layout in product(*({entry, WHOLE} for entry in held)):
             for count in range(2, len(names) + 1) if layout != held else ():
                 for readers in combinations(names, count):
@@ -806,12 +821,13 @@ class Meshes:
                 own = [row for member in members if (row := member.coordinates(words)) is not None]
                 if len(own) == len(members):
                     is_split = any(any(each["loops"]) for each in words["operators"].values())
-                    rows.append((is_split, {name: sum(row[name] for row in own) for name in own[0]}))
+                    savings = members[0].savings(words)
+                    rows.append((is_split, ({name: sum(row[name] for row in own) for name in own[0]}, savings)))
             if not rows:
                 return {}
             best, unsplit = (
-                _fastest([row for _, row in rows], steps),
-                _fastest([row for is_split, row in rows if not is_split], steps),
+                _fastest([row for _, row in rows], len(members), steps),
+                _fastest([row for is_split, row in rows if not is_split], len(members), steps),
             )
             found = {step: found[step] + best[step] for step in steps}
             alone = {step: alone[step] + unsplit[step] for step in steps}
@@ -829,7 +845,16 @@ def taken(figures: Figures, count: int, times: int) -> int:
     return count * (time + (times - 1) * again) + once
 
 
-def _fastest(rows: Sequence[dict[str, int]], steps: Sequence[Steps]) -> dict[Steps, int]:
-    """The least nanoseconds of each sort of step."""
-    figures = [(row["forward"] + row["backward"], row["summed"] + row["update"], row["forward"]) for row in rows]
-    return {(count, times): min(taken(own, count, times) for own in figures) for count, times in steps}
+def _fastest(
+    rows: Sequence[tuple[dict[str, int], list[list[Figures]]]], count: int, steps: Sequence[Steps]
+) -> dict[Steps, int]:
+    """The least nanoseconds of each sort of step, of so many layers whose copies spare the same."""
+    found = {}
+    for step in steps:
+        every = []
+        for row, savings in rows:
+            own = row["forward"] + row["backward"], row["summed"] + row["update"], row["forward"]
+            spared = sum(max(taken(each, *step) for each in copies) for copies in savings)
+            every.append(taken(own, *step) - count * spared)
+        found[step] = min(every)
+    return found

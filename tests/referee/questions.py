@@ -2,6 +2,7 @@
 
 from random import Random
 
+from .blocks import in_blocks
 from .costs import ITEM, STATES
 from .documents import DEFAULTS, Document
 from .operators import in_teams
@@ -16,6 +17,8 @@ SHORT = 0.05
 
 TEAMS = 0.1
 """The share of questions about teams."""
+BLOCKS = 0.15
+"""Of these, the share of those with attention, or with tensors that several operators read, over two nodes."""
 RARE = ("second tie", "third kind", "large share", "odd outputs", "heavy weights", "no tokens")
 """What is drawn by itself."""
 
@@ -80,6 +83,9 @@ def question(seed: int, large: bool = False) -> Document:
         odd_outputs(outputs, model)
         heavy_weights(weights, document)
         operands_without_tokens(operands, model)
+        blocks = Random(f"blocks {'large' if large else 'small'} {seed}")
+        if not large and _often(blocks, BLOCKS):
+            in_blocks(blocks, document)
     return document
 
 

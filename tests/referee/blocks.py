@@ -1,0 +1,80 @@
+"""Layers like those of a transformer, in miniature, on teams over two nodes: attention, and tensors with readers."""
+
+from random import Random
+
+from .documents import Document
+
+
+def in_blocks(random: Random, document: Document) -> None:
+    """Give all layers such operators, which no weights are shared by, and teams that extend over two nodes."""
+    model, cluster, job = document["model"], document["cluster"], document["job"]
+    own = random.choice((_attention, _maps, _attention_behind_a_norm))(random)
+    model["operators"] = {"block": {"input": random.choice((40, 400)), "operators": own}}
+    if random.random() < 0.6:  # else every tensor has an axis of samples
+        image = _operator(random, "image", {"input": ["sample", "h"]}, ["sample", "f"], {})
+        model["operators"]["images"] = {"input": 0, "operators": [image]}
+    model.pop("ties", None)
+    for layer in model["layers"]:
+        layer |= {"operators": "block", "parameters": sum(w["size"] for each in own for w in each["weights"])}
+    kind, count = cluster["nodes"][0]["devices"][0]["kind"], random.choice((1, 1, 2))
+    node = {"devices": [{"kind": kind, "count": 1}] * count, "link": cluster["nodes"][0].get("link") or {}}
+    cluster["nodes"] = [dict(node) for _ in range(2)]
+    cluster["network"] = {"bandwidth": random.choice((10**8, 10**9)), "latency": random.choice((0, 1, 5))}
+    job |= {"teams": [2 * count], "zero": [0]}
+    for name in ("unlike_teams", "mesh_axes", "intra_layer", "order"):
+        job.pop(name, None)
+    job["pin"] = []
+    longer = random.choice((1, 10, 100))
+    for row in [row for profile in model["profiles"] for row in profile["costs"].values()]:
+        row |= {name: longer * row[name] for name in ("forward", "backward", "input_gradient", "weight_gradient")}
+
+
+def _operator(
+    random: Random, name: str, reads: Document, makes: list[str], loops: Document, weight: int = 0
+) -> Document:
+    """An operator; ``weight``: bytes of a matrix with the last axes of what it makes and reads."""
+    source = next(iter(reads.values()))
+    weights = [{"name": f"{name}.matrix", "loops": [makes[-1], source[-1]], "size": weight}] if weight else []
+    figures = {f"{each}_flops": random.choice((2, 12, 40)) for each in ("forward", "input_gradient")}
+    return (
+        {"name": name, "kind": "drawn", "loops": loops, "reads": reads, "makes": makes, "weights": weights}
+        | {"output": random.choice((8, 40, 200)), "kept": random.random() < 0.6}
+        | figures
+        | {"weight_gradient_flops": random.choice((2, 12)) if weight else 0}
+    )
+
+
+def _attend(random: Random, reads: Document, loops: Document) -> Document:
+    own = _operator(random, "attention", reads, ["token", "f"], loops)
+    figures = {"queries": random.choice((0, 40)), "keys": random.choice((0, 7, 80, 400))}
+    own["attention"] = figures | {"heads": random.choice((1, 2, 4, 12)), "causal": random.random() < 0.5}
+    return own | {"forward_flops": 80, "input_gradient_flops": 160}
+
+
+def _total(random: Random, reads: Document, loops: Document) -> Document:
+    """A sum that has no tokens, or passes them on."""
+    return _operator(random, "total", reads, random.choice((["f"], ["token", "f"])), loops)
+
+
+def _attention(random: Random) -> list[Document]:
+    own = _attend(random, {"input": ["token", "f"]}, {"token": random.choice((4, 12))})
+    return [own, _total(random, {"attention": ["token", "f"]}, {"token": 12})]
+
+
+def _attention_behind_a_norm(random: Random) -> list[Document]:
+    axes = ["token", "f"]
+    norm = _operator(random, "norm", {"input": axes}, list(axes), {"token": 12})
+    own = _attend(random, {"norm": list(axes)}, random.choice(({"f": 12}, {"token": 12}, {"token": 4, "f": 4})))
+    rest = {"attention": list(axes)} | random.choice(({}, {"norm": list(axes)}))
+    return [norm, own, _total(random, rest, random.choice(({}, {"token": 12})))]
+
+
+def _maps(random: Random) -> list[Document]:
+    axes = ["token", "h"]
+    norm = _operator(random, "norm", {"input": axes}, list(axes), {"token": 12})
+    maps = [
+        _operator(random, name, {"norm": list(axes)}, ["token", name], {name: 12}, random.choice((0, 60, 600)))
+        for name in ("left", "right")
+    ]
+    rest = {each["name"]: ["token", each["name"]] for each in maps} | random.choice(({}, {"norm": list(axes)}))
+    return [norm, *maps, _operator(random, "last", rest, ["z"], {})]
