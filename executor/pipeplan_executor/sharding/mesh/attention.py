@@ -94,7 +94,8 @@ class _Way:
         gradient, made = self._to_heads((gradient, made))
         wholes, options, found = self._gathered(keys), self._options, Attended(made, sums)
         if (ring := self._ring(query, options)) is not None:
-            to_query, *rest = ring.backward(gradient, query, *wholes, found)
+            key, value = wholes
+            to_query, *rest = ring.backward(gradient, query, key, value, found)
         else:
             blocks = self._blocks(query, wholes, options)
             to_query, *rest = attend_backward_to(gradient, query, wholes, blocks, found, options.scale)
