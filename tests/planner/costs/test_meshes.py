@@ -14,7 +14,7 @@ from helpers.quick import rarely
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
-from pipeplan.core.words import PARTIAL, WHOLE, Letter, Signature
+from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Letter, Signature
 from pipeplan.costs.meshes.frontiers import over_meshes
 from pipeplan.costs.meshes.named import three_dimensional
 from pipeplan.costs.meshes.problem import MeshProblem
@@ -55,7 +55,7 @@ def test_one_axis_is_a_team(seed: int) -> None:
     mesh = Mesh((team,), (own.link,))
     other = MeshProblem(own.rooflines, mesh, tokens=False, gathers=False, scatters=False, shares=False)
     for matrix in (COMPARED, FASTEST[:3], np.eye(len(COORDINATES), dtype=np.int64)[[0, 2, 3]]):
-        if any(follows(each) and each.loops for each in graph.operators):
+        if any(follows(each, UNSPLIT) and each.loops for each in graph.operators):
             assert _covers(points(other, matrix), points(own, matrix))
         else:
             assert points(other, matrix) == points(own, matrix)
