@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.mesh_exchanges import mesh_exchanges
 from helpers.operators import attention_block
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.words import WHOLE, Copy, LayerWords, Letter, Signature
-from pipeplan.costs.meshes.exchanges import mesh_exchanges
 from pipeplan.costs.meshes.problem import MeshProblem
 from pipeplan.costs.meshes.shapes import Mesh
 from pipeplan.costs.teams.problem import COORDINATES, combined
