@@ -9,7 +9,7 @@ from math import ceil, lcm
 import numpy as np
 from hypothesis import strategies as st
 
-from helpers.partitions import exposed, with_rebuilt
+from helpers.partitions import ROLES, exposed, role_tables, with_rebuilt, with_roles
 from pipeplan_formulations.allocation import Allocation, ChainAllocation, Place
 
 
@@ -134,14 +134,23 @@ def backwards(problem: ChainAllocation, stages: Allocation) -> list[int]:
     return [b + x for b, x in zip(own, again, strict=True)]
 
 
+def in_role(problem: ChainAllocation, stages: Allocation, role: str) -> tuple[list[int], list[int]]:
+    """F and B of each stage in a role: of its own tables, or the device's own with recomputation."""
+    tables = role_tables(problem, role)
+    if tables is None:
+        forward = [sum(int(problem.forward[q.kind, i]) for i in range(q.start, q.end)) for q in stages]
+        return forward, backwards(problem, stages)
+    forward, backward = ([sum(int(t[q.kind, i]) for i in range(q.start, q.end)) for q in stages] for t in tables)
+    return forward, backward
+
+
 def drains(problem: ChainAllocation, stages: Allocation, alone: int) -> list[int]:
     """Right sides of the alternation or the two-phase bound, with e = 0 first, where ``alone`` is E_0 + A."""
-    if problem.objective == "bottleneck":
+    if problem.objective == "bottleneck" or any(role_tables(problem, role) for role in ROLES):
         return [alone]
-    found, backward = [alone], backwards(problem, stages)
+    found, (forwards, backward) = [alone], in_role(problem, stages, "own")
     replicas = [q.width * problem.unit for q in stages]
-    for s, q in enumerate(stages):
-        forward = sum(int(problem.forward[q.kind, i]) for i in range(q.start, q.end))
+    for s, forward in enumerate(forwards):
         many, k = ceil(problem.micro_batches / replicas[s]), flight(problem, stages, s)
         if problem.phases and len(problem.widths) == 1:
             found += [alone + (many - 1) * (forward + other) for other in backward]
@@ -199,27 +208,27 @@ def right_sides(problem: ChainAllocation, stages: Allocation) -> tuple[list[int]
     end = reduction(p, first) + sum(int(p.update[first.kind, w, i]) for i in range(first.end))
     moved = 0 if p.overlap == "stream" else 1
     heads: list[int] = []
-    head = [
-        sum(forward[t] + backward[t] + 2 * wait[t] + moved * (send[t] + back[t]) for t in range(s))
-        for s in range(depth)
-    ]
-    alone = head[-1] + forward[-1] + backward[-1]
+    way, trip, service = (in_role(p, stages, role) for role in ("ahead", "trip", "service"))
+    hops = [2 * wait[t] + moved * (send[t] + back[t]) for t in range(depth)]
+    head = [sum(way[0][t] + way[1][t] + hops[t] for t in range(s)) for s in range(depth)]
+    alone = sum(trip[0]) + sum(trip[1]) + sum(hops)
     sides = [alone]
     for s in range(depth):
-        f, b, m = forward[s], backward[s], share[s]
+        f, b, m = service[0][s], service[1][s], share[s]
         if p.overlap == "none":
             f, b = f + send[s], b + into[s]
-            heads.append(head[s] + m * (f + backward[s]) + (m - 1) * into[s])
+            heads.append(head[s] + m * (forward[s] + send[s] + backward[s]) + (m - 1) * into[s])
         else:
-            heads.append(head[s] + m * (f + b))
-        sides += [alone + (m - 1) * f, alone + (m - 1) * b]
+            heads.append(head[s] + m * (forward[s] + backward[s]))
+        through = alone + forward[s] + backward[s] - trip[0][s] - trip[1][s]
+        sides += [through + (m - 1) * f, through + (m - 1) * b]
         if p.alternating:
-            sides.append(alone + max(m - flight(p, stages, s), 0) * f + (m - 1) * b)
+            sides.append(through + max(m - flight(p, stages, s), 0) * f + (m - 1) * b)
         carried = ceil(many / period[s])
         if p.overlap == "copy":
             sides += [alone + (carried - 1) * send[s], alone + (carried - 1) * back[s]]
         if p.overlap == "stream":
-            sides += [alone + carried * send[s] - f, alone + carried * into[s] - b]
+            sides += [alone + carried * send[s] - trip[0][s], alone + carried * into[s] - trip[1][s]]
     return [side + end for side in heads], [side + end for side in sides]
 
 
@@ -247,7 +256,7 @@ def own_endings(problem: ChainAllocation, stages: Allocation) -> int:
     """The largest own ending: a stage's gradients and update come after its backwards; 0 for the bottleneck."""
     if problem.objective == "bottleneck":
         return 0
-    way, most = 0, 0
+    way, most, passes = 0, 0, in_role(problem, stages, "ahead")[0]
     for s, (place, backward) in enumerate(zip(stages, backwards(problem, stages), strict=True)):
         w, layers = problem.widths.index(place.width), range(place.start, place.end)
         forward = sum(int(problem.forward[place.kind, i]) for i in layers)
@@ -260,7 +269,7 @@ def own_endings(problem: ChainAllocation, stages: Allocation) -> int:
             busy += least_send_back(problem, stages, s)
         most = max(most, way + many * busy + reduction(problem, place) + update)
         for _ in behind if problem.objective == "step" else []:
-            way += forward + int(hop(problem, problem.latency, stages, place.kind, s + 1))
+            way += passes[s] + int(hop(problem, problem.latency, stages, place.kind, s + 1))
             if problem.overlap != "stream":
                 way += int(hop(problem, problem.send, stages, place.kind, s + 1)[place.end - 1])
     return most
@@ -343,7 +352,7 @@ def chain_allocations(draw, layers=6, devices=4, objectives=("step", "step", "st
         problem = replace(problem, gather=gather, gather_base=base, gather_hides=hides)
     if problem.objective == "bottleneck" and draw(st.booleans()):
         problem = replace(problem, samples=problem.micro_batches * draw(st.integers(2, 4)))
-    problem = with_rebuilt(problem)
+    problem = with_roles(with_rebuilt(problem))
     memory_kind = draw(st.sampled_from(["free", "tight", "tight", "tight", "scarce"]))
     if memory_kind == "free":
         return problem

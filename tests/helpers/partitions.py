@@ -78,6 +78,40 @@ def with_rebuilt(problem: Any) -> Any:
     return replace(problem, rebuilt=rng.integers(problem.workspace, most + 1))
 
 
+ROLES = ("ahead", "service")
+
+
+def with_roles(problem: Any) -> Any:
+    """The problem, or half of the time one whose times differ by role: of the way, of the round trip, of services."""
+    rng = np.random.default_rng(int(problem.forward.sum()) + int(problem.saved.sum()))
+    if rng.integers(2):
+        return problem
+    found: dict[str, Any] = {"round_trip": ("own", "ahead")[rng.integers(2)]}
+    for role in ROLES:
+        if rng.integers(3):
+            found |= {f"{role}_{name}": rng.integers(0, getattr(problem, name) + 1) for name in ("forward", "backward")}
+        if getattr(problem, "weight", None) is not None and rng.integers(2):
+            found[f"{role}_weight"] = rng.integers(0, problem.weight + 1)
+    return replace(problem, **found)
+
+
+def without_roles(problem: Any) -> Any:
+    """The problem with the device's own times in every role, as the families and the simulator have them."""
+    weights = dict.fromkeys((f"{role}_weight" for role in ROLES), None) if hasattr(problem, "ahead_weight") else {}
+    passes = {f"{role}_{name}": None for role in ROLES for name in ("forward", "backward")}
+    return replace(problem, round_trip="own", **passes, **weights)
+
+
+def role_tables(problem: Any, role: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Forward and backward of a role; None if it has the device's own, which count recomputation."""
+    if role == "own":
+        return None
+    if role == "trip":
+        return role_tables(problem, "ahead") if problem.round_trip == "ahead" else None
+    forward = getattr(problem, f"{role}_forward")
+    return None if forward is None else (forward, getattr(problem, f"{role}_backward"))
+
+
 def memory_of(problem: ChainPartition, boundaries: Boundaries, s: int, again=()) -> int:
     """Left side of the memory limit, layer by layer, with the layers ``again`` recomputed."""
     layers = range(boundaries[s], boundaries[s + 1])
@@ -153,6 +187,13 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
     for s in stages:
         backward[s] += sum(int(p.forward[s, i]) for i in recomputed(p, boundaries, s) or ())
         update[s] += sum(tie.update[s] for tie in p.ties if has_copy(tie, range(boundaries[s], boundaries[s + 1])))
+
+    def of_role(role):
+        tables = role_tables(p, role)
+        return (forward, backward) if tables is None else tuple([total(t, s) for s in stages] for t in tables)
+
+    way, trip, service = of_role("ahead"), of_role("trip"), of_role("service")
+    longer = [forward[s] + backward[s] - trip[0][s] - trip[1][s] for s in stages]
     send, back, link = ([int(t[s, c]) for s, c in enumerate(cut)] for t in (p.send, p.send_back, p.link))
     latency, last = [int(x) for x in p.latency], stages[-1]
     many = [p.micro_batches if p.counts is None else int(p.counts[s]) for s in stages]
@@ -173,39 +214,43 @@ def objective(problem: ChainPartition, boundaries: Boundaries) -> int:
 
     reduce = [reduction(p, boundaries, s) for s in stages]
     weight = [total(p.weight, s) if p.weight is not None else 0 for s in stages]
+    first_weight, late_weight = (
+        weight if table is None else [total(table, s) for s in stages] for table in (p.ahead_weight, p.service_weight)
+    )
     ending = [update[s] + reduce[s] for s in stages]
-    after = ending[0] + weight[0]  # time that always follows the last backward of stage 0
+    after = ending[0] + first_weight[0]  # time that always follows the last backward of stage 0
     sides = []
     for s in stages:  # forwards before it, its micro-batches, then way back or own ending
-        there, home = sum(forward[:s]) + sum(latency[:s]), sum(backward[:s]) + sum(latency[:s])
+        there, home = (sum(times[:s]) + sum(latency[:s]) for times in way)
         if p.overlap == "copy":
             there, home = there + sum(send[:s]), home + sum(back[:s])
         elif waits:
             there, home = there + sum(send[:s]), home + sum(back[: max(s - 1, 0)])
         own = there if p.objective == "step" else 0  # in a long run a stage does not wait for those before it
         sides += [there + many[s] * work[s] + home + after, own + many[s] * (work[s] + weight[s]) + ending[s]]
-    alone = after + sum(forward) + sum(backward) + 2 * sum(latency)
+    alone = after + sum(trip[0]) + sum(trip[1]) + 2 * sum(latency)
     if p.overlap != "stream":
         alone += sum(send) + sum(back)
     for s in stages:  # services and warm-up bounds for devices
-        one = forward[s] + (send[s] if waits and s < last else 0)
-        other = backward[s] + (back[s - 1] if waits and s > 0 else 0)
-        sides += [alone + (many[s] - 1) * one, alone + (many[s] - 1) * other]
+        one = service[0][s] + (send[s] if waits and s < last else 0)
+        other = service[1][s] + (back[s - 1] if waits and s > 0 else 0)
+        through = alone + longer[s]
+        sides += [through + (many[s] - 1) * one, through + (many[s] - 1) * other]
         if p.alternating:
             first = max(1, int((p.in_flight if p.warm_up is None else p.warm_up)[s]))
-            sides.append(alone + max(many[s] - first, 0) * (one + weight[s]) + (many[s] - 1) * other)
+            sides.append(through + max(many[s] - first, 0) * (one + late_weight[s]) + (many[s] - 1) * other)
     for s, (f, g) in enumerate(zip(send, back, strict=True)):  # services bound for links
         if p.overlap == "copy":
             sides += [alone + (carried[s] - 1) * f, alone + (carried[s] - 1) * g]
         elif p.overlap == "stream":
-            sides += [alone - forward[s] + carried[s] * f, alone - backward[s + 1] + carried[s] * g]
+            sides += [alone - trip[0][s] + carried[s] * f, alone - trip[1][s + 1] + carried[s] * g]
     for resource in p.resources:  # link-resource bound
         s, both = resource.link, resource.beyond is not None
         total = int(resource.busy[cut[s]]) + (int(resource.beyond[cut[s + 1]]) if both else 0)
         if p.overlap == "stream":
-            between = backward[s + 1] if resource.back else forward[s]
+            between = trip[1][s + 1] if resource.back else trip[0][s]
         elif both:
-            middle = (backward[s + 1], latency[s + 1]) if resource.back else (forward[s + 1], latency[s])
+            middle = (trip[1][s + 1], latency[s + 1]) if resource.back else (trip[0][s + 1], latency[s])
             between = sum((back if resource.back else send)[s : s + 2]) + sum(middle)
         else:
             between = (back if resource.back else send)[s]
@@ -283,7 +328,7 @@ def chain_partitions(draw, layers=7, stages=4, cuts=2, roomy=False, plain=False)
         paths=paths,
     )
     if not plain:
-        problem = with_rebuilt(replace(problem, **draw(extras(problem, rng, largest))))
+        problem = with_roles(with_rebuilt(replace(problem, **draw(extras(problem, rng, largest)))))
     if memory == "free":
         return problem
     # Enough for one partition, so that some fit and others do not; or less than that, so that perhaps none fits.

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from helpers.allocations import brute_force, chain_allocations, every_allocation, gathers, sums
+from helpers.partitions import ROLES, without_roles
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.schedule import Schedule
@@ -171,7 +172,7 @@ def played(problem: ChainAllocation) -> ChainAllocation:
     two_lanes = problem.in_flight_rule == "fbp"
     assume(not (two_lanes and problem.overlap == "none"))
     return replace(
-        with_real_links(problem),
+        with_real_links(without_roles(problem)),
         objective="step",
         alternating=problem.alternating and not two_lanes,
         phases=problem.phases and problem.in_flight_rule == "full",
@@ -214,7 +215,12 @@ def test_a_bottleneck_is_reached_by_no_long_step(problem: ChainAllocation, seed:
     """A step of very many micro-batches takes at least the bottleneck for each of them."""
     roomy = np.full_like(problem.limit, 2**40)
     problem = replace(
-        with_real_links(problem), objective="bottleneck", in_flight_rule="full", first=(), last=(), limit=roomy
+        with_real_links(without_roles(problem)),
+        objective="bottleneck",
+        in_flight_rule="full",
+        first=(),
+        last=(),
+        limit=roomy,
     )
     every = list(islice(every_allocation(problem), 500))
     assume(every)
@@ -251,6 +257,10 @@ def test_problems_together_bound_each_of_them(problem: ChainAllocation, seed: in
     drawn = {name: getattr(problem, name) * draw.integers(0, 3, getattr(problem, name).shape) for name in rows}
     drawn |= {"backward": np.maximum(drawn["backward"], problem.hides), "send": 2 * problem.send}
     drawn |= {"forward": np.maximum(drawn["forward"], problem.gather_hides)}
+    for role in ROLES if problem.apart else ():
+        for name in ("forward", "backward"):
+            table = getattr(problem, f"{role}_{name}")
+            drawn[f"{role}_{name}"] = None if table is None else np.minimum(table, drawn[name])
     other = replace(problem, **drawn)
     values = [best for best in map(brute_force, (problem, other)) if best is not None]
     assume(values)

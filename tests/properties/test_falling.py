@@ -18,6 +18,7 @@ from helpers.allocations import (
     meets_constraints,
     right_sides,
 )
+from helpers.partitions import without_roles
 from pipeplan.schedules import FAMILIES, first_deadlock
 from pipeplan.search.space.in_flight import InFlightBox, between
 from pipeplan_formulations import allocation
@@ -199,7 +200,8 @@ PEAKS = st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(0, 2), st.intege
 
 
 def _bounds_all_in_the_peak(problem: ChainAllocation, share: float, drawn: tuple[float, float, int, int]) -> None:
-    problem, (least, most, narrow, wide) = chosen_counts(problem), drawn
+    problem = chosen_counts(without_roles(problem))  # with roles alternation is left out
+    least, most, narrow, wide = drawn
     widths = problem.widths[min(narrow, wide) : max(narrow, wide) + 1]
     assume(widths)
     rows = []

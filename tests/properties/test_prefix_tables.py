@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from helpers.allocations import chain_allocations, every_allocation, meets_constraints, objective
+from helpers.allocations import chain_allocations, every_allocation, in_role, meets_constraints, objective
 from pipeplan_formulations.allocation import Allocation, ChainAllocation
 from pipeplan_formulations.allocation.best_first.prefix_tables import prefix_tables
 from pipeplan_formulations.allocation.suffix_bounds.reachable import Reachable
@@ -25,14 +25,11 @@ def ways(problem: ChainAllocation, target: int) -> list[tuple[int, list[tuple[in
             continue
         head, states = problem.finish(stages[0]), []
         hops = [*problem.hops(stages), (0, 0, 0)]
-        again = problem.recompute(stages)
+        forward, backward = in_role(problem, stages, "ahead")
         for s, place in enumerate(stages):
             states.append((place.kind, stages[s:], place.start, head if s else 0))
-            layers = slice(place.start, place.end)
-            work = int(problem.forward[place.kind, layers].sum() + problem.backward[place.kind, layers].sum())
-            work += sum(int(problem.forward[place.kind, i]) for i in again[s] or ())
             send, back, latency = hops[s]
-            head += work + 2 * latency + (0 if problem.overlap == "stream" else send + back)
+            head += forward[s] + backward[s] + 2 * latency + (0 if problem.overlap == "stream" else send + back)
         found.append((value, states))
     return found
 

@@ -15,8 +15,8 @@ def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
     No allocation is faster than one micro-batch on the best kinds, nor than all micro-batches on all units at once.
     """
     work = problem.forward + problem.backward
-    # Work of one micro-batch with every layer on its fastest kind.
-    before = int(least_work_before(problem)[-1])
+    # Work of one micro-batch with every layer on its fastest kind, and its round trip.
+    before, trip = int(sums_before(work.min(axis=0))[-1]), int(least_work_before(problem, "trip")[-1])
     # Speed of one unit of each kind, relative to the fastest kind of the layer that suits it best: shape (C,).
     speed = (work.min(axis=0) / np.maximum(work, 1)).max(axis=1) * problem.unit
     bottleneck, many = problem.objective == "bottleneck", problem.micro_batches
@@ -27,7 +27,7 @@ def free_bounds(problem: ChainAllocation, grid: Grid) -> Array:
     # Time of all micro-batches at that speed, rounded down by more than a double can be wrong.
     step = before * many / np.maximum(power, 1e-9) * (1 - 1e-9)
     share = np.maximum((step / problem.divisor if bottleneck else step) - 1, 0).astype(np.int64)
-    bounds = share if bottleneck else np.maximum(share, before)
+    bounds = share if bottleneck else np.maximum(share, trip)
     return np.where(grid.total == 0, IMPOSSIBLE, bounds)
 
 

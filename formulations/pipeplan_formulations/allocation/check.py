@@ -12,6 +12,7 @@ def check(problem: AllocationTables) -> None:
         raise ValueError(f"widths are {problem.widths}; list each once, from 1 up, ascending")
     if problem.micro_batches < 1 or problem.unit < 1:
         raise ValueError(f"{problem.micro_batches} micro-batches, {problem.unit} devices a unit: both are at least 1")
+    problem.check_roles()
     if (problem.hides > problem.backward).any():
         raise ValueError("a layer's backward hides sums for longer than it takes: hides exceeds backward")
     if (problem.gather_hides > problem.forward).any():

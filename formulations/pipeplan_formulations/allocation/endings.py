@@ -36,7 +36,7 @@ def _light(problem: ChainAllocation) -> bool:
     """True if layer 0's own terms of these bounds, in any mode, are below those of every stage with the largest B."""
     backward = _heaviest_backward(problem)
     own = int((problem.forward[:, 0] + backward).max() + problem.send[..., 0].max() + problem.send_back[..., 0].max())
-    others = problem.backward[:, 1:].min(axis=0)
+    others = problem.of_layers("service").backward[:, 1:].min(axis=0)
     widest, narrowest = problem.share(problem.widths[-1]), problem.share(problem.widths[0])
     return int(backward.max()) <= int(others.min()) and narrowest * own <= (widest - 1) * int(others.max())
 

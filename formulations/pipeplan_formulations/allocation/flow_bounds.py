@@ -24,6 +24,7 @@ import numpy as np
 from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.spans import least_work_before
 from pipeplan_formulations.common.layer_tables import Array, sums_before
+from pipeplan_formulations.common.pass_times import Role
 
 RATIO = 1.25
 """The flows of all stages that are bounded together: those of a range whose ends have this ratio."""
@@ -46,14 +47,15 @@ def flow_ranges(least: int, most: int) -> list[tuple[int, int]]:
 
 
 class FlowBounds:
-    """Bounds on work for one instance and one target T."""
+    """Bounds on work in a role for one instance and one target T."""
 
-    def __init__(self, problem: ChainAllocation, target: int) -> None:
-        work = problem.forward + problem.backward
+    def __init__(self, problem: ChainAllocation, target: int, role: Role) -> None:
+        # Work in a role is at most the device's own, which the way-back bound limits.
+        work: Array = problem.of_layers(role).work
         best = work.min(axis=0)
         heavy = (best > 0) & (best >= HEAVY * np.median(best))
         # μ, and the least work of all layers, before each boundary.
-        self._measure, self._least = sums_before(np.where(heavy, best, 0)), least_work_before(problem)
+        self._measure, self._least = sums_before(np.where(heavy, best, 0)), least_work_before(problem, role)
         # Of the kinds that take equally many units, the fastest one counts.
         ratios = (work[:, heavy] / np.maximum(best[heavy], 1)).min(axis=1, initial=np.inf)
         takes = sorted(set(problem.takes.tolist()))

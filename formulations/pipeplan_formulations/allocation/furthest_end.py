@@ -9,7 +9,7 @@ For a target T, the programme finds for each usage how far the stages in front o
     reach(u − w units of c) = max over kinds c and widths w of the last e with
 
     H + M_w (F + B) ≤ T                                          way back
-    A + max(M_w − k, 0) F + (M_w − 1) B ≤ T                      warm-up
+    A + max(M_w − k, 0) F + (M_w − 1) B ≤ T                      warm-up, F and B of services
     Σ forward before + M_w (F + B) + E ≤ T                       own ending
     memory with some recomputation, whose forwards count in B
 
@@ -42,6 +42,7 @@ from pipeplan_formulations.allocation.suffix_bounds.spans import least_forward_b
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.layer_tables import Array, sums_before
+from pipeplan_formulations.common.pass_times import Times
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 ACCURACY = 2e-3
@@ -112,7 +113,7 @@ class FurthestEnd:
     def __init__(self, problem: ChainAllocation, clock: Clock) -> None:
         self._problem, self._clock, self._grid = problem, clock, Grid(problem, flow=False)
         self._unlike = bool((problem.takes > 1).any())
-        self._least_work = least_work_before(problem)
+        self._least_work, self._trip = (least_work_before(problem, role) for role in ("ahead", "trip"))
         self._least_forward = least_forward_before(problem)
         # The slowest send and send back at each boundary; none at either end.
         sends = (problem.send + problem.send_back).max(axis=(0, 1, 2))
@@ -242,10 +243,11 @@ class FurthestEnd:
         nowhere, none = np.full(shape, -1), np.zeros(shape, np.int64)
         state = _Reached(self._begin(), none, none.copy(), *(nowhere.copy() for _ in range(4)))
         step = self._problem.objective != "bottleneck"  # which has no heads
-        flows = FlowBounds(self._problem, target) if self._unlike and step else None
-        trips = np.full(shape[0], self._least_work[-1])
+        flows = FlowBounds(self._problem, target, "ahead") if self._unlike and step else None
+        trips = np.full(shape[0], self._trip[-1])
         if flows is not None:
-            trips = np.maximum(trips, flows.of_all(self._ranges[0], self._ranges[1], sum(self._grid.units)))
+            passing = FlowBounds(self._problem, target, "trip") if self._problem.trip_apart else flows
+            trips = np.maximum(trips, passing.of_all(self._ranges[0], self._ranges[1], sum(self._grid.units)))
         for own in self._levels:
             self._clock.check()
             own = own.only(np.flatnonzero(state.end[own.part, own.usage] >= 0))
@@ -322,9 +324,8 @@ class FurthestEnd:
             kind, a, many = open_stages.kind, start[open_], open_stages.share
             middle = (low[open_] + high[open_] + 1) // 2
             again = self._again(open_stages, a, middle, whole)
-            f = forward[kind, middle] - forward[kind, a]
             recomputed = np.minimum(again, IMPOSSIBLE // (2 * problem.micro_batches))
-            b = backward[kind, middle] - backward[kind, a] + recomputed
+            f, b = forward[kind, middle] - forward[kind, a], backward[kind, middle] - backward[kind, a] + recomputed
             ending = (problem.endings if step else problem.reductions)(kind, open_stages.w, a, middle)
             fits = again < IMPOSSIBLE
             if step:
@@ -332,11 +333,19 @@ class FurthestEnd:
                 fits &= (f + b <= room[open_]) & (ahead + many * (f + b) + ending <= target)
                 late = np.maximum(many - (open_stages.least if whole else open_stages.most), 0)
                 once = np.where(first[open_], ending, 0)
-                fits &= trip[open_] + late * f + (many - 1) * b + once <= target
+                fits &= trip[open_] + self._delay(Times(f, b), kind, a, middle, late, many) + once <= target
             else:
                 fits &= many * (f + b) + ending <= target * problem.divisor
             low[open_] = np.where(fits, middle, low[open_])
             high[open_] = np.where(fits, high[open_], middle - 1)
+
+    def _delay(self, alone: Times, kind: Array, start: Array, end: Array, late: Array, many: Array) -> Array:
+        """The one-stage delay e with late forwards, for stages with these F and B of their own."""
+        problem = self._problem
+        service = problem.times("service", alone, kind, start, end)
+        delay: Array = late * service.forward + (many - 1) * service.backward
+        longer = problem.longer(alone, problem.times("trip", alone, kind, start, end))
+        return delay if longer is None else delay + longer
 
     def _again(self, own: _Stages, start: Array, end: Array, whole: bool) -> Array:
         """Recomputed forward time; with ``whole`` that of whole layers, otherwise a lower bound."""
@@ -355,9 +364,11 @@ class FurthestEnd:
     def _head_step(self, own: _Stages, start: Array, end: Array) -> Array:
         """What a stage of an allocation adds to H, with the slowest link behind it; E_0 too, for the first one."""
         problem, prefix = self._problem, self._problem.prefix
-        work = prefix["forward"] + prefix["backward"]
+        sums = problem.apart.get("ahead") or Times(prefix["forward"], prefix["backward"])
+        work = sums.work
         once = np.where(start == 0, problem.endings(own.kind, own.w, start, end), 0)
-        once += self._again(own, start, end, whole=True)
+        if "ahead" not in problem.apart:
+            once += self._again(own, start, end, whole=True)
         steps: Array = work[own.kind, end] - work[own.kind, start] + self._sends[end] + once
         return steps
 

@@ -67,6 +67,11 @@ Each stage's gradients are reduced, and its weights updated, after its own last 
 The objective ``period`` is the time from step to step in a long run. There G_s is 0: a stage waits for those before
 it, but not anew in each step.
 
+Where a device has several stages, or micro-batches pass in slices, F and B differ by role (`common.pass_times`). Those
+above are the device's own in M_w (F + B); *ahead* in H and G; of a *round trip* in A, and where stream takes them from
+it again; of *services* in the other one-stage delays. Each e of a device also has own F + B − those of the round trip.
+Alternation and two phases are left out.
+
 A link between two replicas carries at least L_w = min_{w'} ⌈M / lcm(w, w')⌉ micro-batches, widths counted in devices.
 The objective ``bottleneck`` is the time per sample of an endless pipeline, with N samples per step. It is the largest
 ⌈(M_w (F + B) + R) / N⌉ (F + B + f + ĝ if devices wait), R the stage's gradient reduction, and, if devices do not wait,
@@ -109,6 +114,7 @@ from pipeplan_formulations.allocation.terms import (
     stage_load,
     two_phase_delay,
 )
+from pipeplan_formulations.common.pass_times import Times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +171,7 @@ class ChainAllocation(AllocationTables):
         """The objective: the least T by all inequalities, or the bottleneck. The stages must be feasible."""
         hops = [*self.hops(stages), (0, 0, 0)]
         usages, counts = self.usages(stages), self.in_flight_counts(stages)
-        head = least = delay = longest = ahead = ended = 0
+        head = trip = least = delay = longest = ahead = ended = 0
         backwards: dict[int, int] = {}  # the largest backward of each width so far
         for s, (place, extra) in enumerate(zip(stages, self.recompute(stages), strict=True)):
             if extra is None:
@@ -181,6 +187,8 @@ class ChainAllocation(AllocationTables):
                 node = self.leaves_node(place.kind, place.kind, usages[s])
                 into = int(self.least_back[place.kind, node, place.start - 1])
             times = forward, backward, send, back, into
+            alone = Times(forward, backward)
+            way, passed, service = self.roles(alone, place.kind, place.start, place.end)
             if self.objective == "bottleneck":
                 step = stage_load(self.overlap, self.share(place.width), *times[:3], into, self.reduction(place))
                 least = max(least, -(-step // self.divisor))
@@ -193,7 +201,8 @@ class ChainAllocation(AllocationTables):
             least = max(least, head + own(self.overlap, many, forward, backward, send) + wait)
             # One-stage delays, then alternation or two phases: the largest delay e so far.
             held = counts[s] if self.alternating else many
-            delay = max(delay, *delays(self.overlap, many, held, self.link_shares[place.width], *times))
+            longer, carried = self.longer(alone, passed), self.link_shares[place.width]
+            delay = max(delay, *delays(self.overlap, many, held, carried, service, passed, longer, send, back, into))
             if self.drains:
                 backwards[place.width] = max(backwards.get(place.width, 0), backward)
                 longest = max(longest, forward)
@@ -201,14 +210,15 @@ class ChainAllocation(AllocationTables):
                     left = micro_batches_behind(self.last_batch, many, held, place.width) // width
                     drain = drain_delay(many, held, forward + backward, left, largest)
                     delay = max(delay, two_phase_delay(many, longest, largest) if self.phases else drain)
-            head += head_step(self.overlap, forward + backward, send, back, latency)
+            head += head_step(self.overlap, way.work, send, back, latency)
+            trip += head_step(self.overlap, passed.work, send, back, latency)
             # Own ending: the latest end of a stage's update so far.
             ended = max(
                 ended,
                 ahead + stage_load(self.overlap, many, forward, backward, send, into, self.finish(place)),
             )
             if self.objective == "step":
-                ahead += ahead_step(self.overlap, forward, send, latency)
+                ahead += ahead_step(self.overlap, way.forward, send, latency)
         if self.objective == "bottleneck":
             return least
-        return max(ended, max(least, head + delay) + self.finish(stages[0]))
+        return max(ended, max(least, trip + delay) + self.finish(stages[0]))

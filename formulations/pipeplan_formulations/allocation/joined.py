@@ -6,7 +6,8 @@ the problem is one of the joined problem, and no worse there. Two tables need a 
 - ``hides`` is at most the backward, whose least may be below the largest ``hides``. Cut off there, what is exposed of
   gradient sums may rise, by no more than the backward falls; and wherever E_s counts, so does B_s.
 - ``gather_hides`` is at most the forward in the same way, but a one-stage delay has a term without F_0. So a joined
-  kind gathers nothing.
+  kind gathers nothing. Nor does it sum gradients if the way ahead has times of its own: these may fall less than
+  ``hides``.
 """
 
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ LEAST = (
 )
 MOST = ("hides", "limit", "able")
 GATHERS = ("gather", "gather_base", "gather_hides")
+SUMS = ("reduce", "reduce_base", "hides")
 HOPS = ("send", "send_back", "latency")
 
 
@@ -47,7 +49,11 @@ def joined(problem: ChainAllocation, groups: Sequence[Sequence[int]]) -> ChainAl
     tables |= {name: np.stack([getattr(problem, name)[list(own)].max(axis=0) for own in groups]) for name in MOST}
     tables["rebuilt"] = np.stack([problem.again[list(own)].min(axis=0) for own in groups])
     tables["hides"] = np.minimum(tables["hides"], tables["backward"])
-    for name in GATHERS:
+    for role in ("ahead", "service"):
+        if role in problem.apart:
+            rows = [np.stack([table[list(own)].min(axis=0) for own in groups]) for table in problem.of_layers(role)]
+            tables |= {f"{role}_forward": rows[0], f"{role}_backward": rows[1]}
+    for name in (*GATHERS, *_sums(problem)):
         rows = getattr(problem, name)[firsts]
         tables[name] = np.where(alone.reshape(-1, *(1,) * (rows.ndim - 1)), rows, 0)
     for name in HOPS:
@@ -67,5 +73,18 @@ def together(problems: Sequence[ChainAllocation]) -> ChainAllocation:
     tables |= {name: np.maximum.reduce(every[name]) for name in MOST}
     tables["rebuilt"] = np.minimum.reduce([problem.again for problem in problems])
     tables["hides"] = np.minimum(tables["hides"], tables["backward"])
-    tables |= {name: np.zeros_like(getattr(problems[0], name)) for name in (*GATHERS, "second_ending")}
+    for role in ("ahead", "service"):
+        if any(role in problem.apart for problem in problems):
+            pairs = zip(*(problem.of_layers(role) for problem in problems), strict=True)
+            forward, backward = (np.minimum.reduce(rows) for rows in pairs)
+            tables |= {f"{role}_forward": forward, f"{role}_backward": backward}
+    if any("trip" in problem.apart for problem in problems):
+        tables["round_trip"] = "ahead"
+    nothing = {*GATHERS, "second_ending"}.union(*map(_sums, problems))
+    tables |= {name: np.zeros_like(getattr(problems[0], name)) for name in nothing}
     return replace(problems[0], **tables)
+
+
+def _sums(problem: ChainAllocation) -> tuple[str, ...]:
+    """Tables of gradient sums that a joined kind of the problem lacks."""
+    return SUMS if "ahead" in problem.apart else ()

@@ -15,9 +15,10 @@ import numpy as np
 from pipeplan_formulations.allocation.place import Allocation, ModeKey, Place
 from pipeplan_formulations.allocation.terms import Overlap
 from pipeplan_formulations.common.exposed import Collectives, Exposed, Indices
-from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables
+from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags
 from pipeplan_formulations.common.mode import Mode
 from pipeplan_formulations.common.objective import Objective
+from pipeplan_formulations.common.pass_times import PassTables
 from pipeplan_formulations.common.recomputation import shared_recomputation
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.span_options import SpanOptions
@@ -26,7 +27,7 @@ InFlightRule = Literal["sno", "so", "fbp", "full", "non_increasing"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllocationTables(LayerTables):
+class AllocationTables(PassTables):
     """Layers on devices of C kinds, in stages of W widths; `SHAPES` has the shape of each array.
 
     Attributes
@@ -75,6 +76,7 @@ class AllocationTables(LayerTables):
     # Axes: C kinds, P pools, W widths, n layers, c = n − 1 cuts, 2 for inside and outside a node.
     SHAPES: ClassVar = {
         **dict.fromkeys(("forward", "backward", "hides", "gather_hides"), ("Cn",)),
+        **dict.fromkeys(("ahead_forward", "ahead_backward", "service_forward", "service_backward"), ("Cn",)),
         **dict.fromkeys(("update", "reduce", "gather", "resident"), ("CWn",)),
         **dict.fromkeys(("saved", "output", "workspace", "rebuilt"), ("Cn", "n")),
         "recomputable": ("n",),
@@ -138,8 +140,9 @@ class AllocationTables(LayerTables):
 
     @property
     def drains(self) -> bool:
-        """True if alternation or two phases apply."""
-        return self.objective != "bottleneck" and (self.alternating or (self.phases and len(self.widths) == 1))
+        """True if alternation or two phases apply: to devices of one stage, which micro-batches pass whole."""
+        ordered = self.alternating or (self.phases and len(self.widths) == 1)
+        return ordered and self.objective != "bottleneck" and not self.apart
 
     @property
     def divisor(self) -> int:

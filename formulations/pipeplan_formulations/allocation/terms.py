@@ -9,6 +9,8 @@
 
 from typing import Any, Literal
 
+from pipeplan_formulations.common.pass_times import Times
+
 Overlap = Literal["none", "copy", "stream"]
 
 # An int or an array; both support +, − and multiplication by an int.
@@ -57,19 +59,27 @@ def delays(
     many: int,
     held: Number,
     link_share: int,
-    forward: Number,
-    backward: Number,
+    service: Times,
+    trip: Times,
+    longer: Number | None,
     send: Number,
     back: Number,
     into: Number,
 ) -> tuple[Number, ...]:
-    """Every one-stage delay e. ``many`` is M_w, ``link_share`` L_w; ``held`` k, or M_w if they need not alternate."""
+    """Every one-stage delay e. ``many`` is M_w, ``link_share`` L_w, and ``held`` k, or M_w if they need not alternate.
+
+    ``service`` and ``trip`` are F and B of one service and of the stage's part of A; for ``longer`` see
+    `PassTables.longer`.
+    """
+    forward, backward = service
     if overlap == "none":
         forward, backward = forward + send, backward + into
     late = many - held
     lanes = (many - 1) * forward, (many - 1) * backward, (late * (late > 0)) * forward + (many - 1) * backward
+    if longer is not None:
+        lanes = lanes[0] + longer, lanes[1] + longer, lanes[2] + longer
     if overlap == "copy":
         return (*lanes, (link_share - 1) * send, (link_share - 1) * back)
     if overlap == "stream":
-        return (*lanes, link_share * send - forward, link_share * into - backward)
+        return (*lanes, link_share * send - trip.forward, link_share * into - trip.backward)
     return lanes

@@ -83,6 +83,8 @@ class JointPipeline:
         chain = self.chain
         if chain.objective != "step" or chain.weight is None or chain.paths:
             raise ValueError("the chain must have objective 'step' and times of weight gradients, and no path cuts")
+        if chain.has_roles:
+            raise ValueError("orders are those of one stage per device: times ahead and of services are its own")
         if len({count.stage for count in chain.through}) != 1:
             raise ValueError("all stages must have the same number of micro-batches, those of one data-parallel lane")
         if self.joined.shape != chain.forward.shape or int(self.joined.min(initial=0)) < 0:

@@ -8,11 +8,12 @@ The result is a heuristic: no bound.
 
 import numpy as np
 
+from pipeplan_formulations.common.pass_times import Times
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.objective import copies_update, reductions
 from pipeplan_formulations.partition.tables import Boundaries
-from pipeplan_formulations.partition.terms import ahead, behind, load
+from pipeplan_formulations.partition.terms import Overlap, ahead, behind, load
 
 ACCURACY = 1e-3
 """Relative accuracy of the bisection."""
@@ -51,7 +52,7 @@ def _furthest_ends(problem: ChainPartition, target: int, trip: int) -> tuple[Bou
     """Boundaries and R of a partition within the target, or None; ``trip`` is the R that the warm-up bound assumes."""
     n, prefix, overlap = problem.layers, problem.prefix, problem.overlap
     ends = np.ones(n + 1, np.bool_) if problem.cuts is None else np.concatenate([[True], problem.cuts, [True]])
-    start, there, head, boundaries = 0, 0, 0, [0]
+    start, there, head, passed, boundaries = 0, 0, 0, 0, [0]
     for s, count in enumerate(problem.through):
         behind_it = problem.stages - 1 - s
         if n - start <= behind_it:
@@ -76,7 +77,12 @@ def _furthest_ends(problem: ChainPartition, target: int, trip: int) -> tuple[Bou
         # Way back with the stage's own ending, warm-up, and allowed cuts and layers.
         fits = (again < IMPOSSIBLE) & ends[b] & (there + work + once <= target)
         fits &= head + work + (once if s == 0 else 0) <= target
-        fits &= trip + count.late * (forward + weight) + (count.stage - 1) * backward <= target
+        # The way ahead, R and services; V in a role of its own is left to the value.
+        own = Times(forward, backward)
+        way, passing, service = problem.roles(own, s, a, b)
+        late = count.late * (service.forward + weight) + (count.stage - 1) * service.backward
+        longer = problem.longer(own, passing)
+        fits &= trip + late + (0 if longer is None else longer) <= target
         if problem.where is not None:
             fits &= np.logical_and.accumulate(problem.where[s, start:])[b - start - 1]
         chosen = np.flatnonzero(fits)
@@ -84,9 +90,17 @@ def _furthest_ends(problem: ChainPartition, target: int, trip: int) -> tuple[Bou
             return None
         e = int(chosen[-1])
         latency = int(problem.latency[s]) if behind_it else 0
-        before = int(ahead(overlap, forward[e], latency, out[e]))
+        before, later = _hop(overlap, way, e, latency, int(out[e]), into, int(returned[e]))
         there += before
-        head += before + int(behind(overlap, backward[e], latency, into, returned[e])) + (int(once[e]) if s == 0 else 0)
+        ending = int(once[e]) if s == 0 else 0
+        head += before + later + ending
+        passed += sum(_hop(overlap, passing, e, latency, int(out[e]), into, int(returned[e]))) + ending
         start = int(b[e])
         boundaries.append(start)
-    return tuple(boundaries), head
+    return tuple(boundaries), passed
+
+
+def _hop(overlap: Overlap, times: Times, end: int, latency: int, out: int, into: int, returned: int) -> tuple[int, int]:
+    """p and q for the F and B of one of the ends."""
+    there = ahead(overlap, times.forward[end], latency, out)
+    return int(there), int(behind(overlap, times.backward[end], latency, into, returned))

@@ -29,12 +29,23 @@ def check(problem: PartitionTables) -> None:
         raise ValueError("split backwards go with objective step, and without path cuts, whose backwards are whole")
     if problem.paths and problem.objective == "bottleneck":
         raise ValueError("path cuts bound steps; the bottleneck objective has none")
+    problem.check_roles()
+    _check_weights(problem)
     _check_resources(problem, stages, layers)
     for path in problem.paths:
         if path.sizes != (stages, stages, stages, stages, stages - 1, stages - 1):
             raise ValueError(f"a path cut has rows of {list(path.sizes)} coefficients; there are {stages} stages")
         if any(not 0 <= link < stages - 1 or len(row) != layers - 1 for link, row in path.surplus):
             raise ValueError(f"a path cut has a surplus for links or cuts that do not exist: {path.surplus}")
+
+
+def _check_weights(problem: PartitionTables) -> None:
+    for name in ("ahead_weight", "service_weight"):
+        if getattr(problem, name) is None:
+            continue
+        if problem.weight is None:
+            raise ValueError(f"{name} is given without weight: split backwards have both")
+        problem.check_at_most(name, "weight")
 
 
 def _check_resources(problem: PartitionTables, stages: int, layers: int) -> None:

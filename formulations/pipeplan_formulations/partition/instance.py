@@ -74,6 +74,11 @@ micro-batch until its weight gradient has ended. So there stand
 - E_s + M_s V_s for E_s in the own ending, s ≥ 0, and E_0 + V_0 for E_0 in all others,
 - F_s + V_s for the F_s of the warm-up.
 
+Where a device has several stages, or micro-batches pass in slices, F, B and V differ by role (`common.pass_times`).
+Those above are the device's own in w_s, the own ending and path cuts; *ahead* in p, q and V_0; of a *round trip* in R,
+and where stream and link resources take them from R again; of *services* in the delays that services and warm-up add
+to R. Each delay of a device also has own F + B − those of the round trip.
+
 Reasons, with proofs in docs/bounds/chain.md:
 
 - way back, own ending: a replica of stage s waits for stages 0 … s − 1, then works M_s w_s. After its last backward the
@@ -96,6 +101,7 @@ work of a micro-batch  `terms.load`
 loads                  `objective.stage_per_sample`, `objective.link_per_sample`; programme `minmax.solve_minmax`
 way back, own ending   p_t, q_t: `terms.ahead`, `terms.behind`; R_s: `objective.reductions`, as rows
                        `mip.exposed.exposed_collectives`
+F, B, V by role        `PassTables.roles`, `PartitionTables.weight_of`, `objective.RoleSums`
 services, warm-up      `terms.delays`, with delayed weight gradients
 path cuts              `parts.PathCut.length`
 link resources         `objective.delays_of_resources`
@@ -146,7 +152,7 @@ class ChainPartition(PartitionTables):
     def with_paths(self, paths: tuple[PathCut, ...]) -> "ChainPartition":
         """A copy of the instance with these path cuts, which shares all cached tables."""
         other = replace(self, paths=paths)
-        known = ("prefix", "through", "bytes", "room", "recomputing")
+        known = ("prefix", "apart", "through", "bytes", "room", "recomputing")
         other.__dict__.update({name: self.__dict__[name] for name in known if name in self.__dict__})
         return other
 

@@ -6,18 +6,20 @@ inequality is one short row.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.mip.exposed import exposed_collectives
 from pipeplan_formulations.common.mip.model import Expression
+from pipeplan_formulations.common.pass_times import Role, Times
 from pipeplan_formulations.common.scaling import Scale
 from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.link_positions import Membership, add_link_positions
 from pipeplan_formulations.partition.memory_rows import TieFlags, add_memory_rows
 from pipeplan_formulations.partition.model import PartitionModel
-from pipeplan_formulations.partition.objective import Hop, delays_of_resources
+from pipeplan_formulations.partition.objective import Hop, RoleSums, delays_of_resources
 from pipeplan_formulations.partition.terms import ahead, behind, delays, load
 from pipeplan_formulations.partition.windows import windows
 
@@ -47,7 +49,11 @@ def linear_model(problem: ChainPartition, scale: Scale, low: int, high: int) -> 
     weight = [Expression({})] * problem.stages
     if problem.weight is not None:
         weight = _stage_times(model, problem, scale, "weight", tie_flags)
-    _step(model, problem, scale, stages, [u + r for u, r in zip(update, reduce, strict=True)], weight)
+    own = RoleSums(forward, backward, weight)
+    way, service = (_role_times(model, problem, scale, role, own, tie_flags) for role in ("ahead", "service"))
+    trip = way if problem.round_trip == "ahead" else own
+    step = _Step(model, problem, scale, send, back, own, way, trip, service)
+    step.add([u + r for u, r in zip(update, reduce, strict=True)])
 
     def held(link: int, row: Sequence[int]) -> Expression:
         return model.define(model.chosen(link, scale.down(np.array(row))))
@@ -142,43 +148,90 @@ def _bottleneck(
         model.at_least(Expression({model.objective: many}) - (time - slack))
 
 
-def _step(
-    model: PartitionModel,
-    problem: ChainPartition,
-    scale: Scale,
-    stages: Sequence[tuple[Expression, ...]],
-    ending: Sequence[Expression],
-    weight: Sequence[Expression],
-) -> None:
-    """Add way back and own ending, then services, warm-up and link resources. ``ending``: E_s, ``weight``: V_s."""
-    # ``head`` is H_s = E_0 + Σ (p_t + q_t), ``way`` is Σ p_t, both over the stages before.
-    # In a long run the own-ending bound is about the stage alone, so ``way`` stays 0.
-    head, way = ending[0] + weight[0], Expression({})
-    ending = [e + count.stage * v for e, v, count in zip(ending, weight, problem.through, strict=True)]
-    for s, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
-        forward, backward, send, return_in = times
-        busy = count.stage * load(problem.overlap, *times)
-        model.above(head + busy)
-        if (s > 0 or problem.weight is not None) and (ending[s].terms or ending[s].constant):
-            model.above(way + busy + ending[s])
-        final = s == problem.stages - 1
-        latency = 0 if final else scale.down(int(problem.latency[s]))
-        return_out = Expression({}) if final else stages[s + 1][3]
-        there = ahead(problem.overlap, forward, latency, send)
-        head = model.define(head + there + behind(problem.overlap, backward, latency, return_in, return_out))
-        counts_way = problem.objective == "step" and not final
-        if counts_way and any(e.terms or e.constant for e in ending[s + 1 :]):
-            way = model.define(way + there)
+def _role_times(
+    model: PartitionModel, problem: ChainPartition, scale: Scale, role: Role, own: RoleSums, tie_flags: TieFlags
+) -> RoleSums:
+    """F, B and V of each stage in a role; those of ``own`` that have no tables of their own."""
 
-    def held(link: int, row: Array) -> Expression:
-        return model.define(model.chosen(link, scale.down(row)))
+    def times(name: str, default: Sequence[Expression]) -> Sequence[Expression]:
+        named = f"{role}_{name}"
+        given = getattr(problem, named) is not None
+        return _stage_times(model, problem, scale, named, tie_flags) if given else default
 
-    # Here ``head`` is R; f, g and l before and behind each stage for the link-resource bound.
-    nothing, latencies = Expression({}), scale.down(problem.latency).tolist()
-    sends, returns = [nothing, *(times[2] for times in stages)], [*(times[3] for times in stages), nothing]
-    hops = [Hop(*times) for times in zip(sends, returns, [0, *latencies, 0], strict=True)]
-    for s, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
-        forward, backward, send, return_in = times
-        shared = delays_of_resources(problem, s, forward, backward, hops[s], hops[s + 1], held)
-        for delay in (*delays(problem.overlap, count, forward, backward, send, return_in, weight[s]), *shared):
-            model.above(head + delay)
+    if not problem.has_roles:
+        return own
+    return RoleSums(times("forward", own.forward), times("backward", own.backward), times("weight", own.weight))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Rows of the objectives 'step' and 'period', from the times of stages and links.
+
+    ``way``, ``trip`` and ``service`` are ``own`` itself if they have no times of their own.
+    """
+
+    model: PartitionModel
+    problem: ChainPartition
+    scale: Scale
+    send: list[Expression]
+    back: list[Expression]
+    own: RoleSums
+    way: RoleSums
+    trip: RoleSums
+    service: RoleSums
+
+    def add(self, ending: Sequence[Expression]) -> None:
+        """Add way back and own ending, then services, warm-up and link resources. ``ending`` is E_s of each stage."""
+        model, problem = self.model, self.problem
+        out, into = [*self.send, Expression({})], [Expression({}), *self.back]
+        loads = [
+            load(problem.overlap, *times) for times in zip(self.own.forward, self.own.backward, out, into, strict=True)
+        ]
+        # ``head`` is H_s = E_0 + Σ (p_t + q_t), ``way`` is Σ p_t, both over the stages before, ``trip`` R so far.
+        # In a long run the own-ending bound is about the stage alone, so ``way`` stays 0.
+        head = trip = ending[0] + self.way.weight[0]
+        way = Expression({})
+        weights = zip(ending, self.own.weight, problem.through, strict=True)
+        ending = [e + count.stage * v for e, v, count in weights]
+        for s, (work, count) in enumerate(zip(loads, problem.through, strict=True)):
+            busy = count.stage * work
+            model.above(head + busy)
+            if (s > 0 or problem.weight is not None) and (ending[s].terms or ending[s].constant):
+                model.above(way + busy + ending[s])
+            there, later = self._hop(s, self.way.of_stage(s))
+            head = model.define(head + there + later)
+            if self.trip is not self.way:
+                trip = model.define(sum(self._hop(s, self.trip.of_stage(s)), trip))
+            counts_way = problem.objective == "step" and s < problem.stages - 1
+            if counts_way and any(e.terms or e.constant for e in ending[s + 1 :]):
+                way = model.define(way + there)
+        self._add_delays(head if self.trip is self.way else trip)
+
+    def _hop(self, s: int, times: Times) -> tuple[Expression, Expression]:
+        """p_s and q_s for these F and B."""
+        final, overlap = s == self.problem.stages - 1, self.problem.overlap
+        latency = 0 if final else self.scale.down(int(self.problem.latency[s]))
+        nothing = Expression({})
+        send, return_out = (nothing, nothing) if final else (self.send[s], self.back[s])
+        there = ahead(overlap, times.forward, latency, send)
+        return there, behind(overlap, times.backward, latency, self.back[s - 1] if s else nothing, return_out)
+
+    def _add_delays(self, trip: Expression) -> None:
+        """Add services, warm-up and link resources, with R = ``trip``."""
+        model, problem, scale = self.model, self.problem, self.scale
+
+        def held(link: int, row: Array) -> Expression:
+            return model.define(model.chosen(link, scale.down(row)))
+
+        # f, g and l before and behind each stage for the link-resource bound.
+        nothing, latencies = Expression({}), scale.down(problem.latency).tolist()
+        sends, returns = [nothing, *self.send, nothing], [nothing, *self.back, nothing]
+        hops = [Hop(*times) for times in zip(sends, returns, [0, *latencies, 0], strict=True)]
+        for s, count in enumerate(problem.through):
+            through, own, weight = self.trip.of_stage(s), self.own.of_stage(s), self.service.weight[s]
+            longer = None if self.trip is self.own else problem.longer(own, through)
+            lanes = delays(
+                problem.overlap, count, self.service.of_stage(s), through, longer, sends[s + 1], returns[s], weight
+            )
+            for delay in (*lanes, *delays_of_resources(problem, s, through, hops[s], hops[s + 1], held)):
+                model.above(trip + delay)

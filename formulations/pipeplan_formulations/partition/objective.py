@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from pipeplan_formulations.common.layer_tables import Array
 from pipeplan_formulations.common.objective import Objective
+from pipeplan_formulations.common.pass_times import ROLES, Role, Times
 from pipeplan_formulations.partition.parts import LinkResource, PathCut
 from pipeplan_formulations.partition.tables import Boundaries, PartitionTables
 from pipeplan_formulations.partition.terms import Counts, Number, Overlap, ahead, behind, delays, load
@@ -65,10 +66,23 @@ class Terms(Protocol):
         ...
 
 
+class RoleSums(NamedTuple):
+    """F, B and V of each stage in a role (`common.pass_times`)."""
+
+    forward: Sequence[Number]
+    backward: Sequence[Number]
+    weight: Sequence[Number]
+
+    def of_stage(self, stage: int) -> Times:
+        """F and B of a stage."""
+        return Times(self.forward[stage], self.backward[stage])
+
+
 class Sums(NamedTuple):
     """Sums over the layers of each stage, and entries of the cut of each link, of one partition or of m.
 
-    Each number is an int, or an array of shape (m,). ``cut`` has the cut of each link.
+    Each number is an int, or an array of shape (m,). ``cut`` has the cut of each link. ``ahead``, ``trip`` and
+    ``service`` are None if ``forward``, ``backward`` and ``weight`` serve for that role too.
     """
 
     forward: Sequence[Number]
@@ -80,16 +94,24 @@ class Sums(NamedTuple):
     back: Sequence[Number]
     link: Sequence[Number]
     cut: Sequence[Number]
+    ahead: RoleSums | None = None
+    trip: RoleSums | None = None
+    service: RoleSums | None = None
+
+    @property
+    def own(self) -> RoleSums:
+        """The device's own F, B and V."""
+        return RoleSums(self.forward, self.backward, self.weight)
 
     @staticmethod
     def of_one(problem: PartitionTables, edges: Array, recomputing: Array) -> "Sums":
         """Sums of the partition with the boundaries ``edges``."""
-        return Sums(*(row.tolist() for row in _sums(problem, edges, recomputing)))
+        return _sums(problem, edges, recomputing, lambda row: row.tolist())
 
     @staticmethod
     def of_many(problem: PartitionTables, edges: Array, recomputing: Array) -> "Sums":
         """Sums of m partitions: ``edges`` has shape (m, S + 1), ``recomputing`` (m, S)."""
-        return Sums(*(list(np.ascontiguousarray(row.T)) for row in _sums(problem, edges, recomputing)))
+        return _sums(problem, edges, recomputing, lambda row: list(np.ascontiguousarray(row.T)))
 
     def entry(self, link: int, row: Array | tuple[int, ...]) -> Number:
         """The entry of the row for the cut at which the link lies."""
@@ -101,23 +123,42 @@ class Sums(NamedTuple):
         return path.length(self.forward, self.backward, self.update, self.reduce, self.send, self.back, self.entry)
 
 
-def _sums(problem: PartitionTables, edges: Array, recomputing: Array) -> tuple[Array, ...]:
+def _sums(
+    problem: PartitionTables, edges: Array, recomputing: Array, listed: Callable[[Array], Sequence[Number]]
+) -> Sums:
+    """The sums, each array of stages or links turned into a sequence by ``listed``."""
     s, a, b = np.arange(problem.stages), edges[..., :-1], edges[..., 1:]
     links, cut = s[:-1], b[..., :-1] - 1
     forward, backward, update, weight = (
         problem.prefix[name][s, b] - problem.prefix[name][s, a] for name in ("forward", "backward", "update", "weight")
     )
     update = update + copies_update(problem, s, a, b)
-    send, back, link = (table[links, cut] for table in (problem.send, problem.send_back, problem.link))
-    return forward, backward + recomputing, update, weight, reductions(problem, s, a, b), send, back, link, cut
+    backward = backward + recomputing
+    roles: dict[Role, RoleSums] = {}
+    for role in ROLES if problem.has_roles else ():
+        times = problem.times(role, Times(forward, backward), s, a, b)
+        roles[role] = RoleSums(*map(listed, (*times, problem.weight_of(role, weight, s, a, b))))
+    return Sums(
+        forward=listed(forward),
+        backward=listed(backward),
+        update=listed(update),
+        weight=listed(weight),
+        reduce=listed(reductions(problem, s, a, b)),
+        send=listed(problem.send[links, cut]),
+        back=listed(problem.send_back[links, cut]),
+        link=listed(problem.link[links, cut]),
+        cut=listed(cut),
+        ahead=roles.get("ahead"),
+        trip=roles.get("trip"),
+        service=roles.get("service"),
+    )
 
 
 def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number:
     """The least T; ``largest`` is the maximum of numbers, or of arrays."""
-    forward, backward, update, weight, reduce, send, back, link, _ = sums
+    update, weight, reduce, send, back, link = sums.update, sums.weight, sums.reduce, sums.send, sums.back, sums.link
     out, into = [*send, 0], [0, *back]
-    stages = list(zip(forward, backward, out, into, strict=True))
-    loads = [load(problem.overlap, *times) for times in stages]
+    loads = [load(problem.overlap, *times) for times in zip(sums.forward, sums.backward, out, into, strict=True)]
     if problem.objective == "bottleneck":
         shares = [
             stage_per_sample(problem, c.stage, w, r) for c, w, r in zip(problem.through, loads, reduce, strict=True)
@@ -126,7 +167,9 @@ def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number
         return largest(*shares, *(busy if problem.overlap != "none" else []), 0)
 
     # Way back and own ending: ``head`` is H_s with E_0 (and V_0), ``slack`` what the latter does without: E_0 + Σ q_t.
-    head = slack = update[0] + reduce[0] + weight[0]
+    own = sums.own
+    way, trip, service = sums.ahead or own, sums.trip or own, sums.service or own
+    head = slack = passed = update[0] + reduce[0] + way.weight[0]
     least: list[Number] = []
     latencies = [*problem.latency]
     for t, (count, work) in enumerate(zip(problem.through, loads, strict=True)):
@@ -135,17 +178,27 @@ def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number
         least.append(head + count.stage * work + largest(0, ending - spared))
         latency = latencies[t] if t < len(link) else 0
         returned = back[t] if t < len(link) else 0
-        later = behind(problem.overlap, backward[t], latency, into[t], returned)
-        head = head + ahead(problem.overlap, forward[t], latency, out[t]) + later
+        later = behind(problem.overlap, way.backward[t], latency, into[t], returned)
+        head = head + ahead(problem.overlap, way.forward[t], latency, out[t]) + later
         slack = slack + later
-    # Services, warm-up and link resources: ``head`` is R.
+        if trip is not way:
+            passed = passed + ahead(problem.overlap, trip.forward[t], latency, out[t])
+            passed = passed + behind(problem.overlap, trip.backward[t], latency, into[t], returned)
+    # Services, warm-up and link resources: ``passed`` is R.
+    passed = head if trip is way else passed
     hops = [Hop(*times) for times in zip([0, *out], [*into, 0], [0, *latencies, 0], strict=True)]
     longest: list[Number] = []
-    for t, (times, count) in enumerate(zip(stages, problem.through, strict=True)):
-        longest += delays(problem.overlap, count, *times, weight[t])
-        longest += delays_of_resources(problem, t, *times[:2], hops[t], hops[t + 1], sums.entry)
+    for t, count in enumerate(problem.through):
+        through = served = trip.of_stage(t)
+        longer = None
+        if trip is not own:
+            longer = own.of_stage(t).work - through.work
+        if service is not trip:
+            served = service.of_stage(t)
+        longest += delays(problem.overlap, count, served, through, longer, out[t], into[t], service.weight[t])
+        longest += delays_of_resources(problem, t, through, hops[t], hops[t + 1], sums.entry)
     # Path cuts.
-    return largest(*least, head + largest(*longest), *map(sums.length, problem.paths))
+    return largest(*least, passed + largest(*longest), *map(sums.length, problem.paths))
 
 
 def link_per_sample(problem: Terms, count: int, time: int) -> int:
@@ -185,8 +238,7 @@ class Hop(NamedTuple):
 def delays_of_resources(
     problem: Terms,
     stage: int,
-    forward: Number,
-    backward: Number,
+    trip: Times,
     into: Hop,
     out: Hop,
     busy: Callable[[int, Array], Number],
@@ -195,6 +247,8 @@ def delays_of_resources(
 
     Parameters
     ----------
+    trip : Times
+        F and B of the stage's part of R.
     into, out : Hop
         The links before and behind the stage; zeros beyond the ends.
     busy : callable
@@ -206,7 +260,7 @@ def delays_of_resources(
         total = busy(resource.link, resource.busy)
         if resource.beyond is not None:
             total = total + busy(resource.link + 1, resource.beyond)
-        yield total - _alone(problem.overlap, resource, backward if resource.back else forward, into, out)
+        yield total - _alone(problem.overlap, resource, trip.backward if resource.back else trip.forward, into, out)
 
 
 def _alone(overlap: Overlap, resource: LinkResource, action: Number, into: Hop, out: Hop) -> Number:

@@ -8,6 +8,9 @@ The label of a prefix of stages has three numbers:
   at the end;
 - the slack D_s = E_0 + Σ_{t<s} q_t, larger is better: the own-ending bound is H_s − D_s + M_s w_s + E_s ≤ target.
 
+R is H with the last stage, unless a round trip counts other times than the way ahead (`PassTables.trip_apart`). Then R
+so far is a fourth number, smaller is better.
+
 Each boundary holds a Pareto set of labels:
 
 ::
@@ -35,7 +38,7 @@ import numpy as np
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.layer_tables import Array
-from pipeplan_formulations.common.pareto import spread, undominated
+from pipeplan_formulations.common.pareto import Indices, minimal, spread, undominated
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.spans import NEVER, Spans, spans
@@ -94,13 +97,16 @@ class _Stages:
     Attributes
     ----------
     tables : list of Spans
+    trip_apart : bool
+        True if R is a number of a label beside H.
     slack : array, shape (S + 1, n + 1), or None
         The most slack with which any prefix reaches a boundary; None where own ending adds nothing to way back.
     """
 
     def __init__(self, problem: ChainPartition, room: Windows, target: int, clock: Clock) -> None:
         self.shape = (problem.stages + 1, problem.layers + 1)
-        self.tables = []
+        self.tables: list[Spans] = []
+        self.trip_apart = problem.trip_apart
         for s in range(problem.stages):
             clock.check()
             starts = np.flatnonzero(room.open[s, : problem.layers])
@@ -179,13 +185,13 @@ def _backward_pass(
             slack = stages.slack[s, table.starts][:, None]
             np.minimum(caps, target - table.work - table.ending + slack, out=caps)
         delay = np.maximum(table.delay, least_delay[s + 1][table.ends])
-        np.minimum(caps, target - delay - table.advance - following, out=caps)
+        np.minimum(caps, target - delay - table.trip - following, out=caps)  # H ≤ R
         cap[s, table.starts] = caps.max(axis=1, initial=-NEVER)  # at least −NEVER, or sums would exceed int64
         # Growth of R and least delay, over the spans that some head may still use.
         alive = caps >= (0 if heads is None else heads[s, table.starts][:, None])
-        least_growth[s, table.starts] = np.where(alive, table.advance + following, NEVER).min(axis=1, initial=NEVER)
+        least_growth[s, table.starts] = np.where(alive, table.trip + following, NEVER).min(axis=1, initial=NEVER)
         least_delay[s, table.starts] = np.where(alive, delay, NEVER).min(axis=1, initial=NEVER)
-        grown = table.advance + most_growth[s + 1][table.ends]
+        grown = table.trip + most_growth[s + 1][table.ends]
         most_growth[s, table.starts] = np.where(alive, grown, -NEVER).max(axis=1, initial=-NEVER)
         if stages.slack is not None and heads is not None:
             required = np.maximum(table.ending, useful_slack[s + 1][table.ends] - table.behind)
@@ -209,7 +215,7 @@ def _labels(stages: _Stages, target: int, bracket: Bracket[Boundaries], beam: in
     """A partition with T ≤ target, or None if there is none (with at most ``beam`` labels per boundary: none found)."""
     view = _backward_pass(stages, target, bracket)
     view = _backward_pass(stages, target, bracket, _least_heads(stages, view))
-    boundary, head, delay, slack = (np.zeros(1, np.int64) for _ in range(4))
+    boundary, head, trip, delay, slack = (np.zeros(1, np.int64) for _ in range(5))
     history: list[tuple[Array, Array]] = []
     for s, (table, caps) in enumerate(zip(stages.tables, view.caps, strict=True)):
         bracket.clock.check()
@@ -219,28 +225,29 @@ def _labels(stages: _Stages, target: int, bracket: Bracket[Boundaries], beam: in
         if s and stages.slack is not None:  # own-ending bound
             ends_at = table.work[row] + (table.ending[row] if isinstance(table.ending, np.ndarray) else 0)
             reaches &= (head - slack)[:, None] + ends_at <= target
-        # New labels: H and e behind the span; dropped if e is too large even for the least R.
+        # New labels: H, R and e behind the span; dropped if e is too large even for the least R.
         label, column = np.nonzero(reaches)
         row = row[label]
         ends = table.ends[row, column]
         heads = head[label] + table.advance[row, column]
+        trips = trip[label] + table.trip[row, column] if stages.trip_apart else heads
         least = view.least_delay[s + 1, ends]
         delays = np.maximum(np.maximum(delay[label], table.delay[row, column]), least)
-        fits = heads + view.least_growth[s + 1, ends] + delays <= target
+        fits = trips + view.least_growth[s + 1, ends] + delays <= target
         label, row, column = label[fits], row[fits], column[fits]
-        ends, heads, delays, least = ends[fits], heads[fits], delays[fits], least[fits]
+        ends, heads, trips, delays, least = ends[fits], heads[fits], trips[fits], delays[fits], least[fits]
         # An e that meets the target even for the most R counts as the least e of the later stages; slack is cut off.
-        delays = np.where(heads + view.most_growth[s + 1, ends] + delays <= target, least, delays)
+        delays = np.where(trips + view.most_growth[s + 1, ends] + delays <= target, least, delays)
         slacks = None
         if stages.slack is not None:
             slacks = np.minimum(slack[label] + table.behind[row, column], view.useful_slack[s + 1, ends])
         # Keep the Pareto set of each boundary, at most ``beam`` labels, with the index of the label before.
-        kept = undominated(ends, heads, delays, slacks)
+        kept = _undominated(ends, heads, trips if stages.trip_apart else None, delays, slacks)
         if not len(kept):
             return None
         if beam is not None:
             kept = kept[spread(ends[kept], beam)]
-        boundary, head, delay = ends[kept], heads[kept], delays[kept]
+        boundary, head, trip, delay = ends[kept], heads[kept], trips[kept], delays[kept]
         slack = np.zeros(len(kept), np.int64) if slacks is None else slacks[kept]
         history.append((boundary, label[kept]))
     index, boundaries = 0, []
@@ -248,3 +255,12 @@ def _labels(stages: _Stages, target: int, bracket: Bracket[Boundaries], beam: in
         boundaries.append(int(ends[index]))
         index = int(parents[index])
     return (0, *reversed(boundaries))
+
+
+def _undominated(ends: Array, heads: Array, trips: Array | None, delays: Array, slacks: Array | None) -> Indices:
+    """Indices of the labels to keep at each end, sorted by end; ``trips`` is None where R is H."""
+    if trips is None:
+        return undominated(ends, heads, delays, slacks)
+    # Columns in which less is better. Of two labels at different ends neither is less in both of the first columns.
+    columns = [ends, -ends, heads, trips, delays, *([] if slacks is None else [-slacks])]
+    return minimal(np.stack(columns, axis=1))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeplan_formulations.common.layer_tables import Array, Flags
+from pipeplan_formulations.common.pass_times import Times
 from pipeplan_formulations.common.report import BeyondIntegersError
 from pipeplan_formulations.partition.instance import ChainPartition
 from pipeplan_formulations.partition.objective import (
@@ -54,7 +55,9 @@ class Spans:
     work : array, shape (A, W)
         M_s w_s; the loads for 'bottleneck'.
     advance : array, shape (A, W)
-        Increase of R: p_s + q_s. For stage 0 it includes E_0.
+        Increase of H: p_s + q_s. For stage 0 it includes E_0.
+    trip : array, shape (A, W)
+        Increase of R; that of H, unless a round trip counts other times.
     behind : array, shape (A, W)
         q_s, which is `advance` less p_s; for 'period' p_s + q_s. For stage 0 it includes E_0; 0 in closed spans.
     delay : array, shape (A, W)
@@ -67,6 +70,7 @@ class Spans:
     ends: Array
     work: Array
     advance: Array
+    trip: Array
     behind: Array
     delay: Array
     ending: Array | int
@@ -109,30 +113,42 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
         work = stage_per_sample(problem, count.stage, per_batch, once)
         if problem.overlap != "none":
             work = np.maximum(work, link_per_sample(problem, count.out, busy[ends]))
-        return Spans(starts, ends, np.where(closed, NEVER, work), nothing, nothing, nothing, 0)
+        return Spans(starts, ends, np.where(closed, NEVER, work), nothing, nothing, nothing, nothing, 0)
     # V_s, E_s with its delayed weight gradients, and q_s.
     weight = problem.prefix["weight"][s]
     own_weight = np.where(closed, 0, weight[ends] - weight[begins])
     own = _ending(problem, s, begins, ends, closed)
     ending = own + count.stage * own_weight if problem.weight is not None else own
     latency = 0 if final else int(problem.latency[s])
-    later = behind(problem.overlap, b, latency, passed_back, returned[ends]) + (0 if s else own + own_weight)
-    there = ahead(problem.overlap, f, latency, sent[ends])
+    behind_all: Array | int = 0
+    if not s:
+        behind_all = own + np.where(closed, 0, problem.weight_of("ahead", own_weight, s, begins, ends))
+    way, trip, service = problem.roles(Times(f, b), s, begins, ends)
+    later = behind(problem.overlap, way.backward, latency, passed_back, returned[ends]) + behind_all
+    there = ahead(problem.overlap, way.forward, latency, sent[ends])
+    advance: Array = np.where(closed, NEVER, there + later)
+    passed = advance
+    if problem.trip_apart:
+        passed = behind(problem.overlap, trip.backward, latency, passed_back, returned[ends]) + behind_all
+        passed = np.where(closed, NEVER, passed + ahead(problem.overlap, trip.forward, latency, sent[ends]))
     # Delays of the services and warm-up bounds, then of the link-resource bound.
-    every = [*delays(problem.overlap, count, f, b, sent[ends], passed_back, own_weight)]
+    late_weight = problem.weight_of("service", own_weight, s, begins, ends)
+    longer = problem.longer(Times(f, b), trip)
+    every = [*delays(problem.overlap, count, service, trip, longer, sent[ends], passed_back, late_weight)]
     if problem.resources:
         passed_on = _at_boundary(problem.send[s - 1])[begins] if s else 0
         before = Hop(passed_on, passed_back, int(problem.latency[s - 1]) if s else 0)
         beyond = Hop(sent[ends], returned[ends], latency)
         every += delays_of_resources(
-            problem, s, f, b, before, beyond, lambda link, row: _at_boundary(row)[ends if link == s else begins]
+            problem, s, trip, before, beyond, lambda link, row: _at_boundary(row)[ends if link == s else begins]
         )
     delay = np.maximum.reduce(np.broadcast_arrays(*every))
     return Spans(
         starts,
         ends,
         np.where(closed, NEVER, count.stage * per_batch),
-        np.where(closed, NEVER, there + later),
+        advance,
+        passed,
         np.where(closed, 0, later if problem.objective == "step" else there + later),
         np.where(closed, NEVER, delay),
         ending,

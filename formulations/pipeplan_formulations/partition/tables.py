@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan_formulations.common.exposed import Collectives, Exposed
-from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, LayerTables, sums_before
+from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, Flags, sums_before
 from pipeplan_formulations.common.objective import Objective
+from pipeplan_formulations.common.pass_times import PassTables, Role
 from pipeplan_formulations.common.recomputation import shared_recomputation
 from pipeplan_formulations.common.span_options import SpanOptions
 from pipeplan_formulations.partition.parts import LinkResource, PathCut, Tie
@@ -22,7 +23,7 @@ Boundaries = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionTables(LayerTables):
+class PartitionTables(PassTables):
     """Layers on the devices of S stages; `SHAPES` has the shape of each array.
 
     Attributes
@@ -56,6 +57,8 @@ class PartitionTables(LayerTables):
         N of the loads; by default M.
     weight : array of int, optional
         V of each layer, if backwards are split; only with objective 'step' and without paths.
+    ahead_weight, service_weight : array of int, optional
+        V_0 behind the last backward of stage 0, and the V_s of the warm-up: at most ``weight``, the default.
     ties : tuple of Tie
     beside : array of int, optional
         Bytes that a second lane needs for each layer, in Y_s; by default there is none.
@@ -68,6 +71,8 @@ class PartitionTables(LayerTables):
     # Axes: S stages, L = S − 1 links, n layers, c = n − 1 cuts.
     SHAPES: ClassVar = {
         **dict.fromkeys(("forward", "backward", "weight", "update", "where"), ("Sn",)),
+        **dict.fromkeys(("ahead_forward", "ahead_backward", "ahead_weight"), ("Sn",)),
+        **dict.fromkeys(("service_forward", "service_backward", "service_weight"), ("Sn",)),
         **dict.fromkeys(("reduce", "hides", "gather", "gather_hides"), ("Sn",)),
         **dict.fromkeys(("send", "send_back", "link"), ("Lc",)),
         "recomputable": ("n",),
@@ -93,6 +98,8 @@ class PartitionTables(LayerTables):
     warm_up: Array | None = None
     samples: int | None = None
     weight: Array | None = None
+    ahead_weight: Array | None = None
+    service_weight: Array | None = None
     ties: tuple[Tie, ...] = ()
     beside: Array | None = None
     cuts: Flags | None = None
@@ -128,6 +135,22 @@ class PartitionTables(LayerTables):
             "saved": self.bytes.saved,
         }
         return {name: sums_before(table) for name, table in tables.items()}
+
+    @property
+    def has_roles(self) -> bool:
+        """True if some role has tables of its own."""
+        return bool(self.apart or self._weights)
+
+    @cached_property
+    def _weights(self) -> dict[Role, Array]:
+        """Sums of V before each boundary, for the roles that have a table of their own."""
+        tables: dict[Role, Array | None] = {"ahead": self.ahead_weight, "service": self.service_weight}
+        return {role: sums_before(table) for role, table in tables.items() if table is not None}
+
+    def weight_of(self, role: Role, own: Array, row: Array | int, starts: Array, ends: Array) -> Array:
+        """V of spans in a role: ``own``, unless the role has a table of its own; see `PassTables.times`."""
+        sums = self._weights.get(role)
+        return own if sums is None else sums[row, ends] - sums[row, starts]
 
     @cached_property
     def collectives(self) -> Collectives:

@@ -13,6 +13,8 @@ arrays to fill the tables of a dynamic programme, and `Expression` to write the 
 
 from typing import Any, Literal, NamedTuple
 
+from pipeplan_formulations.common.pass_times import Times
+
 Overlap = Literal["none", "copy", "stream"]
 
 # A number is an int, an array or a linear expression: all support +, − and multiplication by an int. The type system
@@ -56,16 +58,34 @@ def behind(overlap: Overlap, backward: Number, latency: Number, return_in: Numbe
 
 
 def delays(
-    overlap: Overlap, counts: Counts, forward: Number, backward: Number, send: Number, return_in: Number, weight: Number
+    overlap: Overlap,
+    counts: Counts,
+    service: Times,
+    trip: Times,
+    longer: Number | None,
+    send: Number,
+    return_in: Number,
+    weight: Number,
 ) -> tuple[Number, ...]:
     """The delays e of services and warm-up, T ≥ R + e: what many micro-batches in a row add to the round trip of one.
 
-    ``weight``: V_s if backwards are split, else 0.
+    Parameters
+    ----------
+    service, trip : Times
+        F and B of one service, and of the stage's part of R.
+    longer : number, optional
+        What a round trip takes longer through the stage that serves (`PassTables.longer`).
+    weight : number
+        V_s if backwards are split, else 0.
     """
-    there, back = (forward + send, backward + return_in) if overlap == "none" else (forward, backward)
+    there, back = service
+    if overlap == "none":
+        there, back = there + send, back + return_in
     lanes = (counts.stage - 1) * there, counts.late * (there + weight) + (counts.stage - 1) * back
+    if longer is not None:
+        lanes = lanes[0] + longer, lanes[1] + longer
     if overlap == "none":
         return lanes
     if overlap == "copy":
         return (*lanes, (counts.out - 1) * send, (counts.into - 1) * return_in)
-    return (*lanes, counts.out * send - forward, counts.into * return_in - backward)
+    return (*lanes, counts.out * send - trip.forward, counts.into * return_in - trip.backward)

@@ -1,11 +1,12 @@
 """Best-first search over prefixes of allocations, bounded by the suffix tables of the dynamic programme.
 
-The label of a prefix is all that its completions depend on: the head H, the largest way back and own ending so far
-(*top*) and the largest e so far, the first two with E_0, and G of the own ending. For alternation and two phases it
+The label of a prefix is all that its completions depend on: the head H, its part R of a round trip, the largest way
+back and own ending so far (*top*) and the largest e so far, the first three with E_0, and G of the own ending. For
+alternation and two phases it
 also has the largest forward and backward so far, and if k is a choice, the excess that later stages may have. With V
 and A the suffix tables' values behind the prefix, no completion is better than
 
-    max( top,  H + V,  H + A + e ).
+    max( top,  H + V,  R + A + e ).
 
 Prefixes are opened in the order of this bound, deeper ones first if it ties. A prefix is dropped if an earlier one with
 the same boundary, kind and usage is at least as good in every number of the label.
@@ -36,6 +37,7 @@ class _Prefix:
     usage: int
     position: int
     head: int
+    trip: int
     top: int
     ahead: int
     delay: int
@@ -64,7 +66,7 @@ def best_first(
     nothing = (0,) * len(problem.widths)
     for kind, usage in np.argwhere(base.tables.whole < IMPOSSIBLE):
         bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
-        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, 0, nothing, UNLIMITED, None, None)
+        root = _Prefix(0, int(kind), int(usage), 0, 0, 0, 0, 0, 0, 0, nothing, UNLIMITED, None, None)
         heapq.heappush(heap, (bound, 0, next(order), root))
     ceiling = IMPOSSIBLE  # least bound of complete prefixes of larger value: their recomputation was only bounded
     for opened in count():
@@ -100,14 +102,15 @@ def _extended(problem: ChainAllocation, base: Relaxation, prefix: _Prefix, high:
     if problem.objective != "bottleneck":
         top = np.maximum(top, prefix.ahead + choice.ended)
     head = prefix.head + finish + choice.advance
+    passed = prefix.trip + finish + choice.trip if problem.trip_apart else head
     delay = np.maximum(prefix.delay, choice.delays(problem, prefix.largest_forward, prefix.backwards))
     # V and A behind each, and the bound of its completions.
     time, trip = base.tables.behind(prefix.position, choice.end, choice.kind, choice.usage)
-    bound = np.maximum(np.maximum(top, head + time), head + trip + delay)
+    bound = np.maximum(np.maximum(top, head + time), passed + trip + delay)
     found = []
     for j in np.flatnonzero(bound < high):
         place = Place(prefix.start, int(choice.end[j]), prefix.kind, int(choice.width[j]), int(choice.held[j]))
-        child = _child(problem, prefix, choice, int(j), head, top, delay, place)
+        child = _child(problem, prefix, choice, int(j), head, passed, top, delay, place)
         found.append((int(bound[j]), child))
     return found
 
@@ -118,6 +121,7 @@ def _child(
     choice: Transitions,
     j: int,
     head: Array,
+    trip: Array,
     top: Array,
     delay: Array,
     place: Place,
@@ -129,6 +133,7 @@ def _child(
         int(choice.usage[j]),
         prefix.position + 1,
         int(head[j]),
+        int(trip[j]),
         int(top[j]),
         prefix.ahead + int(choice.ahead[j]),
         int(delay[j]),
@@ -141,7 +146,7 @@ def _child(
 
 
 class _Seen:
-    """Labels (head, top, G, e, largest forward and backward, −allowed) of opened prefixes, by start, kind and usage."""
+    """Labels (head, R, top, G, e, largest F and B, −allowed) of opened prefixes, by start, kind and usage."""
 
     def __init__(self, forced: int) -> None:
         self._forced = forced  # positions from here on are equivalent: no stage there is forced to be first
@@ -154,6 +159,7 @@ class _Seen:
             [
                 [
                     prefix.head,
+                    prefix.trip,
                     prefix.top,
                     prefix.ahead,
                     prefix.delay,

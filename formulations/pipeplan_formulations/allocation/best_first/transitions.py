@@ -19,6 +19,7 @@ from pipeplan_formulations.allocation.terms import (
     two_phase_delay,
 )
 from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.common.pass_times import Times
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
@@ -42,8 +43,8 @@ class Transitions:
         The largest excess that the stages behind may have (see `non_increasing`).
     own : array of int
         The stage's own term of the way back; with the objective 'bottleneck', its load or that of its link resources.
-    advance : array of int
-        H_{s+1} − H_s: by how much the stage increases the head.
+    advance, trip : array of int
+        H_{s+1} − H_s: by how much the stage increases the head, and by how much A.
     delay : array of int
         The stage's largest one-stage delay e, 0 if none is positive.
     finish : array of int
@@ -62,6 +63,7 @@ class Transitions:
     allowed: Array
     own: Array
     advance: Array
+    trip: Array
     delay: Array
     finish: Array
     ahead: Array
@@ -198,17 +200,25 @@ def _before_kind(problem: ChainAllocation, grid: Grid, span: _Span, other: int, 
         load = -(-stage_load(problem.overlap, many, forward, backward, send, into, once) // problem.divisor)
         if problem.overlap != "none":
             load = np.maximum(load, problem.link_shares[width] * np.maximum(send, back) // problem.divisor)
-        return Transitions(*places, load, *[nothing] * 8)
+        return Transitions(*places, load, *[nothing] * 9)
     held = span.in_flight if problem.alternating else many
-    each = delays(problem.overlap, many, held, problem.link_shares[width], forward, backward, send, back, into)
+    alone, carried = Times(forward, backward), problem.link_shares[width]
+    way, trip, service = problem.roles(alone, kind, start, ends)
+    longer = problem.longer(alone, trip)
+    each = delays(problem.overlap, many, held, carried, service, trip, longer, send, back, into)
+    advance = head_step(problem.overlap, way.work, send, back, latency)
+    passed = advance
+    if problem.trip_apart:
+        passed = head_step(problem.overlap, trip.work, send, back, latency)
     finish = problem.endings(kind, w, start, ends)
     return Transitions(
         *places,
         own(problem.overlap, many, forward, backward, send) + ((many - 1) * into if problem.overlap == "none" else 0),
-        head_step(problem.overlap, forward + backward, send, back, latency),
+        advance,
+        passed,
         np.maximum.reduce(np.broadcast_arrays(nothing, *each)),
         finish,
-        ahead_step(problem.overlap, forward, send, latency) if problem.objective == "step" else nothing,
+        ahead_step(problem.overlap, way.forward, send, latency) if problem.objective == "step" else nothing,
         stage_load(problem.overlap, many, forward, backward, send, into, finish),
         *((forward + backward, backward, span.in_flight) if problem.drains else [nothing] * 3),
     )

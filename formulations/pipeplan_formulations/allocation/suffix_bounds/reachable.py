@@ -22,6 +22,7 @@ from pipeplan_formulations.allocation.suffix_bounds.spans import Spans, last_tha
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.layer_tables import Array
+from pipeplan_formulations.common.pass_times import Times
 
 
 class Reachable:
@@ -80,6 +81,13 @@ class Reachable:
         begins = np.where(ends > np.arange(n), np.arange(n), n + 1)
         return np.append(np.minimum.accumulate(begins[::-1])[::-1], n + 1)
 
+    def _services(self, c: int) -> Times:
+        """Sums of F and B of services before each boundary on a kind."""
+        tables = self._problem.apart.get("service")
+        if tables is None:
+            tables = Times(self._problem.prefix["forward"], self._problem.prefix["backward"])
+        return Times(*(table[c] for table in tables))
+
     def _furthest(self, c: int, w: int, level: int) -> Array:
         """The furthest end, from each start or an earlier one, of a stage with ``level`` units from it on."""
         problem = self._problem
@@ -94,7 +102,7 @@ class Reachable:
         # Memory and the target; then the one-stage delays, by prefix sums of each delay; then the largest backward.
         ends = np.minimum(self._spans.reach[c][w], last_that_may_fit(problem, c, w, least))
         if self._ceiling is not None and problem.objective != "bottleneck":
-            forward, backward = problem.prefix["forward"][c], problem.prefix["backward"][c]
+            forward, backward = self._services(c)
             late = max(many - held, 0) * forward + (many - 1) * backward
             for delay in ((many - 1) * forward, late):
                 below = np.searchsorted(delay, delay[:-1] + self._ceiling, side="right") - 1

@@ -14,6 +14,7 @@ from pipeplan_formulations.allocation.instance import ChainAllocation
 from pipeplan_formulations.allocation.suffix_bounds.usage import Grid
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.layer_tables import Array, sums_before
+from pipeplan_formulations.common.pass_times import Role
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
@@ -37,12 +38,12 @@ class Spans:
     reach : list of list of array, shape (n,)
         End of the longest span from each start; the start itself if there is none.
     before, forward_before : array, shape (n + 1,)
-        Least work, and least forward time, of one micro-batch before each boundary.
+        Least work, and least forward time, of one micro-batch on its way to each boundary.
     """
 
     def __init__(self, problem: ChainAllocation, grid: Grid, target: int, clock: Clock) -> None:
         self._problem, self._grid, self._clock = problem, grid, clock
-        self.before = least_work_before(problem)
+        self.before = least_work_before(problem, "ahead")
         self.forward_before = least_forward_before(problem)
         self.reach = [[self._reach(c, width, target) for width in problem.widths] for c in range(problem.kinds)]
         self._savings = sums_before(np.where(problem.useful, problem.savings, 0))
@@ -133,15 +134,14 @@ class Spans:
         return row
 
 
-def least_work_before(problem: ChainAllocation) -> Array:
-    """Least work of one micro-batch on all layers before each boundary, shape (n + 1,)."""
-    best = (problem.forward + problem.backward).min(axis=0)
-    return sums_before(best)
+def least_work_before(problem: ChainAllocation, role: Role) -> Array:
+    """Least work of one micro-batch on all layers before each boundary, in a role, shape (n + 1,)."""
+    return sums_before(problem.of_layers(role).work.min(axis=0))
 
 
 def least_forward_before(problem: ChainAllocation) -> Array:
     """Least G at each boundary, shape (n + 1,): forward time of one micro-batch on all layers before."""
-    return sums_before((problem.objective == "step") * problem.forward.min(axis=0))
+    return sums_before((problem.objective == "step") * problem.of_layers("ahead").forward.min(axis=0))
 
 
 def last_that_may_fit(problem: ChainAllocation, kind: int, w: int, in_flight: int) -> Array:

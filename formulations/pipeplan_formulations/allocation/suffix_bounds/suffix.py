@@ -5,7 +5,7 @@ r"""Dynamic programme over suffixes: the least value of the stages behind a boun
     V(i, c, u)    layers i … n − 1 on exactly the units u, the first of their stages on kind c
                   = min over width w, end e, kind c' behind    max( own,  H step + V(e, c', u − w e_c) )       ``time``
                                                                max( load, link, V(e, c', u − w e_c) )          ``load``
-    A(i, c, u)    = min over the same                          H step + A(e, c', u − w e_c)
+    A(i, c, u)    = min over the same                          A step + A(e, c', u − w e_c)
 
 V of ``time`` is the way back without E_0, A is the round trip, and V of ``load`` is the bottleneck. The arguments of
 `run` exclude stages and states:
@@ -262,7 +262,7 @@ class _Suffixes:
         else:
             finish = np.where(start == 0, pass_.problem.endings(c, w, 0, end), 0)
             found = np.maximum(add.term, add.work + value) + finish
-            trip = add.work + part.trip[behind, end] + finish
+            trip = add.trip + part.trip[behind, end] + finish
         # Keep stages that fit, below the ceiling and within the target.
         room = pass_.room(c, block.rows)[row]
         kept = add.open & (found <= room) & (trip + self.least_delay <= room)

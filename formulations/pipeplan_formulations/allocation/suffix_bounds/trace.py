@@ -41,7 +41,7 @@ def follow(
     kind, usage = root
     value = int(tables.whole[kind, usage])
     stages: list[Place] = []
-    start = head = way = ended = delay = largest_forward = 0
+    start = head = trip = way = ended = delay = largest_forward = 0
     backwards = (0,) * len(problem.widths)
     allowed = UNLIMITED
     while start < problem.layers:
@@ -52,20 +52,22 @@ def follow(
         if ceiling is not None:
             choice, each = choice.only(choice.delay <= ceiling), each[choice.delay <= ceiling]
         # Stages that keep the root's value.
-        base = head + (choice.finish if start == 0 else 0)
+        finish = choice.finish if start == 0 else np.zeros_like(choice.end)
+        base = head + finish
         key = position, choice.end, choice.kind, choice.usage, choice.allowed
         ahead, alone = tables.behind(*key)
         combined = np.maximum(choice.own, ahead) if problem.objective == "bottleneck" else choice.advance + ahead
         fits = np.maximum(base + choice.own, base + combined) <= value
         cost = np.maximum(delay, each)
         if problem.objective != "bottleneck":
-            cost = np.maximum(cost + base + choice.advance + alone, way + choice.ended)
+            cost = np.maximum(cost + trip + finish + choice.trip + alone, way + choice.ended)
         if not fits.any():  # the tables hold only a lower bound here, which no stage reaches
             return None
         # Append the one of the least cost (bottleneck: the least e), and update the label.
         best = int(np.argmin(np.where(fits, cost, 2 * IMPOSSIBLE)))
         stages.append(Place(start, int(choice.end[best]), kind, int(choice.width[best]), int(choice.held[best])))
-        head = head + int(choice.advance[best]) + (int(choice.finish[best]) if start == 0 else 0)
+        head += int(choice.advance[best] + finish[best])
+        trip += int(choice.trip[best] + finish[best])
         delay, backwards = (
             max(delay, int(each[best])),
             choice.backwards(problem, backwards, best),
@@ -75,4 +77,4 @@ def follow(
         largest_forward = max(largest_forward, int(choice.work[best] - choice.backward[best]))
         allowed = int(choice.allowed[best])
         start, kind, usage = int(choice.end[best]), int(choice.kind[best]), int(choice.usage[best])
-    return max(value, head + delay, ended) if problem.objective != "bottleneck" else value, tuple(stages)
+    return max(value, trip + delay, ended) if problem.objective != "bottleneck" else value, tuple(stages)

@@ -13,6 +13,7 @@ from pipeplan_formulations.allocation.suffix_bounds.spans import Spans
 from pipeplan_formulations.allocation.suffix_bounds.suffix_tables import PassSettings
 from pipeplan_formulations.allocation.terms import delays, own, stage_load
 from pipeplan_formulations.common.layer_tables import Array, sums_before
+from pipeplan_formulations.common.pass_times import Times
 from pipeplan_formulations.common.span_options import IMPOSSIBLE
 
 
@@ -39,10 +40,8 @@ class Added:
 
     Attributes
     ----------
-    term, work : array
-        The stage's own term of the way-back bound, or its load, and its part of H_{s+1} − H_s without the hop.
-    backward : array
-        B.
+    term, work, trip : array
+        The stage's own term of the way-back bound, or its load, and its part of H_{s+1} − H_s and of A without the hop.
     open : array of bool
         True if the span fits, below the ceiling.
     refused : bool
@@ -51,7 +50,7 @@ class Added:
 
     term: Array
     work: Array
-    backward: Array
+    trip: Array
     open: NDArray[np.bool_]
     refused: bool
 
@@ -82,6 +81,7 @@ def added(
     forward = problem.prefix["forward"][c][ends] - problem.prefix["forward"][c][starts]
     backward = problem.prefix["backward"][c][ends] - problem.prefix["backward"][c][starts]
     extra = spans.extra(c, w, starts, ends, counts.least)
+    service = problem.times("service", Times(forward, backward), c, starts, ends)
     held: Array | int = counts.most if problem.alternating else many
     refused = False
     if settings.ceiling is not None and problem.chooses and problem.alternating and not settings.by_kind:
@@ -89,9 +89,9 @@ def added(
         def again(some: NDArray[np.bool_], in_flight: Array) -> Array:
             return spans.extra(c, w, starts[some], ends[some], in_flight)
 
-        held = _least_held(
-            many, width, settings.ceiling, settings.largest, side, forward, backward, counts, extra, again
-        )
+        passed = problem.times("trip", Times(forward, backward), c, starts, ends)
+        late = _Late(service, "service" not in problem.apart, problem.longer(Times(forward, backward), passed))
+        held = _least_held(many, width, settings.ceiling, settings.largest, side, late, counts, extra, again)
         refused = bool(((held > counts.top) & (held <= counts.most)).any())
         extra = np.where(held <= counts.top, extra, IMPOSSIBLE)
     # Close spans that do not fit, exceed the ceiling by a delay, or contradict the range of the largest backward.
@@ -115,9 +115,13 @@ def added(
                 held[longer] = np.maximum(held[longer], needed if room >= 0 else IMPOSSIBLE)
                 refused = refused or bool(((held[longer] > counts.top) & (held[longer] <= counts.most)).any())
                 is_open[longer] = held[longer] <= counts.top
+    alone = Times(forward, backward)
+    way, trip, service = problem.roles(alone, c, starts, ends)
+    work = way.work
     if settings.ceiling is not None:
         sends = (problem.link_shares[width], send, into) if settings.by_kind else (1, 0, 0)
-        lanes = delays(problem.overlap, many, held, sends[0], forward, backward, sends[1], 0, sends[2])
+        stretch = problem.longer(alone, trip)
+        lanes = delays(problem.overlap, many, held, sends[0], service, trip, stretch, sends[1], 0, sends[2])
         is_open &= reduce(np.maximum, lanes) <= settings.ceiling
         if settings.largest is not None:
             is_open &= backward <= settings.largest.upper(width)
@@ -125,17 +129,43 @@ def added(
                 is_open &= settings.largest.allows_phases(settings.ceiling, many, width, forward)
             else:
                 fewest = counts.least if settings.by_kind else held
-                is_open &= settings.largest.allows(
-                    settings.ceiling, many, width, fewest, held, forward + backward, side
-                )
+                is_open &= settings.largest.allows(settings.ceiling, many, width, fewest, held, work, side)
     # The load, or the own term of the way-back bound.
     if settings.quantity == "load":
         once = problem.reductions(c, w, starts, ends)
         load = -(-stage_load(problem.overlap, many, forward, backward, send, into, once) // problem.divisor)
-        return Added(load, np.zeros_like(forward), backward, is_open, refused)
+        return Added(load, nothing := np.zeros_like(forward), nothing, is_open, refused)
     wait = (many - 1) * into if problem.overlap == "none" else 0
     term = own(problem.overlap, many, forward, backward, send) + wait
-    return Added(term, forward + backward, backward, is_open, refused)
+    return Added(term, work, trip.work if problem.trip_apart else work, is_open, refused)
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """F and B of services without recomputation, for the delay with late forwards.
+
+    Attributes
+    ----------
+    service : Times
+    recomputes : bool
+        True if services count recomputed forwards.
+    longer : array or None
+        What a round trip takes longer through the stage that serves, without recomputed forwards.
+    """
+
+    service: Times
+    recomputes: bool
+    longer: Array | None
+
+    def backward(self, extra: Array) -> Array:
+        """B of a service, with this recomputed forward time."""
+        backward: Array = self.service.backward
+        return backward + extra if self.recomputes else backward
+
+    def room(self, ceiling: int, many: int, backward: Array, extra: Array) -> Array:
+        """Time that the ceiling leaves for late forwards, with this B of a service."""
+        room: Array = ceiling - (many - 1) * backward
+        return room if self.longer is None else room - self.longer - extra
 
 
 def _may_recompute(
@@ -156,8 +186,7 @@ def _least_held(
     ceiling: int,
     largest: LargestBackward | None,
     side: Side,
-    forward: Array,
-    backward: Array,
+    late: _Late,
     counts: InFlightRange,
     extra: Array,
     again: Callable[[NDArray[np.bool_], Array], Array],
@@ -168,10 +197,12 @@ def _least_held(
     own requirement. ``extra`` is updated to the recomputed forward time of that k, by ``again``.
     """
     held: Array = np.full(len(extra), counts.least)
+    forward = late.service.forward
     while True:
         # The k that the delay with late forwards requires for the current recomputation; then that of alternation.
-        total = backward + np.where(extra < IMPOSSIBLE, extra, 0)
-        room = ceiling - (many - 1) * total
+        recomputed = np.where(extra < IMPOSSIBLE, extra, 0)
+        total = late.backward(recomputed)
+        room = late.room(ceiling, many, total, recomputed)
         needed = np.where(forward > 0, many - room // np.maximum(forward, 1), 0)
         if largest is not None:
             needed = largest.needed(ceiling, many, width, np.maximum(held, needed), forward + total, side)
