@@ -122,7 +122,7 @@ def test_wrong_starts_are_refused(solver):
     wrong = Report(Status.FEASIBLE, Stop.TIME, value + 1, 0, 0.0, "none", "", 0, (0, 1, 2, 8))
     with pytest.raises(ValueError, match="worth"):
         solver.solve(problem, Limits(), start=wrong)
-    with pytest.raises(ValueError, match="keeps"):
+    with pytest.raises(ValueError, match="fits the memory limit"):
         solver.solve(problem, Limits(), start=replace(wrong, solution=(0, 2, 2, 8)))
 
 

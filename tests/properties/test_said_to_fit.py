@@ -97,9 +97,9 @@ def test_what_is_said_to_fit_is_the_least_that_does(seed: int) -> None:
             named = option.split(" and ")
             changed = {
                 key: value
-                for name, own in changes(_spaces(question, memory))
-                if name in named
-                for key, value in own.items()
+                for change in changes(_spaces(question, memory))
+                if change.option in named
+                for key, value in change.changed.items()
             }
             assert refusal((model, cluster, replace(job, **changed)), changed.get("memory") or int(need)) is None
 

@@ -151,7 +151,7 @@ def test_counted_memory_is_the_simulated_one(seed: int) -> None:
         assert counted == simulated
 
 
-@pytest.mark.happens(0.2)
+@pytest.mark.happens(0.1)
 @given(seeds)
 @settings(max_examples=400)
 def test_orders_that_cannot_finish_are_refused_by_all(seed: int) -> None:

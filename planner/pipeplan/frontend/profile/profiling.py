@@ -309,7 +309,6 @@ def _measure(
     how: dict[str, Any],
 ) -> Model:
     workload = source if isinstance(source, Workload) else _built(source, how.get("device", "cpu"), on_refusal)
-    require(workload, Workload)
     lines: dict[str, Any] = {"on_progress": on_progress, "on_refusal": on_refusal}
     lines |= {"loss": workload.loss, "weight": workload.weight}
     return profile(workload.module, drawing(workload, seed), **lines, **how)
@@ -319,7 +318,12 @@ def _built(build: Callable[[], Workload], device: str, on_note: Callable[[str], 
     """Build the workload; for the meta device without values."""
     from pipeplan.frontend.blank import blank_workload, built_for_real
 
-    return blank_workload(build, partial(built_for_real, build), on_note) if device == "meta" else build()
+    def checked() -> Workload:
+        workload = build()
+        require(workload, Workload)
+        return workload
+
+    return blank_workload(checked, partial(built_for_real, checked), on_note) if device == "meta" else checked()
 
 
 def drawing(workload: Workload, seed: int) -> Callable[[int], tuple[Any, Any]]:

@@ -219,7 +219,7 @@ def test_progress_is_told() -> None:
     [
         ({"micro_batches": ()}, "micro_batches"),
         ({"micro_batches": (0,)}, "micro_batches"),
-        ({"repeats": 0}, "1 repeat"),
+        ({"repeats": 0}, "repeats must be at least 1"),
         ({"optimizer": "lamb"}, "choose from sgd, momentum, adam"),
         ({"device": "tpu"}, "choose from cpu, cuda, meta"),
     ],
