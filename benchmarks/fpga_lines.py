@@ -11,11 +11,11 @@ from pipeplan.baselines.partitioners.partitioner import NotApplicable
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.search.intra_layer.balanced import balanced
-from pipeplan.search.intra_layer.channels import channels
-from pipeplan.search.intra_layer.evaluate import evaluate
-from pipeplan.search.intra_layer.line import Line
-from pipeplan.search.intra_layer.space import lines
+from pipeplan.fpga.balanced import balanced
+from pipeplan.fpga.channels import channels
+from pipeplan.fpga.evaluate import evaluate
+from pipeplan.fpga.line import Line
+from pipeplan.fpga.space import lines
 from pipeplan.search.result import Result
 from pipeplan.solve import solve
 from pipeplan_formulations.fractional import Positions, rounded

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeplan_formulations.common.report import Limits
-from pipeplan_formulations.fractional import FractionalPartition, rounded, solve
+from pipeplan_formulations.fractional import FractionalPartition, exact, rounded
 from pipeplan_formulations.fractional.pieces import Piece, clip, envelope, lower_hull
 from pipeplan_formulations.partition import PathCut
 
@@ -50,7 +50,7 @@ def test_a_problem_worked_by_hand() -> None:
     assert problem.streamed((0.0, 1.5, 3.0)) == (False, False)
     assert problem.streamed((0.0, 2.1, 3.0)) == (True, False)
     assert problem.memory((0.0, 1.5, 3.0)) == (15 + 2 * 6 + 2, 15 + 6 + 4 + 4 + 2)
-    assert solve(problem, Limits(10)).objective == 180 * 10**6
+    assert exact.solve(problem, Limits(10)).objective == 180 * 10**6
     step = replace(problem, objective="step")
     # way back of the second stage: 180 ms before it, two latencies, four micro-batches of 180 ms
     assert step.evaluate((0.0, 1.5, 3.0)) == 180e6 + 10 + 4 * 180e6
@@ -59,12 +59,12 @@ def test_a_problem_worked_by_hand() -> None:
 def test_on_chip_memory_decides_where_layers_are_divided() -> None:
     """With room for half of all weights on either chip the middle stays optimal; with less on one, it shifts."""
     tight = two_stages(on_chip=np.array([9, 9]))
-    assert solve(tight, Limits(10)).solution == pytest.approx((0, 1.5, 3))
+    assert exact.solve(tight, Limits(10)).solution == pytest.approx((0, 1.5, 3))
     short = two_stages(on_chip=np.array([8, 18]))
-    assert solve(replace(short, forward_streamed=3 * short.forward), Limits(10)).solution == pytest.approx(
+    assert exact.solve(replace(short, forward_streamed=3 * short.forward), Limits(10)).solution == pytest.approx(
         (0, 4 / 3, 3)
     )
-    cheap = solve(short, Limits(10)).solution  # to stream a little costs less than to leave the balance
+    cheap = exact.solve(short, Limits(10)).solution  # to stream a little costs less than to leave the balance
     assert cheap == pytest.approx((0, 1.4210526, 3))
     assert short.streamed(cheap) == (True, False)
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, Model, Work
-from pipeplan.search.intra_layer.line import Line
-from pipeplan.search.intra_layer.space import lines
+from pipeplan.fpga.line import Line
+from pipeplan.fpga.space import lines
 
 
 def model_of(flops: Sequence[int], output: Sequence[int] | int = 1000, parameters: Sequence[int] | int = 1000) -> Model:

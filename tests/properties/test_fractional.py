@@ -1,4 +1,4 @@
-"""Three back ends of the fractional chain partition against one linear programme per structure."""
+"""Both back ends of the fractional chain partition against one linear programme per structure."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from helpers.fractional_partitions import UNLIMITED, fractional_partitions, optimum
 from helpers.happening import happens
 from pipeplan_formulations.common.report import Limits, Status, Stop
-from pipeplan_formulations.fractional import FractionalPartition, solve
+from pipeplan_formulations.fractional import FractionalPartition, cbc, exact
 
 LIMITS = Limits(time=60, workers=1)
 
@@ -19,7 +19,7 @@ LIMITS = Limits(time=60, workers=1)
 @settings(max_examples=180, deadline=None)
 def test_the_exact_method_equals_brute_force(problem: FractionalPartition) -> None:
     """Values, bounds and infeasibility agree; if guesses of R stall, the bound still holds and the gap is reported."""
-    best, report = optimum(problem), solve(problem, LIMITS)
+    best, report = optimum(problem), exact.solve(problem, LIMITS)
     if best is None:
         assert report.status is Status.INFEASIBLE
         return
@@ -39,35 +39,32 @@ def test_the_exact_method_equals_brute_force(problem: FractionalPartition) -> No
 
 @given(fractional_partitions(layers=3, cuts=2))
 @settings(max_examples=50, deadline=None)
-def test_integer_solvers_equal_brute_force(problem: FractionalPartition) -> None:
-    """With path cuts values agree too: for CBC to its accuracy, for CP-SAT's bound to the size of its parts."""
-    _check_integer_solvers(problem)
+def test_cbc_equals_brute_force(problem: FractionalPartition) -> None:
+    """With path cuts values agree too, to the accuracy of CBC."""
+    _check_cbc(problem)
 
 
 @pytest.mark.slow
 @given(fractional_partitions(layers=5, stages=4, cuts=3))
 @settings(max_examples=400, deadline=None)
-def test_integer_solvers_equal_brute_force_on_larger_instances(problem: FractionalPartition) -> None:
+def test_cbc_equals_brute_force_on_larger_instances(problem: FractionalPartition) -> None:
     """Values agree on up to five layers, four stages and three path cuts."""
-    _check_integer_solvers(problem)
+    _check_cbc(problem)
 
 
-def _check_integer_solvers(problem: FractionalPartition) -> None:
+def _check_cbc(problem: FractionalPartition) -> None:
     best = optimum(problem)
-    cbc, cpsat = (solve(problem, LIMITS, backend=name) for name in ("cbc", "cpsat"))
+    report = cbc.solve(problem, LIMITS)
     if best is None:
-        assert cbc.status is Status.INFEASIBLE
-        assert cpsat.status in (Status.INFEASIBLE, Status.UNKNOWN)
+        assert report.status is Status.INFEASIBLE
         return
-    assert cbc.objective is not None
-    if cbc.objective > best + 1e-5 * best + 1:  # memory is too tight for the solver's accuracy: a byte of it is left
+    assert report.objective is not None
+    if report.objective > best + 1e-5 * best + 1:  # memory is too tight for the solver's accuracy: a byte of it is left
         limit, on_chip = (np.where(size < UNLIMITED, size - 1, UNLIMITED) for size in (problem.limit, problem.on_chip))
         best_with_less = optimum(replace(problem, limit=limit, on_chip=on_chip))
-        assert best_with_less is None or cbc.objective <= best_with_less + 1e-5 * best + 1
-    assert cbc.objective >= best - 1e-5 * best - 1
-    assert best - 1e-6 * best - 1 <= cbc.bound <= best * (1 + 1e-8) + 1
-    assert best - 1e-2 * best - 1 <= cpsat.bound <= best * (1 + 1e-8) + 1
-    assert cpsat.objective is None or cpsat.objective >= best - 1
+        assert best_with_less is None or report.objective <= best_with_less + 1e-5 * best + 1
+    assert report.objective >= best - 1e-5 * best - 1
+    assert best - 1e-6 * best - 1 <= report.bound <= best * (1 + 1e-8) + 1
 
 
 @pytest.mark.happens(0.3)
@@ -78,7 +75,7 @@ def test_dividing_layers_never_costs(problem: FractionalPartition) -> None:
     inner = combinations(range(problem.layers + 1), problem.stages - 1)
     every = [(0.0, *map(float, cut), float(problem.layers)) for cut in inner]
     whole = min((problem.evaluate(p) for p in every if problem.feasible(p)), default=None)
-    report = solve(problem, LIMITS)
+    report = exact.solve(problem, LIMITS)
     if happens(whole is not None):
         assert report.bound <= whole * (1 + 1e-8) + 1
         assert report.status is Status.FEASIBLE or report.objective <= whole * (1 + 1e-8) + 1
@@ -105,4 +102,4 @@ def test_free_links_and_memory_balance_perfectly(problem: FractionalPartition) -
         ahead=None,
     )
     total = int((free.forward + free.backward)[0].sum())
-    assert solve(free, LIMITS).objective == -(-total // stages)
+    assert exact.solve(free, LIMITS).objective == -(-total // stages)

@@ -10,9 +10,9 @@ from helpers.fpga_lines import board, line_cluster, model_of
 from pipeplan import solve
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job
-from pipeplan.search.intra_layer.balanced import balanced
-from pipeplan.search.intra_layer.evaluate import evaluate
-from pipeplan.search.intra_layer.space import lines
+from pipeplan.fpga.balanced import balanced
+from pipeplan.fpga.evaluate import evaluate
+from pipeplan.fpga.space import lines
 from pipeplan.simulate import simulate
 
 

@@ -33,7 +33,7 @@ from itertools import pairwise
 
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
-from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
+from pipeplan_formulations.common.report import Limits, Report, Stop
 from pipeplan_formulations.fractional.instance import TOLERANCE, FractionalPartition, Positions, whole
 from pipeplan_formulations.fractional.pieces import Piece, Point, clip, envelope, lower_hull
 from pipeplan_formulations.fractional.rounding import tidy
@@ -133,7 +133,6 @@ def solve(
     problem: FractionalPartition,
     limits: Limits,
     hint: Positions | None = None,
-    on_progress: Progress | None = None,
     enough: int | None = None,
 ) -> Report[Positions]:
     """Minimise T to a whole unit; sums are computed in double precision (see `whole`).
@@ -145,8 +144,6 @@ def solve(
         ``workers`` and ``seed`` are not used.
     hint : positions, optional
         A solution to start from; ignored if it violates the memory limit.
-    on_progress : callable, optional
-        See `pipeplan_formulations.common.report.Progress`.
     enough : int, optional
         Stop once the lower bound has reached this value.
 
@@ -156,8 +153,8 @@ def solve(
         If the problem has path cuts.
     """
     if problem.paths:
-        raise ValueError("the exact method does not support path cuts, which couple distant stages; use cbc or cpsat")
-    bisection = _Bisection(problem, limits, on_progress, hint)
+        raise ValueError("the exact method does not support path cuts, which couple distant stages; use cbc")
+    bisection = _Bisection(problem, limits, hint)
     bracket, tables = bisection.bracket, Tables(problem)
     stop = Stop.OPTIMALITY
     target: int | None = bracket.low
@@ -195,11 +192,9 @@ class _Bisection:
         Least target whose test was inconclusive.
     """
 
-    def __init__(
-        self, problem: FractionalPartition, limits: Limits, on_progress: Progress | None, hint: Positions | None
-    ) -> None:
+    def __init__(self, problem: FractionalPartition, limits: Limits, hint: Positions | None) -> None:
         self._problem = problem
-        self.bracket = Bracket(self._value, limits, on_progress)
+        self.bracket = Bracket(self._value, limits)
         self.bracket.low = self.untested = problem.lower_bound()
         self.uncertain: int | None = None
         if hint is not None and problem.feasible(hint):

@@ -17,13 +17,14 @@ from pipeplan.core.throughput import Throughput
 from pipeplan.core.units import format_time
 from pipeplan.core.wording import counted, team_suffix, zero_suffix
 from pipeplan.costs.sources import Costs
+from pipeplan.fpga import with_divided_layers
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.branch_and_bound import OnProgress
 from pipeplan.search.heuristics import ranked
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
 from pipeplan.search.robust import Robust
-from pipeplan.search.scope import searched, searched_for
+from pipeplan.search.scope import searched
 from pipeplan.search.space.space import default_schedules
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve import solve
@@ -196,7 +197,7 @@ def compare(
     rows = [row for name, result in results.items() for row in _rows(name, result, bound)]
     rows += [Row(SOLVER, name, None, (), None, "", why.splitlines()[0]) for name, why in refusals.items()]
     rows.sort(key=_order)
-    reach = searched_for(model, cluster, job) if job.intra_layer else searched(spaces)
+    reach = with_divided_layers(searched(spaces)) if job.intra_layer else searched(spaces)
     costs = question.stated(next(iter(results.values())).costs)
     return Comparison(model.name, cluster.name, bound, tuple(rows), results, reach, costs)
 

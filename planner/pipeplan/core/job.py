@@ -241,22 +241,19 @@ class Job:
             )
         if self.regular:
             self._check_regular()
-        if self.intra_layer and max(self.teams, default=1) > 1:
-            raise InputError(
-                f"teams of {max(self.teams)} split layers between their devices, and intra_layer between stages; drop "
-                "one"
-            )
+        if self.intra_layer:
+            self._check_divided()
         for count in self.micro_batches:
             if self.batch % count:
                 raise InputError(f"{count} micro-batches do not divide the batch of {self.batch} samples")
 
     def _check_sharded(self) -> None:
         """Refuse what the levels of ZeRO that share out gradients exclude."""
-        level = f"level {self.level} of ZeRO (zero)"
         if not self.objective.simulated:
-            raise InputError(f"{level} is planned for the time of steps; ask for level 1, or for the objective 'step'")
-        if self.intra_layer:
-            raise InputError(f"{level} keeps layers whole, and intra_layer divides them between stages; drop one")
+            raise InputError(
+                f"level {self.level} of ZeRO (zero) is planned for the time of steps; ask for level 1, or for the "
+                "objective 'step'"
+            )
 
     def _check_regular(self) -> None:
         """Require equal replicas, and refuse what contradicts regular plans."""
@@ -267,8 +264,17 @@ class Job:
             raise InputError(
                 "regular plans are planned for the time of steps; ask for the objective 'step' or 'period'"
             )
-        if self.intra_layer:
-            raise InputError("regular plans have whole layers, and intra_layer divides them between stages; drop one")
+
+    def _check_divided(self) -> None:
+        """Refuse what keeps layers whole, or splits them between other devices than stages."""
+        team = max(self.teams, default=1)
+        for asked, why in (
+            (self.level >= SHARDED, f"level {self.level} of ZeRO (zero) keeps layers whole"),
+            (self.regular, "regular plans have whole layers"),
+            (team > 1, f"teams of {team} split layers between their devices"),
+        ):
+            if asked:
+                raise InputError(f"{why}, and intra_layer divides them between stages; drop one")
 
     def of(self, model: Model) -> "Job":
         """Return the job with an optimiser: where it names none, Adam if the model has attention, SGD elsewhere."""

@@ -16,10 +16,6 @@ from pipeplan.core.wording import listed, wrapped
 
 CONTIGUOUS = "contiguous layers in the listed order, every layer once"
 DOWNSETS = "any layers that read from no later stage, whatever the listed order; every layer once"
-DIVIDED = (
-    "{whole}, weights streamed for every micro-batch; and layers divided between neighbours of an unreplicated line, "
-    "weights on chip where they fit"
-)
 """Layers that a stage may hold."""
 
 ALONE = "one device per stage"
@@ -81,11 +77,6 @@ UNEVEN_QUERIES = "an early and a late part of the tokens on each device (even wo
 WHOLE_LOSS = "a loss of teams on logits split along their classes (vocabulary parallelism)"
 UNKNOWN_LOSS = f"{WHOLE_LOSS}, as the model's loss is not known to be a cross entropy"
 EXPERTS = "expert parallelism (the model has layers of experts: tokens sent to the devices that hold theirs)"
-BEYOND_NEIGHBOURS = "tensor, sequence and context parallelism beyond two neighbours that divide a layer"
-DIVIDED_REPLICAS = (
-    "divided layers on replicated stages, recomputed, or between kinds of device whose profiles differ in bytes"
-)
-DISTANT_PARTS = "a part of a layer on distant devices"
 INTERLEAVED = "several stages per device (interleaving)"
 NOT_CONTIGUOUS = "other orders of the model's layers than the listed one"
 BRANCHES = "skips sent directly to the stage that reads them, branches side by side"

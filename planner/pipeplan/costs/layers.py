@@ -4,25 +4,20 @@ Profiles come first. Between two measured sizes every figure is interpolated lin
 unless extrapolation in proportion is allowed. A kind without a profile is estimated by the roofline: an operation takes
 the longer of its arithmetic and its memory traffic (Williams, Waterman, Patterson, Roofline, CACM 2009).
 
-`streamed_times` is for devices with on-chip memory. A device whose on-chip memory holds a stage's parameters and
-gradients reads and writes them there; only activations use its main memory. Otherwise both stream through main memory
-for every micro-batch, and a pass takes the longer of its arithmetic and its traffic. Gradients count because every
-micro-batch adds to them; the optimiser's state is used once per step and stays in main memory. Whether BaPipe counts
-gradients too is not known to us.
+A device whose on-chip memory holds a stage's parameters and gradients reads and writes them there
+(``weights_on_chip``); only activations use its main memory. Otherwise both stream through main memory for every
+micro-batch.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import isqrt
-
-import numpy as np
 
 from pipeplan.core.choices import known
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import OPTIMIZER_STATE
 from pipeplan.core.model import Layer, LayerCost, Model, Profile
-from pipeplan.costs.chain import Array
 
 ITEM_SIZE = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of one number."""
@@ -85,8 +80,8 @@ def layer_costs(
     state_bytes : int, optional
         Bytes of state for each parameter, where they do not follow from the optimiser; for the same.
     weights_on_chip : bool
-        Parameters and their gradients need no memory traffic in forward and backward. This applies to estimates only: a
-        profile does not separate that traffic.
+        Parameters and their gradients need no memory traffic in forward and backward, on a kind with on-chip memory.
+        This applies to estimates only: a profile does not separate that traffic.
 
     Raises
     ------
@@ -98,8 +93,9 @@ def layer_costs(
         costs = _measured(model, profiles, micro_batch, extrapolate)
     else:
         moved = update_traffic(model.dtype, optimizer, state_bytes)
+        on_chip = weights_on_chip and kind.on_chip is not None
         costs = tuple(
-            _estimated(layer, model, kind, micro_batch, moved, weights_on_chip, returns)
+            _estimated(layer, model, kind, micro_batch, moved, on_chip, returns)
             for layer, returns in zip(model.layers, model.passes_back, strict=True)
         )
     return _slower(costs, kind.speed)
@@ -251,51 +247,3 @@ def _estimated(
         workspace=layer.work.workspace * micro_batch + layer.work.workspace_fixed,
         update=round(1e9 * moved / bandwidth),
     )
-
-
-@dataclass(frozen=True)
-class StreamedTimes:
-    """Nanoseconds of every layer for one micro-batch, with weights on chip and streamed; each of shape (n,)."""
-
-    forward_on_chip: Array
-    backward_on_chip: Array
-    forward_streamed: Array
-    backward_streamed: Array
-
-
-def streamed_times(
-    model: Model,
-    kind: DeviceKind,
-    micro_batch: int,
-    *,
-    extrapolate: bool = False,
-    optimizer: str = "sgd",
-    state_bytes: int | None = None,
-) -> StreamedTimes:
-    """Return each layer's times with weights on chip and streamed.
-
-    They are equal on a kind that is profiled or has no on-chip memory.
-
-    Raises
-    ------
-    InputError
-        As `pipeplan.costs.layers.layer_costs`.
-    """
-    near, far = (
-        layer_costs(
-            model,
-            kind,
-            micro_batch,
-            extrapolate=extrapolate,
-            optimizer=optimizer,
-            state_bytes=state_bytes,
-            weights_on_chip=on_chip,
-        )
-        for on_chip in (kind.on_chip is not None, False)
-    )
-    return StreamedTimes(
-        *(np.array([getattr(cost, name) for cost in costs], np.int64) for costs in (near, far) for name in LANES)
-    )
-
-
-LANES = ("forward", "backward")

@@ -171,7 +171,7 @@ class Proposals:
         if level not in self._beyond:
             self._beyond[level] = None
             with suppress(InputError):
-                job = replace(spaces.job, zero=(level,), depths=(), intra_layer=False)
+                job = replace(spaces.job, zero=(level,), depths=())
                 self._beyond[level] = Space(spaces.model, spaces.cluster, job)
         found = self._beyond[level]
         if found is not None:

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from math import isqrt
 from typing import TYPE_CHECKING
@@ -122,22 +121,6 @@ def _splits(split: Splitting) -> tuple[Split, ...]:
     if isinstance(split, MeshSplit):
         return ()
     return split.splits if isinstance(split, Mix) else (split,)
-
-
-def searched_for(model: Model, cluster: Cluster, job: Job) -> Searched:
-    """Describe the space that `pipeplan.solve` searches for this model, cluster and job."""
-    whole = searched(Spaces(model, cluster, replace(job, intra_layer=False)))
-    return with_divided_layers(whole) if job.intra_layer else whole
-
-
-def with_divided_layers(whole: Searched, opened: int = 0) -> Searched:
-    """Add the plans with layers divided between neighbours to the description of plans of whole layers."""
-    # Divided layers are searched under the named families only.
-    without = {sentences.TENSOR: sentences.BEYOND_NEIGHBOURS, sentences.ASKED_FOR: sentences.OTHER_ORDERS}
-    rest = tuple(without.get(sentence, sentence) for sentence in whole.not_searched)
-    beyond = (*rest, sentences.DIVIDED_REPLICAS, sentences.DISTANT_PARTS)
-    partitions = sentences.DIVIDED.format(whole=whole.partitions)
-    return replace(whole, opened=whole.opened + opened, partitions=partitions, not_searched=beyond)
 
 
 def narrowing_options(job: Job) -> tuple[str, ...]:

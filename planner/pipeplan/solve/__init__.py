@@ -11,9 +11,9 @@ from pipeplan.core.figures import shown
 from pipeplan.core.job import Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.options import asked_limits, require, require_callback
+from pipeplan.fpga import divide
 from pipeplan.search.branch_and_bound import OnProgress
 from pipeplan.search.heuristics import unknown
-from pipeplan.search.intra_layer import divide
 from pipeplan.search.irregular import Irregular
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result

@@ -32,9 +32,9 @@ from pipeplan.core.wording import counted, listed, wrapped
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.search.alternatives import Change, changes, checked
 from pipeplan.search.infeasible import total_memory_shortfall
-from pipeplan.search.scope import searched_for
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve.question import asked
+from pipeplan.solve.searched import searched_for
 from pipeplan_formulations.common.bisection import least
 from pipeplan_formulations.common.signals import listening
 

@@ -19,8 +19,8 @@ from pipeplan.core.searched import FIRST_DEVICES, Searched
 from pipeplan.core.throughput import Throughput
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.costs.sources import Costs, sources
-from pipeplan.search.scope import searched_for
 from pipeplan.solve.question import asked
+from pipeplan.solve.searched import searched_for
 from pipeplan_formulations.common.signals import listening
 
 

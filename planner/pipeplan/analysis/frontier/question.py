@@ -18,8 +18,8 @@ from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS, asked_limits, require_callback
 from pipeplan.core.searched import FIRST_DEVICES
 from pipeplan.costs.sources import sources
-from pipeplan.search.scope import searched_for
 from pipeplan.solve.question import asked
+from pipeplan.solve.searched import searched_for
 from pipeplan_formulations.common.signals import listening
 
 Item = TypeVar("Item")

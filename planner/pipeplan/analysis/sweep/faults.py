@@ -12,8 +12,8 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
+from pipeplan.fpga import require_streams
 from pipeplan.io.schema import listing
-from pipeplan.search.intra_layer.space import require_streams
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipeplan.search.intra_layer.line import Line
+from pipeplan.fpga.line import Line
 from pipeplan_formulations.fractional import Positions
 
 ROUNDS = 60

@@ -22,14 +22,15 @@ from pipeplan.core.job import Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.validate import validate_plan
 from pipeplan.costs.sources import sources
-from pipeplan.search.intra_layer.balanced import balanced
-from pipeplan.search.intra_layer.channels import channels
-from pipeplan.search.intra_layer.evaluate import EvaluatedLine, evaluate, plan
-from pipeplan.search.intra_layer.line import Line
-from pipeplan.search.intra_layer.space import lines, require_streams, satisfies
+from pipeplan.fpga.balanced import balanced
+from pipeplan.fpga.channels import channels
+from pipeplan.fpga.evaluate import EvaluatedLine, evaluate, plan
+from pipeplan.fpga.line import Line
+from pipeplan.fpga.searched import with_divided_layers
+from pipeplan.fpga.space import lines, require_streams, satisfies
 from pipeplan.search.path_cuts import find_path_cut
 from pipeplan.search.result import Result
-from pipeplan.search.scope import searched, with_divided_layers
+from pipeplan.search.scope import searched
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.branch_and_bound import BranchAndBound, OnProgress, Step
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop

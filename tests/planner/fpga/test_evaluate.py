@@ -5,7 +5,7 @@ import pytest
 from helpers.fpga_lines import board, line_cluster, model_of, one_line
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.job import Job
-from pipeplan.search.intra_layer.evaluate import evaluate
+from pipeplan.fpga.evaluate import evaluate
 
 JOB = Job(4, micro_batches=(4,), schedules=("1f1b-as",))
 

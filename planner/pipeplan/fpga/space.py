@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from pipeplan.baselines.planners.orders import device_orders
-from pipeplan.core.cluster import Cluster, Device, Overlap
+from pipeplan.core.cluster import Cluster, Device, DeviceKind, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job, Objective, Order, Recompute
 from pipeplan.core.model import Model
-from pipeplan.costs.chain import Chain
-from pipeplan.costs.layers import StreamedTimes, available_micro_batches, streamed_times
+from pipeplan.costs.chain import Array, Chain
+from pipeplan.costs.layers import available_micro_batches, layer_costs
 from pipeplan.costs.pricing import Prices
-from pipeplan.schedules import FAMILIES, Family, family
-from pipeplan.search.intra_layer.line import Line
+from pipeplan.fpga.line import Line
+from pipeplan.schedules import FAMILIES, family
 
 
 def require_streams(model: Model, cluster: Cluster, job: Job) -> None:
@@ -48,23 +50,27 @@ def lines(model: Model, cluster: Cluster, job: Job) -> list[Line]:
     prices = Prices(model, cluster, job)
     found = []
     for size in sizes:
-        times = {
-            kind.name: streamed_times(
-                model,
-                kind,
-                size,
-                extrapolate=job.extrapolate,
-                optimizer=prices.job.optimizer,
-                state_bytes=job.state_bytes,
-            )
-            for kind in kinds
-        }
+        on_chip = {kind.name: times_on_chip(model, kind, size, extrapolate=job.extrapolate) for kind in kinds}
         for row in _rows(cluster, job):
             chain = prices.chain(tuple((device,) for device in row), size)
             if not alike(chain):
                 continue
-            found += [_line(cluster, chain, times, job, size, each) for each in families[: None if len(row) > 1 else 1]]
+            forward, backward = (np.stack(rows) for rows in zip(*(on_chip[d.kind.name] for d in row), strict=True))
+            found += [
+                Line(cluster, chain, (forward, backward), job.batch // size, each, job.objective)
+                for each in families[: None if len(row) > 1 else 1]
+            ]
     return found
+
+
+def times_on_chip(model: Model, kind: DeviceKind, micro_batch: int, *, extrapolate: bool = False) -> list[Array]:
+    """Return each layer's forward and backward times with weights on chip, in nanoseconds.
+
+    They are those of streamed weights on a kind that is profiled or has no on-chip memory. Gradients are on chip too,
+    as every micro-batch adds to them; whether BaPipe counts them is not known to us.
+    """
+    costs = layer_costs(model, kind, micro_batch, extrapolate=extrapolate, weights_on_chip=True)
+    return [np.array([getattr(cost, name) for cost in costs], np.int64) for name in ("forward", "backward")]
 
 
 def alike(chain: Chain) -> bool:
@@ -78,11 +84,6 @@ def satisfies(line: Line, job: Job) -> bool:
     taken = [device.index for device in line.chain.devices]
     in_order = job.order is not Order.GIVEN or taken == list(range(len(taken)))
     return in_order and (not job.depths or len(taken) in job.depths)
-
-
-def _line(cluster: Cluster, chain: Chain, times: dict[str, StreamedTimes], job: Job, size: int, each: Family) -> Line:
-    own = tuple(times[device.kind.name] for device in chain.devices)
-    return Line(cluster, chain, own, job.batch // size, each, job.objective)
 
 
 def _rows(cluster: Cluster, job: Job) -> Iterator[tuple[Device, ...]]:

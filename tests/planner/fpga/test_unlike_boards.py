@@ -8,10 +8,10 @@ from pipeplan.baselines.partitioners.partitioner import stage_loads
 from pipeplan.core.cluster import Cluster, Link, Node
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.search.intra_layer.balanced import balanced
-from pipeplan.search.intra_layer.evaluate import evaluate
-from pipeplan.search.intra_layer.line import Line
-from pipeplan.search.intra_layer.space import lines
+from pipeplan.fpga.balanced import balanced
+from pipeplan.fpga.evaluate import evaluate
+from pipeplan.fpga.line import Line
+from pipeplan.fpga.space import lines
 from pipeplan.solve import solve
 
 JOB = Job(64, micro_batches=(64,), schedules=("1f1b-as",), depths=(4,), replicas=(1,))

@@ -9,22 +9,21 @@ import numpy as np
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Objective
 from pipeplan.costs.chain import UNLIMITED, Array, Chain
-from pipeplan.costs.layers import StreamedTimes
 from pipeplan.schedules import Family
 from pipeplan_formulations.fractional import FractionalPartition
 
 
 @dataclass(frozen=True)
 class Line:
-    """The chain on these devices, its layers' times with weights on chip and streamed, and its schedule family.
+    """The chain on these devices, its layers' times with weights on chip, and its schedule family.
 
-    ``times[s]`` belongs to the s-th device. ``chain`` has one device per stage and the streamed times. A layer has
-    equally many bytes on all its devices (`alike`).
+    ``chain`` has one device per stage, and the times with streamed weights. A layer has equally many bytes on all its
+    devices (`alike`). ``on_chip`` has forward and backward times, each of shape (S, n).
     """
 
     cluster: Cluster
     chain: Chain
-    times: tuple[StreamedTimes, ...]
+    on_chip: tuple[Array, Array]
     micro_batches: int
     family: Family
     objective: Objective
@@ -68,7 +67,7 @@ class Line:
         """The fractional partition problem, in nanoseconds and bytes, with reserve for shares rounded up to bytes."""
         chain = self.chain
         counts = np.array(self.in_flight, np.int64)
-        near, far = (self._lanes(on_chip) for on_chip in (True, False))
+        near, far = self._lanes(*self.on_chip), self._lanes(chain.forward, chain.backward)
         limit = np.where(
             chain.limit == UNLIMITED, UNLIMITED, np.maximum(chain.limit - chain.runtime - 6 - 2 * counts, 0)
         )
@@ -112,12 +111,11 @@ class Line:
 
     def select(self, stages: list[int]) -> "Line":
         """Return the line with the devices of ``stages`` only."""
-        return replace(self, chain=self.chain.select(tuple(stages)), times=tuple(self.times[s] for s in stages))
+        forward, backward = self.on_chip
+        return replace(self, chain=self.chain.select(tuple(stages)), on_chip=(forward[stages], backward[stages]))
 
-    def _lanes(self, on_chip: bool) -> tuple[Array, Array]:
-        """Forward and backward times, shape (S, n). On two lanes each takes as long as both."""
-        names = ("forward_on_chip", "backward_on_chip") if on_chip else ("forward_streamed", "backward_streamed")
-        forward, backward = (np.stack([getattr(times, name) for times in self.times]) for name in names)
+    def _lanes(self, forward: Array, backward: Array) -> tuple[Array, Array]:
+        """Times on each lane. On two lanes each takes as long as both."""
         return (forward + backward,) * 2 if self.family.two_lanes else (forward, backward)
 
     def _link_times(self, sizes: Array, up: bool) -> Array:

@@ -15,7 +15,7 @@ from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.throughput import yardstick
 from pipeplan.core.timeline import Timeline
 from pipeplan.costs.network import transfer
-from pipeplan.search.intra_layer.line import Line
+from pipeplan.fpga.line import Line
 from pipeplan.simulate import simulate
 from pipeplan_formulations.fractional import Positions
 
@@ -110,10 +110,11 @@ def _crossing(line: Line, position: float) -> int:
 
 
 def _stage(line: Line, s: int, row: NDArray[np.float64], streamed: bool, received: int) -> Stage:
-    chain, times = line.chain, line.times[s]
+    chain = line.chain
+    forward, backward = (chain.forward, chain.backward) if streamed else line.on_chip
     return Stage(
-        forward=part(row, times.forward_streamed if streamed else times.forward_on_chip),
-        backward=part(row, times.backward_streamed if streamed else times.backward_on_chip),
+        forward=part(row, forward[s]),
+        backward=part(row, backward[s]),
         update=part(row, chain.update[s]),
         resident=sum(part(row, sizes) for sizes in (chain.weights[s], chain.gradients[s], chain.optimizer[s])),
         held=part(row, chain.saved[s]) + received,
