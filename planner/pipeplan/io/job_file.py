@@ -14,13 +14,14 @@
     pin: {head: d3}            # a device, or a kind of device
 """
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.job import Job, Objective, Order, Recompute
+from pipeplan.core.job import Job, Objective
 from pipeplan.core.units import parse_reserve
 from pipeplan.core.wording import hint
 from pipeplan.io.atomic import write_whole
@@ -48,13 +49,13 @@ class JobFile(Strict):
     describes = Job
 
     batch: Count
-    micro_batches: Items[Count] = ()
     optimizer: str = ""
     """sgd, momentum or adam: it decides how many bytes of state each parameter has. By default as the model has it."""
     state_bytes: Whole | None = None
     """Bytes kept for each parameter beside weights and gradients, copies included; by default as the optimizer does."""
     gradient_bytes: Count | None = None
     """Bytes in which the gradient of each parameter is kept; by default as the model's number format has it."""
+    micro_batches: Items[Count] = ()
     schedules: Items[str] = ()
     depths: Items[Count] = ()
     memory: Bytes | None = None
@@ -115,32 +116,22 @@ def write_job(job: Job, path: Path) -> None:
 
 
 def job_data(job: Job) -> dict[str, Any]:
-    """Return the plain data of a job, as in a file."""
-    data = {"batch": job.batch} | lean(optimizer=job.optimizer) | {"objective": job.objective.value}
-    return data | lean(
-        state_bytes=job.state_bytes,
-        gradient_bytes=job.gradient_bytes,
-        micro_batches=Line(job.micro_batches),
-        schedules=Line(job.schedules),
-        depths=Line(job.depths),
-        memory=None if job.memory is None else written_bytes(job.memory),
-        reserve=written_bytes(job.reserve) if isinstance(job.reserve, int) and job.reserve else job.reserve or None,
-        extrapolate=job.extrapolate or None,
-        replicas=Line(job.replicas),
-        equal_replicas=(job.equal_replicas and not job.regular) or None,
-        regular=job.regular or None,
-        recompute=None if job.recompute is Recompute.CHOOSE else job.recompute.value,
-        zero=Line(job.zero),
-        teams=Line(job.teams),
-        unlike_teams=job.unlike_teams or None,
-        sequence_parallel=None if job.sequence_parallel else False,
-        context_parallel=None if job.context_parallel else False,
-        mesh_axes=None if job.mesh_axes == 2 else job.mesh_axes,
-        vocabulary_parallel=None if job.vocabulary_parallel else False,
-        overlap_reduction=None if job.overlap_reduction else False,
-        order=None if job.order is Order.SEARCH else job.order.value,
-        together=[Line(names) for names in job.together],
-        no_cut_after=Line(job.no_cut_after),
-        pin=dict(job.pin),
-        intra_layer=job.intra_layer or None,
-    )
+    """Return the plain data of a job, as in a file: its batch, optimiser and objective, and what is no default."""
+    plain, data = Job(job.batch), {"batch": job.batch} | lean(optimizer=job.optimizer)
+    data["objective"] = job.objective.value
+    for name in JobFile.model_fields:
+        implied = name in data or name == "zero1" or (name == "equal_replicas" and job.regular)
+        if not implied and (value := getattr(job, name)) != getattr(plain, name):
+            data[name] = _written(name, value)
+    return data
+
+
+def _written(name: str, value: Any) -> Any:
+    """The value of an option as in a file."""
+    if name == "memory" or (name == "reserve" and isinstance(value, int)):
+        return written_bytes(value)
+    if name == "pin":
+        return dict(value)
+    if isinstance(value, tuple):
+        return [Line(names) for names in value] if name == "together" else Line(value)
+    return value.value if isinstance(value, Enum) else value

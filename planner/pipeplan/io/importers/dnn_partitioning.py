@@ -12,7 +12,6 @@ milliseconds; the cost of an edge is the time that its source's output takes on 
 
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
@@ -27,7 +26,6 @@ from pipeplan.io.importers.dag import components, topological
 from pipeplan.io.importers.importer import Importer
 from pipeplan.io.importers.pipedream import PROFILED
 from pipeplan.io.schema import check, listing
-from pipeplan.io.text import parse_data, read_text
 
 _FAST = 5 * 10**11
 """Bytes per second above which a link between such devices is implausible; see `corrected`."""
@@ -88,13 +86,6 @@ class Group:
     @property
     def name(self) -> str:
         return "+".join(str(node.id) for node in self.forward or self.backward)
-
-
-def read_dnn_partitioning(path: Path, *, corrected: bool = False) -> tuple[Model, Cluster]:
-    """Read model and cluster from a file; see `dnn_partitioning_from_data`."""
-    return dnn_partitioning_from_data(
-        parse_data(read_text(path), str(path)), str(path), path.name.split(".")[0], corrected=corrected
-    )
 
 
 def dnn_partitioning_from_data(data: Any, where: str, name: str, *, corrected: bool = False) -> tuple[Model, Cluster]:

@@ -11,7 +11,6 @@ module's backward is attributed to the next. The sums are right, the parts are n
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 from pipeplan.core.errors import InputError
@@ -19,7 +18,6 @@ from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance
 from pipeplan.io.importers.dag import reachable, topological
 from pipeplan.io.importers.importer import Importer
 from pipeplan.io.importers.pipedream_graph import Graph, GraphNode, parse_graph
-from pipeplan.io.text import read_text
 
 LEAST_SHARE = 0.25
 """A recurrent layer whose backward takes less than this fraction of its forward has lost backward time."""
@@ -101,13 +99,6 @@ _IMAGE_BYTES = (4 * 3 * 224**2, 4 * 3 * 299**2)
 """Bytes of a single-precision colour image, the input of the profiled networks (the second: Inception)."""
 _LSTM = re.compile(r"LSTM\(\d+, (\d+)\)")
 _NODE = re.compile(r"^\S+ -- .* -- forward_compute_time=", re.MULTILINE)
-
-
-def read_pipedream(path: Path, *, merge_misbooked: bool = False, samples: int | None = None) -> Model:
-    """Read the model in a ``graph.txt``; see `pipedream_from_text`."""
-    return pipedream_from_text(
-        read_text(path), path.name.split(".")[0], merge_misbooked=merge_misbooked, samples=samples
-    )
 
 
 def pipedream_from_text(text: str, name: str, *, merge_misbooked: bool = False, samples: int | None = None) -> Model:

@@ -9,7 +9,6 @@
 Times are seconds for one sample, forward and backward together; sizes are bytes.
 """
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -24,7 +23,6 @@ from pipeplan.io.importers.dnn_partitioning import ForeignEntry
 from pipeplan.io.importers.importer import Importer
 from pipeplan.io.importers.pipedream import PROFILED
 from pipeplan.io.schema import check, listing
-from pipeplan.io.text import parse_data, read_text
 
 _VARIANT = "vanilla"
 _LONG = 1.0
@@ -70,13 +68,6 @@ class WorkloadFile(ForeignEntry):
     micro_batches: int = Field(alias="mbsInBatch", default=1, ge=1, le=MOST_SAMPLES)
     nodes: list[NodeEntry] = Field(min_length=1)
     edges: list[EdgeEntry]
-
-
-def read_piper(path: Path, *, corrected: bool = False) -> tuple[Model, Cluster]:
-    """Read model and cluster from a file; see `piper_from_data`."""
-    return piper_from_data(
-        parse_data(read_text(path), str(path)), str(path), path.name.split(".")[0], corrected=corrected
-    )
 
 
 def piper_from_data(data: Any, where: str, name: str, *, corrected: bool = False) -> tuple[Model, Cluster]:

@@ -10,13 +10,14 @@ import pytest
 
 from helpers.pipedream_rows import raw_chain
 from helpers.shared_data import shared
+from pipeplan import load_model
 from pipeplan.baselines.partitioners import PARTITIONERS
 from pipeplan.baselines.partitioners.partitioner import first_device_times, stage_loads
 from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.job import Job
 from pipeplan.costs.chain import Chain
 from pipeplan.costs.pricing import price
-from pipeplan.io.importers.pipedream import PROFILED, read_pipedream
+from pipeplan.io.importers.pipedream import PROFILED
 
 COLUMNS = ("torchgpipe", "gpipe", "deepspeed-time", "parameters", "uniform-deepspeed")
 RATIOS = {
@@ -66,7 +67,7 @@ def test_pipedream_with_transfers(name: str, stages: int) -> None:
 @pytest.mark.parametrize(("name", "stages"), RATIOS)
 def test_the_importer_keeps_the_optimum(name: str, stages: int) -> None:
     """The importer drops rows that nothing reads; they take no time, so the least largest load is the same."""
-    model = read_pipedream(shared(f"pipedream/{name}.graph.txt"))
+    model = load_model(shared(f"pipedream/{name}.graph.txt"))
     cluster = Cluster.uniform(stages, DeviceKind(PROFILED))
     size = model.profiles[0].micro_batch
     imported = price(model, cluster, cluster.devices, size, Job(batch=size))

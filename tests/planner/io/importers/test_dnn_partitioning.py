@@ -6,9 +6,10 @@ import pytest
 
 from helpers.foreign_workloads import RATE, edge, node, training
 from helpers.shared_data import shared
+from pipeplan import load_cluster, load_model
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError
-from pipeplan.io.importers.dnn_partitioning import dnn_partitioning_from_data, read_dnn_partitioning
+from pipeplan.io.importers.dnn_partitioning import dnn_partitioning_from_data
 
 
 def test_a_layer_is_a_colour_with_its_mates() -> None:
@@ -119,7 +120,8 @@ def test_what_is_wrong_is_named(change: dict[str, Any], message: str) -> None:
 )
 def test_public_workloads(name: str, layers: int, forward: float, backward: float, trapped: bool) -> None:
     """Groups and times are the known ones, and the layer graphs' slip of units is announced."""
-    model, cluster = read_dnn_partitioning(shared(f"dnn-partitioning/{name}.json"))
+    path = shared(f"dnn-partitioning/{name}.json")
+    model, cluster = load_model(path), load_cluster(path)
     costs = model.profiles[0].costs
     assert len(model.layers) == layers
     assert sum(cost.forward for cost in costs) / 1e6 == pytest.approx(forward, rel=1e-5)

@@ -6,9 +6,10 @@ import pytest
 
 from helpers.foreign_workloads import BRANCH, IMAGE_BYTES, IMAGES, edges, line
 from helpers.shared_data import shared
+from pipeplan import load_model
 from pipeplan.core.errors import InputError
 from pipeplan.core.model import Model
-from pipeplan.io.importers.pipedream import pipedream_from_text, read_pipedream
+from pipeplan.io.importers.pipedream import pipedream_from_text
 
 
 def times(model: Model) -> list[tuple[int, int]]:
@@ -177,19 +178,19 @@ def bottleneck(model: Model, stages: int) -> float:
 )  # fmt: skip
 def test_public_profiles_have_the_known_chain_optima(name: str, stages: int, optimum: float) -> None:
     """The order of the layers yields the best chain cuts that are known for the public profiles."""
-    model = read_pipedream(shared(f"pipedream/{name}.graph.txt"))
+    model = load_model(shared(f"pipedream/{name}.graph.txt"))
     assert bottleneck(model, stages) == pytest.approx(optimum, abs=5e-4)
 
 
 @pytest.mark.parametrize(("name", "samples"), [("vgg16", 128), ("alexnet", 256), ("gnmt", 32), ("gnmt_large", 128)])
 def test_public_profiles_tell_their_batch(name: str, samples: int) -> None:
     """Images and recurrent states tell the size of the profiled mini-batch."""
-    assert read_pipedream(shared(f"pipedream/{name}.graph.txt")).profiles[0].micro_batch == samples
+    assert load_model(shared(f"pipedream/{name}.graph.txt")).profiles[0].micro_batch == samples
 
 
 def test_merging_changes_the_public_gnmt() -> None:
     """With the last LSTM and the classifier in one layer, eight devices cannot do better than four."""
     path: Path = shared("pipedream/gnmt.graph.txt")
-    merged = read_pipedream(path, merge_misbooked=True)
+    merged = load_model(path, merge_misbooked=True)
     assert {"node4+node5", "node44+node45+node47+node48"} <= set(merged.names)
     assert bottleneck(merged, 4) == bottleneck(merged, 8) == pytest.approx(25.868)

@@ -6,8 +6,9 @@ import pytest
 
 from helpers.foreign_workloads import workload
 from helpers.shared_data import shared
+from pipeplan import load_cluster, load_model
 from pipeplan.core.errors import InputError
-from pipeplan.io.importers.piper import piper_from_data, read_piper
+from pipeplan.io.importers.piper import piper_from_data
 
 
 def test_layers_times_and_devices() -> None:
@@ -64,7 +65,8 @@ def test_what_is_wrong_is_named(break_it: Any, message: str) -> None:
 
 def test_the_public_bert() -> None:
     """BERT-32 has 37 layers of 973 ms a sample in all, and devices of 80 GB."""
-    model, cluster = read_piper(shared("piper/bert32a100.json"))
+    path = shared("piper/bert32a100.json")
+    model, cluster = load_model(path), load_cluster(path)
     assert len(model.layers) == 37
     total = sum(cost.forward + cost.backward for cost in model.profiles[0].costs)
     assert total / 1e6 == pytest.approx(972.864, rel=1e-5)
