@@ -43,53 +43,46 @@ def write_plan(plan: Plan, path: Path) -> None:
     write_whole(path, json_text(plan_data(plan)))
 
 
+_MADE = ("format", "gap", "stages", "schedule", "pipeline", "zero1", "team", "shards", "words", "context", "yardstick")
+_PLAIN = tuple(name for name in PlanFile.model_fields if name not in _MADE)
+"""Fields that are the same in the file and in the plan."""
+_OPTIONAL = ("state_bytes", "gradient_bytes", "sequence", "vocabulary", "words", "context", "yardstick")
+"""Fields without which older versions read plans: they are left out where they say nothing."""
+
+
 def plan_data(plan: Plan) -> dict[str, Any]:
     """Return the plain data of a plan, as in a file."""
-    data = {"format": FORMAT} | {
-        field: getattr(plan, field, None) for field in PlanFile.model_fields if field not in ("format", "zero1", "team")
-    }
-    stages = [asdict(stage) | {"shares": _shares(stage)} for stage in plan.stages]
-    if not plan.sequence:  # older versions read plans without it
-        del data["sequence"]
-    for name in ("state_bytes", "gradient_bytes"):
-        if data[name] is None:
-            del data[name]
-    if plan.vocabulary is None:
-        del data["vocabulary"]
-    data["words"] = words_data(plan.words)
-    if not plan.words:
-        del data["words"]
-    del data["context"], data["yardstick"]
-    if plan.context:
-        rows = [{"layer": name, "number": number, "by": how} for name, number, how in plan.context.attention]
-        data["context"] = {"products": list(plan.context.products), "attention": rows}
-    known = {name: figure for name, figure in asdict(plan.yardstick).items() if figure}
-    if known:
-        data["yardstick"] = known
-    for entry in stages:
-        if not entry["memory"]["frozen"]:
-            del entry["memory"]["frozen"]
-        if plan.team == 1:
-            del entry["team"]
-        links = entry.pop("links")
-        if not entry["mesh"]:
-            del entry["mesh"]
-        if not entry["sharing"]:
-            del entry["sharing"]
-        if links:
-            entry["links"] = [{name: link[name] for name in AxisLinkEntry.model_fields} for link in links]
-    schedule = plan.schedule
     for s, stage in enumerate(plan.pipeline.stages):
         if stage.slices > 1:
             raise InputError(f"{FORMAT} holds one time for all slices of a stage; stage {s} has one for each")
-    return data | {
+    schedule, pipeline = plan.schedule, asdict(plan.pipeline)
+    attention = [{"layer": name, "number": number, "by": how} for name, number, how in plan.context.attention]
+    data: dict[str, Any] = {"format": FORMAT} | {name: getattr(plan, name) for name in _PLAIN}
+    data |= {
         "gap": _gap(plan.value, plan.bound),
-        "shards": [_shard_data(name, axis) for name, axis in plan.shards],
-        "stages": stages,
+        "stages": [_stage_data(stage, plan.team > 1) for stage in plan.stages],
         "schedule": {"family": schedule.family, "two_lanes": schedule.two_lanes, "orders": schedule.as_text()},
-        "pipeline": {name: value for name, value in asdict(plan.pipeline).items() if name in PipelineEntry.model_fields}
+        "pipeline": {name: pipeline[name] for name in PipelineEntry.model_fields}
         | {"overlap": plan.pipeline.overlap.value},
+        "shards": [_shard_data(name, axis) for name, axis in plan.shards],
+        "words": words_data(plan.words),
+        "context": {"products": plan.context.products, "attention": attention} if plan.context else None,
+        "yardstick": {name: figure for name, figure in asdict(plan.yardstick).items() if figure},
     }
+    return {name: value for name, value in data.items() if name not in _OPTIONAL or value not in (None, (), [], {})}
+
+
+def _stage_data(stage: PlanStage, teams: bool) -> dict[str, Any]:
+    """Return the entry of a stage, without what older versions do not know where it says nothing."""
+    data = asdict(stage)
+    data["shares"] = [{"layer": name, "share": share} for name, share in stage.shares]
+    data["links"] = [{name: link[name] for name in AxisLinkEntry.model_fields} for link in data["links"]]
+    if not data["memory"]["frozen"]:
+        del data["memory"]["frozen"]
+    for name, said in (("team", teams), *((name, data[name]) for name in ("mesh", "sharing", "links"))):
+        if not said:
+            del data[name]
+    return data
 
 
 def _shard_data(name: str, axis: ShardAxis) -> dict[str, Any]:
@@ -101,10 +94,6 @@ def _shard_data(name: str, axis: ShardAxis) -> dict[str, Any]:
 
 def _gap(value: int, bound: int) -> float:
     return (value - bound) / value if value else 0.0
-
-
-def _shares(stage: PlanStage) -> list[dict[str, Any]]:
-    return [{"layer": name, "share": share} for name, share in stage.shares]
 
 
 def read_plan(path: Path) -> Plan:
@@ -151,29 +140,15 @@ def plan_from_data(data: Any, where: str) -> Plan:
     if complaints:
         raise InputError(listing(where, complaints))
     return Plan(
-        model=file.model,
-        fingerprint=file.fingerprint,
-        cluster=file.cluster,
-        device_kinds=file.device_kinds,
-        micro_batch=file.micro_batch,
-        micro_batches=file.micro_batches,
-        optimizer=file.optimizer,
-        state_bytes=file.state_bytes,
-        gradient_bytes=file.gradient_bytes,
         stages=tuple(_stage(entry, file.team) for entry in file.stages),
         schedule=Schedule(file.schedule.family, orders, file.schedule.two_lanes),
-        ranks=file.ranks,
-        step_time=file.step_time,
-        bound=file.bound,
         pipeline=_pipeline(file.pipeline, gathers=file.format == FORMAT, coupled=file.zero >= SHARDED),
         zero=file.zero or int(file.zero1),
-        period=file.period,
         shards=tuple((entry.parameter, entry.shard_axis) for entry in file.shards),
-        sequence=file.sequence,
-        vocabulary=file.vocabulary,
         words=words_of(file.words),
         context=_context(file.context),
         yardstick=Yardstick() if file.yardstick is None else Yardstick(**_fields(file.yardstick)),
+        **_fields(file, *_MADE, "zero"),
     )
 
 
