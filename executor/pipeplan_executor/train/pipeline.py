@@ -16,7 +16,6 @@ from pipeplan.core.schedule import Action, Kind
 from pipeplan.frontend.batch import Batch, samples, split
 from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.optimizers import build_optimizer
-from pipeplan.frontend.profile.passes import autocast
 from pipeplan_executor.optim.optimise import OptimizerFactory, SchedulerFactory
 from pipeplan_executor.optim.stage_optimizers import stage_optimizers
 from pipeplan_executor.optim.updates import Updates, require_stated, shares
@@ -27,7 +26,6 @@ from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.runtime.routes import Routes
 from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.processes import Processes, check_world
-from pipeplan_executor.sharding.sequence import find_splits
 from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
 from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan, sharded_stages
 from pipeplan_executor.stages.precision import LossScale, sharing_casts
@@ -35,11 +33,11 @@ from pipeplan_executor.stages.seeds import Moment, preserved_random_state, seed_
 from pipeplan_executor.stages.source import Source, converted
 from pipeplan_executor.stages.split import build_stage, fit, stage_shards
 from pipeplan_executor.stages.stage import StageWork
-from pipeplan_executor.stages.stage_module import SplitLayers, evaluating
+from pipeplan_executor.stages.stage_module import evaluating
+from pipeplan_executor.train.split_layers import mesh_layers, sharded_layers
 
 if TYPE_CHECKING:
     from pipeplan_executor.checkpoint import Restored, TrainingState
-    from pipeplan_executor.sharding.mesh.layers import MeshLayers
 
 LEARNING_RATE = 1e-3
 
@@ -130,9 +128,11 @@ class Pipeline:
         rank = group.rank
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
         self.shards = stage_shards(fitted, wanted, self.numbers, group.tensor_rank)
-        self._on_mesh = {number: self._mesh_layers(number) for number in self.numbers if plan.stages[number].mesh}
-        for mesh_layers in self._on_mesh.values():
-            self.shards |= mesh_layers.shards
+        on_mesh = {
+            n: mesh_layers(fitted, n, group, precision, self.device) for n in self.numbers if plan.stages[n].mesh
+        }
+        for layers in on_mesh.values():
+            self.shards |= layers.shards
         groups, sharded = replica_groups(plan.schedule.homes, processes), sharded_stages(plan)
         self._fully = {n: FullySharded(plan.zero, groups[n], self.device) for n in self.numbers if n in sharded}
         self.modules = {
@@ -144,7 +144,9 @@ class Pipeline:
                 device=self.device,
                 dtype=dtype,
                 shards=self.shards,
-                sharded_layers=self._sharded_layers(number),
+                sharded_layers=on_mesh[number]
+                if number in on_mesh
+                else sharded_layers(fitted, number, group, self.shards, hooked=number in self._fully),
                 fully=self._fully.get(number),
             )
             for number in self.numbers
@@ -160,8 +162,8 @@ class Pipeline:
         self.updates = Updates(optimizers, plan.optimizer, self.device, clip, scale, plan.state_bytes)
         self.moment = Moment(seed)
         for number, module in self.modules.items():
-            layers = zip(fitted.span(number), module.layers, strict=True)
-            seed_layers([(place, layer) for place, layer in layers if fitted.flow.draws[place]], self.moment)
+            numbered = zip(fitted.span(number), module.layers, strict=True)
+            seed_layers([(place, layer) for place, layer in numbered if fitted.flow.draws[place]], self.moment)
         # their forward and backward, and the steps of the plan on this rank
         self._last = len(plan.stages) - 1
         self._last_replicas = LastReplicas(plan.schedule, groups.get(self._last))
@@ -184,33 +186,6 @@ class Pipeline:
         # stages whose update is one of the steps
         self._planned = {step.stage for step in steps if isinstance(step, Action) and step.kind is Kind.UPDATE}
         self._updates = True
-
-    def _mesh_layers(self, stage: int) -> "MeshLayers":
-        """Return the wrapper of a stage's layers on a mesh of several axes."""
-        from pipeplan_executor.sharding.mesh.layers import MeshLayers
-        from pipeplan_executor.sharding.mesh.moves import MeshAxes
-
-        assert self.tensor_group.mesh is not None
-        fitted, own = self.fitted, self.plan.stages[stage]
-        words = {name: words for name, words in self.plan.words if name in own.layers}
-        context = partial(autocast, self.precision, self.device)
-        tensors, axes = fitted.flow.tensors, MeshAxes(self.tensor_group.mesh, own.links, own.sharing)
-        return MeshLayers(fitted.blank, fitted.sequence, tensors, words, axes, own.recompute, context)
-
-    def _sharded_layers(self, stage: int) -> SplitLayers | None:
-        """Return the wrapper of a stage's layers under tensor parallelism; None if nothing of them is split."""
-        if stage in self._on_mesh:
-            return self._on_mesh[stage]
-        every = find_splits(self.plan, self.fitted.names, self.fitted.flow.tensors)
-        split = {name: every[name] for name in self.plan.stages[stage].layers if name in every}
-        vocabulary = self.plan.vocabulary if self.plan.vocabulary in self.plan.stages[stage].layers else None
-        if not (self.shards or split) or self.tensor_group.mesh is None:
-            return None
-        from pipeplan_executor.sharding.layers import ShardedLayers  # DTensor takes a second to load
-
-        return ShardedLayers(
-            self.tensor_group.mesh, self.shards, self.plan.team > 1, split, vocabulary, hooked=stage in self._fully
-        )
 
     def _make_stages(self) -> dict[int, StageWork]:
         split_backwards: dict[int, set[int]] = {number: set() for number in self.numbers}

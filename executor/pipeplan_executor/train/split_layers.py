@@ -1,0 +1,49 @@
+"""Calls of a stage's layers whose parameters or tokens are split over the processes of a rank."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from pipeplan.frontend.profile.passes import autocast
+from pipeplan_executor.sharding.sequence import find_splits
+from pipeplan_executor.sharding.shards import ParameterShard
+from pipeplan_executor.sharding.tensor_parallel_group import TensorParallelGroup
+from pipeplan_executor.stages.split import Fitted
+from pipeplan_executor.stages.stage_module import SplitLayers
+
+if TYPE_CHECKING:
+    from pipeplan_executor.sharding.mesh.layers import MeshLayers
+
+
+def mesh_layers(
+    fitted: Fitted, stage: int, group: TensorParallelGroup, precision: str | None, device: torch.device
+) -> "MeshLayers":
+    """Return the wrapper of a stage's layers on a mesh of several axes."""
+    from pipeplan_executor.sharding.mesh.layers import MeshLayers
+    from pipeplan_executor.sharding.mesh.moves import MeshAxes
+
+    assert group.mesh is not None
+    plan, own = fitted.plan, fitted.plan.stages[stage]
+    words = {name: words for name, words in plan.words if name in own.layers}
+    axes, context = MeshAxes(group.mesh, own.links, own.sharing), partial(autocast, precision, device)
+    return MeshLayers(fitted.blank, fitted.sequence, fitted.flow.tensors, words, axes, own.recompute, context)
+
+
+def sharded_layers(
+    fitted: Fitted, stage: int, group: TensorParallelGroup, shards: Mapping[str, ParameterShard], *, hooked: bool
+) -> SplitLayers | None:
+    """Return the wrapper of a stage's layers under tensor parallelism; None if nothing of them is split.
+
+    ``hooked``: other code gathers the weights before each layer (see `FullySharded`).
+    """
+    plan, layers = fitted.plan, fitted.plan.stages[stage].layers
+    every = find_splits(plan, fitted.names, fitted.flow.tensors)
+    split = {name: every[name] for name in layers if name in every}
+    vocabulary = plan.vocabulary if plan.vocabulary in layers else None
+    if not (shards or split) or group.mesh is None:
+        return None
+    from pipeplan_executor.sharding.layers import ShardedLayers  # DTensor takes a second to load
+
+    return ShardedLayers(group.mesh, shards, plan.team > 1, split, vocabulary, hooked=hooked)
