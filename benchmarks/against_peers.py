@@ -20,9 +20,10 @@ from pipeplan.core.plan import Plan
 from pipeplan.core.units import format_time
 from pipeplan.core.wording import counted, team_suffix, zero_suffix
 from pipeplan.search import turns
-from pipeplan.search.heuristics import Baseline, Heuristics
+from pipeplan.search.heuristics import Heuristics
 from pipeplan.search.proposals import homes
 from pipeplan.search.space.spaces import Spaces
+from pipeplan.search.turns import Baseline
 from pipeplan.solve import solve
 
 PEERS = ("alpa", "galvatron", "uniap")

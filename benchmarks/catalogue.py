@@ -13,7 +13,7 @@ from pipeplan.core.errors import PipeplanError
 from pipeplan.core.units import format_time
 from pipeplan.io.datasets import shipped
 from pipeplan.io.load import load_cluster, load_model
-from pipeplan.search.heuristics import Baseline
+from pipeplan.search.turns import Baseline
 from pipeplan.simulate import period
 from pipeplan.solve import solve
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from pipeplan.search.heuristics import Baseline, Heuristics
+from pipeplan.search.heuristics import Heuristics
 from pipeplan.search.space.spaces import Spaces
+from pipeplan.search.turns import Baseline
 
 
 def baselines(spaces: Spaces, seconds: float, *, at_most: float = inf, **how: Any) -> Mapping[str, Baseline]:

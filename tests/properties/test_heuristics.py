@@ -9,8 +9,8 @@ from helpers.happening import happens
 from helpers.judged import baselines
 from pipeplan.core.errors import InputError
 from pipeplan.search.evaluate import Pace
-from pipeplan.search.heuristics import LONG, NOT_ASKED, Baseline
 from pipeplan.search.space.spaces import Spaces
+from pipeplan.search.turns import LONG, NOT_ASKED, Baseline
 from referee.bridge import objects
 from referee.questions import question
 

@@ -23,19 +23,7 @@ from pipeplan.search.evaluate import EvaluatedPlan, Pace, small_enough
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.spaces import Spaces
-from pipeplan.search.turns import CUT_SHORT, LATE, LONG, NOT_ASKED, SHORT, Baseline, Judge, Turn
-
-__all__ = [
-    "CUT_SHORT",
-    "LATE",
-    "LONG",
-    "NOT_ASKED",
-    "SHORT",
-    "Baseline",
-    "Heuristics",
-    "ranked",
-    "unknown",
-]
+from pipeplan.search.turns import Baseline, Judge, Turn
 
 BEHIND, QUICK = 0.5, 0.1
 """Largest share of the time limit that is left for heuristics behind the search; seconds of a quick simulation."""

@@ -15,10 +15,11 @@ from pipeplan.core.units import format_bytes, format_reserve, format_time
 from pipeplan.core.wording import counted, device_names, wrapped
 from pipeplan.costs.sources import Costs
 from pipeplan.costs.teams.left_whole import LeftWhole
-from pipeplan.search.heuristics import LONG, SHORT, Baseline, ranked
+from pipeplan.search.heuristics import ranked
 from pipeplan.search.irregular import Irregular
 from pipeplan.search.robust import summary as words
 from pipeplan.search.robust.choice import Choice
+from pipeplan.search.turns import LONG, SHORT, Baseline
 from pipeplan_formulations.common.report import Status, Stop
 
 SHOWN = 8

@@ -10,9 +10,9 @@ from helpers.judged import baselines
 from pipeplan.analysis.compare import SOLVER, compare
 from pipeplan.cli.compare import as_json, show
 from pipeplan.core.job import Job
-from pipeplan.search.heuristics import LATE, Baseline
 from pipeplan.search.result import Result
 from pipeplan.search.space.spaces import Spaces
+from pipeplan.search.turns import LATE, Baseline
 from pipeplan.solve import solve
 
 SPACE = Spaces(fat_head(), equal_devices(3), Job(2))

@@ -18,9 +18,10 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.search import heuristics, proposals, turns
 from pipeplan.search.evaluate import EvaluatedPlan
-from pipeplan.search.heuristics import LATE, SHORT, Baseline, Heuristics
+from pipeplan.search.heuristics import Heuristics
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.space.spaces import Spaces
+from pipeplan.search.turns import LATE, SHORT, Baseline
 from pipeplan.solve import solve
 
 SLOW = "slow"

@@ -13,7 +13,7 @@ from pipeplan.baselines.partitioners import PARTITIONERS, NotApplicable
 from pipeplan.baselines.partitioners.partitioner import Partitioner
 from pipeplan.baselines.planners import PLANNERS, Arrangement, BaselinePlanner
 from pipeplan.search import heuristics, proposals, turns
-from pipeplan.search.heuristics import Baseline
+from pipeplan.search.turns import Baseline
 from pipeplan.solve import solve
 
 MINE = "mine"

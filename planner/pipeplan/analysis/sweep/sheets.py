@@ -7,7 +7,7 @@ from pipeplan.analysis.sweep.spread import Group, Spread, over_seeds
 from pipeplan.analysis.sweep.table import ANSWER, Largest, Table, asked, asked_of_search, deepest, largest
 from pipeplan.core.tabular import Table as Tabulated
 from pipeplan.core.units import format_bytes, format_time
-from pipeplan.search.heuristics import NOT_ASKED
+from pipeplan.search.turns import NOT_ASKED
 
 Sheet = tuple[str, Tabulated]
 """A title, which may be empty, and a table of words."""

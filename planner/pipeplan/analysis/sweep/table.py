@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pipeplan.analysis.sweep.experiment import Search
 from pipeplan.analysis.sweep.record import Figures, Record
 from pipeplan.core.job import Job
-from pipeplan.search.heuristics import NOT_ASKED
+from pipeplan.search.turns import NOT_ASKED
 
 Value = str | int | float | None
 

@@ -18,7 +18,7 @@ from pipeplan.core.wording import counted, zero_suffix
 
 if TYPE_CHECKING:
     from pipeplan.core.plan import Plan
-    from pipeplan.search.heuristics import Baseline
+    from pipeplan.search.turns import Baseline
 
 
 def work(cell: Cell, question: Question, path: Path, plan: Path) -> None:

@@ -15,7 +15,7 @@ from pipeplan.analysis.sweep.table import Deepest, deepest, largest, table
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.machine import Machine
-from pipeplan.search.heuristics import CUT_SHORT, LATE
+from pipeplan.search.turns import CUT_SHORT, LATE
 
 GREEDY, DATA = "bapipe-greedy", "data-parallel"
 ASKED = (Job(4), Search())
