@@ -8,6 +8,7 @@ from pipeplan.core.choices import groups, known, names, numbers, pins, word
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_SAMPLES, shown, whole
 from pipeplan.core.model import Model
+from pipeplan.core.parts import switch
 from pipeplan.core.units import parse_bytes, parse_reserve
 
 OPTIMIZER_STATE = {"sgd": 0, "momentum": 1, "adam": 2}
@@ -213,8 +214,7 @@ class Job:
             "overlap_reduction",
             "intra_layer",
         ):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name} is either True or False, not {shown(getattr(self, name))}")
+            switch(getattr(self, name), name)
         for name, what in (
             ("micro_batches", "numbers of micro-batches"),
             ("depths", "depths asked for (a pipeline has at least one stage)"),

@@ -21,6 +21,7 @@ from pipeplan.core.figures import MOST_DEVICES, shown, whole
 from pipeplan.core.job import Job, Objective, default_batch
 from pipeplan.core.model import Model
 from pipeplan.core.options import require
+from pipeplan.core.parts import switch
 from pipeplan.core.units import parse_bandwidth, parse_time
 from pipeplan.core.wording import hint
 from pipeplan.costs.sources import Costs
@@ -86,7 +87,7 @@ def asked(
     if isinstance(batch, Job) and job is None:
         batch, job = None, batch
     of_job = {name: value for name, value in options.items() if name in JOB}
-    reading = {name: True for name in READING if _switch(options.get(name, False), name)}
+    reading = {name: True for name in READING if switch(options.get(name, False), name)}
     links = {name: options[name] for name in LINKS if options.get(name) is not None}
     place = None if cluster is None else _cluster(cluster, links)
     if _is_module(model):
@@ -165,12 +166,6 @@ def _equal_devices(model: Model, devices: Any, bandwidth: Any = None, latency: A
 def _ignored(why: str, options: Mapping[str, Any]) -> str:
     named = " and ".join(f"--{name} {shown(value).strip(chr(39))}" for name, value in options.items())
     return f"{why}, so that {named} would be ignored; leave out one or the other"
-
-
-def _switch(value: Any, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise InputError(f"{name} is either True or False, not {shown(value)}")
-    return value
 
 
 def _is_module(model: Any) -> bool:

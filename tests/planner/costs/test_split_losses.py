@@ -18,7 +18,7 @@ from pipeplan.io.job_file import job_data, job_from_data
 from pipeplan.io.load import load_model
 from pipeplan.io.model_file import model_data, model_from_data
 from pipeplan.solve import solve
-from pipeplan.solve.searched import searched_for
+from pipeplan.solve.reach import searched_for
 
 ROUND = 1
 """Nanoseconds of latency of the link, which sends a byte in one."""

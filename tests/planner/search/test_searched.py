@@ -18,7 +18,7 @@ from pipeplan.search.nodes.aggregate_problem import layouts
 from pipeplan.search.scope import Scope
 from pipeplan.search.space.space import Space
 from pipeplan.solve import solve
-from pipeplan.solve.searched import searched_for
+from pipeplan.solve.reach import searched_for
 
 CHAIN = model_of([2, 7, 3, 4], saved=[5] * 4, output=[1] * 4, parameters=[8] * 4)
 SKIP = replace(CHAIN, layers=(*CHAIN.layers[:3], replace(CHAIN.layers[3], inputs=("l0", "l2"))))

@@ -34,7 +34,7 @@ from pipeplan.search.alternatives import Change, changes, checked
 from pipeplan.search.infeasible import total_memory_shortfall
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.solve.question import asked
-from pipeplan.solve.searched import searched_for
+from pipeplan.solve.reach import searched_for
 from pipeplan_formulations.common.bisection import least
 from pipeplan_formulations.common.signals import listening
 

@@ -20,7 +20,7 @@ from pipeplan.core.throughput import Throughput
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.costs.sources import Costs, sources
 from pipeplan.solve.question import asked
-from pipeplan.solve.searched import searched_for
+from pipeplan.solve.reach import searched_for
 from pipeplan_formulations.common.signals import listening
 
 

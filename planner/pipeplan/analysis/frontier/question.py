@@ -19,7 +19,7 @@ from pipeplan.core.options import SEED, WORKERS, asked_limits, require_callback
 from pipeplan.core.searched import FIRST_DEVICES
 from pipeplan.costs.sources import sources
 from pipeplan.solve.question import asked
-from pipeplan.solve.searched import searched_for
+from pipeplan.solve.reach import searched_for
 from pipeplan_formulations.common.signals import listening
 
 Item = TypeVar("Item")

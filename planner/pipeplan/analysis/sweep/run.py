@@ -25,6 +25,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.figures import shown, whole
 from pipeplan.core.job import Job
 from pipeplan.core.options import MOST_WORKERS, require, require_callback
+from pipeplan.core.parts import switch
 from pipeplan.solve.question import require_options
 from pipeplan_formulations.common.signals import listening
 
@@ -125,9 +126,8 @@ def sweep(
         If an argument is invalid, a name, file, back end or job of any cell is wrong (all faults are named), or the
         folder cannot be made.
     """
-    for name, value in (("retry", retry), ("checked", checked)):
-        if not isinstance(value, bool):
-            raise InputError(f"{name} is either True or False, not {shown(value)}")
+    switch(retry, "retry")
+    switch(checked, "checked")
     require_callback(on_progress)
     whole(workers, "the number of workers", 1, MOST_WORKERS)
     folders = tuple(map(_folder, data if isinstance(data, list | tuple) else (data,)))
