@@ -25,7 +25,7 @@ from pipeplan.core.pipeline import Pipeline, Stage, Transfer
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.timeline import Span, Timeline
 from pipeplan.schedules import FAMILIES, first_deadlock, one_forward_one_backward
-from pipeplan.search.path_cuts import find_path_cut, path_cut, read_path
+from pipeplan.search.path_cuts import as_cut, find_path_cut, read_path
 from pipeplan.search.visits import find_visited_path
 from pipeplan.simulate import simulate
 from pipeplan_formulations.partition import PathCut
@@ -115,10 +115,10 @@ def check(random: Random, schedule: Schedule, placement: Placement, devices: int
     timeline = simulate(schedule, here, share=False)
     if schedule.two_lanes and splits(timeline):
         return  # refused, as another test holds
-    path = read_path(timeline, here, schedule)
+    path = read_path(timeline.critical, here, schedule)
     assert path.length(here) <= timeline.makespan
     assert path.length(here) == timeline.makespan or not alike
-    cut = None if splits(timeline) else path_cut(timeline, here, schedule)
+    cut = None if splits(timeline) else as_cut(timeline.critical, here, schedule)
     assert cut is None or cut == find_path_cut(schedule, with_gathers(random, here, 9))
     for _ in range(4):
         other = priced(random, placement, devices, latencies, shared=True, alike=random.random() < 0.5)
@@ -199,7 +199,7 @@ def test_a_cut_reads_as_drawn() -> None:
     """The picture of `pipeplan.search.path_cuts`: the path waits for one micro-batch more on the last stage."""
     pipeline = line(2, 0, 0, times=[(1, 1), (5, 5)], occupancy=2, latency=3)
     schedule = FAMILIES["gpipe"].write((1, 1), 2)
-    cut = path_cut(simulate(schedule, pipeline, share=False), pipeline, schedule)
+    cut = as_cut(simulate(schedule, pipeline, share=False).critical, pipeline, schedule)
     assert cut == PathCut((1, 2), (1, 2), update=(1, 0), send=(1,), send_back=(1,), constant=6, reduce=(0, 0))
 
 
@@ -207,7 +207,7 @@ def test_a_streamed_tensor_counts_instead_of_its_action() -> None:
     """Where the transfer takes longer than the action, the path goes from the action's start through the send."""
     pipeline = line(2, 4, 6, occupancy=9, latency=1, overlap=Overlap.STREAM)
     schedule = FAMILIES["1f1b-as"].write((1, 1), 1)
-    cut = path_cut(simulate(schedule, pipeline, share=False), pipeline, schedule)
+    cut = as_cut(simulate(schedule, pipeline, share=False).critical, pipeline, schedule)
     assert cut == PathCut((0, 1), (1, 0), update=(1, 0), send=(1,), send_back=(1,), constant=2, reduce=(0, 0))
 
 
@@ -225,7 +225,7 @@ def test_a_path_changes_replicas_at_their_reduction() -> None:
     timeline = simulate(schedule, pipeline, share=False)
     spans = [(item.device, str(item.action)) for item in timeline.critical if isinstance(item, Span)]
     assert spans[-3:] == [(1, "0B3"), (0, "0R"), (0, "0U")]
-    cut = path_cut(timeline, pipeline, schedule)
+    cut = as_cut(timeline.critical, pipeline, schedule)
     assert cut == PathCut((1, 4), (1, 4), update=(1, 0), send=(1,), send_back=(1,), constant=2, reduce=(1, 0))
     assert length(cut, pipeline) == timeline.makespan - 1
 
@@ -236,12 +236,12 @@ def test_paths_without_a_term_are_refused() -> None:
     pipeline = line(1, 1, 1)
     pipeline = replace(pipeline, stages=(replace(pipeline.stages[0], input_gradient=1, weight_gradient=1),))
     with pytest.raises(PlanError, match="0I0, for which the partition problem has no term"):
-        path_cut(simulate(split, pipeline, share=False), pipeline, split)
+        as_cut(simulate(split, pipeline, share=False).critical, pipeline, split)
     with pytest.raises(PlanError, match="0I0 on two lanes, whose time is no sum"):
         two = replace(split, two_lanes=True)
-        path_cut(simulate(two, pipeline, share=False), pipeline, two)
+        as_cut(simulate(two, pipeline, share=False).critical, pipeline, two)
     pipeline = line(3, 1, 1, occupancy=10, resource="card")
     schedule = FAMILIES["gpipe"].write((1,) * 3, 4)
     with pytest.raises(PlanError, match="share=False"):
-        path_cut(simulate(schedule, pipeline), pipeline, schedule)
-    assert path_cut(simulate(schedule, pipeline, share=False), pipeline, schedule).send != ()
+        as_cut(simulate(schedule, pipeline).critical, pipeline, schedule)
+    assert as_cut(simulate(schedule, pipeline, share=False).critical, pipeline, schedule).send != ()

@@ -12,7 +12,7 @@ from pipeplan.core.timeline import Timeline
 from pipeplan.core.validate import validate_schedule
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.schedules import FAMILIES
-from pipeplan.search.path_cuts import path_cut
+from pipeplan.search.path_cuts import as_cut
 from pipeplan.simulate import simulate
 
 F, B, U = Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE
@@ -159,7 +159,7 @@ def test_a_path_cut_is_exact_where_it_was_found_and_a_bound_elsewhere(data: st.D
     schedule = family.write((1,) * stages, micro_batches)
     here, there = (data.draw(pipelines(stages, overlap)) for _ in range(2))
     timeline = simulate(schedule, here, share=False)
-    cut = path_cut(timeline, here, schedule)
+    cut = as_cut(timeline.critical, here, schedule)
 
     def value(pipeline: Pipeline) -> int:
         times = [[getattr(s, name) for s in pipeline.stages] for name in ("forward", "backward", "update", "reduce")]

@@ -20,7 +20,7 @@ keeps it a bound. Where ``surplus`` gives the additional time of each pair, the 
 Paths are those of a step in which all parameters are in place, so they begin with a forward of stage 0. What that waits
 for gathers is part of the partition problem's R_0.
 
-Index: path cuts → `path_cut`, `find_path_cut`; counts of a path → `read_path`.
+Index: path cuts → `as_cut`, `find_path_cut`; counts of a path → `read_path`.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline, Transfer
 from pipeplan.core.schedule import Kind, Schedule
-from pipeplan.core.timeline import Span, Timeline, TransferSpan
+from pipeplan.core.timeline import Span, TransferSpan
 from pipeplan.costs.chain import Array
 from pipeplan.simulate import longest_path
 from pipeplan_formulations.partition import PathCut
@@ -93,40 +93,32 @@ def least_latency(transfers: tuple[Transfer, ...]) -> int:
     return min(transfer.latency for transfer in transfers)
 
 
-def path_cut(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> PathCut:
-    """Return the critical path of a simulation with ``share=False`` as a path cut.
-
-    Raises
-    ------
-    PlanError
-        If the path holds half a backward, for which the partition problem has no term, or cannot be read (`read_path`).
-    """
-    return as_cut(timeline.critical, pipeline, schedule)
-
-
-def find_path_cut(
-    schedule: Schedule, pipeline: Pipeline, surplus: Surplus | None = None, *, to: int | None = None
-) -> PathCut:
+def find_path_cut(schedule: Schedule, pipeline: Pipeline, surplus: Surplus | None = None) -> PathCut:
     """Simulate with ``share=False`` and return the critical path as a path cut; builds no timeline.
 
-    ``to``: the path ends with this stage's step, instead of with the last one's.
     ``surplus(boundary, period_index)``: for each layer boundary, nanoseconds of a transfer between these
     devices beyond the least.
 
     Raises
     ------
     PlanError
-        As in `path_cut` and `pipeplan.simulate.simulate`.
+        As in `as_cut` and `pipeplan.simulate.simulate`.
     """
     pipeline = pipeline.without_gathers()
-    return as_cut(longest_path(schedule, pipeline, share=False, to=to), pipeline, schedule, surplus)
+    return as_cut(longest_path(schedule, pipeline, share=False), pipeline, schedule, surplus)
 
 
 def as_cut(
     critical: Sequence[Span | TransferSpan], pipeline: Pipeline, schedule: Schedule, surplus: Surplus | None = None
 ) -> PathCut:
-    """Return a critical path as a path cut; see `find_path_cut`."""
-    path = _read(critical, pipeline, schedule)
+    """Return the critical path of a simulation with ``share=False`` as a path cut; see `find_path_cut`.
+
+    Raises
+    ------
+    PlanError
+        If the path holds half a backward, for which the partition problem has no term, or cannot be read (`read_path`).
+    """
+    path = read_path(critical, pipeline, schedule)
     if any(path.input_gradient) or any(path.weight_gradient):
         halves = (item.action for item in critical if isinstance(item, Span) and item.action.kind in _HALVES)
         raise PlanError(f"the critical path holds {next(halves)}, for which the partition problem has no term")
@@ -145,8 +137,8 @@ def _beyond(period_indices: Sequence[tuple[int, int]], surplus: Surplus) -> tupl
     return tuple((boundary, tuple(row.tolist())) for boundary, row in sorted(rows.items()) if row.any())
 
 
-def read_path(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Path:
-    """Count the durations on the critical path of a simulation with ``share=False``.
+def read_path(path: Sequence[Span | TransferSpan], pipeline: Pipeline, schedule: Schedule) -> Path:
+    """Count the actions, transfers and latencies of a critical path, per stage and boundary.
 
     Raises
     ------
@@ -154,11 +146,6 @@ def read_path(timeline: Timeline, pipeline: Pipeline, schedule: Schedule) -> Pat
         If the path comes from a simulation in which boundaries share links, or holds half a backward on a device with
         two lanes, whose time is no sum of the stage's times.
     """
-    return _read(timeline.critical, pipeline, schedule)
-
-
-def _read(path: Sequence[Span | TransferSpan], pipeline: Pipeline, schedule: Schedule) -> Path:
-    """Count the actions, transfers and latencies of a path, per stage and boundary."""
     actions = {kind: [0] * len(pipeline.stages) for kind in Kind}
     boundaries = range(len(pipeline.stages) - 1)
     period_indices: list[tuple[int, int]] = []

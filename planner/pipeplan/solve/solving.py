@@ -24,7 +24,7 @@ from pipeplan.search.any_order import any_orders
 from pipeplan.search.branch_and_bound import Node, OnProgress, PlanSearch
 from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.evaluate import EvaluatedPlan
-from pipeplan.search.heuristics import Baseline, Heuristics
+from pipeplan.search.heuristics import Heuristics
 from pipeplan.search.infeasible import promising
 from pipeplan.search.local_search import Improver
 from pipeplan.search.proposals import Proposals
@@ -34,6 +34,7 @@ from pipeplan.search.robust.choice import Choice, choose
 from pipeplan.search.scope import lists, searched
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
+from pipeplan.search.turns import Baseline
 from pipeplan.solve.question import Question
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Status, Stop
