@@ -93,9 +93,12 @@ def least_latency(transfers: tuple[Transfer, ...]) -> int:
     return min(transfer.latency for transfer in transfers)
 
 
-def find_path_cut(schedule: Schedule, pipeline: Pipeline, surplus: Surplus | None = None) -> PathCut:
+def find_path_cut(
+    schedule: Schedule, pipeline: Pipeline, surplus: Surplus | None = None, *, to: int | None = None
+) -> PathCut:
     """Simulate with ``share=False`` and return the critical path as a path cut; builds no timeline.
 
+    ``to``: the path ends with this stage's step, instead of with the last one's.
     ``surplus(boundary, period_index)``: for each layer boundary, nanoseconds of a transfer between these
     devices beyond the least.
 
@@ -105,7 +108,7 @@ def find_path_cut(schedule: Schedule, pipeline: Pipeline, surplus: Surplus | Non
         As in `as_cut` and `pipeplan.simulate.simulate`.
     """
     pipeline = pipeline.without_gathers()
-    return as_cut(longest_path(schedule, pipeline, share=False), pipeline, schedule, surplus)
+    return as_cut(longest_path(schedule, pipeline, share=False, to=to), pipeline, schedule, surplus)
 
 
 def as_cut(
