@@ -11,10 +11,9 @@ from pipeplan.baselines.partitioners.partitioner import NotApplicable
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.fpga.balanced import balanced
-from pipeplan.fpga.channels import channels
 from pipeplan.fpga.evaluate import evaluate
 from pipeplan.fpga.line import Line
+from pipeplan.fpga.shares import balanced, channels
 from pipeplan.fpga.space import lines
 from pipeplan.search.result import Result
 from pipeplan.solve import solve

@@ -10,8 +10,8 @@ from helpers.fpga_lines import board, line_cluster, model_of
 from pipeplan import solve
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job
-from pipeplan.fpga.balanced import balanced
 from pipeplan.fpga.evaluate import evaluate
+from pipeplan.fpga.shares import balanced
 from pipeplan.fpga.space import lines
 from pipeplan.simulate import simulate
 

@@ -8,8 +8,7 @@ except that `layer_costs` also prices layers with weights on chip.
     line      one size, one family, one order of devices: the chain, and its fractional partition problem
     space     all lines that the job allows
     evaluate  shares as stages with times and bytes, simulated
-    balanced  shares of equal work: BaPipe's method, as we understand it
-    channels  the number of parts into which a layer can be divided
+    shares    of equal work, BaPipe's method as we understand it; the parts into which a layer can be divided
     search    branch-and-bound over lines, after the search over whole layers
     searched  the searched space in words
 """

@@ -22,11 +22,10 @@ from pipeplan.core.job import Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.validate import validate_plan
 from pipeplan.costs.sources import sources
-from pipeplan.fpga.balanced import balanced
-from pipeplan.fpga.channels import channels
 from pipeplan.fpga.evaluate import EvaluatedLine, evaluate, plan
 from pipeplan.fpga.line import Line
 from pipeplan.fpga.searched import with_divided_layers
+from pipeplan.fpga.shares import balanced, channels
 from pipeplan.fpga.space import lines, require_streams, satisfies
 from pipeplan.search.path_cuts import find_path_cut
 from pipeplan.search.result import Result

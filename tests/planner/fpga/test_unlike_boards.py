@@ -8,9 +8,9 @@ from pipeplan.baselines.partitioners.partitioner import stage_loads
 from pipeplan.core.cluster import Cluster, Link, Node
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.fpga.balanced import balanced
 from pipeplan.fpga.evaluate import evaluate
 from pipeplan.fpga.line import Line
+from pipeplan.fpga.shares import balanced
 from pipeplan.fpga.space import lines
 from pipeplan.solve import solve
 

@@ -1,7 +1,7 @@
 """Output channels of layers, derived from parameter and operation counts."""
 
 from pipeplan import load_model
-from pipeplan.fpga.channels import MANY, channels
+from pipeplan.fpga.shares import MANY, channels
 
 
 def test_channels_of_vgg() -> None:
