@@ -1,7 +1,7 @@
 """Shares of layers: of equal work for every device, and the parts into which a layer can be divided.
 
-`balanced` is BaPipe's intra-layer partition as we understand it (arXiv 2012.12544 published no code): after the layers are
-cut, the layer on each boundary is divided between its neighbours so that both reach the target T*. Links, on-chip
+`balanced` is BaPipe's intra-layer partition as we understand it (arXiv 2012.12544 published no code): after the layers
+are cut, the layer on each boundary is divided between its neighbours so that both reach the target T*. Links, on-chip
 memory and the step time are not considered.
 """
 
