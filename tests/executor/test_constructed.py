@@ -13,7 +13,8 @@ from pipeplan.schedules import FAMILIES
 from pipeplan_executor.stages.constructed import Constructed, built
 from pipeplan_executor.stages.materialise import values_of
 from pipeplan_executor.stages.source import build
-from pipeplan_executor.stages.split import build_stage, fit, materialised
+from pipeplan_executor.stages.split import build_stage, fit
+from pipeplan_executor.train.reference import materialised
 
 
 class Scaled(nn.Module):

@@ -12,8 +12,9 @@ from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.runtime.program.lower import lower
 from pipeplan_executor.runtime.program.order import find_owners
-from pipeplan_executor.stages.split import build_stage, fit, materialised
+from pipeplan_executor.stages.split import build_stage, fit
 from pipeplan_executor.stages.stage_module import StageModule
+from pipeplan_executor.train.reference import materialised
 from pipeplan_executor.zoo import decoder
 
 NAMES = ("embedding", "block0", "block1", "norm", "head")

@@ -381,29 +381,3 @@ def _has_backward(fitted: Fitted, number: int) -> bool:
     known = dict(named_tensors(fitted.blank))
     own = (known[full] for full in fitted.sequence.parameters[number].values())
     return any(tensor.requires_grad for tensor in (*own, *fitted.flow.tensors[number]))
-
-
-def materialised(
-    fitted: Fitted,
-    *,
-    seed: int = 0,
-    weights: str | Path | None = None,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype | None = None,
-) -> nn.Module:
-    """Return the whole unsplit model, with the weights that `build_stage` gives its stages."""
-    whole = copy.deepcopy(fitted.blank)
-    names = [name for name, _ in named_tensors(whole)]
-    values = values_of(
-        fitted.blank,
-        fitted.workload.module,
-        names,
-        seed=seed,
-        weights=weights,
-        device=device,
-        dtype=dtype,
-        constructed=fitted.constructed,
-    )
-    for name, value in values.items():
-        put(whole, name, value)
-    return whole

@@ -7,6 +7,7 @@
     by layers    the plan's layers, with the seeds of training      dropout in captured graphs, beside the module
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
@@ -20,10 +21,12 @@ from pipeplan.frontend.batch import Batch, call, mapped, samples, split, tensors
 from pipeplan.frontend.batch_mean import BatchMean, batch_mean, normalises_batches
 from pipeplan.frontend.capture.draws import RepeatedDraws
 from pipeplan.frontend.capture.flow import as_tuple
+from pipeplan.frontend.parameters import named_tensors
 from pipeplan.frontend.rewind import Rewind
 from pipeplan_executor.optim.updates import shares
+from pipeplan_executor.stages.materialise import put, values_of
 from pipeplan_executor.stages.seeds import seeded
-from pipeplan_executor.stages.split import Fitted, find_sequence, materialised
+from pipeplan_executor.stages.split import Fitted, find_sequence
 
 Gradients = dict[str, Tensor]
 Result = tuple[float, Gradients]
@@ -167,3 +170,28 @@ class Reference:
 
 def _reversed(tensor: Tensor) -> Tensor:
     return tensor.flip(0)
+
+
+def materialised(
+    fitted: Fitted,
+    *,
+    seed: int = 0,
+    weights: str | Path | None = None,
+    dtype: torch.dtype | None = None,
+) -> nn.Module:
+    """Return the whole unsplit model, with the weights that `build_stage` gives its stages."""
+    whole = copy.deepcopy(fitted.blank)
+    names = [name for name, _ in named_tensors(whole)]
+    values = values_of(
+        fitted.blank,
+        fitted.workload.module,
+        names,
+        seed=seed,
+        weights=weights,
+        device="cpu",
+        dtype=dtype,
+        constructed=fitted.constructed,
+    )
+    for name, value in values.items():
+        put(whole, name, value)
+    return whole

@@ -36,9 +36,10 @@ from pipeplan_executor.sharding.shards import find_shards
 from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
 from pipeplan_executor.stages.fully_sharded import check_sharded_plan, local
 from pipeplan_executor.stages.source import draw
-from pipeplan_executor.stages.split import fit, materialised
+from pipeplan_executor.stages.split import fit
 from pipeplan_executor.train import runner
 from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.train.reference import materialised
 from pipeplan_executor.train.report import RunReport
 from pipeplan_executor.train.verify import worst_error
 from pipeplan_executor.zoo.decoder import SHARDS

@@ -40,9 +40,9 @@ from pipeplan_executor.stages import messages
 from pipeplan_executor.stages.fully_sharded import local
 from pipeplan_executor.stages.seeds import seeded
 from pipeplan_executor.stages.source import draw
-from pipeplan_executor.stages.split import materialised
 from pipeplan_executor.stages.stage import StageWork
 from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.train.reference import materialised
 from pipeplan_executor.train.verify import worst_error
 from pipeplan_executor.zoo.decoder import SHARDS
 

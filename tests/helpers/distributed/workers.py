@@ -19,8 +19,8 @@ from pipeplan.frontend.batch import Batch, call, split, tensors
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES, PLACED
 from pipeplan_executor.stages.source import draw
-from pipeplan_executor.stages.split import materialised
 from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.train.reference import materialised
 from pipeplan_executor.train.verdict import Verdict
 from pipeplan_executor.train.verify import verify
 
