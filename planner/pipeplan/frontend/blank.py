@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.options import require
 from pipeplan.frontend.capture.private import on_meta, pytree
 from pipeplan.frontend.parameters import named_tensors
 from pipeplan.frontend.rewind import attributes_in
@@ -45,7 +46,7 @@ def blank_workload(
     """
     try:
         with torch.device("meta"):
-            workload = build()
+            workload = require(build(), Workload)
         reason = _reads_values(workload)
     except Exception as error:  # if it has another reason than the meta device, the same error comes again
         if isinstance(error, InputError) and not isinstance(error.__cause__, RuntimeError | TypeError | ValueError):
