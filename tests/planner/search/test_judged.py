@@ -80,7 +80,7 @@ def test_what_is_left_goes_to_them_on_large_clusters_too(monkeypatch: pytest.Mon
     monkeypatch.setattr(heuristics, "QUICK", 0.0)
     result = solve(fat_head(), equal_devices(4), Job(batch=8), time_limit=600.0, gap=1.0)
     assert judged(result.baselines)
-    assert not any(row.why in heuristics.NOT_ASKED for row in result.baselines.values())
+    assert not any(row.why in turns.NOT_ASKED for row in result.baselines.values())
 
 
 def test_a_plan_found_behind_the_search_is_reported() -> None:
