@@ -1,6 +1,5 @@
 """Back ends of the graph partition problem against an exhaustive search that shares no code with them."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,25 +10,22 @@ from hypothesis import strategies as st
 from helpers.graphs import exhaustive, graph_partitions, judge
 from helpers.happening import happens
 from pipeplan_formulations import graph
-from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.mip.cbc import CBC
 from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.mip.model import MipSolver
-from pipeplan_formulations.common.report import Limits, Report, Status, Stop
+from pipeplan_formulations.common.report import Limits, Report, Status
 from pipeplan_formulations.common.scaling import Scale
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph import GraphPartition
 from pipeplan_formulations.graph.bounds import lower_bound
 from pipeplan_formulations.graph.by_places import Multipliers, Relaxation, relaxed
 from pipeplan_formulations.graph.by_rows import climb, search
-from pipeplan_formulations.graph.by_shapes import search_shapes
 from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.first import first_plans
 from pipeplan_formulations.graph.fractions import divisible
 from pipeplan_formulations.graph.prefix import prefix_model
 from pipeplan_formulations.graph.warm import open_bracket, solve_divided
 
-Close = Callable[[GraphPartition, Bracket[graph.Stages], MipSolver], Stop]
 LIMITS = Limits(time=60, workers=1)
 
 
@@ -103,28 +99,15 @@ def test_first_plans_are_solutions(problem: GraphPartition, seed: int) -> None:
         assert best is None or len(problem.modes) > 1 or problem.depths, "one stage of all groups is a solution"
 
 
-@pytest.mark.parametrize("close", [climb, search_shapes])
 @given(graph_partitions(), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_targets_and_shapes_find_and_prove_the_optimum(close: Close, problem: GraphPartition, started: bool) -> None:
-    """With and without a first solution both end at the optimum of exhaustive search; its solution is valid."""
+def test_targets_find_and_prove_the_optimum(problem: GraphPartition, started: bool) -> None:
+    """With and without a first solution they end at the optimum of exhaustive search; its solution is valid."""
     bracket = open_bracket(problem, LIMITS)
     bracket.low = 0
     if started:
         first_plans(problem, bracket)
-    check(bracket.report(close(problem, bracket, CPSAT), "cpsat"), problem, exhaustive(problem))
-
-
-@given(graph_partitions(groups=4), st.integers(0, 3))
-@settings(max_examples=30, deadline=None)
-def test_shapes_refute_groups_that_can_be_nowhere(problem: GraphPartition, group: int) -> None:
-    """Then there is no linear relaxation to learn multipliers from."""
-    group %= problem.groups
-    without = np.arange(problem.groups) != group
-    nowhere = tuple(replace(mode, possible=mode.possible & without) for mode in problem.modes)
-    problem = replace(problem, modes=nowhere)
-    bracket = open_bracket(problem, LIMITS)
-    assert bracket.report(search_shapes(problem, bracket, CPSAT), "cpsat").status is Status.INFEASIBLE
+    check(bracket.report(climb(problem, bracket, CPSAT), "cpsat"), problem, exhaustive(problem))
 
 
 def with_leaner_variants(problem: GraphPartition, seed: int) -> GraphPartition:
@@ -160,51 +143,6 @@ def test_variants_in_fractions_end_at_the_optimum(problem: GraphPartition, seed:
     solve_divided(problem, bracket, all_downsets(problem, 1000) or [], 60.0)
     assert bracket.best is not None
     assert bracket.low == best == judge(problem, bracket.best) == bracket.value
-
-
-@given(graph_partitions(), st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
-def test_relaxations_of_shapes_are_bounds(problem: GraphPartition, seed: int) -> None:
-    """No solution is below the bound of its shape, nor of its last stages alone, whatever the multipliers."""
-    known, draw = graph.solve(problem, LIMITS, backend="exact"), np.random.default_rng(seed)
-    if known.solution is None or known.objective is None:
-        return
-    root = Relaxation(problem, known.objective)
-    shape = tuple(stage.mode for stage in reversed(known.solution))
-    sizes = root.places, root.places, (len(problem.edges), root.places - 1)
-    for number in range(1, len(shape) + 1):
-        for closed in (False, True)[: 1 + (number == len(shape))]:
-            relaxation = root.below(shape[:number], closed)
-            for multipliers in (relaxation.solve(10.0), *(Multipliers(*map(draw.random, sizes)) for _ in range(3))):
-                assert multipliers is None or relaxation.bound(multipliers) <= known.objective
-
-
-@given(graph_partitions(), st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
-def test_narrowed_shapes_keep_the_optimum(problem: GraphPartition, seed: int) -> None:
-    """However often the places are narrowed, the optimum stays allowed, its crossings and value reach the bounds."""
-    known, draw = graph.solve(problem, LIMITS, backend="exact"), np.random.default_rng(seed)
-    if known.solution is None or known.objective is None:
-        return
-    root = Relaxation(problem, known.objective + int(draw.integers(0, 5)))
-    relaxation = root.below(tuple(stage.mode for stage in reversed(known.solution)), closed=True)
-    sizes = root.places, root.places, (len(problem.edges), root.places - 1)
-    for _ in range(4):
-        for multipliers in (relaxation.solve(10.0), Multipliers(*map(draw.random, sizes))):
-            if multipliers is not None:
-                relaxation = relaxation.narrowed(multipliers, known.objective)
-                assert relaxation.bound(multipliers) <= known.objective
-    leave, enter = problem.crossings(known.solution)
-    at = root.places
-    for s, (mode, groups, variants) in reversed(list(enumerate(known.solution))):
-        flow = problem.modes[mode].flow
-        assert relaxation.allowed[at - flow : at, list(variants), list(groups)].all()
-        load = max(
-            line.times * float((line.leave * leave[s] + line.enter * enter[s]).sum()) / line.divisor / line.share
-            for line in problem.modes[mode].lines
-        )
-        assert relaxation.crossing[at - 1] * root.ceiling <= load * (1 + 1e-9)
-        at -= flow
 
 
 @given(graph_partitions(), st.floats(1.0, 2.0), st.integers(0, 2**32 - 1))

@@ -12,7 +12,6 @@ from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.graph import exact
 from pipeplan_formulations.graph.by_places import relaxed
 from pipeplan_formulations.graph.by_rows import climb, search, search_shape
-from pipeplan_formulations.graph.by_shapes import search_shapes, shapes
 from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.fractions import divisible
 from pipeplan_formulations.graph.fronts import TooLargeError
@@ -23,8 +22,6 @@ SHARE = 1 / 3
 """Share of the time limit for CP-SAT before the dynamic programme runs on many downsets."""
 QUARTER = 1 / 4
 """Largest share of the time left for the relaxation by places, and for the modes of the first plan."""
-SHAPES = 255
-"""Most shapes that are searched one by one: four equal devices with replicas have 15, eight have 255."""
 HALF = 1 / 2
 """Share of the time limit for CP-SAT before targets are tried; most of the time left for variants in fractions."""
 
@@ -45,13 +42,11 @@ def solve(
         if not listed and not bracket.closed and bracket.best is not None and downsets and divisible(problem):
             with suppress(OutOfTimeError, TooLargeError):  # the bounds by places are next
                 solve_divided(problem, bracket, downsets, bracket.clock.left * HALF)
-        if not listed and not bracket.closed and len(problem.modes) > 1 and shapes(problem) <= SHAPES:
-            return bracket.report(search_shapes(problem, bracket, CPSAT), CPSAT.name, CPSAT.version())
         if not listed and not bracket.closed:
             bracket.raise_low(relaxed(problem, bracket.ceiling, bracket.clock.left * QUARTER))
             if len(problem.modes) > 1 and bracket.best is not None:
                 shape = [stage.mode for stage in bracket.best]
-                if search_shape(problem, bracket, CPSAT, bracket.clock.left * QUARTER, shape)[1] is Stop.INTERRUPT:
+                if search_shape(problem, bracket, CPSAT, bracket.clock.left * QUARTER, shape) is Stop.INTERRUPT:
                     raise KeyboardInterrupt
         if (not listed or (downsets is not None and not few)) and not bracket.closed:
             backend = CPSAT.name

@@ -13,7 +13,6 @@ What a linear solver finds is not trusted. Its multipliers of these rows and of 
 (`Relaxation.bound`), whatever they are.
 """
 
-from copy import copy
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -24,7 +23,6 @@ from numpy.typing import NDArray
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.common.solvers import cp_model
 from pipeplan_formulations.graph.bounds import windows
-from pipeplan_formulations.graph.cuts import Cuts
 from pipeplan_formulations.graph.instance import GraphPartition
 from pipeplan_formulations.graph.mode import GraphMode, Line
 from pipeplan_formulations.graph.prefix import most_places
@@ -33,8 +31,6 @@ Floats = NDArray[np.float64]
 
 EXCESS = 100.0
 """Cost of memory over the limit: in multiples of the ceiling, for each multiple of the limit."""
-LARGE = 1e6
-"""Cost of a group where it cannot be, in multiples of the ceiling."""
 MARGIN = 1e-9
 """Allowance for floating-point sums, relative to the sum of the terms' sizes."""
 
@@ -60,8 +56,7 @@ def relaxed(problem: GraphPartition, ceiling: int, seconds: float) -> int:
 class Relaxation:
     """Tables of the relaxation: time in multiples of the ceiling, and memory in multiples of the limit.
 
-    Attributes: ``time`` and ``bytes``, of shape (K, V, n), and ``allowed``, where a group can be; ``crossing`` and
-    ``received``, of shape (K,), what tensors cost at least; ``top``, the value of the solutions that it is about.
+    Attributes: ``time`` and ``bytes``, of shape (K, V, n), and ``allowed``, where a group can be.
     """
 
     def __init__(self, problem: GraphPartition, ceiling: int) -> None:
@@ -70,62 +65,14 @@ class Relaxation:
         # The windows are those of a stage's own place, the last of its places.
         widest = max(mode.flow for mode in problem.modes)
         self.first, self.last = np.maximum(np.array(first) - (widest - 1), 0), np.array(last)
-        self.top = self.ceiling
-        self.shape: tuple[int, ...] = ()
-        self.closed = False
-        self._cuts = Cuts(problem, ceiling, self.places)
-        self._fill(closed=False)
+        self._fill()
 
-    def below(self, shape: tuple[int, ...], closed: bool) -> "Relaxation":
-        """The relaxation in which the last stages have these modes, the last one first; ``closed``: only these."""
-        other = copy(self)
-        other.shape = shape
-        other._fill(closed)
-        return other
-
-    def narrowed(self, multipliers: Multipliers, top: int) -> "Relaxation":
-        """The relaxation for solutions of at most ``top`` of a closed shape, with fewer places for each group.
-
-        A group is behind a border if it and its ancestors cost more than the places before it have; before it likewise.
-        """
-        other = copy(self)
-        other.top = min(self.top, top)
-        borders, last = [], self.places
-        for m in self.shape[:-1]:
-            last -= self.problem.modes[m].flow
-            borders.append(last)
-        # Ancestors that cost more than the places before a border have, descendants that cost more than those behind.
-        other.first, other.last = self.first.copy(), self.last.copy()
-        own = multipliers.time[:, None] * self.time.transpose(1, 0, 2)
-        own = own + multipliers.memory[:, None] * self.bytes.transpose(1, 0, 2)
-        own = np.where(self.allowed.transpose(1, 0, 2), own, np.inf).min(axis=0)
-        budget = multipliers.time * (other.top / self.ceiling - self.crossing) + multipliers.memory * (
-            1 - self.received
-        )
-        above, margin = self._cuts.above, MARGIN * (1 + float(multipliers.time.sum() + multipliers.memory.sum()))
-        for p in borders:
-            front, behind = (np.minimum(part.min(axis=0), LARGE) for part in (own[:p], own[p:]))
-            before = front + front @ above > budget[:p].sum() + margin
-            other.first = np.where(before, np.maximum(other.first, p), other.first)
-            after = behind + above @ behind > budget[p:].sum() + margin
-            other.last = np.where(after, np.minimum(other.last, p - 1), other.last)
-        other._cuts = self._cuts.narrowed(other.first, other.last)
-        other._fill(self.closed)
-        return other
-
-    def _fill(self, closed: bool) -> None:
+    def _fill(self) -> None:
         """Set the tables to the least over the modes that a place may belong to."""
-        self.closed = closed
         modes, size = self.problem.modes, (self.places, self.problem.variants, self.problem.groups)
         self.time, self.bytes = np.full(size, np.inf), np.full(size, np.inf)
-        self.crossing, self.received = np.zeros(self.places), np.zeros(self.places)
-        behind = 0
-        for s, m in enumerate(self.shape):
-            self._add(modes[m], behind)
-            self._cross(modes[m], behind, s + 1 == len(self.shape), closed)
-            behind += modes[m].flow
-        for mode in () if closed else modes:
-            for flow in range(behind, self.places - mode.flow + 1):
+        for mode in modes:
+            for flow in range(self.places - mode.flow + 1):
                 self._add(mode, flow)
         k = np.arange(self.places)[:, None, None]
         self.time[np.broadcast_to((k < self.first) | (k > self.last), size)] = np.inf
@@ -140,18 +87,6 @@ class Relaxation:
         own = slice(self.places - behind - r, self.places - behind)
         for table, least in ((self.time, line.time * (r / line.share / self.ceiling)), (self.bytes, size)):
             table[own] = np.minimum(table[own], np.where(mode.possible, least, np.inf))
-
-    def _cross(self, mode: GraphMode, behind: int, front: bool, first: bool) -> None:
-        """Set what tensors cost this stage at least; ``front``: the first of those known, ``first``: of all."""
-        line, r = _heaviest(mode), mode.flow
-        own = slice(self.places - behind - r, self.places - behind)
-        for weights, table, scale in (
-            ((line.leave, line.enter), self.crossing, line.times / line.divisor / line.share / self.ceiling),
-            ((0 * mode.received, mode.received), self.received, mode.flying(behind) / max(mode.limit, 1)),
-        ):
-            if weights[1].any() or weights[0].any():
-                at_front, at_back = self._cuts.crossing(behind, behind + r, *weights, first=front and first)
-                table[own] = scale * (at_back + (0 if front and not first else at_front))
 
     def bound(self, multipliers: Multipliers) -> int:
         """The bound that multipliers λ (time), μ (memory) and π (edges) give.
@@ -169,20 +104,13 @@ class Relaxation:
         cost = np.where(self.allowed, time * self.time + memory * self.bytes + after[:, None], np.inf)
         least = cost.min(axis=(0, 1))
         if not np.isfinite(least).all():
-            return self.top
-        crossing = multipliers.time @ self.crossing + multipliers.memory @ self.received
-        size = np.abs(least).sum() + 2 * multipliers.edges.sum() + multipliers.memory.sum() + crossing
-        total = least.sum() + crossing - multipliers.memory.sum() - MARGIN * size
+            return self.ceiling
+        size = np.abs(least).sum() + 2 * multipliers.edges.sum() + multipliers.memory.sum()
+        total = least.sum() - multipliers.memory.sum() - MARGIN * size
         share = multipliers.time.sum()
         if total <= 0:
             return 0
-        return self.top if total >= share else min(self.top, int(np.ceil(total / share * (1 - MARGIN) * self.ceiling)))
-
-    @property
-    def unpriced(self) -> Multipliers:
-        """Multipliers of zero: their bound says only whether there is a group that can be nowhere."""
-        nothing = np.zeros(self.places)
-        return Multipliers(nothing, nothing, np.zeros((len(self.problem.edges), self.places - 1)))
+        return self.ceiling if total >= share else int(np.ceil(total / share * (1 - MARGIN) * self.ceiling))
 
     def solve(self, seconds: float) -> Multipliers | None:
         """Multipliers of the relaxation's optimum, None if it has none, or the solver does not end in time."""
@@ -194,8 +122,8 @@ class Relaxation:
         value, goal = solver.NumVar(0, infinity, ""), solver.Objective()
         goal.SetCoefficient(value, 1)
         goal.SetMinimization()
-        times = [solver.Constraint(-infinity, -own) for own in self.crossing]
-        memories = [solver.Constraint(-infinity, 1 - own) for own in self.received]
+        times = [solver.Constraint(-infinity, 0) for _ in range(self.places)]
+        memories = [solver.Constraint(-infinity, 1) for _ in range(self.places)]
         for row, limit in zip(times, memories, strict=True):
             row.SetCoefficient(value, -1)
             excess = solver.NumVar(0, infinity, "")

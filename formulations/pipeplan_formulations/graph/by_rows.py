@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.mip.model import Answer, MipSolver
 from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
@@ -75,18 +72,10 @@ def search_shape(
     solver: MipSolver,
     seconds: float,
     shape: Sequence[int],
-    allowed: NDArray[np.bool_] | None = None,
-) -> tuple[int | None, Stop]:
-    """Search better solutions whose stages have these modes; return a bound on them, None if there is none, and why.
-
-    ``allowed``: the places and variants of each group in better solutions, of shape (K, V, n).
-    """
-    answer = _answered(problem, bracket, solver, seconds, bracket.ceiling - 1, shape, allowed)
-    if answer is None:
-        return 0, Stop.TIME
-    if answer.status is Status.INFEASIBLE:
-        return None, Stop.OPTIMALITY
-    return min(answer.bound, bracket.ceiling), answer.stop
+) -> Stop:
+    """Search better solutions whose stages have these modes, from front to back; return the stop reason."""
+    answer = _answered(problem, bracket, solver, seconds, bracket.ceiling - 1, shape)
+    return Stop.TIME if answer is None else answer.stop
 
 
 def _answered(
@@ -96,7 +85,6 @@ def _answered(
     seconds: float | None,
     target: int | None,
     shape: Sequence[int],
-    allowed: NDArray[np.bool_] | None = None,
 ) -> Answer | None:
     """The solver's answer with its bound in the unit of times; None if there is no time. Solutions are offered.
 
@@ -107,7 +95,7 @@ def _answered(
     ceiling = bracket.ceiling if target is None else target
     high = -(-min(ceiling, problem.largest) // scale.unit)
     began = bracket.clock.wall
-    model = prefix_model(problem, scale, min(scale.down(bracket.low), high), high, ceiling, shape, allowed)
+    model = prefix_model(problem, scale, min(scale.down(bracket.low), high), high, ceiling, shape)
 
     def on_solution(point: list[float]) -> None:
         stages = model.read(point)

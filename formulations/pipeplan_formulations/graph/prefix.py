@@ -15,7 +15,7 @@ its members: x of one and not x of the next means that the star is split, so M m
 from the source to each reader.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +34,10 @@ def prefix_model(
     high: int,
     ceiling: int,
     shape: Sequence[int] = (),
-    allowed: NDArray[np.bool_] | None = None,
 ) -> PrefixModel:
     """Model of all solutions of value ``ceiling`` or less; T is in units of ``scale``, between ``low`` and ``high``.
 
-    With a ``shape``, only of those whose stages have these modes, from front to back; with ``allowed``, of shape
-    (K, V, n), of those whose groups lie at these places under these variants.
+    With a ``shape``, only of those whose stages have these modes, from front to back.
     """
     model = PrefixModel(problem, scale, most_places(problem))
     at, fixed = model.stages - 1, dict[int, int]()
@@ -47,8 +45,6 @@ def prefix_model(
         fixed[at] = m
         at -= problem.modes[m].flow
     _place(model, ceiling, set(fixed) or set(range(model.stages)))
-    if allowed is not None:
-        _allow(model, allowed, fixed)
     _modes(model, fixed)
     (_relay if problem.route == "relay" else _direct)(model)
     model.time = model.rows.time(low, high)
@@ -92,19 +88,6 @@ def _place(model: PrefixModel, ceiling: int, used: set[int]) -> None:
     for a, b in problem.edges:
         for k in range(last):
             rows.clause((~model.y[b][k], model.y[a][k]))
-
-
-def _allow(model: PrefixModel, allowed: NDArray[np.bool_], used: Iterable[int]) -> None:
-    """Leave out places and variants that are not allowed."""
-    rows = model.rows
-    for k in used:
-        for g in range(model.problem.groups):
-            x, w, able = model.x[g][k], model.w[g][k], allowed[k, :, g]
-            rows.highs[x] *= int(able.any())
-            for v, switch in zip(able[1:], w, strict=True):
-                rows.highs[switch] *= int(v)
-            if not able[0] and rows.highs[x]:
-                rows.clause((~x, *w))
 
 
 def most_places(problem: GraphPartition) -> int:

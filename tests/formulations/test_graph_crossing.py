@@ -1,35 +1,13 @@
-"""Least crossings at the borders of a graph's stages."""
+"""Sums over the tensors that cross the borders of a graph's stages."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.graphs import enters, graph_partitions, leaves
-from pipeplan_formulations.graph import GraphMode, GraphPartition, Line, Star
-from pipeplan_formulations.graph.by_places import Relaxation
+from pipeplan_formulations.graph import GraphPartition
 from pipeplan_formulations.graph.crossing import Crossing
 from pipeplan_formulations.graph.downsets import orders
-from pipeplan_formulations.graph.mode import Array
-
-COSTS = (4, 1, 2)
-"""Of the skip, the first and the second tensor."""
-
-
-def chain_with_skip(turned: bool) -> GraphPartition:
-    """Three groups for three devices, with a tensor from the first to the last; ``turned``: as gradients."""
-    ends = ((0, 2), (0, 1), (1, 2))
-    stars = tuple(Star(b, (a,)) if turned else Star(a, (b,)) for a, b in ends)
-    time, cost = np.array([[10, 12, 10]]), np.array(COSTS)
-    return GraphPartition(3, ends, stars, (3,), (GraphMode("one", (1,), (Line(time, cost, cost),)),))
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_skip_counts_where_it_ends_and_not_in_between(turned: bool) -> None:
-    """The optimum is 15, one group per device; its windows have one place, so cuts are the exact crossings."""
-    relaxation = Relaxation(chain_with_skip(turned), 15).below((0, 0, 0), closed=True)
-    expected: Array = np.array([4 + 1, 1 + 2, 4 + 2])
-    assert np.allclose(relaxation.crossing * 15, expected)
 
 
 @settings(max_examples=100, deadline=None)
