@@ -1,4 +1,4 @@
-"""Optima of CP-SAT, CBC, the exact search and all permutations agree; bounds are valid; results are schedules.
+"""Optima of CP-SAT, the exact search and all permutations agree; bounds are valid; results are schedules.
 
 A quarter of the instances are plain; the others have devices with two lanes, tensors on link resources, or both.
 """
@@ -12,16 +12,7 @@ import pytest
 from helpers.pipeline_schedules import every_order, random_ways
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
-from pipeplan_formulations.schedule import (
-    BACKENDS,
-    Orders,
-    PipelineSchedule,
-    by_rows,
-    cpsat,
-    evaluate,
-    exact,
-    lower_bound,
-)
+from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, evaluate, exact, lower_bound
 from pipeplan_formulations.schedule import russian_dolls as russian_dolls
 from pipeplan_formulations.schedule.bounds import Spans, Table, Windows, windows
 from pipeplan_formulations.schedule.russian_dolls import decide, without_later_weights
@@ -34,7 +25,7 @@ WAITING = (141, 194, 439)
 
 @pytest.fixture(params=[cpsat.NARROW, 0.0], ids=["narrow", "wide"])
 def unaided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give solvers the worst orders as start and no bound, so that their proofs are their own.
+    """Give CP-SAT the worst orders as start and no bound, so that its proofs are its own.
 
     Small instances are solved by CP-SAT's narrow search just above the bound; without it by its search from the start.
     """
@@ -43,9 +34,8 @@ def unaided(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     def worst(problem: PipelineSchedule, bracket: Bracket[Orders], hint: Orders | None, seconds: float) -> None:
         bracket.offer(serial(problem))
 
-    for module in (cpsat, by_rows):
-        monkeypatch.setattr(module, "start", worst)
-        monkeypatch.setattr(module, "lower_bound", lambda problem, known=None: 0)
+    monkeypatch.setattr(cpsat, "start", worst)
+    monkeypatch.setattr(cpsat, "lower_bound", lambda problem, known=None: 0)
 
 
 @cache
@@ -54,25 +44,17 @@ def exhausted(problem: PipelineSchedule) -> Report[Orders]:
     return exact.solve(problem, LIMITS)
 
 
-def agree(seed: int, late: list[int] | None = None) -> None:
-    """Check that all three back ends agree on one instance, on the way too, and that their values are correct.
-
-    CBC, which has no narrow search, is asked beside it only. With ``late``, an instance that CBC does not finish in
-    time is appended to it; only the bounds are checked then.
-    """
+def agree(seed: int) -> None:
+    """Check that both back ends agree on one instance, on the way too, and that their values are correct."""
     problem = random_ways(seed)
     oracle = exhausted(problem)
     assert oracle.status is (Status.OPTIMAL if problem.possible else Status.INFEASIBLE), seed
-    for backend in (cpsat, BACKENDS["cbc"]) if cpsat.NARROW else (cpsat,):
-        told: list[tuple[int | None, int]] = []
-        report = backend.solve(problem, LIMITS, on_progress=lambda *now, told=told: told.append(now))
-        assert all(bound <= (oracle.objective or 0) <= (value or math.inf) for value, bound in told), seed
-        if late is not None and report.backend == "cbc" and report.stop is Stop.TIME:
-            late.append(seed)
-            continue
-        assert (report.status, report.objective) == (oracle.status, oracle.objective), (seed, report.backend)
-        if report.solution is not None:
-            assert evaluate(problem, report.solution) == oracle.objective, (seed, report.backend)
+    told: list[tuple[int | None, int]] = []
+    report = cpsat.solve(problem, LIMITS, on_progress=lambda *now: told.append(now))
+    assert all(bound <= (oracle.objective or 0) <= (value or math.inf) for value, bound in told), seed
+    assert (report.status, report.objective) == (oracle.status, oracle.objective), seed
+    if report.solution is not None:
+        assert evaluate(problem, report.solution) == oracle.objective, seed
 
 
 def bounded(seed: int) -> None:
@@ -84,8 +66,8 @@ def bounded(seed: int) -> None:
 
 
 @pytest.mark.usefixtures("unaided")
-def test_three_solvers_agree() -> None:
-    """On 60 random instances, and some rare ones, all backends find the same optimum, or that there is none."""
+def test_cpsat_and_the_exact_search_agree() -> None:
+    """On 60 random instances, and some rare ones, both find the same optimum, or that there is none."""
     for seed in (*range(60), *WAITING):
         agree(seed)
 
@@ -93,12 +75,10 @@ def test_three_solvers_agree() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("unaided")
-def test_three_solvers_agree_on_many() -> None:
-    """On 500 random instances all backends find the same optimum, or that there is none; CBC is late on few."""
-    late: list[int] = []
+def test_cpsat_and_the_exact_search_agree_on_many() -> None:
+    """On 500 random instances both find the same optimum, or that there is none."""
     for seed in range(1000, 1500):
-        agree(seed, late)
-    assert len(late) <= 5
+        agree(seed)
 
 
 @pytest.mark.usefixtures("unaided")

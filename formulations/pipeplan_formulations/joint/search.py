@@ -75,7 +75,7 @@ class Search(BranchAndBound[BoxNode, Solution]):
     limits : Limits
     on_progress : callable
         See `OnProgress`.
-    backend : {'cpsat', 'cbc', 'exact'}
+    backend : {'cpsat', 'exact'}
         Solver of the schedule problems.
     """
 
@@ -254,7 +254,7 @@ def solve(
     limits : Limits
     on_progress : callable, optional
         See `Progress`.
-    backend : {'cpsat', 'cbc', 'exact'}
+    backend : {'cpsat', 'exact'}
         Solver of the schedule problems.
     """
     clock = Clock(limits)

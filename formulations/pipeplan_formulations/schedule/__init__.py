@@ -1,11 +1,9 @@
 """Pipeline scheduling: the order of all forwards and backwards on every device."""
 
 from pipeplan_formulations.common.backends import Backend, backend_of
-from pipeplan_formulations.common.mip import SOLVERS
 from pipeplan_formulations.common.report import Limits, Progress, Report
 from pipeplan_formulations.schedule import auto, cpsat, exact
 from pipeplan_formulations.schedule.bounds import lower_bound
-from pipeplan_formulations.schedule.by_rows import ByRows
 from pipeplan_formulations.schedule.instance import Kind, Op, Orders, PipelineSchedule
 from pipeplan_formulations.schedule.objective import evaluate, feasible
 
@@ -13,11 +11,11 @@ __all__ = ["BACKENDS", "Kind", "Op", "Orders", "PipelineSchedule", "evaluate", "
 
 BACKENDS: dict[str, Backend[PipelineSchedule, Orders]] = {
     "auto": auto,
-    **{name: ByRows(solver) for name, solver in SOLVERS.items()},
     "cpsat": cpsat,
     "exact": exact,
 }
-"""Back ends by name. ``auto``: CP-SAT, `cyclic`, or both; ``cpsat``: a model with intervals instead of rows."""
+"""Back ends by name. ``auto``: CP-SAT, `cyclic`, or both; ``cpsat``: a model with intervals. No other solver of linear
+models has one: their rows of pairs prove little."""
 
 
 def solve(

@@ -1,4 +1,4 @@
-"""Preparation for CP-SAT and CBC: times scaled to be positive, and the best orders known without a solver.
+"""Preparation for CP-SAT: times scaled to be positive, and the best orders known without a solver.
 
 Solvers get small times, all above 0, so that starts alone determine the order (`scaled`). If all operations take time,
 the times are divided by their greatest common divisor. Otherwise let N be the number of operations: every time is

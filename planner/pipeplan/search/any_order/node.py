@@ -84,7 +84,8 @@ class _OrderSearch(Search):
 
     def __init__(self, plan_search: PlanSearch, candidate: Candidate) -> None:
         self._plan_search, self._candidate = plan_search, candidate
-        super().__init__(joint_problem(candidate), plan_search.precise(0.0), backend=plan_search.backend)
+        backend = "exact" if plan_search.backend == "exact" else "cpsat"  # orders have no rows for other solvers
+        super().__init__(joint_problem(candidate), plan_search.precise(0.0), backend=backend)
 
     @property
     def cutoff(self) -> int | None:
