@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from helpers.lines import line
 from helpers.pipeline_schedules import random_ways
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
-from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, cyclic, evaluate, exact, solve
+from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, evaluate, exact, long_steps, solve
 from pipeplan_formulations.schedule.auto import FEW
 
 SHORT = Limits(time=3.0, workers=1)
@@ -36,19 +36,19 @@ def long_step() -> tuple[PipelineSchedule, Report[Orders], Told]:
 
 
 def test_many_micro_batches_ask_both(long_step):
-    """Patterns come first and CP-SAT starts from their orders; the report has the better bound of both."""
+    """List schedules come first and CP-SAT starts from their orders; the report has the better bound of both."""
     problem, report, _ = long_step
     assert problem.micro_batches * problem.stages > FEW
-    assert report.backend == "cyclic, cpsat"
+    assert report.backend == "lists, cpsat"
     assert report.solution is not None and evaluate(problem, report.solution) == report.objective
-    assert report.bound >= cyclic.step_bound(problem)
+    assert report.bound >= long_steps.step_bound(problem)
 
 
-def test_models_too_large_are_left_to_patterns(monkeypatch):
-    """If the model is too large for CP-SAT, patterns and list schedules get all of the time."""
+def test_models_too_large_are_left_to_list_schedules(monkeypatch):
+    """If the model is too large for CP-SAT, list schedules get all of the time."""
     monkeypatch.setattr(cpsat, "PAIRS", 100)
     report = solve(line(3, 60, 3), SHORT)
-    assert report.backend == "cyclic"
+    assert report.backend == "lists"
     assert report.gap is not None and report.gap < 0.1
 
 
@@ -74,13 +74,13 @@ def test_progress_of_both_is_one_line(long_step):
 
 
 def test_an_interrupt_of_the_first_ends_both():
-    """An interrupt during the search of patterns returns the best orders so far, without a second search."""
+    """An interrupt during list scheduling returns the best orders so far, without a second search."""
 
     def interrupt(value: int | None, bound: int) -> None:
         raise KeyboardInterrupt
 
     report = solve(line(4, 80, 2), SHORT, on_progress=interrupt)
-    assert (report.stop, report.backend) == (Stop.INTERRUPT, "cyclic")
+    assert (report.stop, report.backend) == (Stop.INTERRUPT, "lists")
     assert report.status is Status.FEASIBLE
 
 

@@ -8,7 +8,7 @@ import pytest
 from helpers.lines import line
 from helpers.pipeline_schedules import random_ways
 from pipeplan_formulations.common.report import Limits, Status
-from pipeplan_formulations.schedule import Op, PipelineSchedule, cyclic, evaluate, feasible, lower_bound, solve
+from pipeplan_formulations.schedule import Op, PipelineSchedule, evaluate, feasible, long_steps, lower_bound, solve
 from pipeplan_formulations.schedule.objective import makespan, orders_of, peaks, starts
 from pipeplan_formulations.schedule.start import serial
 
@@ -209,7 +209,7 @@ def test_a_resource_is_as_busy_as_its_tensors() -> None:
 )
 def test_long_steps(problem: PipelineSchedule) -> None:
     """For many micro-batches the result is a schedule close to its bound."""
-    report = cyclic.solve(problem, Limits(time=1.0))
+    report = long_steps.solve(problem, Limits(time=1.0))
     assert report.solution is not None
     assert evaluate(problem, report.solution) == report.objective
     assert report.gap is not None

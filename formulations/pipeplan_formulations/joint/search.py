@@ -27,13 +27,13 @@ from pipeplan_formulations.joint.lists import Lists
 from pipeplan_formulations.joint.relaxed import chained, relaxed
 from pipeplan_formulations.partition import Boundaries
 from pipeplan_formulations.partition.windows import windows
-from pipeplan_formulations.schedule import Orders, PipelineSchedule, cyclic, lower_bound
+from pipeplan_formulations.schedule import Orders, PipelineSchedule, long_steps, lower_bound
 
 NAME = "benders"
 FIRST_SLICE = 0.5
 """Initial seconds of CP-SAT for a partition; doubled each time they were not enough."""
 MANY = 1200
-"""Largest number of operations for CP-SAT; longer steps use cyclic patterns, since full models take long to build."""
+"""Largest number of operations for CP-SAT; longer steps use list schedules, since full models take long to build."""
 ENOUGH = 4.0
 """Seconds after which the solution of such a long step hardly improves."""
 TRIES = 4
@@ -221,7 +221,7 @@ class Search(BranchAndBound[BoxNode, Solution]):
     def _solved(self, instance: PipelineSchedule, seconds: float) -> Report[Orders]:
         limits = replace(self.limits, time=seconds, gap=0.0)
         if _large(instance):
-            report = cyclic.solve(instance, limits)
+            report = long_steps.solve(instance, limits)
         else:
             report = schedule.solve(instance, limits, backend=self._backend)
         if report.stop is Stop.INTERRUPT:

@@ -14,8 +14,9 @@ BACKENDS: dict[str, Backend[PipelineSchedule, Orders]] = {
     "cpsat": cpsat,
     "exact": exact,
 }
-"""Back ends by name. ``auto``: CP-SAT, `cyclic`, or both; ``cpsat``: a model with intervals. No other solver of linear
-models has one: their rows of pairs prove little."""
+"""Back ends by name. ``auto``: CP-SAT, `long_steps`, or both; ``cpsat``: a model with intervals.
+
+There are no rows for other solvers: those of pairs of operations prove little."""
 
 
 def solve(

@@ -1,30 +1,30 @@
-"""Automatic back end: CP-SAT, or for many micro-batches cyclic patterns first, and CP-SAT from their result."""
+"""Automatic back end: CP-SAT, or for many micro-batches list schedules first, and CP-SAT from their result."""
 
 from dataclasses import replace
 
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Progress, Report, Status, Stop
-from pipeplan_formulations.schedule import cpsat, cyclic
+from pipeplan_formulations.schedule import cpsat, long_steps
 from pipeplan_formulations.schedule.cpsat_model import pairs
 from pipeplan_formulations.schedule.instance import Orders, PipelineSchedule
 
 FEW = 256
 """Largest number of forwards of a step that is solved by CP-SAT alone."""
 ROUNDS = 4
-"""Micro-batches per stage above which a step has a middle that is worth repeating."""
+"""Micro-batches per stage above which a step is long."""
 SHARE = 0.5
-"""Share of the time for patterns if CP-SAT runs after them."""
+"""Share of the time for list schedules if CP-SAT runs after them."""
 
 
 def solve(
     problem: PipelineSchedule, limits: Limits, hint: Orders | None = None, on_progress: Progress | None = None
 ) -> Report[Orders]:
-    """Solve by CP-SAT, by `cyclic`, or by both in turn; the result is never worse than ``hint``."""
+    """Solve by CP-SAT, by `long_steps`, or by both in turn; the result is never worse than ``hint``."""
     large = pairs(problem) > cpsat.PAIRS
     if not large and not _many(problem):
         return cpsat.solve(problem, limits, hint, on_progress)
     clock, improved = Clock(limits), _Monotone(on_progress)
-    first = cyclic.solve(problem, limits if large else replace(limits, time=SHARE * limits.time), hint, improved)
+    first = long_steps.solve(problem, limits if large else replace(limits, time=SHARE * limits.time), hint, improved)
     if large or first.status is Status.INFEASIBLE or first.stop in (Stop.OPTIMALITY, Stop.GAP, Stop.INTERRUPT):
         return first
     rest = replace(limits, time=clock.left)

@@ -2,7 +2,7 @@
 
 ::
 
-    families, starts ──▶ Evaluator (validator's memory, simulator's time) ◀── orders ── CP-SAT, patterns
+    families, starts ──▶ Evaluator (validator's memory, simulator's time) ◀── orders ── CP-SAT, rules
                            │ the best of them                                            ▲   │
                            └────────────────── hint ─────────────────────────────────────┘   └──▶ bound
 """
@@ -23,12 +23,12 @@ from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, evaluate, solve
 from pipeplan_formulations.schedule.constructive import constructive
 from pipeplan_formulations.schedule.constructive.local_search import annealed
-from pipeplan_formulations.schedule.cyclic import solve as solve_by_pattern
+from pipeplan_formulations.schedule.long_steps import solve as solve_by_rules
 
 MOST_EXACT = REGIMES.ordered_by_solver.most
 """Most operations of a replica for which CP-SAT alone searches orders."""
 MOST_SOLVED = REGIMES.ordered_at_all.most
-"""Most operations of a replica for which CP-SAT searches orders at all; beyond, only patterns are solved."""
+"""Most operations of a replica for which CP-SAT searches orders at all; beyond, there are only list schedules."""
 LIST_SHARE = 0.1
 """Share of the time for list schedulers, where they run by themselves."""
 ANNEALING_SHARE = 0.3
@@ -171,7 +171,7 @@ class _Search:
     def _solve(self, subproblem: Subproblem, until: float) -> bool:
         """Run all methods on a subproblem until ``until`` seconds are left; return True if the user interrupted."""
         anneal = self._by_annealing
-        for method in (self._by_list_scheduling, anneal, self._by_pattern, self._by_solver, anneal):
+        for method in (self._by_list_scheduling, anneal, self._by_rules, self._by_solver, anneal):
             report = None if self._close else method(subproblem, until)
             if report is not None:
                 if subproblem.bounds:
@@ -202,14 +202,14 @@ class _Search:
             _, orders = annealed(problem, hint, seconds, self._limits.seed, subproblem.mode.bound)
             self._submit(orders, subproblem.mode)
 
-    def _by_pattern(self, subproblem: Subproblem, until: float) -> Report[Orders] | None:
-        """Solve for a repeated pattern of a few micro-batches, for steps of many."""
+    def _by_rules(self, subproblem: Subproblem, until: float) -> Report[Orders] | None:
+        """List schedules by all rules, with bounds, for steps of many micro-batches."""
         problem = subproblem.problem
         count, seconds = _operations(problem), self._clock.left - until
         if count <= MOST_EXACT or seconds <= 0 or problem.sent:  # the instance without links was solved before
             return None
         part = seconds / 2 if _solvable_in(seconds / 2, count) else seconds
-        return solve_by_pattern(problem, replace(self._limits, time=part), self._hint(problem))
+        return solve_by_rules(problem, replace(self._limits, time=part), self._hint(problem))
 
     def _by_solver(self, subproblem: Subproblem, until: float) -> Report[Orders] | None:
         """Solve for an order of all operations."""
@@ -217,7 +217,7 @@ class _Search:
         count = _operations(problem)
         if seconds <= 0 or not _solvable_in(seconds, count):
             return None
-        backend = "auto" if count <= MOST_EXACT else "cpsat"  # patterns were solved before where there are many
+        backend = "auto" if count <= MOST_EXACT else "cpsat"  # rules were tried before where there are many
         return solve(problem, replace(self._limits, time=seconds), self._hint(problem), backend=backend)
 
     def _hint(self, problem: PipelineSchedule) -> Orders | None:

@@ -29,9 +29,9 @@ from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.common.solvers import cp_model
 from pipeplan_formulations.schedule.bounds import windows
 from pipeplan_formulations.schedule.cpsat_model import CpsatModel
-from pipeplan_formulations.schedule.cyclic.drain import drain_bound
-from pipeplan_formulations.schedule.cyclic.holding import holdings, period_bound, step_bound
 from pipeplan_formulations.schedule.instance import Op, PipelineSchedule
+from pipeplan_formulations.schedule.long_steps.drain import drain_bound
+from pipeplan_formulations.schedule.long_steps.holding import holdings, period_bound, step_bound
 
 PAIRS = 16_000
 """Largest number of pairs of a forward and an operation on its device for which CP-SAT proves useful bounds."""

@@ -12,8 +12,8 @@ Here only the last forward of each stage is packed, so many micro-batches cost l
 """
 
 from pipeplan_formulations.schedule.bounds import Item, jackson, packed
-from pipeplan_formulations.schedule.cyclic.holding import reach
 from pipeplan_formulations.schedule.instance import Kind, PipelineSchedule
+from pipeplan_formulations.schedule.long_steps.holding import reach
 from pipeplan_formulations.schedule.precedence import Admission
 
 Heads = dict[Kind, list[list[int]]]
