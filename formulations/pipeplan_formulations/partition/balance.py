@@ -94,7 +94,9 @@ def _furthest_ends(problem: ChainPartition, target: int, trip: int) -> tuple[Bou
         there += before
         ending = int(once[e]) if s == 0 else 0
         head += before + later + ending
-        passed += sum(_hop(overlap, passing, e, latency, int(out[e]), into, int(returned[e]))) + ending
+        if problem.trip_apart:
+            before, later = _hop(overlap, passing, e, latency, int(out[e]), into, int(returned[e]))
+        passed += before + later + ending
         start = int(b[e])
         boundaries.append(start)
     return tuple(boundaries), passed

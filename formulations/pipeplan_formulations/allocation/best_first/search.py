@@ -62,7 +62,7 @@ def best_first(
     """Close the bracket, or raise its lower bound by opening at most ``most`` prefixes."""
     # Entries are (bound, −start, order of creation, prefix).
     heap: list[tuple[int, int, int, _Prefix]] = []
-    order, seen = count(), _Seen(len(problem.first))
+    order, seen = count(), _Seen(len(problem.first), problem.trip_apart)
     nothing = (0,) * len(problem.widths)
     for kind, usage in np.argwhere(base.tables.whole < IMPOSSIBLE):
         bound = int(max(base.tables.whole[kind, usage], base.tables.whole_trip[kind, usage]))
@@ -148,7 +148,8 @@ def _child(
 class _Seen:
     """Labels (head, R, top, G, e, largest F and B, −allowed) of opened prefixes, by start, kind and usage."""
 
-    def __init__(self, forced: int) -> None:
+    def __init__(self, forced: int, trip_apart: bool) -> None:
+        self._trip_apart = trip_apart
         self._forced = forced  # positions from here on are equivalent: no stage there is forced to be first
         self._labels: dict[tuple[int, int, int, int], Array] = {}
 
@@ -159,7 +160,7 @@ class _Seen:
             [
                 [
                     prefix.head,
-                    prefix.trip,
+                    *((prefix.trip,) if self._trip_apart else ()),
                     prefix.top,
                     prefix.ahead,
                     prefix.delay,

@@ -81,7 +81,6 @@ def added(
     forward = problem.prefix["forward"][c][ends] - problem.prefix["forward"][c][starts]
     backward = problem.prefix["backward"][c][ends] - problem.prefix["backward"][c][starts]
     extra = spans.extra(c, w, starts, ends, counts.least)
-    service = problem.times("service", Times(forward, backward), c, starts, ends)
     held: Array | int = counts.most if problem.alternating else many
     refused = False
     if settings.ceiling is not None and problem.chooses and problem.alternating and not settings.by_kind:
@@ -89,8 +88,9 @@ def added(
         def again(some: NDArray[np.bool_], in_flight: Array) -> Array:
             return spans.extra(c, w, starts[some], ends[some], in_flight)
 
-        passed = problem.times("trip", Times(forward, backward), c, starts, ends)
-        late = _Late(service, "service" not in problem.apart, problem.longer(Times(forward, backward), passed))
+        alone = Times(forward, backward)
+        _, trip, service = problem.roles(alone, c, starts, ends)
+        late = _Late(service, service is alone, problem.longer(alone, trip))
         held = _least_held(many, width, settings.ceiling, settings.largest, side, late, counts, extra, again)
         refused = bool(((held > counts.top) & (held <= counts.most)).any())
         extra = np.where(held <= counts.top, extra, IMPOSSIBLE)
