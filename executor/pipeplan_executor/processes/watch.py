@@ -19,10 +19,19 @@ def first_patience(timeout: float) -> float:
     return max(timeout, START_UP)
 
 
+def waited_for_processor(process: int) -> float:
+    """Return the seconds that a process's main thread was ready and had no processor; 0 where Linux does not tell."""
+    try:
+        return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 class Watch:
     """Monitor that kills a rank whose pulse stops, or never starts while others have one.
 
-    Silence is counted in polls, not in clock time, since a stopped launcher would see all ranks silent.
+    Silence is counted in polls, not in clock time, since a stopped launcher would see all ranks silent. The part of a
+    poll in which a rank waits for a processor does not count: on a busy machine it is late, and not stuck.
 
     Parameters
     ----------
@@ -48,7 +57,8 @@ class Watch:
         self._looks, self._first_looks = (
             max(3, round(seconds / PULSE)) for seconds in (PATIENCE * timeout, first_patience(timeout))
         )
-        self._silent = dict.fromkeys(range(len(processes)), 0)
+        self._silent = dict.fromkeys(range(len(processes)), 0.0)
+        self._waited = dict.fromkeys(range(len(processes)), 0.0)
         self._pulses: dict[int, int] = {}
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -64,12 +74,20 @@ class Watch:
     def _run(self) -> None:
         while not self._done.wait(PULSE):
             for rank in self.last_pulse:
+                share = self._share(rank)
                 if self._beats(rank):
-                    self._silent[rank] = 0
+                    self._silent[rank] = 0.0
                 elif self._pulses:
-                    self._silent[rank] += 1
-                    if self._silent[rank] == (self._looks if rank in self._pulses else self._first_looks):
+                    allowed = self._looks if rank in self._pulses else self._first_looks
+                    before, self._silent[rank] = self._silent[rank], self._silent[rank] + share
+                    if before < allowed <= self._silent[rank]:
                         self._kill(rank)
+
+    def _share(self, rank: int) -> float:
+        """The part of the last poll in which the rank's main thread did not wait for a processor."""
+        waited = waited_for_processor(self._processes[rank])
+        before, self._waited[rank] = self._waited[rank], waited
+        return 1.0 - min(max(waited - before, 0.0) / PULSE, 1.0)
 
     def _beats(self, rank: int) -> bool:
         pulse = self._folder / f"pulse{rank}"
