@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.words import WHOLE
-from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.shapes import Mesh
+from pipeplan.costs.sharding.layouts import stream
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.teams.problem import COMPARED, TeamProblem
-from pipeplan.costs.teams.signatures import stream, token_axis
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.teams.signatures import token_axis
+from pipeplan.costs.teams.splits import TeamSplits
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
@@ -74,7 +75,7 @@ def main() -> None:
 
 def problems(name: str, team: int) -> Iterator[tuple[TeamProblem, MeshProblem]]:
     """Yield a middle layer as both problems: with whole tensors before and behind it, and with split tokens."""
-    teams = Teams(load_model(name), load_cluster(CLUSTER), team, (1,), "adam", False)
+    teams = TeamSplits(load_model(name), load_cluster(CLUSTER), team, (1,), "adam", False)
     (kind,) = (kind for kind in teams.cluster.kinds.values() if kind.name in teams.places)
     place = teams.places[kind.name]
     mesh = Mesh((team,), (place.link,), (place.sharing(team),))

@@ -21,9 +21,9 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
-from pipeplan.costs.meshes.splits import MeshTeams
-from pipeplan.costs.teams.places import team_cluster
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.sharding.places import team_cluster
+from pipeplan.costs.sharding.splits import MeshTeams
+from pipeplan.costs.teams.splits import TeamSplits
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.frontend.profile.meter import CpuMeter
 from pipeplan.frontend.workload import Workload
@@ -162,7 +162,7 @@ def plan_of(case: Case, model: Model, cluster: Cluster) -> Plan:
     half = cluster.nodes[0].kinds[: case.team // 2]
     nodes = tuple(replace(cluster.nodes[0], kinds=half) for _ in range(2))
     cluster = replace(cluster, nodes=nodes, network=cluster.nodes[0].link)
-    of = Teams(model, cluster, case.team, (SIZE,), "adam", False)
+    of = TeamSplits(model, cluster, case.team, (SIZE,), "adam", False)
     on_mesh = next(each for each in MeshTeams.of(of, BATCH, 2) if len(each.sizes) == 2)
     split = on_mesh.splits(tokens=False)[0]
     plan = solve(on_mesh.model(split), team_cluster(cluster, case.team), job=case.job).plan

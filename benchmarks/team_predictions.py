@@ -23,9 +23,9 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Split
 from pipeplan.core.plan import Plan
-from pipeplan.costs.teams.places import team_cluster
+from pipeplan.costs.sharding.places import team_cluster
 from pipeplan.costs.teams.question import team_model
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.teams.splits import TeamSplits
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.frontend.workload import Workload
 from pipeplan.search.build_plan import shared_out
@@ -142,7 +142,7 @@ def priced(
     if team == 1:
         return solve(model, cluster, job=job).plan
     sizes = tuple(job.batch // count for count in job.micro_batches)
-    teams = Teams(model, cluster, team, sizes, job.optimizer, False)
+    teams = TeamSplits(model, cluster, team, sizes, job.optimizer, False)
     own = tuple((name, shards(model, name, patterns)) for name in model.operators)
     split = Split(team, own, sequence=teams.sequence if sequence else ())
     return shared_out(solve(team_model(teams, split), team_cluster(cluster, team), job=job).plan, model, split)

@@ -16,7 +16,8 @@ from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
 from pipeplan.core.words import Letter
-from pipeplan.costs.meshes.named import (
+from pipeplan.costs.sharding.coordinates import combined
+from pipeplan.costs.sharding.named import (
     Form,
     columns,
     rows,
@@ -24,12 +25,11 @@ from pipeplan.costs.meshes.named import (
     two_and_a_half_dimensional,
     two_dimensional,
 )
-from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.shapes import factorisations, mesh_on
-from pipeplan.costs.meshes.volumes import IN, OUT, ROW, Algorithm, LinearMap
-from pipeplan.costs.teams.problem import combined
-from pipeplan.costs.teams.rooflines import Rooflines
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.shapes import factorisations, mesh_on
+from pipeplan.costs.sharding.teams import Teams
+from pipeplan.costs.sharding.volumes import IN, OUT, ROW, Algorithm, LinearMap
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
@@ -60,7 +60,7 @@ def _blocks() -> None:
     cluster = load_cluster("64-h100")
     teams = Teams(load_model("gpt3-175b"), cluster, NODE, (1,), "adam", False)
     (kind,) = teams.cluster.kinds.values()
-    own = teams.problem(1, kind, 1, ()).rooflines
+    own = teams.rooflines(1, kind, 1)
     assert cluster.network is not None
     for team in (NODE, 2 * NODE, 4 * NODE):
         for sizes in factorisations(team):

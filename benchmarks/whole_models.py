@@ -19,11 +19,11 @@ from pipeplan import load_cluster, profile
 from pipeplan.analysis.sharding.question import step_matrix
 from pipeplan.core.model import Model
 from pipeplan.costs.layers import item_size
-from pipeplan.costs.meshes.clusters import mesh_of, only_kind
-from pipeplan.costs.meshes.joined import joined_layers
-from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.products import products
-from pipeplan.costs.meshes.unsplit import unsplit
+from pipeplan.costs.sharding.clusters import mesh_of, only_kind
+from pipeplan.costs.sharding.joined import joined_layers
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.products import products
+from pipeplan.costs.sharding.unsplit import unsplit
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.sharding import BACKENDS, Choice, Frontier, Sharding, WeightedSharding, frontier, solve

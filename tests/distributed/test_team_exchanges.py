@@ -13,7 +13,7 @@ from helpers.distributed.exchange_workers import BACKWARD, FORWARD, MEMBERS, Cas
 from helpers.distributed.together import Job
 from pipeplan.core.grouped_axis import GroupedAxis
 from pipeplan.core.plan import Plan
-from pipeplan.costs.teams.signatures import Exchange
+from pipeplan.costs.sharding.exchanges import Exchange
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor import launch
 

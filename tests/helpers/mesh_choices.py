@@ -2,9 +2,9 @@
 
 import random
 
-from pipeplan.costs.meshes.copies import CopyState
-from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.relayouts import moves_again
+from pipeplan.costs.sharding.copies import CopyState
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.relayouts import moves_again
 
 
 def drawn_choice(problem: MeshProblem, draw: random.Random) -> list[int]:

@@ -8,13 +8,13 @@ from typing import NamedTuple
 from helpers.team_exchanges import BACKWARD, FORWARD
 from pipeplan.core.operators import Operator
 from pipeplan.core.words import LayerWords, Layout, Word
-from pipeplan.costs.meshes.attention import split_attention
-from pipeplan.costs.meshes.prices import gather_order, weight_parts
-from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.relayouts import PlannedLayer
-from pipeplan.costs.meshes.ways import way
-from pipeplan.costs.meshes.words import ungathered
-from pipeplan.costs.teams.signatures import Exchange, exchange
+from pipeplan.costs.sharding.attention import split_attention
+from pipeplan.costs.sharding.exchanges import Exchange, exchange
+from pipeplan.costs.sharding.prices import gather_order, weight_parts
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.redistributions import way
+from pipeplan.costs.sharding.relayouts import PlannedLayer
+from pipeplan.costs.sharding.words import ungathered
 
 
 class SentAlong(NamedTuple):

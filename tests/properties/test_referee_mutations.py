@@ -22,16 +22,18 @@ from pipeplan.core.plan import Context
 from pipeplan.core.words import PARTIAL, WHOLE, Layout, Word
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.kept import Kept
-from pipeplan.costs.meshes import members, prices, words
-from pipeplan.costs.meshes.copies import CopiedTensor
-from pipeplan.costs.meshes.shapes import Mesh
-from pipeplan.costs.meshes.splits import LEAN, MeshTeams
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
-from pipeplan.costs.teams.problem import COORDINATES, TeamProblem
-from pipeplan.costs.teams.rooflines import Rooflines
-from pipeplan.costs.teams.signatures import Crossing, Exchange, crossings, signatures
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.sharding import members, prices, words
+from pipeplan.costs.sharding.coordinates import COORDINATES
+from pipeplan.costs.sharding.copies import CopiedTensor
+from pipeplan.costs.sharding.exchanges import Exchange
+from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan.costs.sharding.splits import LEAN, MeshTeams
+from pipeplan.costs.teams.problem import TeamProblem
+from pipeplan.costs.teams.signatures import Crossing, crossings, signatures
+from pipeplan.costs.teams.splits import TeamSplits
 from pipeplan.search import turns
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts
@@ -422,7 +424,7 @@ def test_whole_gradients_that_are_no_part_of_a_sum_are_noticed(monkeypatch: pyte
 
 def test_whole_gradients_that_are_no_part_of_a_sum_on_meshes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same along each axis of a mesh; nothing is noticed before."""
-    redistributions = import_module("pipeplan.costs.meshes.redistributions")
+    redistributions = import_module("pipeplan.costs.sharding.redistributions")
     way = redistributions._sent
 
     def wrong(source: Layout, target: Layout) -> Layout | None:
@@ -551,7 +553,7 @@ def over_nodes(document: dict[str, Any]) -> None:
 def test_rings_that_never_leave_a_node_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if teams over several nodes had the links inside of them only."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(import_module("pipeplan.costs.teams.places"), "slowest", lambda *links: links[0])
+    monkeypatch.setattr(import_module("pipeplan.costs.sharding.places"), "slowest", lambda *links: links[0])
     assert noticed(lambda document: len(document["model"]["layers"]) > 1, over_nodes)
 
 
@@ -586,7 +588,7 @@ def no_scatter(operator: Operator, word: Word) -> Layout:
 def test_wrong_meshes_are_noticed(monkeypatch: pytest.MonkeyPatch, module: str, name: str, wrong: Any) -> None:
     """As if rings had a card each, sums were free, all were kept whole, and the fastest words were not searched."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(import_module(f"pipeplan.costs.meshes.{module}"), name, wrong)
+    monkeypatch.setattr(import_module(f"pipeplan.costs.sharding.{module}"), name, wrong)
     assert noticed(on_meshes, over_nodes)
 
 
@@ -701,7 +703,7 @@ def with_weights(_: OperatorGraph, operator: Operator) -> bool:
 
 
 RINGING, TURNING = partial(attending, 1, 6 * 10**6), partial(attending, 12, 6 * 10**6)
-ATTENTION, PROBLEM = "pipeplan.costs.meshes.attention", "pipeplan.costs.meshes.problem"
+ATTENTION, PROBLEM = "pipeplan.costs.sharding.attention", "pipeplan.costs.sharding.problem"
 
 
 @pytest.mark.parametrize(
@@ -712,7 +714,7 @@ ATTENTION, PROBLEM = "pipeplan.costs.meshes.attention", "pipeplan.costs.meshes.p
         (TURNING, "'heads'", f"{ATTENTION}:SplitAttention", "exchanges", lambda own: iter(())),
         (TURNING, "'heads'", f"{ATTENTION}:SplitAttention", "beside", property(lambda own: 0)),
         (sharing_copies, "'readers'", f"{PROBLEM}:MeshProblem", "_copy_costs", free_copies),
-        (sharing_copies, "'readers'", "pipeplan.costs.meshes.members", "_copies_at", lambda problem, words: []),
+        (sharing_copies, "'readers'", "pipeplan.costs.sharding.members", "_copies_at", lambda problem, words: []),
         (moving, "'f'", PROBLEM, "moves_again", with_weights),
     ],
 )
@@ -779,10 +781,10 @@ def test_groups_that_plans_leave_out_are_noticed(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 def test_shared_weights_of_unlike_groups_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if layers that share a weight had the same part of it wherever they split the same axis."""
-    shared = Teams._shared_axes
+    shared = TeamSplits._shared_axes
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(
-        Teams,
+        TeamSplits,
         "_shared_axes",
         lambda *question: tuple(getattr(axis, "axis", axis) for axis in shared(*question)),
     )
@@ -999,14 +1001,17 @@ def test_stages_on_parts_of_nodes_are_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     ("where", "name", "wrong"),
-    [("ring", "messages", lambda team, back: ()), ("problem", "beside", lambda operator, loop, team: 0)],
+    [
+        ("sharding.ring", "messages", lambda team, back: ()),
+        ("teams.problem", "beside", lambda operator, loop, team: 0),
+    ],
 )
 def test_keys_that_go_round_for_nothing_are_noticed(
     monkeypatch: pytest.MonkeyPatch, where: str, name: str, wrong: Any
 ) -> None:
     """As if blocks of keys took no time, or no memory."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(import_module(f"pipeplan.costs.teams.{where}"), name, wrong)
+    monkeypatch.setattr(import_module(f"pipeplan.costs.{where}"), name, wrong)
     assert noticed(lambda document: on_tokens(document, "attention"), on_teams)
 
 

@@ -9,9 +9,9 @@ import pytest
 from helpers.noticed import noticed
 from pipeplan.costs import network
 from pipeplan.costs.chain import SharedWeights
-from pipeplan.costs.meshes import shapes
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
+from pipeplan.costs.sharding import shapes
 from pipeplan.costs.teams.problem import COMPARED, TeamProblem
 from pipeplan_formulations.common.layer_tables import Array, LayerTables
 from referee import questions

@@ -13,8 +13,8 @@ from pipeplan.core.throughput import Throughput
 from pipeplan.core.timeline import Timeline
 from pipeplan.core.units import format_bytes, format_reserve, format_time
 from pipeplan.core.wording import counted, device_names, wrapped
+from pipeplan.costs.sharding.left_whole import LeftWhole
 from pipeplan.costs.sources import Costs
-from pipeplan.costs.teams.left_whole import LeftWhole
 from pipeplan.search.heuristics import ranked
 from pipeplan.search.irregular import Irregular
 from pipeplan.search.robust import summary as words

@@ -16,7 +16,7 @@ from pipeplan.core.searched import Searched
 from pipeplan.core.units import format_bytes, format_reserve, format_time
 from pipeplan.core.wording import listed
 from pipeplan.core.words import MeshSplit
-from pipeplan.costs.teams.places import places
+from pipeplan.costs.sharding.places import places
 from pipeplan.search import enumerates_groups
 from pipeplan.search.graph import applies
 from pipeplan.search.graph.loads import widths

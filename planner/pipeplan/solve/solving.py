@@ -16,8 +16,8 @@ from pipeplan.core.operators import Mix
 from pipeplan.core.searched import Searched
 from pipeplan.core.throughput import yardstick
 from pipeplan.core.validate import validate_plan
+from pipeplan.costs.sharding.left_whole import left_whole
 from pipeplan.costs.sources import sources
-from pipeplan.costs.teams.left_whole import left_whole
 from pipeplan.search import joined_nodes, mixed_nodes, root_nodes, searches_locally
 from pipeplan.search.alternatives import why_infeasible
 from pipeplan.search.any_order import any_orders

@@ -17,8 +17,8 @@ from helpers.team_exchanges import BACKWARD, FORWARD, STEP, exchanges
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.operators import BY_HEADS, BY_RING, TOKEN, Shards, Split
 from pipeplan.core.plan import Plan
-from pipeplan.costs.teams.signatures import Exchange
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.sharding.exchanges import Exchange
+from pipeplan.costs.teams.splits import TeamSplits
 from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan.search.build_plan import shared_out
@@ -63,7 +63,7 @@ class Case(NamedTuple):
 class Profiled:
     """A profiled model, teams on devices like those of the profile, and a plan of one stage for them."""
 
-    teams: Teams
+    teams: TeamSplits
     kind: DeviceKind
     plan: Plan
 
@@ -93,7 +93,7 @@ def profiled(
     cluster = equal_devices(members, link=Link(10**9, 1))
     kind = replace(next(iter(cluster.kinds.values())), timed_as=model.profiles[0].device)
     cluster = replace(cluster, kinds=dict.fromkeys(cluster.kinds, kind))
-    teams = Teams(model, cluster, members, (SAMPLES,), "sgd", False, context_parallel=context)
+    teams = TeamSplits(model, cluster, members, (SAMPLES,), "sgd", False, context_parallel=context)
     module, layers, held = blank_model(build, group)
     schedule = FAMILIES["gpipe"].write((1,), MICRO_BATCHES)
     base = with_teams(plan_for(module, layers, (0, len(layers)), schedule, SAMPLES, held=held), members)
@@ -132,7 +132,7 @@ def on_tokens(build: Callable[[], Workload], members: int = MEMBERS) -> tuple[Ca
     return tuple(own.case(split) for split in dict.fromkeys(ways))
 
 
-def _on_tokens(teams: Teams, by: int, pair: bool) -> Split:
+def _on_tokens(teams: TeamSplits, by: int, pair: bool) -> Split:
     shards: dict[str, Shards] = {}
     for name, graph in teams.model.operators.items():
         found: dict[str, int] = {}

@@ -22,13 +22,14 @@ from pipeplan.core.operators import TOKEN
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout
-from pipeplan.costs.meshes.attention import way_of
-from pipeplan.costs.meshes.batches import by_samples
-from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.shapes import Mesh
-from pipeplan.costs.meshes.signatures import parts_of
-from pipeplan.costs.teams.rooflines import Rooflines
-from pipeplan.costs.teams.signatures import Exchange, stream
+from pipeplan.costs.sharding.attention import way_of
+from pipeplan.costs.sharding.batches import by_samples
+from pipeplan.costs.sharding.exchanges import Exchange
+from pipeplan.costs.sharding.layouts import stream
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan.costs.sharding.signatures import parts_of
 from pipeplan.frontend.batch import tensors
 from pipeplan.frontend.capture import capture_layers
 from pipeplan.frontend.capture.flow import trace

@@ -15,7 +15,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.plan import Plan
 from pipeplan.core.validate import validate_plan
 from pipeplan.core.validate.memory import validate_memory
-from pipeplan.costs.teams.places import team_cluster
+from pipeplan.costs.sharding.places import team_cluster
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.schedules import PLACED
 from pipeplan.simulate import simulate

@@ -11,15 +11,15 @@ from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.operators import BY_HEADS, BY_RING, INPUT, TOKEN, Attention, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
+from pipeplan.costs.sharding.exchanges import Exchange
+from pipeplan.costs.sharding.ring import messages, ring_time
+from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.teams.problem import TeamProblem
-from pipeplan.costs.teams.ring import messages, ring_time
-from pipeplan.costs.teams.rooflines import Rooflines
 from pipeplan.costs.teams.signatures import (
     RING,
     TURNED,
     UNSPLIT,
     Ends,
-    Exchange,
     applicable,
     beside,
     by_tokens,

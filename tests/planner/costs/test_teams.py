@@ -16,11 +16,13 @@ from pipeplan.core.operators import INPUT, Mix, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import UNLIKE_MESHES, UNLIKE_TEAMS, UNLIKE_TIES
 from pipeplan.core.words import PARTIAL, WHOLE
+from pipeplan.costs.sharding.exchanges import redistribution
+from pipeplan.costs.sharding.layouts import made_layout, returned_layout
 from pipeplan.costs.teams import splits
 from pipeplan.costs.teams.problem import TeamProblem
 from pipeplan.costs.teams.question import MixedQuestion, TeamQuestion, team_questions
-from pipeplan.costs.teams.signatures import made_layout, redistribution, returned_layout, signatures
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.teams.signatures import signatures
+from pipeplan.costs.teams.splits import TeamSplits
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.io.model_file import model_data, model_from_data
 from pipeplan.search.scope import searched
@@ -308,7 +310,7 @@ def test_what_is_passed_on_is_not_split_along_tokens(outputs: tuple[str, ...], s
         for layer, name in zip(model.layers, ("first", "second"), strict=True)
     ]
     model = replace(model, layers=tuple(layers), operators={"first": first, "second": other})
-    teams = Teams(model, equal_devices(2, link=Link(10**9, 1)), 2, (1,), "sgd", False)
+    teams = TeamSplits(model, equal_devices(2, link=Link(10**9, 1)), 2, (1,), "sgd", False)
     assert teams.sequence == (split, False)
 
 

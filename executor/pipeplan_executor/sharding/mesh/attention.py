@@ -1,4 +1,4 @@
-"""Attention on a mesh whose axes split its tokens (`pipeplan.costs.meshes.attention`).
+"""Attention on a mesh whose axes split its tokens (`pipeplan.costs.sharding.attention`).
 
 ::
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pipeplan.core.operators import TOKEN
 from pipeplan.core.words import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, UNSPLIT, WHOLE, Letter, Word
-from pipeplan.costs.meshes.attention import axes_by
+from pipeplan.costs.sharding.attention import axes_by
 from pipeplan.frontend.operators.record import Call
 from pipeplan_executor.sharding.blocks import (
     HEADS,

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeplan.core.words import PARTIAL, WHOLE
-from pipeplan.costs.meshes.prices import sum_order
+from pipeplan.costs.sharding.prices import sum_order
 from pipeplan_executor.sharding.mesh.moves import MeshAxes, along
 from pipeplan_executor.sharding.partial_gradients import Gradients
 

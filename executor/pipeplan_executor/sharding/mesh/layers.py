@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.words import LayerWords
-from pipeplan.costs.meshes.batches import by_samples
+from pipeplan.costs.sharding.batches import by_samples
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.operators.find import named_weights
 from pipeplan.frontend.operators.follow import NamedWeight, UnfollowedError, program_of

@@ -12,9 +12,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from pipeplan.core.cluster import Link
 from pipeplan.core.grouped_axis import group_ranges
 from pipeplan.core.words import PARTIAL, WHOLE, Layout
-from pipeplan.costs.meshes.relayouts import Relayout
-from pipeplan.costs.meshes.shapes import Mesh
-from pipeplan.costs.meshes.ways import way
+from pipeplan.costs.sharding.redistributions import way
+from pipeplan.costs.sharding.relayouts import Relayout
+from pipeplan.costs.sharding.shapes import Mesh
 
 _SENT = torch.ops._c10d_functional
 Groups = tuple[int, ...]
@@ -62,7 +62,7 @@ class Shape:
     lengths : tuple of int
     groups : tuple of Groups
     parts : tuple of int
-        Into which each dimension may be divided (see `pipeplan.costs.meshes.signatures.parts_of`).
+        Into which each dimension may be divided (see `pipeplan.costs.sharding.signatures.parts_of`).
     """
 
     lengths: tuple[int, ...]

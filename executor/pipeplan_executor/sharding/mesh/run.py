@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pipeplan.core.operators import INPUT, Operator
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Word
-from pipeplan.costs.meshes.relayouts import PlannedLayer, Relayout
+from pipeplan.costs.sharding.relayouts import PlannedLayer, Relayout
 from pipeplan.frontend.operators.program import Pieces, Program, Role, Step
 from pipeplan.frontend.operators.record import Call
 from pipeplan.frontend.operators.sources import View

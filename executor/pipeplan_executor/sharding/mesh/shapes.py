@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import prod
 
 from pipeplan.core.words import Layout
-from pipeplan.costs.meshes.signatures import parts_of
+from pipeplan.costs.sharding.signatures import parts_of
 from pipeplan.frontend.operators.factors import Axis, Factor
 from pipeplan.frontend.operators.program import Program, Role
 from pipeplan.frontend.operators.sources import View

@@ -10,9 +10,9 @@ from torch import Tensor
 from pipeplan.core.errors import PlanError
 from pipeplan.core.operators import Operator, Weight
 from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Layout, Word
-from pipeplan.costs.meshes.prices import gather_order
-from pipeplan.costs.meshes.relayouts import PlannedLayer
-from pipeplan.costs.meshes.words import gathered_along
+from pipeplan.costs.sharding.prices import gather_order
+from pipeplan.costs.sharding.relayouts import PlannedLayer
+from pipeplan.costs.sharding.words import gathered_along
 from pipeplan.frontend.operators.program import Program
 from pipeplan_executor.sharding.mesh.moves import Groups, MeshAxes, along
 from pipeplan_executor.sharding.shards import ParameterShard

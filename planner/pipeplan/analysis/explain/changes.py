@@ -79,7 +79,7 @@ def more_never_hurt(cluster: Cluster, job: Job) -> bool:
     """True if a plan on some of the devices is a plan on more.
 
     It is if a plan may leave out any devices, and neither stages nor teams have to consist of whole nodes, which
-    further devices enlarge: stages of regular plans, teams larger than a node (see `pipeplan.costs.teams.places`).
+    further devices enlarge: stages of regular plans, teams larger than a node (see `pipeplan.costs.sharding.places`).
     """
     inside = max(node.kinds.count(kind) for node in cluster.nodes for kind in node.kinds)
     whole = (job.regular and len(cluster.nodes) > 1) or max(job.teams, default=1) > inside

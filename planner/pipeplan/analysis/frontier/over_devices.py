@@ -21,7 +21,7 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.wording import listed
-from pipeplan.costs.teams.places import places
+from pipeplan.costs.sharding.places import places
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits

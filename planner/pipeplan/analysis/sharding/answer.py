@@ -11,10 +11,10 @@ from pipeplan.core.cluster import Link
 from pipeplan.core.tabular import Table
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.core.wording import counted, wrapped
-from pipeplan.costs.meshes.clusters import shape_name
-from pipeplan.costs.meshes.products import Product
-from pipeplan.costs.meshes.shapes import Mesh
-from pipeplan.costs.meshes.unsplit import Undivided, Unsplit, notes
+from pipeplan.costs.sharding.clusters import shape_name
+from pipeplan.costs.sharding.products import Product
+from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan.costs.sharding.unsplit import Undivided, Unsplit, notes
 from pipeplan.costs.sources import Costs
 
 FORMAT = "pipeplan-sharding/1"

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Operator
 from pipeplan.core.words import PARTIAL, WHOLE, Copy, LayerWords, Layout, Letter
-from pipeplan.costs.meshes.prices import GATHERED, weight_placement
-from pipeplan.costs.meshes.problem import MeshProblem
+from pipeplan.costs.sharding.prices import GATHERED, weight_placement
+from pipeplan.costs.sharding.problem import MeshProblem
 
 Dimensions = tuple[int | str | None, ...]
 """For each axis of the mesh the dimension that it splits, None for whole, or a word: ``'parts of a sum'``."""

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeplan.core.errors import PipeplanError
-from pipeplan.costs.meshes.clusters import shape_name
-from pipeplan.costs.meshes.problem import MeshProblem
+from pipeplan.costs.sharding.clusters import shape_name
+from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits, Status
 from pipeplan_formulations.sharding import Cap, Choice, solve

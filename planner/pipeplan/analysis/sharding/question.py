@@ -22,15 +22,15 @@ from pipeplan.core.units import format_bytes
 from pipeplan.core.wording import some
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.layers import item_size, optimizer_bytes
-from pipeplan.costs.meshes.clusters import mesh_of, meshes_of, only_kind, shape_name
-from pipeplan.costs.meshes.frontiers import Point, over_meshes
-from pipeplan.costs.meshes.joined import joined_layers
-from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.products import products
-from pipeplan.costs.meshes.shapes import Mesh
-from pipeplan.costs.meshes.unsplit import Unsplit, require_divided, undivided, unsplit
+from pipeplan.costs.sharding.clusters import mesh_of, meshes_of, only_kind, shape_name
+from pipeplan.costs.sharding.coordinates import COORDINATES
+from pipeplan.costs.sharding.frontiers import Point, over_meshes
+from pipeplan.costs.sharding.joined import joined_layers
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.products import products
+from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan.costs.sharding.unsplit import Unsplit, require_divided, undivided, unsplit
 from pipeplan.costs.sources import sources
-from pipeplan.costs.teams.problem import COORDINATES
 from pipeplan.solve.question import asked
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits

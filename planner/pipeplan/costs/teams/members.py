@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import Split
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.teams.splits import TeamSplits
 
 
-def profiles(teams: Teams, split: Split | None, kind: DeviceKind, name: str) -> Iterator[Profile]:
+def profiles(teams: TeamSplits, split: Split | None, kind: DeviceKind, name: str) -> Iterator[Profile]:
     """Yield the costs of one member's layers at each micro-batch size, as a profile of the device ``name``."""
     team = 1 if split is None else split.team
     for size in teams.sizes:
@@ -16,7 +16,7 @@ def profiles(teams: Teams, split: Split | None, kind: DeviceKind, name: str) -> 
         yield Profile(name, size, costs, Provenance("analytic", f"teams of {team}"))
 
 
-def _costs(teams: Teams, split: Split, kind: DeviceKind, size: int) -> tuple[LayerCost, ...]:
+def _costs(teams: TeamSplits, split: Split, kind: DeviceKind, size: int) -> tuple[LayerCost, ...]:
     pairs = enumerate(zip(teams.model.layers, teams.costs(kind, size), strict=True))
     return tuple(
         teams.problem(i, kind, size, split.sequence).member(tuple(split.of(layer.operators).items()))

@@ -24,8 +24,11 @@ from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph, Shards
 from pipeplan.core.words import UNSPLIT, WHOLE
 from pipeplan.costs.collectives import all_reduce, alone
-from pipeplan.costs.teams.ring import ring_passes
-from pipeplan.costs.teams.rooflines import PASSES, Rooflines
+from pipeplan.costs.sharding.coordinates import COORDINATES, combined, in_order
+from pipeplan.costs.sharding.exchanges import collective, redistribution
+from pipeplan.costs.sharding.layouts import gradient_layout, made_layout, read_layout, returned_layout, stream
+from pipeplan.costs.sharding.ring import ring_passes
+from pipeplan.costs.sharding.rooflines import PASSES, Rooflines
 from pipeplan.costs.teams.signatures import (
     RING,
     WHOLE_ENDS,
@@ -36,19 +39,12 @@ from pipeplan.costs.teams.signatures import (
     axis_loop,
     beside,
     by_tokens,
-    collective,
     crossings,
     follows,
-    gradient_layout,
     held_layout,
     layouts,
-    made_layout,
-    read_layout,
-    redistribution,
-    returned_layout,
     shards_of,
     signatures,
-    stream,
     summed_weights,
     tensor_moves,
     token_axis,
@@ -57,22 +53,11 @@ from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.sharding import Edge, Sharding, frontier
-from pipeplan_formulations.sharding.instance import LARGEST
 
 PARTS = 1024
 """Bytes are compared in these parts of a layer's."""
 WORTH = 2**20
 """Most saved bytes that weigh as much as a nanosecond, where signatures for given shards are chosen."""
-COORDINATES = ("forward", "backward", "input_gradient", "weight_gradient", "update", "summed", "parameters", "saved")
-"""What the coordinates of a problem are: nanoseconds of the four passes, of the update and of sums behind it, bytes
-that stay, bytes per micro-batch."""
-
-
-def combined(*rows: tuple[str, ...]) -> NDArray[np.int64]:
-    """Return the matrix of a projection to sums of these coordinates."""
-    return np.array([[int(name in row) for name in COORDINATES] for row in rows], np.int64)
-
-
 FASTEST = combined(
     *(("forward", "backward"), ("saved",), ("forward",), ("input_gradient",), ("weight_gradient",), ("summed",))
 )
@@ -194,7 +179,9 @@ class TeamProblem:
         loops, rows = self.in_words(self.chosen(shards)[1])
         found = [0]
         for each, loop in zip(self.graph.operators, loops, strict=True):
-            whole = [name for name in each.reads if rows[name].held != WHOLE == read_layout(each, loop, name)]
+            whole = [
+                name for name in each.reads if rows[name].held != WHOLE == read_layout(each, axis_loop(loop), name)
+            ]
             found.append(beside(each, loop, self.team) * self.micro_batch + sum(map(self.size, whole)))
         return max(found)
 
@@ -261,7 +248,7 @@ class TeamProblem:
         names = (*(weight.name for weight in self.graph.weights), self.graph.loss_name)
         names += tuple(each.name for each in self.graph.operators if each.by_plan)
         problem = self.sharding({name: axes.get(name) for name in names})
-        found = frontier(problem.project(_in_order(problem)), Clock(Limits()))
+        found = frontier(problem.project(in_order(problem, FASTEST, WORTH)), Clock(Limits()))
         return problem, found.choice(0) if len(found.points) else ()
 
     @property
@@ -353,7 +340,8 @@ class TeamProblem:
         """What it takes to hold what an operator makes in a layout, and to give it the gradient in its own."""
         if operator.name not in self.graph.whole and row.held != held_layout(operator, loop, any(self.ends)):
             return None
-        made, needed = made_layout(operator, loop), gradient_layout(operator, loop)
+        axis = axis_loop(loop)
+        made, needed = made_layout(operator, axis), gradient_layout(operator, axis)
         return Moves(((made, row.held),), ((row.gradient, needed),))
 
     def read(self, operator: Operator, loop: str, source: str, row: Layout) -> Moves | None:
@@ -367,7 +355,8 @@ class TeamProblem:
         of the loss have parts of the classes only where the logits have, and then all of them. Attention needs tensors
         as they are held, or whole, or of whole ones a part.
         """
-        needed, returned = read_layout(operator, loop, source), returned_layout(operator, loop, source)
+        split = axis_loop(loop)
+        needed, returned = read_layout(operator, split, source), returned_layout(operator, split, source)
         held, axis = row.held, self._token_axes[source]
         if operator.name in self.graph.loss_names:
             first = operator.name == self.graph.loss_name
@@ -427,14 +416,3 @@ class TeamProblem:
             found = redistribution(source, target, size, self.team, self.link, self.sharing)
             self._times[key] = UNLIMITED if found is None else found
         return self._times[key]
-
-
-def _in_order(problem: Sharding) -> NDArray[np.int64]:
-    """Return one row of weights by which choices compare as by the rows of `FASTEST` in order, as far as 61 bits go."""
-    row, *others = FASTEST.astype(object)
-    for number, (other, bound) in enumerate(zip(others, problem.project(FASTEST).largest[1:], strict=True)):
-        both = (bound + 1 if number else min(bound + 1, WORTH)) * row + other
-        if sum(both * problem.largest) >= LARGEST:
-            break
-        row = both
-    return np.array([row], np.int64)

@@ -13,12 +13,12 @@ from pipeplan.core.operators import Mix, Split, Splitting
 from pipeplan.core.shared_weights import merge_overlapping
 from pipeplan.core.wording import counted, listed, teams_of
 from pipeplan.costs.layers import available_micro_batches
-from pipeplan.costs.meshes.splits import MeshTeams, mesh_ways
-from pipeplan.costs.teams.left_whole import why_nothing
+from pipeplan.costs.sharding.left_whole import why_nothing
+from pipeplan.costs.sharding.places import places, team_cluster
+from pipeplan.costs.sharding.splits import MeshTeams, mesh_ways
 from pipeplan.costs.teams.members import parameters, profiles, ties
 from pipeplan.costs.teams.mixed import MOST, kind_name, kinds_of, mixed_cluster, mixes
-from pipeplan.costs.teams.places import places, team_cluster
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.teams.splits import TeamSplits
 from pipeplan_formulations.common.clock import Clock
 
 
@@ -118,7 +118,7 @@ def team_questions(
     return _questions(every, model, cluster, job)
 
 
-def every_team(model: Model, cluster: Cluster, job: Job) -> dict[int, Teams]:
+def every_team(model: Model, cluster: Cluster, job: Job) -> dict[int, TeamSplits]:
     """Return the teams of several devices of a job, by size; sizes without room are left out if others have some.
 
     Raises
@@ -132,7 +132,7 @@ def every_team(model: Model, cluster: Cluster, job: Job) -> dict[int, Teams]:
 
 
 def _questions(
-    every: Mapping[int, Teams], model: Model, cluster: Cluster, job: Job
+    every: Mapping[int, TeamSplits], model: Model, cluster: Cluster, job: Job
 ) -> Iterator[TeamQuestion | MixedQuestion]:
     splits: list[Split] = []
     nothing: list[str] = []
@@ -175,7 +175,9 @@ def _questions(
                 yield _mixed(every, alike, sizes, replace(own, zero=levels))
 
 
-def _mixed(every: Mapping[int, Teams], splits: tuple[Split, ...], sizes: tuple[int, ...], job: Job) -> MixedQuestion:
+def _mixed(
+    every: Mapping[int, TeamSplits], splits: tuple[Split, ...], sizes: tuple[int, ...], job: Job
+) -> MixedQuestion:
     some = next(iter(every.values()))
     whole, found = some.model, list[Profile]()
     layers = tuple(replace(layer, work=None, operators="") for layer in whole.layers)
@@ -196,7 +198,7 @@ def tied_layers(model: Model) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(model.names[i] for i in own) for own in sets)
 
 
-def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> Teams:
+def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> TeamSplits:
     _require_teams(model, cluster, job, team)
     kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
     sizes = tuple(job.batch // count for count in job.micro_batches) or available_micro_batches(
@@ -204,7 +206,7 @@ def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> Teams:
     )
     wishes = job.vocabulary_parallel, job.context_parallel
     again = job.recompute is not Recompute.NONE
-    teams = Teams(
+    teams = TeamSplits(
         model, cluster, team, sizes, job.optimizer, job.extrapolate, *wishes, again=again, state_bytes=job.state_bytes
     )
     if not teams.places:
@@ -237,18 +239,13 @@ def _require_teams(model: Model, cluster: Cluster, job: Job, team: int) -> None:
         raise InputError(f"teams of {team}: devices with on-chip memory have no teams; ask for teams of 1")
 
 
-def team_model(teams: Teams, split: Split) -> Model:
+def team_model(teams: TeamSplits, split: Split) -> Model:
     """Return the model whose layers have the parameters and the costs of one member of a team, as profiles.
 
     A layer without known operators is run whole by every member.
     """
     model = teams.model
-    every = [
-        profile
-        for kind in teams.cluster.kinds.values()
-        if kind.name in teams.places
-        for profile in profiles(teams, split, kind, kind.name)
-    ]
+    every = [profile for kind in teams.kinds for profile in profiles(teams, split, kind, kind.name)]
     own = parameters(model, split)
     layers = tuple(
         replace(layer, parameters=size, work=None, operators="") for layer, size in zip(model.layers, own, strict=True)

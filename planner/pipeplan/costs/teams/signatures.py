@@ -1,16 +1,6 @@
 """Signatures of operators on a team: the loop that each is split along, and the layouts that follow.
 
-A tensor is whole on every member, split along one of its axes, or on each member a part of a sum. With the loops of an
-operator (`pipeplan.core.operators`) a signature fixes the layout of all its tensors, and of their gradients::
-
-    linear map                    reads    weight   makes    gradient of     returned for
-    [token, h] -> [token, f]                                 the output      the input
-    whole                         whole    whole    whole    whole           whole
-    split along f (columns)       whole    axis 0   axis 1   axis 1          a part of a sum
-    split along h (rows)          axis 1   axis 1   a part   whole           axis 1
-    split along the tokens        axis 0   whole    axis 0   axis 0          axis 0
-
-A weight without the loop is whole, and the members sum its gradient once per step.
+A signature fixes the layout of all tensors of an operator, and of their gradients (`costs.sharding.layouts`).
 
 Where tensors between layers are split along tokens, so is most of what is not split otherwise: operators with the loop
 `TOKEN` work on parts, parts of a sum are added up to such a part, and what needs all tokens gathers them once for all
@@ -20,19 +10,17 @@ Products of matrices and attention run on parts of the tokens where a plan says 
 then whole. Attention needs the keys and values of all tokens, in one of three ways::
 
     TOKEN   each member gathers keys and values, and has its own queries
-    RING    keys and values go round block by block while each member attends to the block before (`costs.teams.ring`)
+    RING    keys and values go round block by block while each attends to the block before (`costs.sharding.ring`)
     TURNED  members exchange tokens for heads, have some heads of all tokens, and exchange these again
 """
 
-from collections.abc import Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
-from pipeplan.core.cluster import Link
 from pipeplan.core.operators import BY_HEADS, BY_RING, TOKEN, Operator, OperatorGraph, Shards
 from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE
-from pipeplan.costs.collectives import all_reduce, alone
-from pipeplan.costs.teams.ring import BUFFERS
+from pipeplan.costs.sharding.exchanges import Exchange
+from pipeplan.costs.sharding.layouts import axis_of, gradient_layout, made_layout, returned_layout, stream
+from pipeplan.costs.sharding.ring import BUFFERS
 
 RING, TURNED = "token by ring", "token by head"
 """Signatures of attention on parts of the tokens: keys and values go round, or tokens are exchanged for heads."""
@@ -78,16 +66,6 @@ class Moves(NamedTuple):
     again: tuple[tuple[int, int], ...] = ()
 
 
-class Exchange(StrEnum):
-    """Collectives that change the layout of a tensor."""
-
-    SUM = "all-reduce"
-    GATHER = "all-gather"
-    SCATTER = "reduce-scatter"
-    TURN = "all-to-all"
-    SHIFT = "send-recv"
-
-
 def signatures(operator: Operator, team: int, tokens: bool = False, context: bool = True) -> tuple[str, ...]:
     """Return the loops along which a team can split an operator, after `UNSPLIT`.
 
@@ -123,27 +101,6 @@ def follows(operator: Operator, loop: str) -> bool:
     return len(operator.reads) == 1 and not operator.weights and not by_plan
 
 
-def read_layout(operator: Operator, loop: str, source: str) -> int:
-    """Return the layout in which an operator needs what it reads of ``source``."""
-    return _layout(operator.reads[source], loop)
-
-
-def made_layout(operator: Operator, loop: str) -> int:
-    """Return the layout of what an operator makes."""
-    return PARTIAL if loop and axis_loop(loop) not in operator.makes else _layout(operator.makes, loop)
-
-
-def gradient_layout(operator: Operator, loop: str) -> int:
-    """Return the layout in which an operator needs the gradient of what it makes."""
-    return _layout(operator.makes, loop)
-
-
-def returned_layout(operator: Operator, loop: str, source: str) -> int:
-    """Return the layout of the gradient that an operator returns for what it reads of ``source``."""
-    axes = operator.reads[source]
-    return PARTIAL if loop and axis_loop(loop) not in axes else _layout(axes, loop)
-
-
 def shards_of(operator: Operator, loop: str) -> dict[str, int]:
     """Return the weights of an operator that are split, and the axis of each."""
     return {weight.name: weight.loops.index(loop) for weight in operator.weights if loop in weight.loops}
@@ -158,11 +115,6 @@ def summed_weights(operator: Operator, loop: str) -> int:
 def axis_loop(loop: str) -> str:
     """Return the loop of the axes along which a signature splits tensors."""
     return TOKEN if loop in ON_TOKENS else loop
-
-
-def _layout(axes: tuple[str, ...], loop: str) -> int:
-    loop = axis_loop(loop)
-    return axes.index(loop) if loop and loop in axes else WHOLE
 
 
 class Crossing(NamedTuple):
@@ -206,45 +158,6 @@ def beside(operator: Operator, loop: str, team: int) -> int:
     return every[loop]
 
 
-def collective(kind: Exchange, size: int, team: int, link: Link, sharing: int = 1) -> int:
-    """Return the nanoseconds of a collective on a tensor of ``size`` bytes in all; none on an empty one.
-
-    ``sharing``: members that send over one card at once where each sends every other one its part; in a ring one does.
-    """
-    if not size:
-        return 0
-    if kind is Exchange.TURN:
-        part = link.in_collectives.occupancy(sharing * -(-size // team**2))
-        return (team - 1) * (link.latency + part)
-    ring = all_reduce(team, link)
-    return alone(ring if kind is Exchange.SUM else ring.one_way, size)
-
-
-def exchange(source: int, target: int) -> Exchange | None:
-    """Return the collective by which a tensor gets another layout; None if members send nothing.
-
-    A sum is an all-reduce, or a reduce-scatter where the target is split; what is split is gathered; from one axis to
-    another each member sends every other one its part. Members drop parts of what is whole, or all but one drop it.
-    """
-    if source in (target, WHOLE):
-        return None
-    if source == PARTIAL:
-        return Exchange.SUM if target == WHOLE else Exchange.SCATTER
-    return Exchange.GATHER if target == WHOLE else Exchange.TURN
-
-
-def redistribution(source: int, target: int, size: int, team: int, link: Link, sharing: int = 1) -> int | None:
-    """Return the nanoseconds in which a tensor of ``size`` bytes in all gets another layout; None if it cannot.
-
-    What is whole becomes a part of a sum without sending: that of one member is the whole, of the others nothing.
-    ``sharing``: as in `collective`.
-    """
-    if target == PARTIAL and source not in (PARTIAL, WHOLE):
-        return None
-    kind = exchange(source, target)
-    return 0 if kind is None else collective(kind, size, team, link, sharing)
-
-
 def tensor_moves(graph: OperatorGraph, name: str, row: Layout) -> Moves:
     """Return the moves of a tensor by itself: all of its tokens gathered, and of a layer's input its gradient."""
     tokens = ((row.held, WHOLE),)
@@ -257,10 +170,10 @@ def held_layout(operator: Operator, loop: str, tokens: bool = False) -> int:
 
     With ``tokens`` they are added up to a part of the tokens.
     """
-    made = made_layout(operator, loop)
+    made = made_layout(operator, axis_loop(loop))
     if made != PARTIAL:
         return made
-    return _layout(operator.makes, TOKEN) if tokens else WHOLE
+    return axis_of(operator.makes, TOKEN) if tokens else WHOLE
 
 
 def token_axis(graph: OperatorGraph, name: str) -> int:
@@ -270,17 +183,8 @@ def token_axis(graph: OperatorGraph, name: str) -> int:
     """
     rows = {each.reads[name] for each in graph.operators if name in each.reads}
     rows |= {each.makes for each in graph.operators if each.name == name}
-    axes = {_layout(row, TOKEN) for row in rows}
+    axes = {axis_of(row, TOKEN) for row in rows}
     return axes.pop() if len(axes) == 1 else WHOLE
-
-
-def stream(graph: OperatorGraph, names: Sequence[str]) -> str:
-    """Return which of a layer's inputs or outputs may be split along tokens; empty if none may.
-
-    It is the only one, or the only one with a gradient; masks and positions that pass beside it are whole.
-    """
-    own = [name for name in names if len(names) == 1 or name not in graph.without_gradient]
-    return own[0] if len(own) == 1 else ""
 
 
 def has_token_parts(graph: OperatorGraph, team: int) -> bool:
@@ -310,12 +214,14 @@ def layouts(
     else:
         held = {held_layout(maker, loop, tokens) for loop in makes if maker}
     gradients = {
-        returned_layout(each, loop, name) for each in readers for loop in signatures(each, team, tokens, context)
+        returned_layout(each, axis_loop(loop), name)
+        for each in readers
+        for loop in signatures(each, team, tokens, context)
     }
     if name in graph.whole and (maker or name in graph.outputs):
         gradients = held | (gradients & {PARTIAL} if held == {WHOLE} else set())
     else:
-        gradients |= {WHOLE, *(gradient_layout(maker, loop) for loop in makes if maker)}
+        gradients |= {WHOLE, *(gradient_layout(maker, axis_loop(loop)) for loop in makes if maker)}
     return tuple(
         Layout(own, gradient, times)
         for own in sorted(held)

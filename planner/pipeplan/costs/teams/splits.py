@@ -19,17 +19,16 @@ from math import prod
 
 import numpy as np
 
-from pipeplan.core.cluster import Cluster, DeviceKind
+from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.grouped_axis import ShardAxis
-from pipeplan.core.model import Layer, LayerCost, Model
+from pipeplan.core.model import Layer, LayerCost
 from pipeplan.core.operators import OperatorGraph, Shards, Split
 from pipeplan.core.words import WHOLE
-from pipeplan.costs.layers import layer_costs
-from pipeplan.costs.teams.places import Place, places
+from pipeplan.costs.sharding.layouts import handed_over
+from pipeplan.costs.sharding.rooflines import rates_of
+from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.teams.problem import COMPARED, COMPARED_AGAIN, TeamProblem
-from pipeplan.costs.teams.rooflines import rates_of
-from pipeplan.costs.teams.signatures import Ends, ends_of, has_token_parts, stream, token_axis
-from pipeplan_formulations.common.clock import Clock
+from pipeplan.costs.teams.signatures import Ends, ends_of, has_token_parts, token_axis
 from pipeplan_formulations.common.pareto import minimal
 
 MOST = 128
@@ -43,58 +42,10 @@ Figures = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Teams:
-    """Teams of one size on a cluster, for a model and micro-batch sizes.
+class TeamSplits(Teams):
+    """What teams of one size, each along one axis, split of a model."""
 
-    Attributes
-    ----------
-    model : Model
-    cluster : Cluster
-    team : int
-    sizes : tuple of int
-        Micro-batch sizes.
-    optimizer : str
-    extrapolate, vocabulary_parallel, context_parallel : bool
-        As in a job.
-    again : bool
-        Whether layers may be recomputed.
-    state_bytes : int or None
-        As in a job.
-    clock : Clock or None
-        The time in which splits are found.
-    """
-
-    model: Model
-    cluster: Cluster
-    team: int
-    sizes: tuple[int, ...]
-    optimizer: str
-    extrapolate: bool
-    vocabulary_parallel: bool = True
-    context_parallel: bool = True
-    again: bool = False
-    state_bytes: int | None = None
-    clock: Clock | None = field(default=None, repr=False, compare=False)
-    _costs: dict[tuple[str, int], tuple[LayerCost, ...]] = field(default_factory=dict, init=False, repr=False)
     _problems: dict[tuple[object, ...], TeamProblem] = field(default_factory=dict, init=False, repr=False)
-
-    def check(self) -> None:
-        """Raise `OutOfTimeError` once the time is over."""
-        if self.clock is not None:
-            self.clock.check()
-
-    @cached_property
-    def places(self) -> Mapping[str, Place]:
-        """For each kind that has teams where these lie."""
-        return places(self.cluster, self.team)
-
-    def costs(self, kind: DeviceKind, size: int) -> tuple[LayerCost, ...]:
-        """Costs of the layers on one device."""
-        if (kind.name, size) not in self._costs:
-            self._costs[kind.name, size] = layer_costs(
-                self.model, kind, size, extrapolate=self.extrapolate, optimizer=self.optimizer
-            )
-        return self._costs[kind.name, size]
 
     def problem(self, number: int, kind: DeviceKind, size: int, sequence: tuple[bool, ...]) -> TeamProblem:
         """The choice of signatures for a layer; one object for equal layers."""
@@ -176,12 +127,7 @@ class Teams:
 
         With each, its figures for all of these.
         """
-        problems = [
-            self.problem(number, kind, size, sequence)
-            for kind in self.cluster.kinds.values()
-            if kind.name in self.places
-            for size in self.sizes
-        ]
+        problems = [self.problem(number, kind, size, sequence) for kind in self.kinds for size in self.sizes]
         kept: dict[Shards, Figures] = {}
         for fixed in problems[0].shared_axes:
             found: dict[Shards, None] = {}
@@ -202,9 +148,10 @@ class Teams:
 
     def _is_possible(self, split: Split) -> bool:
         """Whether all layers with the same operators can be split alike: some have other ends than the first."""
-        kind = next(kind for kind in self.cluster.kinds.values() if kind.name in self.places)
         return all(
-            self.problem(i, kind, self.sizes[0], split.sequence).possible(tuple(split.of(layer.operators).items()))
+            self.problem(i, self.kinds[0], self.sizes[0], split.sequence).possible(
+                tuple(split.of(layer.operators).items())
+            )
             for i, layer in enumerate(self.model.layers)
             if layer.operators
         )
@@ -227,12 +174,8 @@ class Teams:
 
 def _passes_tokens(before: OperatorGraph, after: OperatorGraph) -> bool:
     """Return whether a layer hands the next one a tensor with tokens that neither of them passes on."""
-    made, read = stream(before, before.outputs), stream(after, tuple(after.inputs))
-    return (
-        "" not in (made, read)
-        and len(before.outputs) == len(after.inputs)
-        and before.outputs.index(made) == tuple(after.inputs).index(read)
-        and made not in before.inputs
-        and read not in after.outputs
-        and token_axis(before, made) != WHOLE != token_axis(after, read)
-    )
+    handed = handed_over(before, after)
+    if handed is None:
+        return False
+    made, read = handed
+    return token_axis(before, made) != WHOLE != token_axis(after, read)

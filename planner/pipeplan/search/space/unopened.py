@@ -10,11 +10,11 @@ from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import Array
-from pipeplan.costs.teams.least import least_work
+from pipeplan.costs.sharding.least import least_work
+from pipeplan.costs.sharding.places import team_cluster
+from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.teams.mixed import kind_name
-from pipeplan.costs.teams.places import team_cluster
 from pipeplan.costs.teams.question import every_team
-from pipeplan.costs.teams.splits import Teams
 from pipeplan.search.space.lower_bounds import LowerBounds
 
 

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from pipeplan.core.operators import Operator
 from pipeplan.core.words import Copy, LayerWords, Layout, Signature
-from pipeplan.costs.meshes.copies import CopiedTensor, MeshCopies
-from pipeplan.costs.meshes.joined import SharedWeight
-from pipeplan.costs.meshes.prices import (
+from pipeplan.costs.sharding.coordinates import COORDINATES
+from pipeplan.costs.sharding.copies import CopiedTensor, MeshCopies
+from pipeplan.costs.sharding.joined import SharedWeight
+from pipeplan.costs.sharding.prices import (
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
@@ -33,12 +34,11 @@ from pipeplan.costs.meshes.prices import (
     tied_costs,
     word_costs,
 )
-from pipeplan.costs.meshes.redistributions import Redistributions
-from pipeplan.costs.meshes.relayouts import moves_again
-from pipeplan.costs.meshes.signatures import Sum
-from pipeplan.costs.meshes.words import gradient, made, returned, share
-from pipeplan.costs.teams.problem import COORDINATES
-from pipeplan.costs.teams.rooflines import PASSES
+from pipeplan.costs.sharding.redistributions import Redistributions
+from pipeplan.costs.sharding.relayouts import moves_again
+from pipeplan.costs.sharding.rooflines import PASSES
+from pipeplan.costs.sharding.signatures import Sum
+from pipeplan.costs.sharding.words import gradient, made, returned, share
 from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.sharding import Edge, Sharding
 

@@ -9,11 +9,11 @@ from helpers.operators import attention_block
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.words import WHOLE, Copy, LayerWords, Letter, Signature
-from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.shapes import Mesh
-from pipeplan.costs.teams.problem import COORDINATES, combined
-from pipeplan.costs.teams.rooflines import Rooflines
-from pipeplan.costs.teams.signatures import Exchange
+from pipeplan.costs.sharding.coordinates import COORDINATES, combined
+from pipeplan.costs.sharding.exchanges import Exchange
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.sharding import frontier

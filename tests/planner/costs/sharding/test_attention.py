@@ -9,14 +9,15 @@ from helpers.operators import COST, attention_block
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.operators import INPUT, TOKEN, Attention, Operator, OperatorGraph
 from pipeplan.core.words import BY_HEADS, BY_RING, Letter, Word
-from pipeplan.costs.meshes.attention import SplitAttention, split_attention
-from pipeplan.costs.meshes.batches import of_batch
-from pipeplan.costs.meshes.prices import word_costs
-from pipeplan.costs.meshes.shapes import Mesh
-from pipeplan.costs.meshes.words import words
+from pipeplan.costs.sharding.attention import SplitAttention, split_attention
+from pipeplan.costs.sharding.batches import of_batch
+from pipeplan.costs.sharding.exchanges import Exchange
+from pipeplan.costs.sharding.prices import word_costs
+from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan.costs.sharding.words import words
 from pipeplan.costs.teams.problem import TeamProblem
-from pipeplan.costs.teams.rooflines import Rooflines
-from pipeplan.costs.teams.signatures import RING, TURNED, Ends, Exchange
+from pipeplan.costs.teams.signatures import RING, TURNED, Ends
 
 AXES = (TOKEN, "head")
 ATTENTION = Operator(

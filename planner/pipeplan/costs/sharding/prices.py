@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from pipeplan.core.operators import SAMPLE, Operator, Weight
 from pipeplan.core.words import UNSPLIT, WHOLE, Layout, Word
 from pipeplan.costs.collectives import all_reduce, alone
-from pipeplan.costs.meshes.attention import split_attention
-from pipeplan.costs.meshes.shapes import Mesh
-from pipeplan.costs.meshes.words import ungathered
-from pipeplan.costs.teams.problem import COORDINATES
-from pipeplan.costs.teams.rooflines import Rooflines
+from pipeplan.costs.sharding.attention import split_attention
+from pipeplan.costs.sharding.coordinates import COORDINATES
+from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan.costs.sharding.words import ungathered
 from pipeplan_formulations.common.sentinels import UNLIMITED
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = (

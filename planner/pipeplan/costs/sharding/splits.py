@@ -24,16 +24,15 @@ from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import Model
 from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
 from pipeplan.core.words import PARTIAL, WHOLE, LayerWords, Layout, MeshSplit
-from pipeplan.costs.meshes.members import Case, MeshMembers, splits_any
-from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.shapes import fitting
-from pipeplan.costs.teams.problem import combined
-from pipeplan.costs.teams.signatures import stream
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.sharding.coordinates import combined, in_order
+from pipeplan.costs.sharding.layouts import handed_over, stream
+from pipeplan.costs.sharding.members import Case, MeshMembers, splits_any
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.shapes import fitting
+from pipeplan.costs.sharding.teams import Teams
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.sharding import frontier
-from pipeplan_formulations.sharding.instance import LARGEST
 
 MICRO_BATCHES = (1, 4, 16, 64)
 """Micro-batches of a replica for which words take least time, updates and sums once per step included."""
@@ -91,7 +90,7 @@ class MeshTeams(MeshMembers):
     def splits(self, tokens: bool = True) -> list[MeshSplit]:
         """Return ways, the best ones among them; ``tokens``: also those that split what passes between layers."""
         found: dict[MeshSplit, None] = {}
-        meshes = {kind.name: self.mesh(kind) for kind in self.kinds}
+        meshes = {kind.name: self.mesh(kind) for kind in self.teams.kinds}
         links = tuple((name, tuple(link.in_collectives for link in own.links)) for name, own in meshes.items())
         sharing = next(iter(meshes.values())).sharing
         for layout in product((WHOLE, *range(self._rank if tokens else 0)), repeat=len(self.sizes)):
@@ -138,7 +137,7 @@ class MeshTeams(MeshMembers):
         Least time is sought at the smallest and largest micro-batch size, for as many micro-batches as there may be.
         """
         sizes = [size for size in self.teams.sizes if self._takes(layout, can, size)]
-        for kind in self.kinds:
+        for kind in self.teams.kinds:
             for size in sorted({*sizes[:1], *sizes[-1:]}):
                 counts = sum(count * size <= self.batch for count in MICRO_BATCHES)
                 again = FAST_AGAIN[:counts] if self.teams.again else ()
@@ -235,7 +234,7 @@ def _figures(model: Model, own: MeshTeams) -> NDArray[np.int64]:
     """
     parameters, found = sum(layer.parameters for layer in model.layers), []
     of = {(profile.device, profile.micro_batch): profile.costs for profile in model.profiles}
-    for kind in own.kinds:
+    for kind in own.teams.kinds:
         for size in own.teams.sizes:
             costs = of.get((kind.name, size))
             if costs is None:
@@ -251,13 +250,7 @@ def _figures(model: Model, own: MeshTeams) -> NDArray[np.int64]:
 
 def _least(problem: MeshProblem, rows: NDArray[np.int64]) -> tuple[Figures, LayerWords]:
     """Return the words with least of some sums of coordinates, compared in order as far as 61 bits go; and the sums."""
-    one, *others = rows.astype(object)
-    for other, bound in zip(others, problem.sharding.project(rows).largest[1:], strict=True):
-        both = (bound + 1) * one + other
-        if sum(both * problem.sharding.largest) >= LARGEST:
-            break
-        one = both
-    found = frontier(problem.sharding.project(np.array([one], np.int64)), Clock(Limits())).choice(0)
+    found = frontier(problem.sharding.project(in_order(problem.sharding, rows)), Clock(Limits())).choice(0)
     costs = problem.sharding.evaluate(found)
     assert costs is not None, "it was found"
     figures = tuple(int(each) for each in rows @ np.array(costs, np.int64))
@@ -287,19 +280,15 @@ def _hands_over(before: OperatorGraph, after: OperatorGraph, layout: Layout) -> 
 
     The one may see it with other axes than the other, behind the samples: as images, and as rows of a matrix.
     """
-    made, read = stream(before, before.outputs), stream(after, tuple(after.inputs))
-    if not made or not read or len(before.outputs) != len(after.inputs):
+    handed = handed_over(before, after)
+    if handed is None:
         return False
+    made, read = handed
     rows = _rows(before, made)[:1] + _rows(after, read)[:1]
     if len(rows) < 2:
         return False
     (_, axes), (_, others) = rows
-    return (
-        before.outputs.index(made) == tuple(after.inputs).index(read)
-        and made not in before.inputs
-        and read not in after.outputs
-        and (len(axes) == len(others) or (max(layout) == SAMPLES and axes[:1] == others[:1] == (SAMPLE,)))
-    )
+    return len(axes) == len(others) or (max(layout) == SAMPLES and axes[:1] == others[:1] == (SAMPLE,))
 
 
 def _rows(graph: OperatorGraph, name: str) -> list[tuple[Operator, tuple[str, ...]]]:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.operators import Operator
-from pipeplan.costs.teams.rooflines import Rooflines
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.teams import Teams
 
 COUNTED = ("forward", "backward")
 
@@ -25,7 +25,7 @@ def least_work(teams: Teams, kind: DeviceKind, size: int) -> NDArray[np.int64]:
         if not layer.operators:
             known[key] = cost.forward + cost.backward
         elif key not in known:
-            known[key] = _least(teams.problem(number, kind, size, ()).rooflines, teams.team)
+            known[key] = _least(teams.rooflines(number, kind, size), teams.team)
         found.append(known[key])
     return np.array(found, np.int64)
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from pipeplan.core.operators import Operator
 from pipeplan.core.words import WHOLE, Layout
-from pipeplan.costs.meshes.relayouts import moves_again
-from pipeplan.costs.meshes.signatures import MeshSignatures
+from pipeplan.costs.sharding.relayouts import moves_again
+from pipeplan.costs.sharding.signatures import MeshSignatures
 
 Array = NDArray[np.int64]
 

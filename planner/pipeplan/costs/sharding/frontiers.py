@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeplan.costs.meshes.problem import MeshProblem
+from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.pareto import front
 from pipeplan_formulations.sharding import Choice, Frontier, frontier

@@ -19,7 +19,8 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.words import PARTIAL, WHOLE, Layout
-from pipeplan.costs.teams.signatures import Exchange, exchange, redistribution
+from pipeplan.costs.sharding.exchanges import Exchange, exchange, redistribution
+from pipeplan.costs.sharding.shapes import Mesh
 
 
 class Price(Protocol):
@@ -146,7 +147,7 @@ def times(
 ) -> Redistributions[int]:
     """Return the nanoseconds in which a tensor of ``size`` bytes gets other layouts; one object for equal tensors.
 
-    ``links`` and ``sharing`` have an entry for each axis (see `pipeplan.costs.meshes.shapes.Mesh`).
+    ``links`` and ``sharing`` have an entry for each axis (see `pipeplan.costs.sharding.shapes.Mesh`).
     """
     known: dict[tuple[int, Exchange | None, int], int] = {}
 
@@ -161,3 +162,18 @@ def times(
         return known[key]
 
     return Redistributions(sizes, lengths, price, 0)
+
+
+def way(source: Layout, target: Layout, size: int, mesh: Mesh, parts: tuple[int, ...]) -> tuple[Layout, ...] | None:
+    """Return the layouts on the fastest way, the target included; None if there is none.
+
+    Parameters
+    ----------
+    source, target : Layout
+    size : int
+        Bytes of the whole tensor.
+    mesh : Mesh
+    parts : tuple of int
+        Parts of each of the tensor's dimensions.
+    """
+    return times(size, mesh.sizes, mesh.links, parts, mesh.sharing).way(source, target)

@@ -9,16 +9,16 @@ from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import LayerCost, Model, Profile, Provenance
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, MeshSplit
-from pipeplan.costs.meshes.attention import split_attention
-from pipeplan.costs.meshes.batches import by_samples, has_samples
-from pipeplan.costs.meshes.prices import exchanged
-from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.shapes import Mesh, mesh_on
-from pipeplan.costs.meshes.words import divides, share
-from pipeplan.costs.teams.problem import COORDINATES
-from pipeplan.costs.teams.rooflines import PASSES
-from pipeplan.costs.teams.signatures import stream
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.sharding.attention import split_attention
+from pipeplan.costs.sharding.batches import by_samples, has_samples
+from pipeplan.costs.sharding.coordinates import COORDINATES
+from pipeplan.costs.sharding.layouts import stream
+from pipeplan.costs.sharding.prices import exchanged
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.rooflines import PASSES
+from pipeplan.costs.sharding.shapes import Mesh, mesh_on
+from pipeplan.costs.sharding.teams import Teams
+from pipeplan.costs.sharding.words import divides, share
 
 Case = tuple[str, Layout, Layout]
 """The operators of a layer, and the layouts of what it reads and makes."""
@@ -42,11 +42,6 @@ class MeshMembers:
     _graphs: dict[tuple[str, int], OperatorGraph] = field(default_factory=dict, init=False, repr=False)
     _possible: dict[MeshSplit, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
 
-    @cached_property
-    def kinds(self) -> tuple[DeviceKind, ...]:
-        """The kinds of device that have teams."""
-        return tuple(kind for kind in self.teams.cluster.kinds.values() if kind.name in self.teams.places)
-
     def graph(self, name: str, size: int) -> OperatorGraph:
         """Return operators of layers at a micro-batch size, which may run on parts of the samples."""
         if (name, size) not in self._graphs:
@@ -69,7 +64,7 @@ class MeshMembers:
         every = [(self.graph(name, size), own) for (name, *_), own in split.words]
         rows = [(each, own.operators[each.name].word) for graph, own in every for each in graph.operators]
         return all(divides(operator, word, self.sizes) for operator, word in rows) and None not in (
-            self._evaluated(split, own[0], self.kinds[0], size)
+            self._evaluated(split, own[0], self.teams.kinds[0], size)
             for own in self.cases(split.layout, split.passes).values()
         )
 
@@ -95,8 +90,7 @@ class MeshMembers:
         cost = _mean_cost([costs[each] for each in layers])
         key = case, self.teams.model.layers[i].parameters, cost, kind.name, size, only
         if key not in self._problems:
-            of_team = self.teams.problem(i, kind, size, ()).rooflines
-            own = replace(of_team, cost=cost, graph=self.graph(case[0], size))
+            own = replace(self.teams.rooflines(i, kind, size), cost=cost, graph=self.graph(case[0], size))
             tokens, ends = self.teams.context_parallel, case[1:]
             self._problems[key] = MeshProblem(
                 own,
@@ -188,7 +182,7 @@ class MeshMembers:
 
     def kept(self, split: MeshSplit, i: int) -> int:
         """Return the bytes of a layer's parameters on each device."""
-        kind, size = self.kinds[0], self.possible(split)[0]
+        kind, size = self.teams.kinds[0], self.possible(split)[0]
         return self.costs(split, i, kind, size)[COORDINATES.index("parameters")]
 
     def shared(self, split: MeshSplit, i: int) -> tuple[int, int]:
@@ -217,7 +211,7 @@ class MeshMembers:
                 ),
                 Provenance("analytic", f"teams of {' x '.join(map(str, split.sizes))}"),
             )
-            for kind in self.kinds
+            for kind in self.teams.kinds
             for size in self.possible(split)
         ]
         kept = [self.kept(split, i) if layer.operators else layer.parameters for i, layer in enumerate(model.layers)]

@@ -13,12 +13,12 @@ from typing import NamedTuple, TypeVar
 
 from pipeplan.core.operators import Operator, OperatorGraph
 from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Signature, Word
-from pipeplan.costs.meshes.joined import JoinedLayers, Own, SharedWeight
-from pipeplan.costs.meshes.redistributions import Redistributions, times
-from pipeplan.costs.meshes.shapes import Mesh
-from pipeplan.costs.meshes.words import gradient, made, needed, returned, words
-from pipeplan.costs.teams.rooflines import Rooflines
-from pipeplan.costs.teams.signatures import stream
+from pipeplan.costs.sharding.joined import JoinedLayers, Own, SharedWeight
+from pipeplan.costs.sharding.layouts import stream
+from pipeplan.costs.sharding.redistributions import Redistributions, times
+from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan.costs.sharding.words import gradient, made, needed, returned, words
 
 Value = TypeVar("Value")
 

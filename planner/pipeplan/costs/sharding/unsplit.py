@@ -7,7 +7,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.operators import SAMPLE
 from pipeplan.core.units import format_bytes, format_time
 from pipeplan.core.wording import counted, some
-from pipeplan.costs.meshes.joined import Own
+from pipeplan.costs.sharding.joined import Own
 
 SMALL = 1000
 """Operators with a smaller part of the time than one in so many are named by kind only."""

@@ -5,7 +5,7 @@ from math import gcd, prod
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.wording import counted
-from pipeplan.costs.meshes.shapes import Mesh, fitting, mesh_on
+from pipeplan.costs.sharding.shapes import Mesh, fitting, mesh_on
 
 MOST_AXES = 2
 """Axes of the meshes that are looked at where none is named."""

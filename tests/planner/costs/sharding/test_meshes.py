@@ -15,16 +15,17 @@ from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
 from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Letter, Signature
-from pipeplan.costs.meshes.frontiers import over_meshes
-from pipeplan.costs.meshes.named import three_dimensional
-from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.shapes import Mesh, factorisations, mesh_on
-from pipeplan.costs.meshes.volumes import LinearMap, volume
-from pipeplan.costs.meshes.words import words
-from pipeplan.costs.teams.problem import COMPARED, COORDINATES, FASTEST, TeamProblem, combined
-from pipeplan.costs.teams.rooflines import Rooflines
+from pipeplan.costs.sharding.coordinates import COORDINATES, combined
+from pipeplan.costs.sharding.frontiers import over_meshes
+from pipeplan.costs.sharding.named import three_dimensional
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.shapes import Mesh, factorisations, mesh_on
+from pipeplan.costs.sharding.teams import Teams
+from pipeplan.costs.sharding.volumes import LinearMap, volume
+from pipeplan.costs.sharding.words import words
+from pipeplan.costs.teams.problem import COMPARED, FASTEST, TeamProblem
 from pipeplan.costs.teams.signatures import Ends, follows
-from pipeplan.costs.teams.splits import Teams
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
@@ -252,7 +253,7 @@ def gpt3_block() -> Rooflines:
     """A block of GPT-3 175B on an H100, one sample."""
     teams = Teams(load_model("gpt3-175b"), load_cluster("64-h100"), 8, (1,), "adam", False)
     (kind,) = teams.cluster.kinds.values()
-    return teams.problem(1, kind, 1, ()).rooflines
+    return teams.rooflines(1, kind, 1)
 
 
 @pytest.mark.parametrize(("operations", "bandwidth"), [(6e12, 9e9), (60e12, 9e9), (60e12, 3e9)])

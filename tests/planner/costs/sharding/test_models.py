@@ -16,15 +16,15 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InputError
 from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
 from pipeplan.core.operators import INPUT, SAMPLE, Operator, OperatorGraph, Weight
-from pipeplan.costs.meshes.clusters import mesh_of, meshes_of
-from pipeplan.costs.meshes.frontiers import over_meshes
-from pipeplan.costs.meshes.joined import joined_layers
-from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.products import products
-from pipeplan.costs.meshes.shapes import Mesh, mesh_on
-from pipeplan.costs.meshes.unsplit import require_divided, undivided, unsplit
-from pipeplan.costs.meshes.volumes import IN, OUT, ROW, LinearMap, volume
-from pipeplan.costs.teams.rooflines import Rooflines
+from pipeplan.costs.sharding.clusters import mesh_of, meshes_of
+from pipeplan.costs.sharding.frontiers import over_meshes
+from pipeplan.costs.sharding.joined import joined_layers
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.products import products
+from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.shapes import Mesh, mesh_on
+from pipeplan.costs.sharding.unsplit import require_divided, undivided, unsplit
+from pipeplan.costs.sharding.volumes import IN, OUT, ROW, LinearMap, volume
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.sharding import frontier

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pipeplan.core.cluster import Cluster, DeviceKind
+from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
-from pipeplan.costs.meshes.joined import LAYER, UNKNOWN, Own
-from pipeplan.costs.meshes.unsplit import Undivided, Unsplit, divides_nothing, notes, undivided, unsplit
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.sharding.joined import LAYER, UNKNOWN, Own
+from pipeplan.costs.sharding.teams import Teams
+from pipeplan.costs.sharding.unsplit import Undivided, Unsplit, divides_nothing, notes, undivided, unsplit
 
 
 class LeftWhole(NamedTuple):
@@ -50,7 +50,7 @@ def left_whole(plan: Plan, model: Model, cluster: Cluster, job: Job) -> LeftWhol
     teams = Teams(model, cluster, plan.team, (plan.micro_batch,), job.optimizer, job.extrapolate)
     sizes = plan.mesh or (plan.team,)
     of = _operators(teams)
-    costs = teams.costs(_kind(teams), plan.micro_batch)
+    costs = teams.costs(teams.kinds[0], plan.micro_batch)
     time = sum(cost.forward + cost.backward for cost in costs)
     unknown = [i for i, layer in enumerate(teams.model.layers) if not layer.operators]
     operators = list(unsplit(of, plan.team))
@@ -68,18 +68,13 @@ def why_nothing(teams: Teams) -> str:
     return divides_nothing(_operators(teams), teams.team)
 
 
-def _kind(teams: Teams) -> DeviceKind:
-    """The first kind of device that has teams."""
-    return next(kind for kind in teams.cluster.kinds.values() if kind.name in teams.places)
-
-
 def _operators(teams: Teams) -> dict[str, Own]:
     """All operators of the model at the first micro-batch size, by layer and name."""
-    kind, size = _kind(teams), teams.sizes[0]
+    kind, size = teams.kinds[0], teams.sizes[0]
     return {
         f"{layer.name}/{each.name}": Own(own, each, i)
         for i, layer in enumerate(teams.model.layers)
         if layer.operators
-        for own in [teams.problem(i, kind, size, ()).rooflines]
+        for own in [teams.rooflines(i, kind, size)]
         for each in own.graph.operators
     }

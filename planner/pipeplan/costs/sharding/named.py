@@ -18,7 +18,7 @@ behind each other every second one has the roles of i and o swapped, and its inp
 from typing import NamedTuple
 
 from pipeplan.core.words import WHOLE, Layout, Letter, Word
-from pipeplan.costs.meshes.volumes import IN, OUT, ROW, Algorithm, LinearMap, Volume, volume
+from pipeplan.costs.sharding.volumes import IN, OUT, ROW, Algorithm, LinearMap, Volume, volume
 
 FEATURES = 1
 """The dimension of a tensor that is not its rows, 0."""

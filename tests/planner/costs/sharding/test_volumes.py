@@ -10,8 +10,9 @@ import pytest
 
 from pipeplan.core.cluster import Link
 from pipeplan.core.words import PARTIAL, WHOLE, Layout, Letter
-from pipeplan.costs.meshes.lower_bound import accessed
-from pipeplan.costs.meshes.named import (
+from pipeplan.costs.sharding.exchanges import redistribution
+from pipeplan.costs.sharding.lower_bound import accessed
+from pipeplan.costs.sharding.named import (
     columns,
     data_parallel,
     rows,
@@ -19,10 +20,9 @@ from pipeplan.costs.meshes.named import (
     two_and_a_half_dimensional,
     two_dimensional,
 )
-from pipeplan.costs.meshes.redistributions import Redistributions, times
-from pipeplan.costs.meshes.volumes import IN, OUT, ROW, Algorithm, LinearMap, received, volume
-from pipeplan.costs.meshes.words import words
-from pipeplan.costs.teams.signatures import redistribution
+from pipeplan.costs.sharding.redistributions import Redistributions, times
+from pipeplan.costs.sharding.volumes import IN, OUT, ROW, Algorithm, LinearMap, received, volume
+from pipeplan.costs.sharding.words import words
 
 LINEAR = LinearMap(192, 144, 288)
 X, W, Y = 192 * 144, 144 * 288, 192 * 288

@@ -15,10 +15,10 @@ from math import ceil, log2, prod
 
 from pipeplan.core.operators import INPUT, Operator, Weight
 from pipeplan.core.words import WHOLE, Layout, Word
-from pipeplan.costs.meshes.lower_bound import least_received
-from pipeplan.costs.meshes.redistributions import Redistributions
-from pipeplan.costs.meshes.words import gradient, made, needed, returned, share
-from pipeplan.costs.teams.signatures import Exchange, exchange
+from pipeplan.costs.sharding.exchanges import Exchange, exchange
+from pipeplan.costs.sharding.lower_bound import least_received
+from pipeplan.costs.sharding.redistributions import Redistributions
+from pipeplan.costs.sharding.words import gradient, made, needed, returned, share
 
 ROW, IN, OUT = "row", "in", "out"
 """The loops of a linear map."""

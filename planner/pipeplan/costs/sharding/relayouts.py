@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from pipeplan.core.operators import Operator, OperatorGraph
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Letter, Signature
-from pipeplan.costs.meshes.words import gradient, made, needed, returned
-from pipeplan.costs.teams.signatures import stream
+from pipeplan.costs.sharding.layouts import stream
+from pipeplan.costs.sharding.words import gradient, made, needed, returned
 
 
 class Relayout(NamedTuple):

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from pipeplan.core.operators import SAMPLE, TOKEN, Attention, Operator
 from pipeplan.core.words import BY_HEADS, BY_KEYS, BY_RING, UNSPLIT, Letter, Word
-from pipeplan.costs.meshes.shapes import Mesh
-from pipeplan.costs.teams.ring import BUFFERS, messages, ring_passes
-from pipeplan.costs.teams.rooflines import PASSES, Rooflines
-from pipeplan.costs.teams.signatures import Exchange, collective
+from pipeplan.costs.sharding.exchanges import Exchange, collective
+from pipeplan.costs.sharding.ring import BUFFERS, messages, ring_passes
+from pipeplan.costs.sharding.rooflines import PASSES, Rooflines
+from pipeplan.costs.sharding.shapes import Mesh
 
 ORDER = (BY_RING, BY_KEYS, BY_HEADS)
 """Ways of axes that split tokens, the outermost first."""

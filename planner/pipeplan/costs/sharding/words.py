@@ -17,13 +17,8 @@ from math import prod
 
 from pipeplan.core.operators import TOKEN, Operator, Weight
 from pipeplan.core.words import BY_HEADS, UNSPLIT, WHOLE, Layout, Letter, Word
-from pipeplan.costs.meshes.attention import attends, attention_letters
-from pipeplan.costs.teams.signatures import (
-    gradient_layout,
-    made_layout,
-    read_layout,
-    returned_layout,
-)
+from pipeplan.costs.sharding.attention import attends, attention_letters
+from pipeplan.costs.sharding.layouts import gradient_layout, made_layout, read_layout, returned_layout
 
 
 def words(operator: Operator, sizes: Sequence[int], gathers: bool = True, tokens: bool = True) -> tuple[Word, ...]:

@@ -14,9 +14,9 @@ from pipeplan.core.job import Job
 from pipeplan.core.operators import Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.core.words import WHOLE
-from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.splits import MeshTeams
-from pipeplan.costs.teams.splits import Teams
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.splits import MeshTeams
+from pipeplan.costs.sharding.teams import Teams
 from pipeplan.io.job_file import job_data, job_from_data
 from pipeplan.solve import solve
 
@@ -72,7 +72,7 @@ def test_costs_of_ways_are_those_of_their_words() -> None:
     for way in ways:
         for i in range(4):
             words = way.of("pair", i)
-            own = replace(teams.teams.problem(i, kind, 2, ()).rooflines, graph=teams.graph("pair", 2))
+            own = replace(teams.teams.rooflines(i, kind, 2), graph=teams.graph("pair", 2))
             problem = MeshProblem(own, teams.mesh(kind), words.input, words.output, split_loss=False)
             choice = [
                 own.index(words.operators[each.name])

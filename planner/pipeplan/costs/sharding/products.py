@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from pipeplan.core.operators import Operator, Weight
 from pipeplan.core.words import Layout, Signature
-from pipeplan.costs.meshes.lower_bound import least_received
-from pipeplan.costs.meshes.prices import weight_parts
-from pipeplan.costs.meshes.problem import MeshProblem
-from pipeplan.costs.meshes.redistributions import Redistributions, times
-from pipeplan.costs.meshes.volumes import Algorithm, received
-from pipeplan.costs.meshes.words import made, needed, share, ungathered
+from pipeplan.costs.sharding.lower_bound import least_received
+from pipeplan.costs.sharding.prices import weight_parts
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.redistributions import Redistributions, times
+from pipeplan.costs.sharding.volumes import Algorithm, received
+from pipeplan.costs.sharding.words import made, needed, share, ungathered
 
 
 class Product(NamedTuple):

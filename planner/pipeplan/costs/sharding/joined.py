@@ -19,8 +19,8 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.model import Layer, LayerCost, Model
 from pipeplan.core.operators import INPUT, CrossEntropy, Operator, OperatorGraph, Weight
 from pipeplan.costs.layers import layer_costs
-from pipeplan.costs.meshes.batches import has_samples, of_batch
-from pipeplan.costs.teams.rooflines import Rooflines, rates_of
+from pipeplan.costs.sharding.batches import has_samples, of_batch
+from pipeplan.costs.sharding.rooflines import Rooflines, rates_of
 
 UNKNOWN, LAYER = "unknown", "layer"
 """Kind and name of the operator that stands for a layer whose operators are not known."""

@@ -1,0 +1,11 @@
+"""Splitting operators over the devices of a team: a mesh of one or several axes, along each of which they are split.
+
+`teams` has what is asked, `places` the nodes of a team, and `shapes` its meshes. `layouts` has the layouts of an
+operator's tensors along one axis, `exchanges` the collectives between them, and `redistributions` the ways over several
+axes. `words` has the ways to split an operator, `rooflines` and `prices` what these cost, `problem` the choice of them
+for a layer or a model in `coordinates`, and `frontiers` that of the mesh too. `splits` has the ways worth searching.
+`joined` makes one graph of a model's layers, `clusters` the meshes of a cluster's devices; `unsplit` is what cannot be
+split, `left_whole` what a plan leaves whole, and `least` what each device computes at least. `volumes` is what a linear
+map sends under each word, `named` has those with names, `lower_bound` is what it sends at least, and `products`
+compares both for a choice.
+"""

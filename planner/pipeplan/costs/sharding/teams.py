@@ -1,0 +1,81 @@
+"""Teams of one size: where they lie, and what layers and their operators take on one device."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pipeplan.core.cluster import Cluster, DeviceKind
+from pipeplan.core.model import LayerCost, Model
+from pipeplan.costs.layers import layer_costs
+from pipeplan.costs.sharding.places import Place, places
+from pipeplan.costs.sharding.rooflines import Rooflines, rates_of
+from pipeplan_formulations.common.clock import Clock
+
+
+@dataclass(frozen=True)
+class Teams:
+    """Teams of one size on a cluster, for a model and micro-batch sizes.
+
+    Attributes
+    ----------
+    model : Model
+    cluster : Cluster
+    team : int
+    sizes : tuple of int
+        Micro-batch sizes.
+    optimizer : str
+    extrapolate, vocabulary_parallel, context_parallel : bool
+        As in a job.
+    again : bool
+        Whether layers may be recomputed.
+    state_bytes : int or None
+        As in a job.
+    clock : Clock or None
+        The time in which splits are found.
+    """
+
+    model: Model
+    cluster: Cluster
+    team: int
+    sizes: tuple[int, ...]
+    optimizer: str
+    extrapolate: bool
+    vocabulary_parallel: bool = True
+    context_parallel: bool = True
+    again: bool = False
+    state_bytes: int | None = None
+    clock: Clock | None = field(default=None, repr=False, compare=False)
+    _costs: dict[tuple[str, int], tuple[LayerCost, ...]] = field(default_factory=dict, init=False, repr=False)
+    _rooflines: dict[tuple[object, ...], Rooflines] = field(default_factory=dict, init=False, repr=False)
+
+    def check(self) -> None:
+        """Raise `OutOfTimeError` once the time is over."""
+        if self.clock is not None:
+            self.clock.check()
+
+    @cached_property
+    def places(self) -> Mapping[str, Place]:
+        """For each kind that has teams where these lie."""
+        return places(self.cluster, self.team)
+
+    @cached_property
+    def kinds(self) -> tuple[DeviceKind, ...]:
+        """The kinds of device that have teams."""
+        return tuple(kind for kind in self.cluster.kinds.values() if kind.name in self.places)
+
+    def costs(self, kind: DeviceKind, size: int) -> tuple[LayerCost, ...]:
+        """Costs of the layers on one device."""
+        if (kind.name, size) not in self._costs:
+            self._costs[kind.name, size] = layer_costs(
+                self.model, kind, size, extrapolate=self.extrapolate, optimizer=self.optimizer
+            )
+        return self._costs[kind.name, size]
+
+    def rooflines(self, number: int, kind: DeviceKind, size: int) -> Rooflines:
+        """What the operators of a layer take; one object for equal layers."""
+        layer, cost = self.model.layers[number], self.costs(kind, size)[number]
+        key = layer.operators, layer.parameters, cost, kind.name, size
+        if key not in self._rooflines:
+            graph, rates = self.model.operators[layer.operators], rates_of(kind, self.model.dtype)
+            self._rooflines[key] = Rooflines(graph, cost, layer.parameters, kind, rates, size)
+        return self._rooflines[key]
