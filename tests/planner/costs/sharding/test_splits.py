@@ -66,7 +66,7 @@ def test_teams_are_meshes(cluster: Cluster, team: int, axes: int, shapes: set[tu
 def test_costs_of_ways_are_those_of_their_words() -> None:
     """A problem with one signature of each operator costs what these cost in the problem of all."""
     (teams,) = of_two_axes(pairs())
-    (kind,) = teams.kinds
+    (kind,) = teams.teams.kinds
     ways = teams.splits()
     assert len(ways) > 1
     for way in ways:
@@ -194,7 +194,7 @@ def of_long_sequences(output: int = 80) -> MeshTeams:
 def test_gathered_weights_take_room_twice() -> None:
     """While a layer runs its weight is there, and as many bytes of the gradient, or half if an axis splits both."""
     teams = of_long_sequences()
-    (kind,) = teams.kinds
+    (kind,) = teams.teams.kinds
     gathered = 0
     for way in teams.splits():
         letters = way.of("pair", 1).operators["wide"].word
@@ -209,7 +209,7 @@ def test_gathered_weights_take_room_twice() -> None:
 def test_outputs_in_parts_are_rounded_up(output: int) -> None:
     """Of 81 bytes between layers in two parts a device has 41; of outputs that are whole, all."""
     teams = of_long_sequences(output)
-    (kind,) = teams.kinds
+    (kind,) = teams.teams.kinds
     ways = teams.splits()
     assert {way.parts for way in ways if any(way.passes)} == {2, 4}
     for way in ways:
