@@ -8,11 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import in_one_line
 from pipeplan_executor.checkpoint.folder import resolve
 from pipeplan_executor.checkpoint.inventory import Inventory, check_same
 from pipeplan_executor.checkpoint.optimizer import StoredStates, put
 from pipeplan_executor.checkpoint.origin import Origin, open_origin
-from pipeplan_executor.checkpoint.record import Record, printed
+from pipeplan_executor.checkpoint.record import Record
 from pipeplan_executor.checkpoint.slices import Slice, model_key, replica_key
 from pipeplan_executor.checkpoint.together import on_all, on_first
 from pipeplan_executor.checkpoint.training_state import StageState, TrainingState, layout, stage_states
@@ -67,7 +68,7 @@ def _restored(state: TrainingState, path: Path, weights_only: bool) -> Restored:
     except InputError:
         raise
     except Exception as error:  # every rank must learn of it, and content of a wrong kind may raise anything
-        raise InputError(f"{path} does not fit this training: {type(error).__name__}: {printed(error)}") from error
+        raise InputError(f"{path} does not fit this training: {in_one_line(error)}") from error
 
 
 def _restore(state: TrainingState, path: Path, weights_only: bool) -> Restored:

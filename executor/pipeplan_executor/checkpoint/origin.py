@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.figures import in_one_line
 from pipeplan_executor.checkpoint import slices
 from pipeplan_executor.checkpoint.inventory import Entry, Inventory, first_names, parameter_names
 from pipeplan_executor.checkpoint.optimizer import options_of, split_state
-from pipeplan_executor.checkpoint.record import Group, Record, check_kinds, printed, read_record
+from pipeplan_executor.checkpoint.record import Group, Record, check_kinds, read_record
 from pipeplan_executor.checkpoint.slices import Slice, Stored, Tensors, model_key, numbers_key, whole_key
 
 
@@ -89,7 +90,7 @@ def from_plain(path: Path, inventory: Inventory) -> Plain:
     try:
         content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except Exception as error:  # other files may raise anything
-        raise InputError(f"cannot read {path}: {type(error).__name__}: {error}".partition("\n")[0]) from error
+        raise InputError(f"cannot read {path}: {in_one_line(error)}") from error
     if not isinstance(content, Mapping):
         raise InputError(f"{path} holds {type(content).__name__}; it must hold a model's state_dict()")
     try:
@@ -100,7 +101,7 @@ def from_plain(path: Path, inventory: Inventory) -> Plain:
         raise
     except Exception as error:  # so may content of another kind
         raise InputError(
-            f"{path} is no plain file of a model and its optimiser ({type(error).__name__}: {printed(error)}); "
+            f"{path} is no plain file of a model and its optimiser ({in_one_line(error)}); "
             "torch.save of a result of as_plain() writes one"
         ) from error
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.figures import CONTROL, shown, whole
+from pipeplan.core.figures import in_one_line, shown, whole
 from pipeplan.core.parts import each_a, mapping, printable, switch
 from pipeplan.io.atomic import write_whole
 from pipeplan_executor.checkpoint.folder import MANIFEST, check_files
@@ -175,12 +175,7 @@ def read_record(path: Path) -> Record:
     except InputError:
         raise
     except Exception as error:  # damaged files raise anything
-        raise InputError(f"cannot read checkpoint {path}: {type(error).__name__}: {printed(error)}") from error
-
-
-def printed(error: Exception) -> str:
-    """Return the first line of an error's text, without control characters that a stranger's file may contain."""
-    return CONTROL.sub("?", str(error).partition("\n")[0])
+        raise InputError(f"cannot read checkpoint {path}: {in_one_line(error)}") from error
 
 
 def check_kinds(record: Record, path: Path) -> None:

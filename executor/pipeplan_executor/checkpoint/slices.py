@@ -52,7 +52,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, T
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from pipeplan.core.errors import InputError
-from pipeplan.core.figures import CONTROL
+from pipeplan.core.figures import in_one_line
 from pipeplan_executor.checkpoint.metadata import Reader
 
 
@@ -266,7 +266,7 @@ def read(path: Path, wanted: Tensors) -> None:
 def _told(error: BaseException) -> str:
     if isinstance(error, CheckpointException):
         error = next(iter(error.failures.values()))[0]
-    return CONTROL.sub("?", f"{type(error).__name__}: {error}".partition("\n")[0])
+    return in_one_line(error)
 
 
 class _SavePlanner(DefaultSavePlanner):

@@ -87,6 +87,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def in_one_line(error: BaseException) -> str:
+    """Return an error's kind and the first line of its text, without control characters that a file may bring."""
+    return CONTROL.sub("?", f"{type(error).__name__}: {error}".partition("\n")[0])
+
+
 def written(value: object) -> str:
     """Return a text, or a number as it is written; of anything else, and of long numbers, what `shown` returns."""
     return str(value) if isinstance(value, str | Real) and not isinstance(value, int) else shown(value)
