@@ -1,4 +1,4 @@
-"""What a heuristic returns, checked: its own faults are reasons why it has no plan, and no fault of the search.
+"""Check of what a heuristic returns: its own faults are reasons why it has no plan, and no fault of the search.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What a choice of splits costs, as the coordinates of a problem of `pipeplan_formulations.sharding`."""
+"""Coordinates of a choice of splits in a problem of `pipeplan_formulations.sharding`: what it costs."""
 
 import numpy as np
 from numpy.typing import NDArray

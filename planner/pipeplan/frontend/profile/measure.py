@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import PipeplanError
 from pipeplan.core.model import LayerCost
 from pipeplan.frontend.optimizers import build_optimizer
@@ -214,11 +215,6 @@ def _median(values: Sequence[int]) -> int:
 @contextmanager
 def _no_collection() -> Iterator[None]:
     """Context without Python's garbage collector, which must not run inside a measured pass."""
-    was_enabled = gc.isenabled()
     gc.collect()
-    gc.disable()
-    try:
+    with without_collector():
         yield
-    finally:
-        if was_enabled:
-            gc.enable()
