@@ -71,6 +71,10 @@ class Rooflines:
             for name in names
         ]
 
+    def alone(self, name: str) -> int:
+        """Return the nanoseconds of a pass of all operators by their rooflines alone, whatever the layer takes."""
+        return -(-self._wholes[name] // 1000)
+
     def update(self, own: int) -> int:
         """Return the nanoseconds in which ``own`` bytes of weights are updated."""
         return share(self.cost.update, own, self.parameters)

@@ -71,6 +71,8 @@ class MeshSignatures:
         Whether operators of the loss may be split.
     shares : bool
         Whether several operators may read a tensor from one copy.
+    allows : callable or None
+        ``allows(operator, word)``: which words there are, of all others.
     only : LayerWords or None
         The one signature of each operator, and the layout of each sum, if these are chosen already.
     known : dict
@@ -86,6 +88,7 @@ class MeshSignatures:
     scatters: bool = True
     split_loss: bool = True
     shares: bool = True
+    allows: Callable[[Operator, Word], bool] | None = field(default=None, repr=False, compare=False)
     only: LayerWords | None = None
     known: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -171,7 +174,7 @@ class MeshSignatures:
     @cached_property
     def _known(self) -> dict[Hashable, object]:
         """What is known on this mesh for these words."""
-        words = self.tokens, self.gathers, self.scatters, self.split_loss, self.shares
+        words = self.tokens, self.gathers, self.scatters, self.split_loss, self.shares, self.allows
         return self.known.setdefault((self.mesh, *words), {})
 
     def _sends(self, name: str) -> bool:
@@ -213,6 +216,8 @@ class MeshSignatures:
         own = words(operator, self.mesh.sizes, self.gathers, self.tokens)
         if not self.split_loss and operator.name in self.graph.loss_names:
             own = tuple(word for word in own if all(letter.loop == UNSPLIT for letter in word))
+        if self.allows is not None:
+            own = tuple(word for word in own if self.allows(self.own(operator).operator, word))
         return tuple(Signature(word, held) for word in own for held in self._held(operator, word))
 
     def _held(self, operator: Operator, word: Word) -> tuple[Layout, ...]:

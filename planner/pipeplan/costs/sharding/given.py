@@ -1,0 +1,160 @@
+"""Words of a layer on one axis of devices, of which only parts are given: those of weights, and what runs on tokens.
+
+Plans of teams may say of a layer which weights are split, along which axes, whether its ends are split along tokens,
+and what else runs on parts of these (`pipeplan.core.plan.Plan.shards`, ``sequence``, ``context``, ``vocabulary``). Of
+all words that agree with that those are taken which need least time for a micro-batch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pipeplan.core.cluster import DeviceKind, Link
+from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
+from pipeplan.core.model import LayerCost
+from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
+from pipeplan.core.words import BY_KEYS, UNSPLIT, LayerWords, Layout, Word
+from pipeplan.costs.sharding.coordinates import combined, in_order
+from pipeplan.costs.sharding.layouts import stream
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.rooflines import PASSES, Rooflines
+from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.sharding import frontier
+
+WORTH = 2**20
+"""Most saved bytes that weigh as much as a nanosecond."""
+FASTEST = combined(
+    *(("forward", "backward"), ("saved",), ("forward",), ("input_gradient",), ("weight_gradient",), ("summed",))
+)
+"""What is least: time of a micro-batch; of equal choices, saved bytes, then passes."""
+USUAL = DeviceKind("usual"), (1e14, 1e12)
+"""A device, its operations and bytes per second, by which words are compared where nothing was measured."""
+
+
+@dataclass(frozen=True)
+class GivenSplit:
+    """What devices along one axis split of a layer.
+
+    Attributes
+    ----------
+    weights : mapping of str to int or GroupedAxis
+        By names in the layer; others are whole.
+    products : frozenset of str
+        Whole matrices whose products run on parts of the tokens.
+    attention : mapping of int to str
+        How attention on parts of the tokens gets keys, by its number in the layer.
+    input, output : bool
+        Whether what the layer reads and makes is split along tokens.
+    loss : bool
+        Whether the loss is split along the classes.
+    """
+
+    weights: Mapping[str, ShardAxis] = field(default_factory=dict)
+    products: frozenset[str] = frozenset()
+    attention: Mapping[int, str] = field(default_factory=dict)
+    input: bool = False
+    output: bool = False
+    loss: bool = False
+
+    def loop(self, operator: Operator, devices: int) -> str | None:
+        """Return the loop along which the given weights of an operator are split.
+
+        It is `UNSPLIT` if none is split; None if no loop splits exactly these like that.
+        """
+        loops = {_loop(operator, weight.loops, self.weights.get(weight.name)) for weight in operator.weights}
+        loops = loops or {UNSPLIT}
+        if loops - {UNSPLIT} and UNSPLIT in loops:  # whole ones beside those that are split
+            named = loops - {UNSPLIT}
+            whole = [weight for weight in operator.weights if weight.name not in self.weights]
+            loops = {None} if any(named & {*weight.loops} for weight in whole) else named
+        loop = loops.pop() if len(loops) == 1 else None
+        return None if loop and operator.loops.get(loop, 1) % devices else loop
+
+    def splits(self, graph: OperatorGraph, devices: int) -> frozenset[str]:
+        """Return the given weights that operators split."""
+        return frozenset(
+            weight.name
+            for each in graph.operators
+            for weight in each.weights
+            if weight.name in self.weights and self.loop(each, devices)
+        )
+
+    def allows(self, operator: Operator, word: Word, graph: OperatorGraph, devices: int) -> bool:
+        """Return whether an operator may run by a word: what is given of it is so, and no other weight is split."""
+        (letter,) = word
+        loop, by_tokens = letter.loop, letter.loop == TOKEN
+        if letter.gathers or loop == SAMPLE:
+            return False
+        if operator.name in graph.loss_names:
+            return self.loss == (loop != UNSPLIT)
+        if operator.attention is not None:
+            every = [each.name for each in graph.operators if each.attention is not None]
+            by = self.attention.get(every.index(operator.name))
+            return (letter.by or BY_KEYS) == by if by_tokens else by is None
+        given = self.loop(operator, devices)
+        if given:
+            return loop == given
+        named = any(weight.name in self.products for weight in operator.weights)
+        return not any(loop in weight.loops for weight in operator.weights) and (
+            not operator.product or named == by_tokens
+        )
+
+
+def given_words(
+    graph: OperatorGraph, given: GivenSplit, devices: int, rooflines: Rooflines, link: Link
+) -> LayerWords | None:
+    """Return the words of a layer that agree with what is given, of least time; None if there are none.
+
+    Given weights that no loop of their operator splits like that (`GivenSplit.splits`) are whole in the words.
+
+    Parameters
+    ----------
+    graph : OperatorGraph
+        With an axis of samples, where tensors have one.
+    """
+    ends = [_along_tokens(graph, names) for names in (tuple(graph.inputs), graph.outputs)]
+    asked = given.input, given.output
+    if any(is_split and end is None for is_split, end in zip(asked, ends, strict=True)):
+        return None
+    layouts: list[Layout] = [(end,) if one and end is not None else () for one, end in zip(asked, ends, strict=True)]
+    problem = MeshProblem(
+        rooflines,
+        Mesh((devices,), (link,)),
+        *layouts,
+        tokens=any(asked),
+        gathers=False,
+        scatters=any(asked),
+        allows=lambda operator, word: given.allows(operator, word, graph, devices),
+    )
+    if not all(problem.signatures):
+        return None
+    found = frontier(problem.sharding.project(in_order(problem.sharding, FASTEST, WORTH)), Clock(Limits()))
+    return problem.layer_words(found.choice(0)) if len(found.points) else None
+
+
+def usual_rooflines(graph: OperatorGraph, micro_batch: int) -> Rooflines:
+    """Return what the operators of a layer take on a usual device."""
+    kind, rates = USUAL
+    own = Rooflines(graph, LayerCost(0, 0, 0, 0, 0, 0), graph.parameters, kind, rates, micro_batch)
+    kept = sum(each.output for each in graph.operators if each.kept) * micro_batch
+    return replace(own, cost=LayerCost(*map(own.alone, PASSES), saved=kept, output=0))
+
+
+def _loop(operator: Operator, loops: tuple[str, ...], along: ShardAxis | None) -> str | None:
+    """The loop of a weight's axis; `UNSPLIT` for none, None if no loop of the operator is split like that."""
+    if along is None:
+        return UNSPLIT
+    axis = along.axis if isinstance(along, GroupedAxis) else along
+    loop = loops[axis]
+    groups = operator.groups.get(loop)
+    return loop if loop in operator.loops and along == (GroupedAxis(axis, groups) if groups else axis) else None
+
+
+def _along_tokens(graph: OperatorGraph, names: tuple[str, ...]) -> int | None:
+    """The axis of the tokens of what a layer reads, or makes; None if there is none."""
+    name = stream(graph, names)
+    rows = {each.reads[name] for each in graph.operators if name in each.reads}
+    rows |= {each.makes for each in graph.operators if each.name == name}
+    axes = {row.index(TOKEN) for row in rows if TOKEN in row}
+    return axes.pop() if len(axes) == 1 else None
