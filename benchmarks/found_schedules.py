@@ -17,7 +17,7 @@ from benchmarks.prediction import PROCESSES, profiled
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.pipeline import Pipeline, Placement
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.units import format_bytes
@@ -25,7 +25,7 @@ from pipeplan.costs.assembly import assemble
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.pricing import price
 from pipeplan.schedules import FAMILIES
-from pipeplan.schedules.placed import Placement, loop, vee
+from pipeplan.schedules.placed import loop, vee
 from pipeplan.search.scheduling import find_schedule
 from pipeplan.search.scheduling.evaluator import Evaluator
 from pipeplan.search.scheduling.families import family_schedules

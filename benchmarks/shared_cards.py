@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 
 from pipeplan.core.job import Job
-from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.pipeline import Pipeline, Placement
 from pipeplan.costs.assembly import assemble
 from pipeplan.costs.pricing import price
 from pipeplan.io.load import load_cluster, load_model
-from pipeplan.schedules.placed import Placement, loop, vee
+from pipeplan.schedules.placed import loop, vee
 from pipeplan.search.scheduling import as_schedule, find_schedule, relaxed_problem
 from pipeplan.search.scheduling.evaluator import Evaluator
 from pipeplan.search.scheduling.families import family_schedules

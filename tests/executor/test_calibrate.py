@@ -17,7 +17,7 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.errors import InputError, PlanError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, Model, Tie, Work
-from pipeplan.core.pipeline import Pipeline, Stage, exposed
+from pipeplan.core.pipeline import Pipeline, Placement, Stage, exposed
 from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.shared_weights import with_reductions
@@ -27,7 +27,7 @@ from pipeplan.costs.pricing import price
 from pipeplan.io.cluster_file import read_cluster, write_cluster
 from pipeplan.io.model_file import read_model, write_model
 from pipeplan.schedules import FAMILIES, PLACED
-from pipeplan.schedules.placed import Placement, vee
+from pipeplan.schedules.placed import vee
 from pipeplan.simulate import simulate
 from pipeplan_executor.calibrate import Observed, Route, calibrated, observed, repriced
 from pipeplan_executor.calibrate.costs import apportion

@@ -187,6 +187,9 @@ class Transfer:
     resources: tuple[str, ...] = ()
 
 
+Placement = tuple[tuple[int, ...], ...]
+"""The devices of each stage, one per replica; several stages may share devices."""
+
 Hop = tuple[tuple[Transfer, ...], tuple[Transfer, ...]]
 """Transfers over a boundary, onward and back: micro-batch m takes entry m modulo their number."""
 
@@ -216,7 +219,7 @@ class Pipeline:
     """
 
     stages: tuple[Stage, ...]
-    placement: tuple[tuple[int, ...], ...]
+    placement: Placement
     transfers: tuple[tuple[Transfer, ...], ...]
     returns: tuple[tuple[Transfer, ...], ...]
     overlap: Overlap

@@ -1,13 +1,15 @@
 """The pipeline that a partition of a chain makes: times, bytes, transfers and reductions of its stages."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import numpy as np
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import SHARDED
-from pipeplan.core.pipeline import Bucket, Hop, Pipeline, Stage, exposed
+from pipeplan.core.pipeline import Bucket, Hop, Pipeline, Placement, Stage, exposed
 from pipeplan.core.shared_weights import stages_holding, tied_stages
 from pipeplan.costs.buckets import best_buckets, given_buckets
 from pipeplan.costs.chain import Boundaries, Chain
@@ -21,6 +23,7 @@ def assemble(
     recompute: Sequence[Sequence[int]] | None = None,
     buckets: Sequence[Sequence[int]] | None = None,
     gather_buckets: Sequence[Sequence[int] | None] | None = None,
+    placement: Placement = (),
 ) -> Pipeline:
     """Build the pipeline of a partition of the chain.
 
@@ -31,12 +34,16 @@ def assemble(
     buckets, gather_buckets : sequence of sequence of int, optional
         For each stage the numbers of layers of its buckets, its last layers first; by default the best ones, also of
         stages whose entry is None.
+    placement : tuple of tuple of int, optional
+        The ranks of each stage, of which several stages may share some; by default each stage has ranks of its own, in
+        the order of the stages.
     """
     spans = [(s, a, b) for s, (a, b) in enumerate(pairwise(boundaries))]
     again = [set(recompute[s]) if recompute is not None else set() for s, _, _ in spans]
     groups = chain.groups
     hops = [_hop(chain, cluster, s, int(chain.boundary[s, b - 1])) for s, _, b in spans[:-1]]
-    first = list(accumulate((len(group) for group in groups), initial=0))
+    homes = placement or own_ranks([len(group) for group in groups])
+    stage_on = {rank: s for s, ranks in enumerate(homes) for rank in ranks}
     held = [range(a, b) for _, a, b in spans]
     sums = [together(cluster, groups, stages_holding(w.layers, held), w.parameters) for w in chain.shared]
     sizes = [tuple(None if each is None else each[s] for each in (buckets, gather_buckets)) for s, _, _ in spans]
@@ -45,15 +52,41 @@ def assemble(
         for s, (total, most) in enumerate(zip(*_of_spans(chain, boundaries), strict=True))
     )
     return Pipeline(
-        stages=tuple(stages),
-        placement=tuple(tuple(range(a, b)) for a, b in pairwise(first)),
+        stages=_gathered_in_turn(tuple(stages), placement),
+        placement=homes,
         transfers=tuple(onward for onward, _ in hops),
         returns=tuple(back for _, back in hops),
         overlap=chain.overlap,
-        runtime=tuple(int(chain.runtime[s]) for s, _, _ in spans for _ in chain.groups[s]),
-        limits=tuple(int(chain.limit[s]) for s, _, _ in spans for _ in chain.groups[s]),
+        runtime=tuple(int(chain.runtime[stage_on[rank]]) for rank in range(len(stage_on))),
+        limits=tuple(int(chain.limit[stage_on[rank]]) for rank in range(len(stage_on))),
         tied=tied_stages((weights.layers for weights in chain.shared if weights.parameters), held),
         coupled=chain.zero >= SHARDED,
+    )
+
+
+def own_ranks(replicas: Sequence[int]) -> Placement:
+    """Ranks of stages that share none, counted up from stage 0, for the number of replicas of each."""
+    return tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(replicas, initial=0)))
+
+
+def _gathered_in_turn(stages: tuple[Stage, ...], placement: Placement) -> tuple[Stage, ...]:
+    """Let a stage's first forward wait for the gathers of all stages on its device: they run one after the other."""
+    if not placement:
+        return stages
+    on: dict[int, int] = defaultdict(int)
+    for stage, ranks in zip(stages, placement, strict=True):
+        for rank in ranks:
+            on[rank] += stage.gather
+    more = [max(on[rank] for rank in ranks) - stage.gather for stage, ranks in zip(stages, placement, strict=True)]
+    return tuple(
+        replace(
+            stage,
+            gather=stage.gather + extra,
+            gather_buckets=(*stage.gather_buckets, Bucket(0, 0, extra)) if stage.gather_buckets else (),
+        )
+        if extra
+        else stage
+        for stage, extra in zip(stages, more, strict=True)
     )
 
 

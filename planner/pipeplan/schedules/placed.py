@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pipeplan.core.errors import InputError
+from pipeplan.core.pipeline import Placement
 from pipeplan.core.schedule import Action, Kind, Schedule
 from pipeplan.schedules.family import closing
 
 Order = tuple[Action, ...]
-Placement = tuple[tuple[int, ...], ...]
-"""The devices of each stage, one per replica, as in `pipeplan.core.pipeline.Pipeline`."""
 
 
 @dataclass(frozen=True)

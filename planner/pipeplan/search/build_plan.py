@@ -42,7 +42,7 @@ def build_plan(model: Model, cluster: Cluster, job: Job, evaluated: EvaluatedPla
         gradient_bytes=job.gradient_bytes,
         stages=tuple(_stage(evaluated, pipeline.stages[s], s, a, b, job) for s, (a, b) in spans),
         schedule=evaluated.schedule,
-        ranks=tuple(device.index for device in chain.devices),
+        ranks=evaluated.candidate.ranks,
         step_time=evaluated.timeline.makespan if long_run else evaluated.value,
         bound=bound,
         pipeline=pipeline,

@@ -59,7 +59,9 @@ class EvaluatedPlan:
     @cached_property
     def pipeline(self) -> Pipeline:
         """The pipeline of the plan."""
-        return assemble(self.candidate.chain, self.cluster, self.boundaries, self.candidate.recompute(self.boundaries))
+        candidate = self.candidate
+        again = candidate.recompute(self.boundaries)
+        return assemble(candidate.chain, self.cluster, self.boundaries, again, placement=candidate.placement)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -114,8 +116,8 @@ def least_value(cluster: Cluster, candidate: Candidate, boundaries: Boundaries) 
 
 
 def follows_recurrence(candidate: Candidate) -> bool:
-    """Return True if `pipeplan.simulate.recurrence` covers the candidate's schedule: GPipe and 1F1B."""
-    return candidate.family.alternates or candidate.family.phases
+    """Return True if `pipeplan.simulate.recurrence` covers the schedule: GPipe, 1F1B, one stage per device."""
+    return not candidate.placement and (candidate.family.alternates or candidate.family.phases)
 
 
 def peaks(evaluated: EvaluatedPlan) -> tuple[int, ...]:

@@ -8,9 +8,8 @@ from helpers.distributed.cases import Case
 from helpers.distributed.models import WORKLOADS, blank_model, random_cuts
 from helpers.plans import plan_for
 from pipeplan.core.cluster import Overlap
-from pipeplan.core.pipeline import Pipeline, Stage, Transfer
+from pipeplan.core.pipeline import Pipeline, Placement, Stage, Transfer
 from pipeplan.core.schedule import Schedule
-from pipeplan.schedules.placed import Placement
 from pipeplan.search.scheduling import find_schedule
 from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan_formulations.common.report import Limits

@@ -11,10 +11,10 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.figures import shown, whole
 from pipeplan.core.job import SHARDED, Job, Objective, Recompute
 from pipeplan.core.model import Model
+from pipeplan.core.pipeline import Placement
 from pipeplan.core.wording import counted
 from pipeplan.costs.chain import Boundaries
 from pipeplan.schedules import PLACED, Family, family
-from pipeplan.schedules.placed import Placement
 from pipeplan.search.space.in_flight import FREE
 from pipeplan.search.space.space import LEANEST
 

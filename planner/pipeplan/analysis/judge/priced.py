@@ -1,9 +1,7 @@
 """`priced`: a hand-written plan with the costs of a setting, simulated, and checked against memory."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from pipeplan.analysis.judge.hand_written import HandWritten
 from pipeplan.analysis.judge.judgement import Overflow
@@ -11,13 +9,10 @@ from pipeplan.analysis.judge.settings import Setting
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.pipeline import Bucket, Pipeline, Stage
 from pipeplan.core.plan import Plan
 from pipeplan.core.validate.memory import most_in_flight, peak_of_list
-from pipeplan.costs.assembly import assemble
-from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
+from pipeplan.costs.chain import UNLIMITED, Boundaries
 from pipeplan.schedules import PLACED, Family
-from pipeplan.schedules.placed import Placement
 from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate
 from pipeplan.search.space.candidates import Candidate
@@ -80,8 +75,6 @@ def priced(model: Model, job: Job, setting: Setting, written: HandWritten) -> Pr
         else evaluate(space.cluster, candidate, boundaries)
     )
     plan = build_plan(space.model, space.cluster, replace(job, zero=(written.zero,)), evaluated, 0)
-    if written.placed:
-        plan = replace(plan, ranks=_ranks(chain, evaluated.pipeline.placement))
     plan = shared_out(plan, model, space.split)
     limits = tuple(None if limit == UNLIMITED else int(limit) for limit in chain.limit)
     too_large = _overfull(plan, evaluated) if written.placed else _overflows(plan, limits)
@@ -104,47 +97,6 @@ def _overfull(plan: Plan, evaluated: EvaluatedPlan) -> Iterator[Overflow]:
             yield Overflow(pipeline.stages_on[rank], (plan.ranks[rank],), needed, limit, plan.letter)
 
 
-@dataclass(frozen=True)
-class _PlacedPlan(EvaluatedPlan):
-    """A plan whose stages share devices; ``homes`` are the ranks of each stage."""
-
-    homes: Placement = ()
-
-    @cached_property
-    def pipeline(self) -> Pipeline:
-        """The pipeline, with several stages on a device."""
-        chain = self.candidate.chain
-        own = assemble(chain, self.cluster, self.boundaries, self.candidate.recompute(self.boundaries))
-        stage_of = {rank: s for s, ranks in enumerate(self.homes) for rank in ranks}
-        devices = range(len(stage_of))
-        return replace(
-            own,
-            stages=_gathered_in_turn(own.stages, self.homes),
-            placement=self.homes,
-            runtime=tuple(int(chain.runtime[stage_of[rank]]) for rank in devices),
-            limits=tuple(int(chain.limit[stage_of[rank]]) for rank in devices),
-        )
-
-
-def _gathered_in_turn(stages: Sequence[Stage], homes: Placement) -> tuple[Stage, ...]:
-    """Let a stage's first forward wait for the gathers of all stages on its device: they run one after the other."""
-    on: dict[int, int] = defaultdict(int)
-    for stage, ranks in zip(stages, homes, strict=True):
-        for rank in ranks:
-            on[rank] += stage.gather
-    more = [max(on[rank] for rank in ranks) - stage.gather for stage, ranks in zip(stages, homes, strict=True)]
-    return tuple(
-        replace(
-            stage,
-            gather=stage.gather + extra,
-            gather_buckets=(*stage.gather_buckets, Bucket(0, 0, extra)) if stage.gather_buckets else (),
-        )
-        if extra
-        else stage
-        for stage, extra in zip(stages, more, strict=True)
-    )
-
-
 def _placed(setting: Setting, candidate: Candidate, boundaries: Boundaries, written: HandWritten) -> EvaluatedPlan:
     """Return the plan under a family that places stages itself."""
     own, homes = PLACED[written.schedule], written.homes
@@ -157,15 +109,5 @@ def _placed(setting: Setting, candidate: Candidate, boundaries: Boundaries, writ
     as_family = Family(
         own.name, lambda _, __: schedule, lambda _, __: held, frozenset({candidate.chain.overlap}), own.summary
     )
-    found = _PlacedPlan(setting.space.cluster, replace(candidate, family=as_family), boundaries, 0, homes)
+    found = EvaluatedPlan(setting.space.cluster, replace(candidate, family=as_family, placement=homes), boundaries, 0)
     return replace(found, value=makespan(found.schedule, found.pipeline))
-
-
-def _ranks(chain: Chain, homes: Placement) -> tuple[int, ...]:
-    """The device of each rank."""
-    device = {
-        rank: own.index
-        for ranks, group in zip(homes, chain.groups, strict=True)
-        for rank, own in zip(ranks, group, strict=True)
-    }
-    return tuple(device[rank] for rank in sorted(device))

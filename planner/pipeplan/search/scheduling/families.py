@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.pipeline import Pipeline, Placement
 from pipeplan.core.schedule import Action, Schedule
 from pipeplan.schedules import FAMILIES, PLACED, one_forward_one_backward
 from pipeplan.schedules.family import closing
-from pipeplan.schedules.placed import Placement
 
 
 def family_schedules(pipeline: Pipeline, micro_batches: int, split: Sequence[bool]) -> Iterator[Schedule]:

@@ -9,11 +9,11 @@ import numpy as np
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.collector import without_collector
 from pipeplan.core.job import Objective
-from pipeplan.core.pipeline import Pipeline
+from pipeplan.core.pipeline import Pipeline, Placement
 from pipeplan.core.schedule import Schedule
 from pipeplan.core.shared_weights import with_reductions
 from pipeplan.core.wording import counted, in_a_row, stages_of, team_suffix, zero_suffix
-from pipeplan.costs.assembly import assemble
+from pipeplan.costs.assembly import assemble, own_ranks
 from pipeplan.costs.chain import UNLIMITED, Boundaries, Chain
 from pipeplan.schedules import Family
 from pipeplan.search.space.constraints import Mask
@@ -39,6 +39,8 @@ class Candidate:
         Whether 1F1B may hold other numbers of micro-batches than the named families do.
     resources : tuple of LinkResource
         Link resources that transfers share.
+    placement : tuple of tuple of int, optional
+        The ranks of each stage, of which several stages may share some; by default each stage has ranks of its own.
     """
 
     chain: Chain
@@ -49,6 +51,7 @@ class Candidate:
     where: Mask
     free: bool = False
     resources: tuple[LinkResource, ...] = ()
+    placement: Placement = ()
 
     @property
     def depth(self) -> int:
@@ -59,6 +62,17 @@ class Candidate:
     def replicas(self) -> tuple[int, ...]:
         """Number of devices that share each stage."""
         return self.chain.replicas
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The device of each rank."""
+        placement = self.placement or own_ranks(self.replicas)
+        device = {
+            rank: device.index
+            for ranks, group in zip(placement, self.chain.groups, strict=True)
+            for rank, device in zip(ranks, group, strict=True)
+        }
+        return tuple(device[rank] for rank in range(len(device)))
 
     @property
     def label(self) -> str:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from helpers.placed import placed
-from pipeplan.core.pipeline import Pipeline, Stage
+from pipeplan.core.pipeline import Pipeline, Placement, Stage
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.io.export.torch_csv import read_torch_csv, torch_csv_text, write_torch_csv
 from pipeplan.report.plot.colours import STYLES
-from pipeplan.schedules.placed import Placement, loop, vee
+from pipeplan.schedules.placed import loop, vee
 from pipeplan.search.scheduling import find_schedule
 from pipeplan.search.scheduling.lists import FAMILY
 from pipeplan.simulate import simulate
