@@ -34,9 +34,9 @@ def outside(found: Priced, written: HandWritten, asked: Job) -> str:
     teams = _teams(asked, written)
     if teams or found.setting.left_out:
         return teams or LEFT_OUT
-    several = max(map(len, found.evaluated.pipeline.stages_on))
-    if several > 1:
-        return f"a device has {counted(several, 'stage')}, and in those that are searched it has one"
+    candidate = found.evaluated.candidate
+    if candidate.crowded is not None:  # before its schedule, which no space has either
+        return candidate.crowded
     own = found.setting.space
     job = replace(own.job, **{name: getattr(asked, name) for name in PLAN})
     spaces = Spaces(own.model, own.cluster, job, own.split)

@@ -1,5 +1,6 @@
 """`Candidate`: device groups, number of micro-batches and schedule family: a plan without its stage boundaries."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -75,6 +76,12 @@ class Candidate:
         return tuple(device[rank] for rank in range(len(device)))
 
     @property
+    def crowded(self) -> str | None:
+        """Message that a device has several stages, which no search has so far; None if each has one."""
+        most = max(Counter(rank for ranks in self.placement for rank in ranks).values(), default=1)
+        return f"a device has {most} stages, and in those that are searched it has one" if most > 1 else None
+
+    @property
     def label(self) -> str:
         """Description for users: ``'4 stages of 2-1-1-1 replicas, 8 micro-batches of 2, ZeRO-1, 1f1b-sno'``."""
         many = counted(self.micro_batches, "micro-batch")
@@ -144,12 +151,11 @@ class Candidate:
         if not self.free or not self.family.alternates:
             return None
         pipeline = assemble(self.chain, cluster, boundaries, self.recompute(boundaries))
-        most_in_flight, device = [], 0
-        for stage, replicas in zip(pipeline.stages, self.replicas, strict=True):
-            limit = pipeline.limits[device]
-            left = limit - pipeline.runtime[device] - stage.resident - stage.workspace
+        most_in_flight = []
+        for stage, ranks in zip(pipeline.stages, pipeline.placement, strict=True):
+            limit = pipeline.limits[ranks[0]]
+            left = limit - pipeline.runtime[ranks[0]] - stage.resident - stage.workspace
             most_in_flight.append(left // stage.held if stage.held and limit != UNLIMITED else UNLIMITED)
-            device += replicas
         counts = (among or InFlightBox.of(self.replicas, self.micro_batches)).fill_memory(most_in_flight)
         if counts == self.in_flight:
             return None

@@ -161,6 +161,8 @@ class Space:
     def unasked(self, candidate: Candidate, boundaries: Boundaries) -> str | None:
         """Message why a plan lies outside the space, without regard to memory; None if it lies inside."""
         job, widths, size = self.job, candidate.replicas, candidate.chain.micro_batch
+        if candidate.crowded is not None:
+            return candidate.crowded
         if job.depths and candidate.depth not in job.depths:
             return f"it has {counted(candidate.depth, 'stage')}, asked for are {_listed(job.depths)}"
         if job.replicas and not set(widths) <= set(job.replicas):
