@@ -13,6 +13,7 @@ from itertools import chain
 from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.operators import Mix
+from pipeplan.core.plan import Plan
 from pipeplan.core.searched import Searched
 from pipeplan.core.throughput import yardstick
 from pipeplan.core.validate import validate_plan
@@ -59,9 +60,9 @@ class Means:
 
     limits: Limits
     backend: str
-    on_progress: OnProgress
-    proposals: Proposals | None
-    beside: Sequence[str]
+    on_progress: OnProgress = lambda *_: None
+    proposals: Proposals | None = None
+    beside: Sequence[str] = ()
 
 
 class Solving:
@@ -75,7 +76,7 @@ class Solving:
         Seconds of the time limit that are kept for what follows the search.
     """
 
-    def __init__(self, asked: Question, means: Means, kept: float) -> None:
+    def __init__(self, asked: Question, means: Means, kept: float = 0.0) -> None:
         self.asked, self.means, self.clock = asked, means, Clock(means.limits)
         job, limits = asked.job, means.limits
         questions = None if means.proposals is None else means.proposals.questions_at(job.schedules)
@@ -117,6 +118,31 @@ class Solving:
             if self.search.improver is not None:
                 self.search.improver.close()
         self._require_plan()
+
+    def first_plan(self) -> Plan | None:
+        """Search until there is any plan, without heuristics; None if none was found: see `refuted`.
+
+        Raises
+        ------
+        InputError
+            As in `pipeplan.solve`.
+        KeyboardInterrupt
+            If the search was interrupted: it decides nothing.
+        """
+        search = self.search
+        self._open()
+        search.run()
+        if search.incumbent is None and search.stop is not Stop.INTERRUPT:
+            search.resume()
+            search.run()
+        if search.stop is Stop.INTERRUPT:
+            raise KeyboardInterrupt
+        return None if search.incumbent is None else self._plan(search.incumbent)
+
+    @property
+    def refuted(self) -> bool:
+        """True if it is proved that no plan fits."""
+        return self.search.refuted and not self.spaces.late
 
     @interruptible()
     def _open(self) -> None:
@@ -239,10 +265,7 @@ class Solving:
         """Build the plan that was chosen, check it, and return it with all that is known about it."""
         chosen, search, spaces = self._incumbent if choice is None else choice.chosen, self.search, self.spaces
         model, cluster, job = self.asked.model, self.asked.cluster, self.asked.job
-        space = spaces.of(chosen.candidate)
-        plan = build_plan(space.model, space.cluster, job, chosen, search.bound)
-        validate_plan(plan, space.model, space.cluster)
-        plan = replace(shared_out(plan, model, space.split), yardstick=yardstick(model, cluster))
+        plan = self._plan(chosen)
         return Result(
             plan=plan,
             timeline=chosen.timeline,
@@ -262,6 +285,14 @@ class Solving:
             late=spaces.late,
             whole=left_whole(plan, model, cluster, job),
         )
+
+    def _plan(self, chosen: EvaluatedPlan) -> Plan:
+        """The plan on all devices of teams, checked."""
+        model, cluster, job = self.asked.model, self.asked.cluster, self.asked.job
+        space = self.spaces.of(chosen.candidate)
+        plan = build_plan(space.model, space.cluster, job, chosen, self.search.bound)
+        validate_plan(plan, space.model, space.cluster)
+        return replace(shared_out(plan, model, space.split), yardstick=yardstick(model, cluster))
 
 
 def _searched(spaces: Spaces, opened: int, chosen: EvaluatedPlan) -> Searched:

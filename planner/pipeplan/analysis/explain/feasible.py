@@ -5,27 +5,20 @@ went through all device groups of the space. `limits_never_bind` detects memory 
 changes nothing, and no search is needed.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS
 from pipeplan.core.plan import Plan
-from pipeplan.core.throughput import yardstick
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.layers import available_micro_batches, layer_costs
 from pipeplan.costs.pricing import device_limit
-from pipeplan.search import root_nodes
-from pipeplan.search.branch_and_bound import PlanSearch
-from pipeplan.search.build_plan import build_plan, shared_out
-from pipeplan.search.infeasible import promising
-from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
-from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.report import Limits, Stop
+from pipeplan.solve.question import Question
+from pipeplan.solve.solving import Means, Solving
+from pipeplan_formulations.common.report import Limits
 
 
 def limits_never_bind(model: Model, cluster: Cluster, job: Job) -> bool:
@@ -69,8 +62,6 @@ def _sizes(model: Model, cluster: Cluster, job: Job) -> tuple[int, ...]:
 
 ANY = 1.0
 """Relative gap that accepts every plan."""
-FOR_TEAMS = 0.5
-"""Share of the time limit in which ways to split layers are sought; plans of those not found then are undecided."""
 
 
 @dataclass(frozen=True)
@@ -105,24 +96,6 @@ def fit(
     KeyboardInterrupt
         If the search was interrupted; a partial search decides nothing.
     """
-    spaces = Spaces(model, cluster, job, opening=Clock(Limits(FOR_TEAMS * time_limit)))
-    limits = Limits(time_limit, ANY, workers, seed)
-    search = PlanSearch(limits, cluster_of=spaces.cluster_of, backend=backend, outside=spaces.outside)
-    hopeful: list[Space] = []
-    openings: Iterator[Iterable[Space]] = chain((tuple(spaces),), spaces.open_teams())
-    for opened in openings:
-        for space in promising(opened):
-            hopeful.append(space)
-            for node in root_nodes(space):
-                search.push(node)
-    if not hopeful:
-        return Fit(None, proved=not spaces.late)
-    search.run()
-    if search.stop is Stop.INTERRUPT:
-        raise KeyboardInterrupt
-    if search.incumbent is None:
-        return Fit(None, proved=search.refuted and not spaces.late)
-    own = spaces.of(search.incumbent.candidate)
-    plan = build_plan(own.model, own.cluster, job, search.incumbent, search.bound)
-    plan = replace(shared_out(plan, model, own.split), yardstick=yardstick(model, cluster))
-    return Fit(plan, proved=True)
+    solving = Solving(Question(model, cluster, job), Means(Limits(time_limit, ANY, workers, seed), backend))
+    plan = solving.first_plan()
+    return Fit(plan, proved=plan is not None or solving.refuted)

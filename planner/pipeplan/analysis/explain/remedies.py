@@ -276,7 +276,10 @@ def _devices(model: Model, cluster: Cluster, job: Job, ask: Ask) -> Iterator[Rem
     for kind in dict.fromkeys(device.kind.name for device in cluster.devices):
 
         def fits(more: int, kind: str = kind) -> tuple[bool | None, int]:
-            answer = ask(*with_devices(cluster, job, kind, more))
+            try:
+                answer = ask(*with_devices(cluster, job, kind, more))
+            except InputError:  # more choices of devices than any order of actions is searched for
+                return None, more
             return answer.verdict, more
 
         tried, more = 0, 1

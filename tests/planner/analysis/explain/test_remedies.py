@@ -107,6 +107,15 @@ def test_weights_that_all_devices_together_cannot_hold_need_no_search() -> None:
     assert fit(model, equal_devices(3, 60), job, time_limit=30.0).verdict is True
 
 
+def test_orders_that_no_family_has_count() -> None:
+    """One of two micro-batches at a time fits in 2 bytes under any order; 1F1B holds both, in 4 bytes."""
+    model, job = model_of([5, 5], saved=[2, 2]), lean(2, micro_batches=(2,), depths=(2,))
+    for schedules, verdicts in ((job.schedules, (False, False, True)), (("any",), (False, True, True))):
+        asked = replace(job, schedules=schedules)
+        found = [fit(model, equal_devices(2, memory), asked, time_limit=30.0).verdict for memory in (1, 2, 4)]
+        assert tuple(found) == verdicts
+
+
 def test_what_does_not_help_is_said() -> None:
     """Weights that no device can hold: no batch and no number of devices helps, memory does."""
     found = by_kind(
