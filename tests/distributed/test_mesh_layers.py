@@ -14,7 +14,7 @@ from helpers.distributed.exchange_workers import Sums
 from helpers.distributed.together import Job
 from helpers.profile_of import profile_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
-from pipeplan.core.words import BY_HEADS, BY_KEYS, BY_RING
+from pipeplan.core.words import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, WHOLE
 from pipeplan.frontend.workload import Workload
 from pipeplan.io.plan_file import read_plan
 from pipeplan.schedules.alternate import one_forward_one_backward
@@ -55,6 +55,8 @@ def _compare(
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
     """Jobs of quick runs."""
+    if world == 2:
+        return {"outputs": (mesh_workers.exact, (tuple(case.plan for case in of_stages()), models.tiny_stages))}
     if world != 4:
         return {}
     return {
@@ -77,6 +79,19 @@ def by_ways() -> tuple[mesh_workers.Case, ...]:
         mesh_workers.on_mesh(models.wide_decoder, (2, 2), STAGES[1], seed, False, ways)
         for seed, ways in enumerate(pairs)
     )
+
+
+@cache
+def of_stages() -> tuple[mesh_workers.Case, ...]:
+    """Layers on two processes that read some of their outputs themselves."""
+    return tuple(mesh_workers.on_mesh(models.tiny_stages, (2,), STAGES[1], seed, False) for seed in (0, 3, 6))
+
+
+def test_gradients_of_outputs_are_added_to_parts_of_sums(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """Outputs that the layer reads too: their gradients from behind are added to what its operators return."""
+    _compare(of_stages(), *ranks(2)["outputs"])
+    sums = [own.sums[name] for case in of_stages() for _, own in case.plan.words for name in own.sums]
+    assert {(PARTIAL,), (WHOLE,), (0,)} <= {*sums}
 
 
 def test_attention_runs_in_every_pair_of_ways(ranks: Callable[[int], dict[str, Any]]) -> None:

@@ -47,6 +47,8 @@ def mesh_exchanges(problem: MeshProblem, words: LayerWords) -> Iterator[SentAlon
     graph, layer = problem.graph, PlannedLayer(problem.graph, words, len(problem.mesh.sizes))
     for name in graph.inputs:
         yield from _moved(problem, name, BACKWARD, *layer.entering(name)[2:])
+    for name in graph.outputs:
+        yield from _moved(problem, name, BACKWARD, *layer.leaving(name)[2:])
     for name in problem.tensors:
         if (copying := layer.copying(name)) is not None:
             yield from _moved(problem, name, FORWARD, *copying[:2])

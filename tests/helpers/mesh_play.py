@@ -182,11 +182,11 @@ def played(
         readers = [each for each in graph.operators if name in each.reads]
         maker = next((each for each in graph.operators if each.name == name), None)
         need = layout(maker.makes, letters[name], WHOLE) if maker else held[name]
-        ends = name in graph.outputs
-        goal = held[name] if ends else sums.get(name, need)
+        goal = sums.get(name, held[name] if name in graph.outputs else need)
         returned = [layout(each.reads[name], letters[each.name], PARTIAL) for each in readers]
         moved["backward"] += [play.move((SIDE, SIDE), back, goal) for back in returned]
         moved["backward"].append(play.move((SIDE, SIDE), goal, need))
+        moved["backward"] += [play.move((SIDE, SIDE), held[name], goal)] if name in graph.outputs else []
     if None in (*moved["forward"], *moved["backward"]):
         return None
     return Received(*(sum((part for part in own if part is not None), Fraction(0)) for own in moved.values()), step)

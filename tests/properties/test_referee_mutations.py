@@ -28,6 +28,7 @@ from pipeplan.costs.sharding import members, prices, words
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.copies import CopiedTensor
 from pipeplan.costs.sharding.exchanges import Exchange
+from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.splits import LEAN, MeshTeams
@@ -443,6 +444,34 @@ def test_whole_gradients_that_are_no_part_of_a_sum_on_meshes_are_noticed(monkeyp
     assert not judge(document, ask(document), exact=False).faults
     monkeypatch.setattr(redistributions, "_sent", wrong)
     assert "fastest words" in noticed(lambda document: True, on_a_mesh)
+
+
+def test_outputs_whose_gradients_are_summed_up_by_each_reader_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if what operators return for an output were no parts of a sum to which its gradient from behind is added."""
+
+    def wrong(own: MeshProblem, name: str) -> tuple[Layout, ...]:
+        return (own._end(name),) if name in own.graph.outputs else layouts(own, name)
+
+    def passing_on(document: dict[str, Any]) -> None:
+        first = drawn("first", ("t", "h"), {"input": ["t", "h"]}, {})
+        weights = [WIDE["weights"][0] | {"name": name} for name in ("left", "right", "more")]
+        maps = [WIDE | {"name": each["name"], "reads": {"first": ["t", "h"]}, "weights": [each]} for each in weights]
+        last = drawn("last", ("t",), {each["name"]: ["t", "f"] for each in maps}, {"f": 12}) | {"output": 48}
+        worth_splitting([first, *maps, last], document)
+        document["model"]["operators"]["drawn"] |= {"outputs": ["first", "last"]}
+        over_nodes(document)
+        without_samples(document)
+        document["cluster"]["network"] = {"bandwidth": 10**8, "latency": 1}
+        document["job"] |= {"depths": [1], "micro_batches": [4]}
+
+    layouts = MeshProblem._layouts
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    passing_on(document := question(0))
+    answer = ask(document)
+    assert "'first': (-1, -2)" in str(answer["words"])
+    assert not judge(document, answer, exact=False).faults
+    monkeypatch.setattr(MeshProblem, "_layouts", wrong)
+    assert "fastest words" in noticed(lambda document: True, passing_on)
 
 
 def beside_a_residual(maps: int = 2) -> list[dict[str, Any]]:

@@ -298,11 +298,10 @@ class OnMesh(Member):
         if not readers and name in self.inputs and name not in self.returned:
             return
         wanted = self.laid(maker["makes"], loops[name]) if maker else held
-        goal = wanted
-        if name in self.returned or (maker and name not in self.split):
-            goal = held
-        elif len(readers) > 1:
-            goal = tuple(words["sums"][name])
+        goal = held if name in self.returned or (maker and not readers) else wanted
+        if self._is_summed(name):
+            goal = tuple(words["sums"].get(name, goal))
+        yield from [("back", held, goal, True)] * outputs(self.entry).count(name)
         if maker:
             yield "forward", self.laid(maker["makes"], loops[name], True), held, False
         yield "back", goal, wanted, True
@@ -521,7 +520,7 @@ class OnMesh(Member):
     def choices(self) -> Iterator[Document]:  # type: ignore[override]
         """All words, with all layouts of sums, without copies."""
         rows = [list(self._signatures(each)) for each in self.operators]
-        sums = [name for name in self.bytes if len(self.readers[name]) > 1 and self._is_summed(name)]
+        sums = [name for name in self.bytes if self._is_summed(name)]
         layouts = [list(self._sum_layouts(name)) for name in sums]
         if math.prod(map(len, (*rows, *layouts))) > FEW:
             return
@@ -549,7 +548,8 @@ class OnMesh(Member):
                     yield {"layout": layout, "readers": readers}
 
     def _is_summed(self, name: str) -> bool:
-        return name not in self.returned and (name in self.inputs or name in self.split)
+        """Whether a gradient comes from several sides: operators that read the tensor, and from behind the layer."""
+        return bool(self.readers[name]) and len(self.readers[name]) + (name in self.returned) > 1
 
     def _ways(self, operator: Document, row: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """Ways in which attention may get keys along each axis; empty along those that do not split its tokens."""
@@ -614,7 +614,7 @@ class OnMesh(Member):
                         yield {"loops": loops, "gathers": gathers, "ways": ways, "held": held}
 
     def _sum_layouts(self, name: str) -> set[Layout]:
-        found = {self.whole} | ({self.end(name)} if name in self.inputs else set())
+        found = {self.whole} | ({self.end(name)} if name in self.inputs or name in self.returned else set())
         for each in self.readers[name]:
             found |= {self.laid(each["reads"][name], loops, True) for loops, _ in self._loops(each)}
         if name in self.makers:

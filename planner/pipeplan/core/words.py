@@ -71,8 +71,8 @@ class LayerWords:
     operators : mapping of str to Signature
         By name; others run whole on every device.
     sums : mapping of str to Layout
-        Layouts in which the gradients of tensors that several operators read are summed up, by tensor; others are
-        whole.
+        Layouts in which gradients that come from several sides are summed up, by tensor: from the operators that read
+        it, and of an output from behind the layer. Others are whole; those of outputs have the layout of these.
     input, output : Layout
         Of what the layer reads and makes, and of its gradient; of several inputs or outputs that of the only one with a
         gradient, others are whole. Empty is whole.

@@ -59,11 +59,11 @@ class MeshProblem(MeshCopies):
         for each in self.sums:
             alike = self._alike(each)
             if each.tensor in index:
-                costs.append(self.once(("free", len(each.layouts)), partial(_free, len(each.layouts))))
+                costs.append(self.once(("from behind", alike), partial(self._from_behind, each)))
                 table = self.once(("made", alike), partial(self._to_maker, each))
                 edges.append(Edge(index[each.tensor], sums[each.tensor], table))
             else:
-                costs.append(self._to_input(each))
+                costs.append(_added(self._from_behind(each), self._to_input(each)))
             for reader in self.readers[each.tensor]:
                 key = "returned", alike, self.likeness[reader.name], reader.reads[each.tensor]
                 table = self.once(key, partial(self._to_sum, each, reader))
@@ -109,6 +109,13 @@ class MeshProblem(MeshCopies):
         """What determines the tables of a sum: what makes it, its layouts, the tensor."""
         return self.likeness.get(own.tensor, own.tensor), own.layouts, self.tensors[own.tensor]
 
+    def _from_behind(self, own: Sum) -> Array:
+        """Times in which the gradient of an output gets the layout of its sum; nothing for other tensors."""
+        times = self.graph.outputs.count(own.tensor)
+        if not times:
+            return _free(len(own.layouts))
+        return _times(self.moves(own.tensor, True), [self._end(own.tensor)], own.layouts, times * INPUT_GRADIENT)[0]
+
     def _to_maker(self, own: Sum) -> Array:
         """Times to give the maker of a tensor its gradient, summed up in a layout."""
         maker = self.index[own.tensor]
@@ -135,8 +142,7 @@ class MeshProblem(MeshCopies):
         costs = _times(self.moves(name, False), held, wanted, self._when(reader))
         if not summed and self._sends(name):
             back = [returned(reader, each.word, name) for each in others]
-            is_end = self.tensors[name].end is not None
-            goal = held if is_end else [gradient(maker, each.word) for each in own]
+            goal = [gradient(maker, each.word) for each in own]
             moved = _times(self.moves(name, True), back, goal, INPUT_GRADIENT).swapaxes(0, 1)
             costs = _added(costs, moved)
         if {name, reader.name} <= {*self.graph.loss_names}:
@@ -213,10 +219,10 @@ class MeshProblem(MeshCopies):
         }
         costs = np.array([rows[each.word] for each in signatures], np.int64)
         costs[:, -1] += [rooflines.saved(local.name, share(each.held, self.mesh.sizes)) for each in signatures]
-        moves, is_end = self.moves(name, False), self.tensors[name].end is not None
+        moves, is_last = self.moves(name, False), self.tensors[name].end is not None and not self.readers.get(name)
         for k, (word, held) in enumerate(signatures):
             costs[k] = _added(costs[k], _times(moves, [made(operator, word)], [held], FORWARD)[0, 0])
-            if is_end:
+            if is_last:
                 back = _times(self.moves(name, True), [held], [gradient(operator, word)], INPUT_GRADIENT)[0, 0]
                 costs[k] = _added(costs[k], back)
         if self.joined:

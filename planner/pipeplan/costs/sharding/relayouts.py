@@ -83,11 +83,12 @@ class PlannedLayer:
 
     def goal(self, name: str) -> Layout:
         """Return the layout in which the gradient of a tensor comes back from the operators that read it."""
-        if name in self.graph.outputs or (name in self.graph.whole and name not in self.graph.inputs):
+        readers = self._readers.get(name, ())
+        if name in self.graph.outputs:
+            return self._words.sums.get(name, self.held(name)) if readers else self.held(name)
+        if name in self.graph.whole and name not in self.graph.inputs:
             return self.held(name)
-        if len(self._readers.get(name, ())) > 1:
-            return self._words.sums.get(name, self._whole)
-        return self._wanted(name)
+        return self._words.sums.get(name, self._whole) if len(readers) > 1 else self._wanted(name)
 
     def _wanted(self, name: str) -> Layout:
         """Return the layout in which the maker of a tensor, or the layer before, needs the gradient."""

@@ -24,7 +24,10 @@ Value = TypeVar("Value")
 
 
 class Sum(NamedTuple):
-    """The gradient of a tensor that several operators return, and the layouts in which it may be summed up."""
+    """The gradient of a tensor that comes from several sides, and the layouts in which it may be summed up.
+
+    These are operators that read it, and of an output what is behind the layer.
+    """
 
     tensor: str
     layouts: tuple[Layout, ...]
@@ -127,10 +130,10 @@ class MeshSignatures:
         found = []
         for name in (*self.graph.inputs, *self.index):
             readers = self.readers.get(name, ())
-            is_end = name in self.graph.outputs or (self.tensors[name].end is not None and name in self.index)
-            if len(readers) > 1 and not is_end and self._sends(name):
-                key = "sum", self.likeness.get(name, name), *((self.likeness[r.name], r.reads[name]) for r in readers)
-                layouts = (self.only.sums[name],) if self.only else self.once(key, partial(self._layouts, name))
+            if readers and len(readers) + (name in self.graph.outputs) > 1 and self._sends(name):
+                back = [(self.likeness[each.name], each.reads[name]) for each in readers]
+                key = "sum", self.likeness.get(name, name), name in self.graph.outputs, *back
+                layouts = self.once(key, partial(self._layouts, name)) if self.only is None else self._chosen(name)
                 found.append(Sum(name, layouts))
         return tuple(found)
 
@@ -230,10 +233,19 @@ class MeshSignatures:
         fits = self.moves(operator.name, False).fits
         return tuple(layout for layout in found if PARTIAL not in made(operator, word) or fits(layout))
 
+    def _chosen(self, name: str) -> tuple[Layout, ...]:
+        """The layout in which a gradient is summed up under chosen words; outputs without one have their own."""
+        whole = (WHOLE,) * len(self.mesh.sizes)
+        default = self._end(name) if name in self.graph.outputs else whole
+        return () if self.only is None else (self.only.sums.get(name, default),)
+
     def _layouts(self, name: str) -> tuple[Layout, ...]:
-        """The layouts in which the gradient of a tensor may be summed up: those in which it is made or needed."""
+        """The layouts in which the gradient of a tensor may be summed up: those in which it is made or needed.
+
+        That of an output can get them from behind the layer.
+        """
         found = {(WHOLE,) * len(self.mesh.sizes)}
-        if name in self.graph.inputs:
+        if self.tensors[name].end is not None:
             found.add(self._end(name))
         for each in self.readers[name]:
             own = {signature.word for signature in self.signatures[self.index[each.name]]}
@@ -241,6 +253,9 @@ class MeshSignatures:
         if name in self.index:
             maker = self.index[name]
             found |= {gradient(self.graph.operators[maker], each.word) for each in self.signatures[maker]}
+        if name in self.graph.outputs:
+            moves = self.moves(name, True)
+            found = {layout for layout in found if moves.cost(self._end(name), layout) is not None}
         return tuple(sorted(found))
 
 

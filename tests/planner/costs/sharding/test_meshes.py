@@ -63,6 +63,19 @@ def test_one_axis_is_a_team(seed: int) -> None:
     assert _covers(points(MeshProblem(own.rooflines, mesh), COMPARED), points(own, COMPARED))
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_one_axis_does_what_a_team_does_with_outputs_that_are_read(seed: int) -> None:
+    """Whole gradients from behind a layer are added to parts of sums that its operators return: no point is missing."""
+    draw = random.Random(seed)
+    graph, team = _layer(draw), draw.choice((2, 4))
+    names = [INPUT, *(each.name for each in graph.operators[:-1])]
+    outputs = (*draw.sample(names, draw.choice((1, min(2, len(names))))), graph.operators[-1].name)
+    cost = LayerCost(900, 2000, 900, 1100, saved=500, output=80, update=60)
+    graph, rates, link = replace(graph, outputs=outputs), draw.choice((None, (1e9, 1e9))), Link(10**8, 3)
+    own = TeamProblem(graph, cost, graph.parameters, KIND, rates, 2, team, link)
+    assert _covers(points(MeshProblem(own.rooflines, Mesh((team,), (link,))), COMPARED), points(own, COMPARED))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_one_axis_does_what_a_team_does_with_split_tokens(seed: int) -> None:
     """Layers with attention between split or whole tensors: no point of a team is missing, in any ways of attention."""
