@@ -263,13 +263,8 @@ class PipelineSchedule:
     @cached_property
     def sent(self) -> dict[Row, Row]:
         """Transfer of each F and I whose tensors occupy resources."""
-        found: dict[Row, Row] = {}
-        for s in range(self.stages):
-            if self.time["A"][s]:
-                found["F", s] = "A", s
-            if self.time["G"][s]:
-                found["I", s] = "G", s
-        return found
+        pairs: tuple[tuple[Kind, Kind], ...] = ("F", "A"), ("I", "G")
+        return {(kind, s): (link, s) for s in range(self.stages) for kind, link in pairs if self.time[link][s]}
 
     @cached_property
     def ready(self) -> dict[Row, int]:

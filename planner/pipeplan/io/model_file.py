@@ -35,7 +35,8 @@ from pydantic import Field
 
 from pipeplan.core.errors import InputError
 from pipeplan.core.figures import MOST_LAYERS, MOST_SAMPLES, shown
-from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work, tie_faults
+from pipeplan.core.layers import tie_faults
+from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
 from pipeplan.core.wording import hint
 from pipeplan.io.atomic import write_whole
 from pipeplan.io.operators_entry import OperatorsEntry, operators_data

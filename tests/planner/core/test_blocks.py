@@ -3,7 +3,7 @@
 import pytest
 
 from pipeplan import load_model
-from pipeplan.core.model import blocks_of
+from pipeplan.core.layers import blocks_of
 
 HEAD = "norm", "linear"
 
