@@ -24,6 +24,7 @@ from pipeplan.search.nodes.aggregate import TargetSchedule, at_once
 from pipeplan.search.nodes.family import InFlightNode
 from pipeplan.search.space.in_flight import InFlightBox
 from pipeplan.solve import solve
+from pipeplan.solve.robust.compared import Choice
 
 SECONDS, GAP = 60.0, 0.005
 
@@ -54,7 +55,7 @@ VARYING: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-choice = import_module("pipeplan.search.robust.choice")
+choice = import_module("pipeplan.solve.robust.choice")
 every_count, SO = InFlightBox.of, FAMILIES["1f1b-so"]
 OFF: Mapping[str, tuple[Any, str, Callable[..., object]] | None] = {
     "all": None,
@@ -124,7 +125,7 @@ def _run(question: str, variant: str, pipe: Connection) -> None:
         result = solve(**asked, time_limit=SECONDS, workers=1)
         seconds = time.process_time() - began
     value, bound = result.value, result.bound
-    if result.robust is not None:  # mean of the plan chosen, and of the one that is fastest if nothing varies
+    if isinstance(result.robust, Choice):  # mean of the plan chosen, and of the one that is fastest if nothing varies
         value, bound = (round(row.mean.value) for row in (result.robust.compared[0], result.robust.nominal))
     pipe.send(
         f"{format_time(value):>9} {format_time(bound):>9} {result.gap:7.2%} {seconds:8.1f} s  "

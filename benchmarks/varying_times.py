@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from math import sqrt
 from statistics import fmean, pstdev
 
+from pipeplan.core.perturbation import Robust
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind
 from pipeplan.core.timeline import Timeline
 from pipeplan.frontend.profile import profile_workload
-from pipeplan.search.robust import Robust, step_times
 from pipeplan.simulate import makespan
+from pipeplan.simulate.perturbed.sample import step_times
 from pipeplan.solve import solve
 from pipeplan_executor import describe_machine, run
 

@@ -36,7 +36,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "baselines": {"core", "costs"},
         "search": {"core", "schedules", "costs", "simulate", "baselines"},
         "fpga": {"core", "schedules", "costs", "simulate", "baselines", "search"},
-        "solve": {"core", "costs", "frontend", "io", "search", "fpga"},
+        "solve": {"core", "schedules", "costs", "frontend", "simulate", "io", "search", "fpga"},
         "analysis": {"core", "schedules", "costs", "simulate", "io", "baselines", "search", "fpga", "solve"},
         "report": {"core", "costs", "io", "search", "analysis"},
         "cli": {

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError, PlanError
     from pipeplan.core.job import Job, Objective
     from pipeplan.core.model import Layer, LayerCost, Model, Profile, Provenance, Tie, Work
+    from pipeplan.core.perturbation import Robust
     from pipeplan.core.plan import Plan
     from pipeplan.core.schedule import Action, Kind, Schedule
     from pipeplan.core.validate import validate_plan
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from pipeplan.frontend.workload import Workload
     from pipeplan.io.load import load_cluster, load_model
     from pipeplan.search.result import Result
-    from pipeplan.search.robust import Robust
     from pipeplan.simulate import simulate
     from pipeplan.solve import solve
 
@@ -113,7 +113,7 @@ _HOMES = {
     "Profile": "core.model",
     "Provenance": "core.model",
     "Result": "search.result",
-    "Robust": "search.robust",
+    "Robust": "core.perturbation",
     "Schedule": "core.schedule",
     "Sharded": "analysis.sharding",
     "Tie": "core.model",

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from helpers.happening import happens
 from helpers.pipelines import line
 from helpers.random_schedules import Case, random_case
+from pipeplan.core.perturbation import Robust
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Action, Kind
 from pipeplan.schedules import FAMILIES
-from pipeplan.search.robust import Robust, step_times
 from pipeplan.simulate import makespan
 from pipeplan.simulate.perturbed.factors import Factors
 from pipeplan.simulate.perturbed.lockstep import last_ends
 from pipeplan.simulate.perturbed.replay import replayed
+from pipeplan.simulate.perturbed.sample import step_times
 from pipeplan.simulate.perturbed.sequence import has_own_resources, topological_groups
 from pipeplan.simulate.perturbed.times import Times, perturbed
 from pipeplan.simulate.program import build_program

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from helpers.instances import equal_devices, model_of
 from pipeplan.core.cluster import Cluster, Link
 from pipeplan.core.model import Model
-from pipeplan.search.robust import Robust
+from pipeplan.core.perturbation import Robust
 from pipeplan.solve import solve
 
 Question = tuple[Model, Cluster, dict[str, Any]]

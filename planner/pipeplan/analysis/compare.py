@@ -11,6 +11,7 @@ from pipeplan.core.errors import InfeasibleError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.options import SEED, WORKERS, asked_limits, require_callback
+from pipeplan.core.perturbation import Robust
 from pipeplan.core.searched import Searched
 from pipeplan.core.tabular import Table, Tabular, Unit
 from pipeplan.core.throughput import Throughput
@@ -23,7 +24,6 @@ from pipeplan.search.branch_and_bound import OnProgress
 from pipeplan.search.heuristics import ranked
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
-from pipeplan.search.robust import Robust
 from pipeplan.search.scope import searched
 from pipeplan.search.space.space import default_schedules
 from pipeplan.search.space.spaces import Spaces

@@ -8,7 +8,7 @@ from pipeplan.cli.base import Command, show, try_outputs
 from pipeplan.cli.questions import add_limits, add_questions, limits, number, question, searched
 
 if TYPE_CHECKING:
-    from pipeplan.search.robust import Robust
+    from pipeplan.core.perturbation import Robust
 
 
 def configure(parser: ArgumentParser) -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Protocol
 
 from pipeplan.core.job import Job, Objective
 from pipeplan.core.plan import Plan, PlanStage
@@ -17,8 +18,6 @@ from pipeplan.costs.sharding.left_whole import LeftWhole
 from pipeplan.costs.sources import Costs
 from pipeplan.search.heuristics import ranked
 from pipeplan.search.irregular import Irregular
-from pipeplan.search.robust import summary as words
-from pipeplan.search.robust.choice import Choice
 from pipeplan.search.turns import LONG, SHORT, Baseline
 from pipeplan_formulations.common.report import Status, Stop
 
@@ -40,6 +39,20 @@ REASONS = {
     Stop.INTERRUPT: "interrupted",
     Stop.ERROR: "a solver contradicted itself",
 }
+
+
+class Compared(Protocol):
+    """The plans that were compared where times vary: a `pipeplan.solve.robust.choice.Choice`."""
+
+    @property
+    def reason(self) -> str:
+        """The reason why another plan than the nominal best is chosen; empty if that one is."""
+
+    def in_words(self) -> list[str]:
+        """Lines of text."""
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +85,7 @@ class Result(Tabular):
     costs: Costs
     baselines: Mapping[str, Baseline]
     runners_up: tuple[tuple[str, int], ...] = ()
-    robust: Choice | None = None
+    robust: Compared | None = None
     layouts: tuple[tuple[str, int], ...] = ()
     late: bool = False
     whole: LeftWhole = field(default_factory=LeftWhole)
@@ -129,7 +142,7 @@ def in_words(result: Result) -> str:
     ]
     others = [entry for entry in result.runners_up if entry[1] > result.value]
     if result.robust is not None:
-        lines += words.in_words(result.robust)
+        lines += result.robust.in_words()
     elif others:
         lines.append("next best plans found:")
         lines += [f"  {format_time(value):>10}  {_more(value, result.value)}  {label}" for label, value in others]
@@ -211,13 +224,13 @@ def _beside(result: Result) -> dict[str, object]:
     if result.layouts:
         found["layouts"] = [{"layout": name, "bound_s": bound / 1e9} for name, bound in result.layouts]
     if result.robust is not None:
-        found["robust"] = words.as_json(result.robust)
+        found["robust"] = result.robust.as_json()
     return found
 
 
 def _reason(result: Result) -> str:
-    if result.robust is not None and result.value > result.robust.nominal.value:
-        return f"chosen by its {result.robust.question.words} where times vary"
+    if result.robust is not None and result.robust.reason:
+        return result.robust.reason
     more = ", not all ways to split layers over teams are known" if result.late else ""
     return REASONS[result.stop].format(costs=result.costs.name) + more
 

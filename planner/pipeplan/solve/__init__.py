@@ -11,13 +11,13 @@ from pipeplan.core.figures import shown
 from pipeplan.core.job import Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.options import asked_limits, require, require_callback
+from pipeplan.core.perturbation import Robust, as_robust
 from pipeplan.fpga import divide
 from pipeplan.search.branch_and_bound import OnProgress
 from pipeplan.search.heuristics import unknown
 from pipeplan.search.irregular import Irregular
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
-from pipeplan.search.robust import Robust, as_robust
 from pipeplan.solve.question import Question, asked
 from pipeplan.solve.solving import Means, Solving
 from pipeplan_formulations.common.report import Stop

@@ -13,6 +13,7 @@ from itertools import chain
 from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.operators import Mix
+from pipeplan.core.perturbation import Robust
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import Searched
 from pipeplan.core.throughput import yardstick
@@ -30,13 +31,12 @@ from pipeplan.search.infeasible import promising
 from pipeplan.search.local_search import Improver
 from pipeplan.search.proposals import Proposals
 from pipeplan.search.result import Result
-from pipeplan.search.robust import Robust
-from pipeplan.search.robust.choice import Choice, choose
 from pipeplan.search.scope import lists, searched
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.search.turns import Baseline
 from pipeplan.solve.question import Question
+from pipeplan.solve.robust.choice import Choice, choose
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Status, Stop
 from pipeplan_formulations.common.signals import interruptible, nearly_done

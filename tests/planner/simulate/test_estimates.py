@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from helpers.pipelines import line
+from pipeplan.core.perturbation import Robust
 from pipeplan.core.pipeline import Pipeline
 from pipeplan.core.schedule import Schedule
 from pipeplan.schedules import FAMILIES
-from pipeplan.search.robust import Robust, step_times
+from pipeplan.simulate.perturbed.sample import step_times
 from pipeplan.simulate.perturbed.statistics import mean, quantile
 
 SEEDS, SAMPLES = 60, 400

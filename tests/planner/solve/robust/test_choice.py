@@ -10,10 +10,11 @@ from helpers.instances import BY_HAND, equal_devices, fat_head, model_of, two_ki
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.model import Layer, LayerCost, Model, Profile
+from pipeplan.core.perturbation import Robust
 from pipeplan.search.result import Result
-from pipeplan.search.robust import Robust, step_times
-from pipeplan.search.robust import choice as comparison
+from pipeplan.simulate.perturbed.sample import step_times
 from pipeplan.solve import solve
+from pipeplan.solve.robust import choice as comparison
 from pipeplan_formulations.common.report import Stop
 
 

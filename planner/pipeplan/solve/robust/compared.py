@@ -1,9 +1,11 @@
-"""A robust choice as text and as plain data."""
+"""`Choice`: the plans that were compared where times vary and the best of them, as text and as plain data."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
+from pipeplan.core.perturbation import Robust
 from pipeplan.core.units import format_time
-from pipeplan.search.robust.choice import Choice, ComparedPlan
+from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.simulate.perturbed.statistics import Estimate
 
 SHOWN = 8
@@ -12,7 +14,98 @@ FEW = 8
 """Most stages of a plan whose numbers of layers are printed."""
 
 
-def in_words(choice: Choice) -> list[str]:
+@dataclass(frozen=True)
+class ComparedPlan:
+    """One plan that was compared, in nanoseconds.
+
+    Attributes
+    ----------
+    evaluated : EvaluatedPlan
+        ``evaluated.value`` is the nominal step.
+    samples : int
+        Number of perturbed steps of the plan.
+    mean, quantile : Estimate
+        Mean and quantile of these steps.
+    behind : Estimate
+        Difference of the plan's mean to that of the chosen plan, under the same perturbations.
+    """
+
+    evaluated: EvaluatedPlan
+    samples: int
+    mean: Estimate
+    quantile: Estimate
+    behind: Estimate
+
+    @property
+    def value(self) -> int:
+        """The nominal step in nanoseconds."""
+        return self.evaluated.value
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The compared plans and the choice among them.
+
+    Attributes
+    ----------
+    question : Robust
+    samples : int
+        Samples of the chosen plan, and of all other finalists.
+    seed : int
+    compared : tuple of ComparedPlan
+        Best first; the first one is chosen.
+    limit : float
+        Nanoseconds: plans with a longer nominal step were not compared. It is the mean or quantile of the plan with the
+        fastest nominal step.
+    more : int
+        Number of plans within the limit that were left out, as there were too many.
+    mean_bound : int or None
+        Proven lower bound in nanoseconds on the mean of every plan of the searched space; None if there is none.
+
+    Raises
+    ------
+    ValueError
+        If there is no plan.
+    """
+
+    question: Robust
+    samples: int
+    seed: int
+    compared: tuple[ComparedPlan, ...]
+    limit: float
+    more: int
+    mean_bound: int | None
+
+    def __post_init__(self) -> None:
+        if not self.compared:
+            raise ValueError("a robust choice compares one plan at least")
+
+    @property
+    def chosen(self) -> EvaluatedPlan:
+        """The best plan."""
+        return self.compared[0].evaluated
+
+    @property
+    def nominal(self) -> ComparedPlan:
+        """The plan with the fastest nominal step."""
+        return min(self.compared, key=lambda row: row.value)
+
+    @property
+    def reason(self) -> str:
+        """The reason why another plan than the nominal best is chosen; empty if that one is."""
+        other = self.chosen.value > self.nominal.value
+        return f"chosen by its {self.question.words} where times vary" if other else ""
+
+    def in_words(self) -> list[str]:
+        """The table of plans, and the bound on means, as lines."""
+        return _in_words(self)
+
+    def as_json(self) -> dict[str, object]:
+        """The object that ``pipeplan solve --json`` prints under ``robust``. Times are seconds."""
+        return _as_json(self)
+
+
+def _in_words(choice: Choice) -> list[str]:
     """Return the table of plans, and the bound on means, as lines."""
     question = choice.question
     lines = [
@@ -26,7 +119,7 @@ def in_words(choice: Choice) -> list[str]:
     return [*lines, _reach(choice), _bound(choice)]
 
 
-def as_json(choice: Choice) -> dict[str, object]:
+def _as_json(choice: Choice) -> dict[str, object]:
     """Return the object that ``pipeplan solve --json`` prints under ``robust``. Times are seconds."""
     question = choice.question
     return {

@@ -8,14 +8,12 @@ Two rounds of samples: a few steps of every plan, and all requested steps of the
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.perturbation import Robust
 from pipeplan.search.evaluate import EvaluatedPlan
-from pipeplan.search.robust.contenders import distinct, orders_with_slack, related_plans
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.simulate.perturbed.factors import BLOCK
 from pipeplan.simulate.perturbed.sample import step_times
@@ -23,6 +21,8 @@ from pipeplan.simulate.perturbed.sequence import has_own_resources
 from pipeplan.simulate.perturbed.statistics import Estimate, mean, quantile
 from pipeplan.simulate.perturbed.times import Ints
 from pipeplan.simulate.program import build_program
+from pipeplan.solve.robust.compared import Choice, ComparedPlan
+from pipeplan.solve.robust.contenders import distinct, orders_with_slack, related_plans
 from pipeplan_formulations.common.clock import Clock, OutOfTimeError
 from pipeplan_formulations.common.report import Limits
 
@@ -45,83 +45,6 @@ CLEAR_ERRORS = 3.0
 """Standard errors by which a plan must be behind to be left out of the second round."""
 
 Runs = list[tuple[EvaluatedPlan, Ints]]
-
-
-@dataclass(frozen=True)
-class ComparedPlan:
-    """One plan that was compared, in nanoseconds.
-
-    Attributes
-    ----------
-    evaluated : EvaluatedPlan
-        ``evaluated.value`` is the nominal step.
-    samples : int
-        Number of perturbed steps of the plan.
-    mean, quantile : Estimate
-        Mean and quantile of these steps.
-    behind : Estimate
-        Difference of the plan's mean to that of the chosen plan, under the same perturbations.
-    """
-
-    evaluated: EvaluatedPlan
-    samples: int
-    mean: Estimate
-    quantile: Estimate
-    behind: Estimate
-
-    @property
-    def value(self) -> int:
-        """The nominal step in nanoseconds."""
-        return self.evaluated.value
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The compared plans and the choice among them.
-
-    Attributes
-    ----------
-    question : Robust
-    samples : int
-        Samples of the chosen plan, and of all other finalists.
-    seed : int
-    compared : tuple of ComparedPlan
-        Best first; the first one is chosen.
-    limit : float
-        Nanoseconds: plans with a longer nominal step were not compared. It is the mean or quantile of the plan with the
-        fastest nominal step.
-    more : int
-        Number of plans within the limit that were left out, as there were too many.
-    mean_bound : int or None
-        Proven lower bound in nanoseconds on the mean of every plan of the searched space; None if there is none.
-
-    Raises
-    ------
-    ValueError
-        If there is no plan.
-    """
-
-    question: Robust
-    samples: int
-    seed: int
-    compared: tuple[ComparedPlan, ...]
-    limit: float
-    more: int
-    mean_bound: int | None
-
-    def __post_init__(self) -> None:
-        if not self.compared:
-            raise ValueError("a robust choice compares one plan at least")
-
-    @property
-    def chosen(self) -> EvaluatedPlan:
-        """The best plan."""
-        return self.compared[0].evaluated
-
-    @property
-    def nominal(self) -> ComparedPlan:
-        """The plan with the fastest nominal step."""
-        return min(self.compared, key=lambda row: row.value)
 
 
 def choose(

@@ -6,8 +6,3 @@
                     (nominal       in lockstep where no links are
                      close by)     shared, else by an event loop
 """
-
-from pipeplan.core.perturbation import Robust, as_robust
-from pipeplan.simulate.perturbed.sample import step_times
-
-__all__ = ["Robust", "as_robust", "step_times"]
