@@ -36,7 +36,8 @@ from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.search.turns import Baseline
 from pipeplan.solve.question import Question
-from pipeplan.solve.robust.choice import Choice, choose
+from pipeplan.solve.robust.choice import choose
+from pipeplan.solve.robust.compared import Choice
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Status, Stop
 from pipeplan_formulations.common.signals import interruptible, nearly_done
