@@ -24,6 +24,13 @@ from pipeplan_executor import run as execute
 
 EXACT, ROUNDED = 1e-10, 1e-5
 """The latter of models that round to float32 inside, for inputs of any type."""
+BACKWARDS: tuple[dict[str, bool], ...] = (
+    {"again": False, "split": True},
+    {"again": True, "split": False},
+    {"again": False, "split": False},
+    {"again": True, "split": True},
+)
+"""Whether layers are recomputed, and weight gradients come behind those of inputs."""
 STAGES = {stages: one_forward_one_backward((1,) * stages, 2, tuple(range(stages, 0, -1))) for stages in (1, 2)}
 
 
@@ -35,22 +42,25 @@ def run(
     limit: float = EXACT,
     gathered: tuple[bool, ...] = (False, True),
 ) -> None:
-    """Run random plans, with and without gathered weights, and compare."""
+    """Run random plans, with and without gathered weights, and compare; each with another backward."""
     cases = [
         mesh_workers.on_mesh(build, sizes, STAGES[stages], seed, gathers) for seed in seeds for gathers in gathered
     ]
+    cases = [mesh_workers.treated(case, **BACKWARDS[k % len(BACKWARDS)]) for k, case in enumerate(cases)]
     world = prod(sizes) * stages
     _compare(cases, *launch(mesh_workers.exact, world, tuple(case.plan for case in cases), build, timeout=300), limit)
 
 
 def _compare(
-    cases: Sequence[mesh_workers.Case], errors: list[float], sent: Sequence[tuple[Sums, Sums]], limit: float = EXACT
+    cases: Sequence[mesh_workers.Case], errors: list[float], sent: Sequence[tuple[Sums, ...]], limit: float = EXACT
 ) -> None:
     assert max(errors) < limit, errors
-    for case, (forward, backward) in zip(cases, sent, strict=False):
+    for case, (forward, backward, later) in zip(cases, sent, strict=False):
         assert forward == case.sent[0]
-        assert backward <= case.sent[1]  # what has no gradient is moved for none
-        assert sum(backward.values()) > 0.8 * sum(case.sent[1].values())
+        assert backward + later <= case.sent[1]  # what has no gradient is moved for none
+        assert sum((backward + later).values()) > 0.8 * sum(case.sent[1].values())
+        assert later <= case.later
+        assert bool(later) == (bool(case.later) and mesh_workers.splits(case.plan))
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
@@ -67,8 +77,9 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
 
 @cache
 def of_a_decoder() -> tuple[mesh_workers.Case, ...]:
-    """A decoder on two by two processes, all operators by words drawn for each, tensors in the layouts that follow."""
-    return (mesh_workers.on_mesh(models.tiny_decoder, (2, 2), STAGES[1], 0),)
+    """A decoder on two by two processes, all operators by words drawn for each, with every backward."""
+    case = mesh_workers.on_mesh(models.tiny_decoder, (2, 2), STAGES[1], 0)
+    return tuple(mesh_workers.treated(case, **how) for how in BACKWARDS)
 
 
 @cache
@@ -76,7 +87,9 @@ def by_ways() -> tuple[mesh_workers.Case, ...]:
     """A decoder on two by two processes whose axes both split the tokens of attention, in a pair of ways."""
     pairs = (BY_RING, BY_HEADS), (BY_RING, BY_KEYS), (BY_KEYS, BY_HEADS), (BY_HEADS, BY_HEADS)
     return tuple(
-        mesh_workers.on_mesh(models.wide_decoder, (2, 2), STAGES[1], seed, False, ways)
+        mesh_workers.treated(
+            mesh_workers.on_mesh(models.wide_decoder, (2, 2), STAGES[1], seed, False, ways), **BACKWARDS[seed]
+        )
         for seed, ways in enumerate(pairs)
     )
 

@@ -13,7 +13,7 @@ from pipeplan.costs.sharding.exchanges import Exchange, exchange
 from pipeplan.costs.sharding.prices import gather_order, weight_parts
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.redistributions import way
-from pipeplan.costs.sharding.relayouts import PlannedLayer
+from pipeplan.costs.sharding.relayouts import PlannedLayer, waits
 from pipeplan.costs.sharding.words import ungathered
 
 
@@ -30,6 +30,8 @@ class SentAlong(NamedTuple):
         The operator or input whose tensor, or its gradient, is moved.
     size : int
         Bytes of what the devices along the axis have together, each of them all for sums.
+    later : bool
+        Whether it belongs to the weight gradient of a split backward.
     """
 
     kind: Exchange
@@ -37,6 +39,7 @@ class SentAlong(NamedTuple):
     axis: int
     tensor: str
     size: int
+    later: bool = False
 
 
 def mesh_exchanges(problem: MeshProblem, words: LayerWords) -> Iterator[SentAlong]:
@@ -53,7 +56,8 @@ def mesh_exchanges(problem: MeshProblem, words: LayerWords) -> Iterator[SentAlon
         if (copying := layer.copying(name)) is not None:
             yield from _moved(problem, name, FORWARD, *copying[:2])
             if layer.copied_again(name):
-                yield from _moved(problem, name, BACKWARD, *copying[:2], again=True)
+                for each in _moved(problem, name, BACKWARD, *copying[:2], again=True):
+                    yield each._replace(later=any(waits(graph, reader, name) for reader in problem.readers[name]))
     for each in graph.operators:
         word = layer.signature(each).word
         for source in each.reads:
@@ -61,7 +65,8 @@ def mesh_exchanges(problem: MeshProblem, words: LayerWords) -> Iterator[SentAlon
             yield from _moved(problem, source, FORWARD, *how[:2])
             yield from _moved(problem, source, BACKWARD, *how[2:])
             if layer.moves_again(each):
-                yield from _moved(problem, source, BACKWARD, *how[:2], again=True)
+                for sent in _moved(problem, source, BACKWARD, *how[:2], again=True):
+                    yield sent._replace(later=waits(graph, each, source))
         how = layer.making(each)
         yield from _moved(problem, each.name, FORWARD, *how[:2])
         yield from _moved(problem, each.name, BACKWARD, *how[2:])
@@ -80,7 +85,7 @@ def _weights(problem: MeshProblem, operator: Operator, word: Word) -> Iterator[S
         for k, axis in enumerate(own):
             size = weight.size // weight_parts(weight, held, sizes) // prod(sizes[later] for later in own[k + 1 :])
             for kind, when in ((Exchange.GATHER, FORWARD), (Exchange.GATHER, BACKWARD), (Exchange.SCATTER, BACKWARD)):
-                yield SentAlong(kind, when, axis, weight.name, size)
+                yield SentAlong(kind, when, axis, weight.name, size, kind is Exchange.SCATTER)
 
 
 def _moved(

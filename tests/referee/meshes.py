@@ -273,6 +273,10 @@ class OnMesh(Member):
         """Whether an operator moves again in the backward what it reads."""
         return bool(operator.get("weights")) or (bool(operator.get("attention")) and operator["name"] not in self.inert)
 
+    def waits(self, operator: Document, source: str) -> bool:
+        """Whether what it moves again is for the weight gradient alone."""
+        return bool(operator.get("weights")) and (operator.get("weight_gradient_flops", 0) > 0 or source in self.inert)
+
     def held(self, words: Document, name: str) -> Layout:
         """The layout in which a tensor is held."""
         if name in self.inputs or name not in self.split:
@@ -309,14 +313,14 @@ class OnMesh(Member):
             layout = tuple(copy["layout"])
             yield "forward", held, layout, False
             if any(self.repeats(each) for each in readers if each["name"] in copy["readers"]):
-                when = "again" if any(each.get("weights") for each in readers) else "back"
+                when = "again" if any(self.waits(each, name) for each in readers) else "back"
                 yield when, held, layout, False
         for each in readers:
             at, need = self.copy(words, name, each["name"]) or held, self.needs(words, each, name)
             yield "forward", at, need, False
             yield "back", self.laid(each["reads"][name], loops[each["name"]], True), goal, True
             if self.repeats(each):
-                yield "again" if each.get("weights") else "back", at, need, False
+                yield "again" if self.waits(each, name) else "back", at, need, False
 
     def share(self, operator: Document, loops: Sequence[str], name: str, ways: dict[int, str]) -> int:
         """Picoseconds of a pass of an operator; without rates its operations."""

@@ -28,7 +28,7 @@ def mesh_layers(
     plan, own = fitted.plan, fitted.plan.stages[stage]
     words = {name: words for name, words in plan.words if name in own.layers}
     axes, context = MeshAxes(group.mesh, own.links, own.sharing), partial(autocast, precision, device)
-    return MeshLayers(fitted.blank, fitted.sequence, fitted.flow.tensors, words, axes, own.recompute, context)
+    return MeshLayers(fitted.blank, fitted.sequence, fitted.flow.tensors, words, axes, context)
 
 
 def sharded_layers(

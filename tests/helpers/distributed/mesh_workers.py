@@ -15,12 +15,13 @@ from helpers.distributed.exchange_workers import OF_PARTS, OPERATIONS, Sums, hal
 from helpers.distributed.models import random_cuts
 from helpers.mesh_exchanges import mesh_exchanges
 from helpers.plans import plan_for
+from helpers.runnable_schedules import halved
 from helpers.team_exchanges import BACKWARD, FORWARD
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN
 from pipeplan.core.plan import Plan
-from pipeplan.core.schedule import Schedule
+from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout
 from pipeplan.costs.sharding.attention import way_of
 from pipeplan.costs.sharding.batches import by_samples
@@ -56,10 +57,14 @@ SAMPLES = 4
 
 
 class Case(NamedTuple):
-    """A plan, and what is sent in the forward and in the backward of a micro-batch."""
+    """A plan, and what is sent in the forward and in the backward of a micro-batch; of this ``later`` if it is split.
+
+    That is what its weight gradient sends.
+    """
 
     plan: Plan
     sent: tuple[Sums, Sums]
+    later: Sums
 
 
 def on_mesh(
@@ -84,20 +89,21 @@ def on_mesh(
     for n, layer in enumerate(sequence.layers):
         own = program_of(record(layer, flow.tensors[n], nullcontext, None, None), weights[n], SAMPLES)
         programs.append(replace(own, graph=by_samples(own.graph, SAMPLES)))
-    words, before, sent = [], tuple[int, ...](), {FORWARD: Sums(), BACKWARD: Sums()}
+    words, before, sent, later = [], tuple[int, ...](), {FORWARD: Sums(), BACKWARD: Sums()}, Sums()
     for number, program in enumerate(programs):
         after = () if number == len(programs) - 1 else _between(draw, program, programs[number + 1], sizes)
         own, problem = _words(draw, program, sizes, (before, after), gathers, ways)
         words.append(own)
         for each in mesh_exchanges(problem, own):
             sent[each.when] += halves(each.kind, each.size)
+            later += halves(each.kind, each.size) if each.later else Sums()
         before = after
     cuts = random_cuts(draw, len(programs), schedule.stages)
     plan = plan_for(workload.module, sequence.names, cuts, schedule, SAMPLES, held=sequence.parameters)
     links = (Link(10**9, 1000), *(Link(10**10, 100),) * (len(sizes) - 1))
     stages = tuple(replace(stage, team=prod(sizes), mesh=sizes, links=links) for stage in plan.stages)
     return Case(
-        replace(plan, stages=stages, words=tuple(zip(sequence.names, words, strict=True))), tuple(sent.values())
+        replace(plan, stages=stages, words=tuple(zip(sequence.names, words, strict=True))), tuple(sent.values()), later
     )
 
 
@@ -148,23 +154,43 @@ def _words(
     return problem.layer_words(found), problem
 
 
-def exact(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> tuple[list[float], list[tuple[Sums, Sums]]]:
+def treated(case: Case, *, again: bool, split: bool) -> Case:
+    """The case with all layers recomputed in the backward, or with weight gradients behind those of inputs."""
+    plan, (forward, backward), later = case
+    stages = tuple(replace(stage, recompute=stage.layers) for stage in plan.stages) if again else plan.stages
+    schedule = halved(plan.schedule) if split else plan.schedule
+    sent = forward, backward + forward if again else backward
+    return Case(replace(plan, stages=stages, schedule=schedule), sent, later)
+
+
+def splits(plan: Plan) -> bool:
+    """Whether weight gradients come behind those of inputs."""
+    return any(action.kind is Kind.WEIGHT_GRADIENT for action in plan.schedule.actions())
+
+
+def exact(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> tuple[list[float], list[tuple[Sums, ...]]]:
     """For each plan the largest relative difference to the unsplit model; for those of one stage what is sent."""
     found = [worst_error(plan, build, 3) for plan in plans]
     return found, [_sent(plan, build) for plan in plans if len(plan.stages) == 1]
 
 
-def _sent(plan: Plan, build: Callable[[], Workload]) -> tuple[Sums, Sums]:
-    """What is sent for a micro-batch: of gathers and sums along axes."""
+def _sent(plan: Plan, build: Callable[[], Workload]) -> tuple[Sums, Sums, Sums]:
+    """What is sent for a micro-batch: of gathers and sums along axes, by layers without a loss.
+
+    In the forward, in the backward or the input gradient, and in the weight gradient.
+    """
     pipeline = Pipeline(plan, build, seed=3, evaluates=False)
     inputs, targets = source.draw(pipeline.workload, SAMPLES, 3)
-    given = tuple(tensors(inputs))
+    stage = pipeline._stages[0]
+    stage.weights = [1.0] * plan.micro_batches
     with SeenAlong(plan.mesh) as forward:
-        made = pipeline.modules[0](*given, for_loss=True)
-    loss = pipeline.workload.loss(pipeline.fitted.restored(made), targets)
+        stage.forward(0, tuple(tensors(inputs)), targets)
     with SeenAlong(plan.mesh) as backward:
-        loss.backward()
-    return forward.sent, backward.sent
+        (stage.input_gradient if splits(plan) else stage.backward)(0, ())
+    with SeenAlong(plan.mesh) as later:
+        if splits(plan):
+            stage.weight_gradient(0)
+    return forward.sent, backward.sent, later.sent
 
 
 class SeenAlong(TorchDispatchMode):

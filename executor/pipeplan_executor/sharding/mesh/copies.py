@@ -8,8 +8,6 @@
                                           └▶ reader
 """
 
-from functools import partial
-
 from torch import Tensor
 
 from pipeplan_executor.sharding.mesh.moves import Move
@@ -21,26 +19,24 @@ class SharedCopy:
 
     Parameters
     ----------
-    held : Tensor
-        This process's part as it is held, without a gradient.
     move : Move
-        To the layout of the copy.
+        From the layout in which the tensor is held to that of the copy.
     readers : int
         Operators that read it in the forward.
     """
 
-    def __init__(self, held: Tensor, move: Move, readers: int) -> None:
-        self._make, self._readers = partial(move.forward, held), readers
+    def __init__(self, move: Move, readers: int) -> None:
+        self._make, self._readers = move.forward, readers
         self._made: Tensor | None = None
         self._again = Repeated(self._make)
 
-    def take(self) -> Tensor:
+    def take(self, held: Tensor) -> Tensor:
         """Return the copy for the next reader of the forward."""
-        made = self._make() if self._made is None else self._made
+        made = self._make(held) if self._made is None else self._made
         self._readers -= 1
         self._made = made if self._readers else None
         return made
 
     def repeated(self, move: Move) -> Repeated:
         """Return what a reader moves from the copy, as a backward makes it again."""
-        return Repeated(lambda: move.forward(self._again.again()), self._again.keep)
+        return Repeated(lambda held: move.forward(self._again.again(held)), self._again.keep)

@@ -17,6 +17,7 @@ from pipeplan.frontend.operators.find import named_weights
 from pipeplan.frontend.operators.follow import NamedWeight, UnfollowedError, program_of
 from pipeplan.frontend.operators.program import Program
 from pipeplan.frontend.operators.record import record
+from pipeplan.frontend.split_backward.queue import WeightQueue
 from pipeplan_executor.sharding.mesh.gradients import MeshGradients
 from pipeplan_executor.sharding.mesh.moves import MeshAxes
 from pipeplan_executor.sharding.mesh.run import MeshLayer
@@ -40,8 +41,6 @@ class MeshLayers:
     words : mapping of str to LayerWords
         Of the layers of one stage, by name.
     axes : MeshAxes
-    recomputed : collection of str
-        Layers that are run again in the backward.
     context : callable
         Context of the forward, for mixed precision.
 
@@ -62,13 +61,12 @@ class MeshLayers:
         flow: Sequence[Sequence[Tensor]],
         words: Mapping[str, LayerWords],
         axes: MeshAxes,
-        recomputed: Sequence[str] = (),
         context: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self.shards: dict[str, ParameterShard] = {}
         self.cuts: dict[str, frozenset[int]] = {}
         self.partial: MeshGradients | None = None
-        self._axes, self._words, self._recomputed = axes, words, frozenset(recomputed)
+        self._axes, self._words = axes, words
         self._summed: dict[nn.Parameter, tuple[int, ...]] = {}
         weights = named_weights(blank, sequence)
         self._programs: dict[str, dict[Mode, Callable[[], Program]]] = {}
@@ -99,9 +97,9 @@ class MeshLayers:
 
     def _layer(self, name: str, mode: Mode) -> MeshLayer:
         if (name, mode) not in self._layers:
-            program, repeats = self._programs[name][mode](), name not in self._recomputed
+            program = self._programs[name][mode]()
             try:
-                self._layers[name, mode] = MeshLayer(program, self._words[name], self._axes, repeats)
+                self._layers[name, mode] = MeshLayer(program, self._words[name], self._axes)
             except ValueError as error:
                 raise PlanError(f"layer {name} cannot run as the plan has it: {error}; solve again") from error
         return self._layers[name, mode]
@@ -113,6 +111,7 @@ class MeshLayers:
             if weight.summed:
                 self._summed[there[local]] = weight.summed
         self.partial = MeshGradients(self._axes, self._summed) if self._summed else None
+        layer.weight_queue = WeightQueue()  # a stage with split backwards puts its own there
         layer.forward = partial(self._call, name, layer)
         called: Callable[..., Any] = layer
         return called
@@ -122,7 +121,7 @@ class MeshLayers:
         parameters = dict(layer.named_parameters(remove_duplicate=False))
         buffers = dict(layer.named_buffers(remove_duplicate=False))
         with torch.autocast(tensors[0].device.type, enabled=False):  # casts are among the calls
-            return tuple(run(parameters, buffers, *tensors))
+            return tuple(run(parameters, buffers, *tensors, queue=layer.weight_queue))
 
     def loss(self, loss: Callable[..., Tensor], outputs: tuple[Tensor, ...], targets: Any) -> Tensor:
         """Return a loss of the stage's outputs, which every process has whole."""

@@ -7,19 +7,22 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeplan.core.operators import INPUT, Operator
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Word
 from pipeplan.costs.sharding.relayouts import PlannedLayer, Relayout
+from pipeplan.frontend.capture.private import memory_of
 from pipeplan.frontend.operators.program import Pieces, Program, Role, Step
 from pipeplan.frontend.operators.record import Call
 from pipeplan.frontend.operators.sources import View
+from pipeplan.frontend.split_backward.queue import WeightQueue
 from pipeplan_executor.sharding.mesh import calls
 from pipeplan_executor.sharding.mesh.attention import attention, splits_tokens
 from pipeplan_executor.sharding.mesh.copies import SharedCopy
 from pipeplan_executor.sharding.mesh.moves import HeldTensor, MeshAxes, Move, divided
-from pipeplan_executor.sharding.mesh.saving import Moves, Repeated
+from pipeplan_executor.sharding.mesh.products import Part, is_product, product
+from pipeplan_executor.sharding.mesh.saving import Base, Repeated, saving
 from pipeplan_executor.sharding.mesh.shapes import own_lengths, own_shape, shapes_of
 from pipeplan_executor.sharding.mesh.weights import MeshWeight, mesh_weights
 from pipeplan_executor.sharding.parts import mapped
@@ -46,9 +49,6 @@ class MeshLayer:
         For one shape of inputs, and one mode (training or evaluation).
     words : LayerWords
     axes : MeshAxes
-    repeats : bool
-        Whether what is moved for an operator with weights is moved again where the backward needs it, and not kept; not
-        needed in layers that are recomputed.
 
     Attributes
     ----------
@@ -56,8 +56,8 @@ class MeshLayer:
         How the parameters lie on the mesh, by their names in the layer.
     """
 
-    def __init__(self, program: Program, words: LayerWords, axes: MeshAxes, repeats: bool = True) -> None:
-        self.program, self.axes, self.repeats = program, axes, repeats
+    def __init__(self, program: Program, words: LayerWords, axes: MeshAxes) -> None:
+        self.program, self.axes = program, axes
         self.shapes = shapes_of(program)
         self.plan = PlannedLayer(program.graph, words, len(axes.sizes))
         self.weights: dict[str, MeshWeight] = mesh_weights(program, self.plan, axes)
@@ -66,19 +66,25 @@ class MeshLayer:
             self.of_operator.setdefault(weight.operator, []).append(weight)
 
     def __call__(
-        self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], *inputs: Tensor
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        buffers: Mapping[str, Tensor],
+        *inputs: Tensor,
+        queue: WeightQueue | None = None,
     ) -> list[Tensor]:
         """Return the outputs of the layer, as it holds them.
 
         Parameters
         ----------
-        parameters : mapping of str to Tensor
+        parameters : mapping of str to Parameter
             This process's parts (`weights`), by their names in the layer.
         buffers : mapping of str to Tensor
         inputs : Tensor
             As the layer gets them.
+        queue : WeightQueue, optional
+            Takes weight gradients while it is open.
         """
-        return _Run(self, parameters, buffers, inputs).outputs()
+        return _Run(self, parameters, buffers, inputs, queue).outputs()
 
 
 class _Run:
@@ -87,15 +93,16 @@ class _Run:
     def __init__(
         self,
         layer: MeshLayer,
-        parameters: Mapping[str, Tensor],
+        parameters: Mapping[str, nn.Parameter],
         buffers: Mapping[str, Tensor],
         inputs: Sequence[Tensor],
+        queue: WeightQueue | None,
     ) -> None:
         self._layer, self._program, self._axes, self._plan = layer, layer.program, layer.axes, layer.plan
-        self._device = inputs[0].device
+        self._device, self._queue = inputs[0].device, queue
         self._held: dict[str, HeldTensor] = {}
         self._copies: dict[str, SharedCopy] = {}
-        self._parameters: dict[str, Tensor] = {}  # by the names of weights
+        self._parameters: dict[str, nn.Parameter] = {}  # by the names of weights
         self._handles: dict[int, Handle] = {}
         self._passed: dict[str, Handle] = {}
         record, given = self._program.record, self._program.given
@@ -120,18 +127,19 @@ class _Run:
         Handles refer to this forward, which then has no tensors that would stay until Python's collector runs.
         """
         enabled = torch.is_grad_enabled()
-        for step in self._program.steps:
-            with torch.set_grad_enabled(enabled and (step.has_gradient or step.passed is not None)):
-                self._run(step)
-        found = []
-        for name, tensor in zip(self._program.graph.outputs, self._program.record.outputs, strict=True):
-            handle = self._passed.get(name) or self._handle(tensor)
-            assert handle.take is not None
-            end = self._plan.leaving(name)
-            found.append(handle.take(self._held[name].read(self._move(name, end)), end.target))
-        for known in (self._held, self._copies, self._parameters, self._handles, self._passed):
-            known.clear()
-        return found
+        try:
+            for step in self._program.steps:
+                with torch.set_grad_enabled(enabled and (step.has_gradient or step.passed is not None)):
+                    self._run(step)
+            return [*map(self._output, self._program.graph.outputs, self._program.record.outputs)]
+        finally:  # also where a recomputation ends early
+            for known in (self._held, self._copies, self._parameters, self._handles, self._passed):
+                known.clear()
+
+    def _output(self, name: str, tensor: Tensor) -> Tensor:
+        handle, end = self._passed.get(name) or self._handle(tensor), self._plan.leaving(name)
+        assert handle.take is not None
+        return handle.take(self._held[name].read(self._move(name, end)), end.target)
 
     def _run(self, step: Step) -> None:
         call = step.call
@@ -178,23 +186,13 @@ class _Run:
         operator, view = self._plan.operators.get(step.operator), step.views[0]
         if operator is None or view is None:  # nothing that is returned depends on it
             return
-        moves = Moves()
-        operand = partial(self._operand, operator, step, self._bases(operator, moves))
+        bases = self._bases(operator)
         results: Sequence[Tensor]
         if step.call is None:
             assert step.passed is not None
-            results = (operand(step.passed, self._word(operator)),)
+            results = (self._operand(operator, step, bases, step.passed, self._word(operator)),)
         else:
-            again = self._layer.repeats and self._plan.moves_again(operator)
-            with moves.repeated() if again else nullcontext():
-                first, word = self._first_row(operator, step.call), self._word(operator)
-                own = partial(operand, word=word)
-                if operator.attention is not None and splits_tokens(word):
-                    results = attention(step.call, operand, self._axes, word)
-                elif first is None:
-                    results = calls.results(step.call, own, self._adds(operator))
-                else:
-                    results = calls.rows(step.call, own, first)
+            results = self._results(operator, step, step.call, bases)
         how = self._plan.making(operator)
         lengths = own_lengths(self._layer.shapes[operator.name], how.source, self._axes)
         self._held[operator.name] = HeldTensor(results[0].reshape(lengths), self._move(operator.name, how))
@@ -206,50 +204,94 @@ class _Run:
             for tensor, value in zip(step.call.made[1:], results[1:], strict=False):
                 self._handles[id(tensor)] = Handle(constant=value if whole else None)
 
-    def _bases(self, operator: Operator, moves: Moves) -> dict[str, tuple[Tensor, Layout]]:
-        """Return what an operator reads as it needs it, with the layouts."""
+    def _results(self, operator: Operator, step: Step, call: Call, bases: Mapping[str, Base]) -> Sequence[Tensor]:
+        """Return the results of the call of an operator."""
+        word, first, again = self._word(operator), self._first_row(operator, call), self._plan.moves_again(operator)
+        operand = partial(self._operand, operator, step, bases)
+        if torch.is_grad_enabled() and is_product(call):
+            parts = [self._part(operator, step, bases, again, tensor) for tensor in call.given]
+            if any(part.parameter is not None for part in parts):
+                return product(call, parts, first, self._adds(operator), self._queue)
+        with saving(bases.values()) if again else nullcontext():
+            if operator.attention is not None and splits_tokens(word):
+                return attention(call, operand, self._axes, word)
+            if first is not None:
+                return calls.rows(call, partial(operand, word=word), first)
+            return calls.results(call, partial(operand, word=word), self._adds(operator))
+
+    def _bases(self, operator: Operator) -> dict[str, Base]:
+        """Return what an operator reads as it needs it."""
         found = {}
         for source in operator.reads:
             how, held = self._plan.reading(operator, source), self._held[source]
             move = self._move(source, how)
             if self._plan.copy(source, operator) is None:
-                made, again = held.read(move), Repeated(partial(move.forward, held.part))
+                made, again = held.read(move), Repeated(move.forward)
             else:
                 copy = self._copy(source)
-                made, again = held.read(move, copy.take()), copy.repeated(move)
-            found[source] = moves.note(held.part, made, again), how.target
+                made, again = held.read(move, copy.take(held.part)), copy.repeated(move)
+            found[source] = Base(made, how.target, held.part, again)
         for weight in self._layer.of_operator.get(operator.name, ()):
             part = self._parameters[weight.name]
-            made = weight.gathered(part, self._axes)
-            again = Repeated(partial(weight.whole, part.detach(), self._axes))
-            found[weight.name] = moves.note(part, made, again), weight.needed
+            again = Repeated(partial(weight.whole, axes=self._axes))
+            made = weight.gathered(part, self._axes, self._queue)
+            found[weight.name] = Base(made, weight.needed, part.detach(), again)
         return found
 
     def _copy(self, source: str) -> SharedCopy:
         """Return the copy of a tensor, which its readers share."""
         if source not in self._copies:
-            how, held = self._plan.copying(source), self._held[source].part
+            how = self._plan.copying(source)
             assert how is not None, "operators read it"
-            readers = len(self._plan.copies[source].readers)
-            self._copies[source] = SharedCopy(held, self._move(source, how), readers)
+            self._copies[source] = SharedCopy(self._move(source, how), len(self._plan.copies[source].readers))
         return self._copies[source]
 
-    def _operand(
-        self, operator: Operator, step: Step, bases: Mapping[str, tuple[Tensor, Layout]], tensor: Tensor, word: Word
-    ) -> Tensor:
+    def _base(self, bases: Mapping[str, Base], name: str) -> Base:
+        """Return a source as an operator needs it; parameters that operators before it have too are whole."""
+        if name in bases:
+            return bases[name]
+        part = self._parameters[name]
+        return Base(part, (WHOLE,) * len(self._axes.sizes), part.detach(), Repeated(Tensor.detach))
+
+    def _operand(self, operator: Operator, step: Step, bases: Mapping[str, Base], tensor: Tensor, word: Word) -> Tensor:
         """Return the part that stands for a recorded tensor in a call of an operator, under its word."""
-        handle, row = self._handle(tensor), tuple[str, ...]()
-        if handle.take is None or handle.view is None:
-            if handle.constant is None:
-                raise ValueError(f"{operator.name} reads a further result of an operator that is split")
-            part = handle.constant
-        else:
-            name = handle.view.source.name
-            base, layout = bases.get(name) or (self._parameters[name], (WHOLE,) * len(self._axes.sizes))
-            part, row = handle.take(base, layout), self._row(operator, name)
+        handle = self._handle(tensor)
+        if handle.view is not None:
+            base = self._base(bases, handle.view.source.name)
+            return self._taken(operator, step, tensor, handle, word, base.layout, base.part)
+        if handle.constant is None:
+            raise ValueError(f"{operator.name} reads a further result of an operator that is split")
+        return self._narrowed(operator, step, tensor, (), word, handle.constant)
+
+    def _taken(
+        self, operator: Operator, step: Step, tensor: Tensor, handle: Handle, word: Word, layout: Layout, base: Tensor
+    ) -> Tensor:
+        """Return an operand of what the operator reads."""
+        assert handle.take is not None
+        assert handle.view is not None
+        row = self._row(operator, handle.view.source.name)
+        return self._narrowed(operator, step, tensor, row, word, handle.take(base, layout))
+
+    def _narrowed(
+        self, operator: Operator, step: Step, tensor: Tensor, row: tuple[str, ...], word: Word, part: Tensor
+    ) -> Tensor:
         for dimension, pieces in enumerate(step.operands.get(id(tensor), ())):
             part = _narrowed(part, dimension, pieces, word, {*operator.loops} - {*row}, self._axes)
         return part
+
+    def _part(self, operator: Operator, step: Step, bases: Mapping[str, Base], again: bool, tensor: Tensor) -> Part:
+        """Return an operand of a product, and what is kept of it: parts as they are held, or itself."""
+        handle, word = self._handle(tensor), self._word(operator)
+        value = self._operand(operator, step, bases, tensor, word)
+        if handle.view is None:
+            return Part(value, value.detach())
+        base, parameter = self._base(bases, handle.view.source.name), self._parameters.get(handle.view.source.name)
+        is_made = base.is_moved and again if parameter is None else memory_of(value) != memory_of(base.held)
+        if not is_made:
+            return Part(value, value.detach(), None, parameter)
+        base.again.keep()
+        take = partial(self._taken, operator, step, tensor, handle, word, base.layout)
+        return Part(value, base.held, lambda held: take(base.again.again(held)), parameter)
 
     def _row(self, operator: Operator, source: str) -> tuple[str, ...]:
         """Return the loops of a tensor or weight that an operator reads."""

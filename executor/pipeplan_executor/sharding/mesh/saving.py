@@ -1,19 +1,24 @@
-"""`Moves`: what was moved for an operator, which the backward moves again in place of keeping it.
+"""What was moved for an operator, which the backward moves again in place of keeping it.
 
 ::
 
     forward     held part ──▶ moved ──▶ operator      autograd would keep what was moved
     backward    held part ──▶ moved again             it keeps the held part, and how it was moved
+
+Where a layer is recomputed, the held part is what its second forward makes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from pipeplan.core.words import Layout
 from pipeplan.frontend.capture.private import memory_of
+from pipeplan_executor.sharding.private import outer_saving
 
 
 class Repeated:
@@ -22,11 +27,12 @@ class Repeated:
     Parameters
     ----------
     make : callable
+        Makes it of the held part.
     first : callable, optional
         Called where the backward is known to make it.
     """
 
-    def __init__(self, make: Callable[[], Tensor], first: Callable[[], None] | None = None) -> None:
+    def __init__(self, make: Callable[[Tensor], Tensor], first: Callable[[], None] | None = None) -> None:
         self._make, self._first = make, first
         self._made: Tensor | None = None
         self._uses = self._left = 0
@@ -37,10 +43,10 @@ class Repeated:
             self._first()
         self._uses += 1
 
-    def again(self) -> Tensor:
+    def again(self, held: Tensor) -> Tensor:
         """Return it for one of these uses; behind the last one it is dropped."""
         if self._made is None:
-            self._made, self._left = self._make(), self._uses
+            self._made, self._left = self._make(held), self._uses
         made = self._made
         self._left -= 1
         if not self._left:
@@ -48,41 +54,58 @@ class Repeated:
         return made
 
 
+class Base(NamedTuple):
+    """A tensor or parameter as an operator needs it.
+
+    Attributes
+    ----------
+    part : Tensor
+    layout : Layout
+    held : Tensor
+        As it is held, without a gradient.
+    again : Repeated
+        Makes the one of the other.
+    """
+
+    part: Tensor
+    layout: Layout
+    held: Tensor
+    again: Repeated
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether it is another tensor than the one that is held."""
+        return bool(memory_of(self.part) != memory_of(self.held))
+
+
 class _Again(NamedTuple):
-    """A tensor that is a view of one that is made again."""
+    """A tensor that is a view of one that is made again; ``held``: what is kept in its place."""
 
     base: Repeated
+    held: Any
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
 
 
-class Moves:
-    """The tensors that were moved for one call of an operator."""
+def saving(bases: Iterable[Base]) -> AbstractContextManager[None]:
+    """Context in which autograd keeps held parts in place of what was moved."""
+    moved = {memory_of(base.part): base for base in bases if base.is_moved}
+    outer_pack, outer_unpack = outer_saving()
 
-    def __init__(self) -> None:
-        self._made: dict[Any, Repeated] = {}
+    def pack(tensor: Tensor) -> Any:
+        base = moved.get(memory_of(tensor))
+        if base is None:
+            return outer_pack(tensor)
+        base.again.keep()
+        view = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+        return _Again(base.again, outer_pack(base.held), *view)
 
-    def note(self, held: Tensor, made: Tensor, again: Repeated) -> Tensor:
-        """Note that ``again`` makes of the held part what was moved; return this."""
-        if memory_of(made) != memory_of(held):
-            self._made[memory_of(made)] = again
-        return made
-
-    def repeated(self) -> AbstractContextManager[None]:
-        """Context in which autograd keeps held parts in place of what was moved."""
-        context: AbstractContextManager[None] = saved_tensors_hooks(self._pack, _unpack)
-        return context
-
-    def _pack(self, tensor: Tensor) -> Tensor | _Again:
-        found = self._made.get(memory_of(tensor))
-        if found is None:
-            return tensor
-        found.keep()
-        return _Again(found, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    context: AbstractContextManager[None] = saved_tensors_hooks(pack, partial(_unpack, outer_unpack))
+    return context
 
 
-def _unpack(kept: Tensor | _Again) -> Tensor:
-    if isinstance(kept, Tensor):
-        return kept
-    return kept.base.again().as_strided(kept.size, kept.stride, kept.offset)
+def _unpack(outer: Callable[[Any], Tensor], kept: Any) -> Tensor:
+    if not isinstance(kept, _Again):
+        return outer(kept)
+    return kept.base.again(outer(kept.held)).as_strided(kept.size, kept.stride, kept.offset)

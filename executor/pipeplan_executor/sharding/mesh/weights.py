@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.operators import Operator, Weight
@@ -14,6 +15,7 @@ from pipeplan.costs.sharding.prices import gather_order
 from pipeplan.costs.sharding.relayouts import PlannedLayer
 from pipeplan.costs.sharding.words import gathered_along
 from pipeplan.frontend.operators.program import Program
+from pipeplan.frontend.split_backward.queue import WeightQueue, add_gradient, plain
 from pipeplan_executor.sharding.mesh.moves import Groups, MeshAxes, along
 from pipeplan_executor.sharding.shards import ParameterShard
 
@@ -61,13 +63,13 @@ class MeshWeight:
             found = ParameterShard(self.shape, cut.dimension, count, place, found, cut.groups)
         return found
 
-    def gathered(self, part: Tensor, axes: MeshAxes) -> Tensor:
-        """Return the parameter as its operator needs it; its gradient is scattered."""
+    def gathered(self, part: Tensor, axes: MeshAxes, queue: WeightQueue | None = None) -> Tensor:
+        """Return the parameter as its operator needs it; its gradient is scattered, later if the queue takes it."""
         if not any(cut.gathered for cut in self.cuts):
             return part
         if not (part.requires_grad and torch.is_grad_enabled()):
             return self.whole(part, axes)
-        made: Tensor = _Gathered.apply(part, axes, self)
+        made: Tensor = _Gathered.apply(part, axes, self, queue)
         return made
 
     def whole(self, part: Tensor, axes: MeshAxes) -> Tensor:
@@ -89,13 +91,23 @@ class MeshWeight:
 
 class _Gathered(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, part: Tensor, axes: MeshAxes, weight: MeshWeight) -> Tensor:
-        ctx.axes, ctx.weight = axes, weight
+    def forward(ctx: Any, part: Tensor, axes: MeshAxes, weight: MeshWeight, queue: WeightQueue | None) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.part, ctx.axes, ctx.weight, ctx.queue = part, axes, weight, queue
         return weight.whole(part, axes)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.weight.scattered(gradient, ctx.axes), None, None
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None, None]:
+        if gradient is None:  # it is delayed
+            return None, None, None, None
+        if ctx.queue is not None and ctx.queue.is_open and plain(ctx.part):
+            ctx.queue.put(partial(_add_scattered, ctx.part, ctx.weight, ctx.axes, gradient))
+            return None, None, None, None
+        return ctx.weight.scattered(gradient, ctx.axes), None, None, None
+
+
+def _add_scattered(part: nn.Parameter, weight: MeshWeight, axes: MeshAxes, gradient: Tensor) -> None:
+    add_gradient(part, weight.scattered(gradient, axes))
 
 
 def mesh_weights(program: Program, plan: PlannedLayer, axes: MeshAxes) -> dict[str, MeshWeight]:

@@ -35,7 +35,7 @@ from pipeplan.costs.sharding.prices import (
     word_costs,
 )
 from pipeplan.costs.sharding.redistributions import Redistributions
-from pipeplan.costs.sharding.relayouts import moves_again
+from pipeplan.costs.sharding.relayouts import moves_again, waits
 from pipeplan.costs.sharding.rooflines import PASSES
 from pipeplan.costs.sharding.signatures import Sum
 from pipeplan.costs.sharding.words import gradient, made, returned, share
@@ -139,7 +139,7 @@ class MeshProblem(MeshCopies):
         maker, own = self.graph.operators[self.index[name]], self.signatures[self.index[name]]
         others = self.signatures[self.index[reader.name]]
         held, wanted = [each.held for each in own], [self.needed(reader, each.word, name) for each in others]
-        costs = _times(self.moves(name, False), held, wanted, self._when(reader))
+        costs = _times(self.moves(name, False), held, wanted, self._when(reader, name))
         if not summed and self._sends(name):
             back = [returned(reader, each.word, name) for each in others]
             goal = [gradient(maker, each.word) for each in own]
@@ -156,11 +156,11 @@ class MeshProblem(MeshCopies):
         alone = tuple(name not in self.copied_names for name in operator.reads if name in self.graph.inputs)
         return "costs", self.likeness[operator.name], alone
 
-    def _when(self, reader: Operator) -> Array:
+    def _when(self, reader: Operator, source: str) -> Array:
         """The coordinates to which the time counts in which a reader gets a tensor: in the backward again, or not."""
         if not moves_again(self.graph, reader):
             return FORWARD
-        return FORWARD + (WEIGHT_GRADIENT if reader.weights else INPUT_GRADIENT)
+        return FORWARD + (WEIGHT_GRADIENT if waits(self.graph, reader, source) else INPUT_GRADIENT)
 
     def _copy_costs(self, copied: CopiedTensor) -> Array:
         """Times to make the copy of a tensor in each state."""
@@ -173,7 +173,7 @@ class MeshProblem(MeshCopies):
         return costs
 
     def _for_weights(self, name: str) -> bool:
-        return any(reader.weights for reader in self.readers[name])
+        return any(waits(self.graph, reader, name) for reader in self.readers[name])
 
     def _copy_edges(self, copied: CopiedTensor, number: int) -> Iterator[Edge]:
         """A tensor that may have a copy is held as its maker says; readers get it from there, or from the copy."""
@@ -202,7 +202,7 @@ class MeshProblem(MeshCopies):
             for j, need in enumerate(wanted):
                 source = state.copy if self.takes_copy(reader, name, state, need) else None
                 found[k, j] = _limited(moves.cost(source or state.held, need))
-        costs = np.where(found >= UNLIMITED, UNLIMITED, found * self._when(reader))
+        costs = np.where(found >= UNLIMITED, UNLIMITED, found * self._when(reader, name))
         if self.tensors[name].end is not None and name not in {each.tensor for each in self.sums} and self._sends(name):
             back = [returned(reader, each.word, name) for each in signatures]
             held = [state.held for state in states]
@@ -237,7 +237,7 @@ class MeshProblem(MeshCopies):
     def _input(self, operator: Operator, source: str, signatures: Sequence[Signature]) -> Array:
         """What it takes to read an input of the layer, and to return its gradient where it is not a sum's."""
         held, wanted = self._end(source), [self.needed(operator, each.word, source) for each in signatures]
-        costs: Array = _times(self.moves(source, False), [held], wanted, self._when(operator))[0]
+        costs: Array = _times(self.moves(source, False), [held], wanted, self._when(operator, source))[0]
         if source not in {each.tensor for each in self.sums}:
             back = [returned(operator, each.word, source) for each in signatures]
             moved = _times(self.moves(source, True), back, [held], INPUT_GRADIENT)[:, 0]

@@ -30,6 +30,14 @@ def moves_again(graph: OperatorGraph, operator: Operator) -> bool:
     return bool(operator.weights) or (operator.attention is not None and operator.name not in graph.without_gradient)
 
 
+def waits(graph: OperatorGraph, operator: Operator, source: str) -> bool:
+    """Return whether only the weight gradient needs what an operator moves again.
+
+    So it is for products, convolutions and tables. Norms, say, need it for the input gradient already.
+    """
+    return bool(operator.weights) and (operator.weight_gradient_flops > 0 or source in graph.without_gradient)
+
+
 class PlannedLayer:
     """A layer's operators with their words.
 
