@@ -12,11 +12,13 @@ from helpers.captured_models import tiny_bert, tiny_gpt2, tiny_llama, tiny_t5, t
 from helpers.distributed import mesh_workers, models
 from helpers.distributed.exchange_workers import Sums
 from helpers.distributed.together import Job
+from helpers.plans import with_buckets
 from helpers.profile_of import profile_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.words import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, WHOLE
 from pipeplan.frontend.workload import Workload
 from pipeplan.io.plan_file import read_plan
+from pipeplan.schedules import FAMILIES
 from pipeplan.schedules.alternate import one_forward_one_backward
 from pipeplan.solve import solve
 from pipeplan_executor import launch
@@ -70,6 +72,7 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
     if world != 4:
         return {}
     return {
+        "meshes in replicas": (mesh_workers.errors, (tuple(case.plan for case in in_replicas()), models.tiny_decoder)),
         "meshes": (mesh_workers.exact, (tuple(case.plan for case in of_a_decoder()), models.tiny_decoder)),
         "attention": (mesh_workers.exact, (tuple(case.plan for case in by_ways()), models.wide_decoder)),
     }
@@ -80,6 +83,15 @@ def of_a_decoder() -> tuple[mesh_workers.Case, ...]:
     """A decoder on two by two processes, all operators by words drawn for each, with every backward."""
     case = mesh_workers.on_mesh(models.tiny_decoder, (2, 2), STAGES[1], 0)
     return tuple(mesh_workers.treated(case, **how) for how in BACKWARDS)
+
+
+@cache
+def in_replicas() -> tuple[mesh_workers.Case, ...]:
+    """Two replicas of a decoder on two processes each, whose sums run beside the last backward, joined or split."""
+    schedule = FAMILIES["gpipe"].write((2,), 4)
+    cases = (mesh_workers.on_mesh(models.tiny_decoder, (2,), schedule, seed) for seed in range(2))
+    cases = (case._replace(plan=with_buckets(case.plan, 1)) for case in cases)
+    return tuple(mesh_workers.treated(case, **how) for case, how in zip(cases, BACKWARDS[:2], strict=True))
 
 
 @cache
@@ -122,6 +134,11 @@ def test_captured_attention_runs_in_every_way(way: str, build: Callable[[], Work
     """On an axis of two: masks are cut along the queries that a process has, or along its heads."""
     cases = [mesh_workers.on_mesh(build, (2,), STAGES[1], seed, False, (way,)) for seed in range(2)]
     _compare(cases, *launch(mesh_workers.exact, 2, tuple(case.plan for case in cases), build, timeout=300), limit)
+
+
+def test_replicas_of_meshes_sum_beside_the_last_backward(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """Gradients are summed along the axis, then over replicas, bucket by bucket, behind B or W: exact."""
+    assert max(ranks(4)["meshes in replicas"]) < EXACT
 
 
 def test_a_decoder_runs_by_random_words(ranks: Callable[[int], dict[str, Any]]) -> None:

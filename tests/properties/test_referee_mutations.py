@@ -716,6 +716,33 @@ def sharing_copies(document: dict[str, Any]) -> None:
     take_long(document, saved=100, workspace=0)
 
 
+def in_halves(document: dict[str, Any]) -> None:
+    """A map that moves again all tokens that it reads, behind a norm on parts of them, on two stages under any order.
+
+    Backwards are in two parts, where a stage has the time.
+    """
+    axes = ["token", "h"]
+    norm = drawn("norm", axes, {"input": axes}, {"token": 12}) | {"forward_flops": 40, "input_gradient_flops": 80}
+    wide = drawn("wide", ["token", "f"], {"norm": axes}, {"f": 12}, ["f", "h"]) | {"output": 48}
+    of_operators([norm, wide | {"input_gradient_flops": 40, "weight_gradient_flops": 40}], document)
+    over_nodes(document)
+    without_samples(document)
+    document["job"] |= {"batch": 2, "micro_batches": [2], "replicas": [1], "schedules": ["any"]}
+    take_long(document)
+
+
+def test_moves_for_weight_gradients_that_delay_input_gradients_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if what is moved again for a weight gradient were needed for the input gradient; nothing is noticed before."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    in_halves(document := question(1))
+    answer = ask(document)
+    assert "'token'" in str(answer["words"])
+    assert "'W'" in str(answer["lists"])
+    assert not judge(document, answer).faults
+    monkeypatch.setattr(import_module(PROBLEM), "waits", lambda *_: False)
+    assert noticed(lambda document: True, in_halves)
+
+
 def plain_ring(passes: list[int], *_: Any) -> list[int]:
     """As if keys that go round took no time."""
     return list(passes)

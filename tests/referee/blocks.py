@@ -29,6 +29,16 @@ def in_blocks(random: Random, document: Document) -> None:
         row |= {name: longer * row[name] for name in ("forward", "backward", "input_gradient", "weight_gradient")}
 
 
+def in_any_order(random: Random, document: Document) -> None:
+    """Give two stages of such teams room, and few micro-batches, so that each order can be played."""
+    cluster, job = document["cluster"], document["job"]
+    cluster["nodes"] = [dict(cluster["nodes"][0]) for _ in range(4)]
+    job["schedules"] = [*random.choice(([], ["gpipe"])), "any"]
+    job |= {"batch": min(job["batch"], 2), "replicas": [1], "depths": [2], "extrapolate": True}
+    for name in ("micro_batches", "memory"):
+        job.pop(name, None)
+
+
 def _operator(
     random: Random, name: str, reads: Document, makes: list[str], loops: Document, weight: int = 0
 ) -> Document:

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from .blocks import in_blocks
+from .blocks import in_any_order, in_blocks
 from .costs import ITEM, STATES
 from .documents import DEFAULTS, Document
 from .operators import in_teams
@@ -19,6 +19,8 @@ TEAMS = 0.1
 """The share of questions about teams."""
 BLOCKS = 0.15
 """Of these, the share of those with attention, or with tensors that several operators read, over two nodes."""
+ORDERS = 0.25
+"""Of these, the share of those on two such teams, under any order, with backwards in two parts."""
 RARE = ("second tie", "third kind", "large share", "odd outputs", "heavy weights", "no tokens")
 """What is drawn by itself."""
 
@@ -86,6 +88,10 @@ def question(seed: int, large: bool = False) -> Document:
         blocks = Random(f"blocks {'large' if large else 'small'} {seed}")
         if not large and _often(blocks, BLOCKS):
             in_blocks(blocks, document)
+            if job.get("objective", "step") == "step" and _often(
+                orders := Random(f"orders of blocks small {seed}"), ORDERS
+            ):
+                in_any_order(orders, document)
     return document
 
 

@@ -170,8 +170,12 @@ def splits(plan: Plan) -> bool:
 
 def exact(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> tuple[list[float], list[tuple[Sums, ...]]]:
     """For each plan the largest relative difference to the unsplit model; for those of one stage what is sent."""
-    found = [worst_error(plan, build, 3) for plan in plans]
-    return found, [_sent(plan, build) for plan in plans if len(plan.stages) == 1]
+    return errors(plans, build), [_sent(plan, build) for plan in plans if len(plan.stages) == 1]
+
+
+def errors(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> list[float]:
+    """For each plan the largest relative difference to the unsplit model."""
+    return [worst_error(plan, build, 3) for plan in plans]
 
 
 def _sent(plan: Plan, build: Callable[[], Workload]) -> tuple[Sums, Sums, Sums]:
