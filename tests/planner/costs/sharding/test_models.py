@@ -67,6 +67,7 @@ def _one(graphs: list[OperatorGraph], batch: int) -> OperatorGraph:
                 batch * each.output,
                 each.kept,
                 each.weights,
+                weight_gradient_flops=batch * each.weight_gradient_flops,
             )
             for each in graph.operators
         ]
