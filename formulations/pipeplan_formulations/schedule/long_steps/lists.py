@@ -116,7 +116,7 @@ def _search(problem: PipelineSchedule, bracket: Bracket[Orders]) -> None:
     """Offer list schedules until time is over; after the first one there is the stride bound."""
     easier, limits, clock = problem.unshared, bracket.limits, bracket.clock
     asked = not easier.plain
-    for orders in _candidates(problem, limits, clock):
+    for orders in _candidates(problem, limits, clock, bracket.best is None):
         bracket.offer(orders)
         if clock.left <= 0 or bracket.closed:
             return
@@ -125,9 +125,14 @@ def _search(problem: PipelineSchedule, bracket: Bracket[Orders]) -> None:
             bracket.raise_low(stride_bound(easier, replace(limits, time=STRIDE * clock.left, gap=0.0)))
 
 
-def _candidates(problem: PipelineSchedule, limits: Limits, clock: Clock) -> Iterator[Orders]:
-    """Orders by the first rules, by the repeated middle of a short list schedule, and by the other rules."""
+def _candidates(problem: PipelineSchedule, limits: Limits, clock: Clock, must: bool) -> Iterator[Orders]:
+    """Orders by the first rules, by the repeated middle of a short list schedule, and by the other rules.
+
+    If there ``must`` be one, the first comes whatever the time: also where bounds took all of it.
+    """
     rules = by_rules(problem, Clock(replace(limits, time=RANKING * clock.left)))
+    if must:
+        yield next(orders for orders in rules if orders is not None)
     yield from _until(Clock(replace(limits, time=RULES * clock.left)), rules)
     small = _short(problem)
     found = constructive(small, clock.left / 2)
