@@ -16,6 +16,7 @@ from helpers.plans import with_buckets
 from helpers.profile_of import profile_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node
 from pipeplan.core.words import BY_HEADS, BY_KEYS, BY_RING, PARTIAL, WHOLE
+from pipeplan.costs.sharding.named import strategies
 from pipeplan.frontend.workload import Workload
 from pipeplan.io.plan_file import read_plan
 from pipeplan.schedules import FAMILIES
@@ -74,6 +75,7 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
     return {
         "meshes in replicas": (mesh_workers.errors, (tuple(case.plan for case in in_replicas()), models.tiny_decoder)),
         "meshes": (mesh_workers.exact, (tuple(case.plan for case in of_a_decoder()), models.tiny_decoder)),
+        "cubes": (mesh_workers.exact, (tuple(case.plan for case in of_rectangles()), models.tiny_decoder)),
         "attention": (mesh_workers.exact, (tuple(case.plan for case in by_ways()), models.wide_decoder)),
     }
 
@@ -92,6 +94,15 @@ def in_replicas() -> tuple[mesh_workers.Case, ...]:
     cases = (mesh_workers.on_mesh(models.tiny_decoder, (2,), schedule, seed) for seed in range(2))
     cases = (case._replace(plan=with_buckets(case.plan, 1)) for case in cases)
     return tuple(mesh_workers.treated(case, **how) for case, how in zip(cases, BACKWARDS[:2], strict=True))
+
+
+@cache
+def of_rectangles() -> tuple[mesh_workers.Case, ...]:
+    """A decoder by 3-D tensor parallelism on cubes of 2 x 2 x 1 and 1 x 2 x 2, all else drawn."""
+    return tuple(
+        mesh_workers.on_mesh(models.tiny_decoder, (2, 2), STAGES[1], seed, strategy=own)
+        for seed, own in enumerate(strategies("3d", 2))
+    )
 
 
 @cache
@@ -124,6 +135,25 @@ def test_attention_runs_in_every_pair_of_ways(ranks: Callable[[int], dict[str, A
     _compare(by_ways(), *ranks(4)["attention"])
     copied = {name for case in by_ways() for _, words in case.plan.words for name in words.copies}
     assert copied, "some tensor is moved once for several operators"
+
+
+def test_rectangular_cubes_run_by_name(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """3-D tensor parallelism with one axis of one device, without the first and without another: exact, as priced."""
+    _compare(of_rectangles(), *ranks(4)["cubes"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (4, 2), (2, 4)])
+def test_cubes_run_by_name(sizes: tuple[int, ...]) -> None:
+    """2 x 2 x 2, and of eight devices those with an axis of one: gradients are exact, all is sent as priced."""
+    found = strategies("3d", len(sizes))
+    cases = [
+        mesh_workers.on_mesh(models.tiny_decoder, sizes, STAGES[1], seed, strategy=own)
+        for own in found
+        for seed in range(3 - len(found))
+    ]
+    plans = tuple(case.plan for case in cases)
+    _compare(cases, *launch(mesh_workers.exact, 8, plans, models.tiny_decoder, timeout=300))
 
 
 @pytest.mark.slow

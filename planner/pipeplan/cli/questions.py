@@ -81,6 +81,12 @@ def add_questions(parser: ArgumentParser) -> None:
         help="most axes of the meshes that teams form, 0 to 3 (2); several of teams over several nodes only",
     )
     parser.add_argument(
+        "--strategy",
+        default="",
+        metavar="{2d,2.5d,3d}",
+        help="how teams split products of matrices, along two or three axes of a mesh (any way)",
+    )
+    parser.add_argument(
         "--vocabulary-parallel",
         action=BooleanOptionalAction,
         default=True,

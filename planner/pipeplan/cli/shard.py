@@ -20,6 +20,13 @@ def configure(parser: ArgumentParser) -> None:
         help="devices along each axis, neighbours last, like 8x8; several shapes with commas between (default: all of "
         "one and two axes)",
     )
+    parser.add_argument(
+        "--strategy",
+        default="",
+        metavar="{2d,2.5d,3d}",
+        help="how products of matrices are split, beside the best of all ways (any way); an axis of --mesh may then "
+        "have one device",
+    )
     parser.add_argument("--batch", type=number, required=True, metavar="N", help="samples in one step")
     parser.add_argument(
         "--optimizer", help="sgd, momentum or adam (default: adam if the model has attention, else sgd)"
@@ -55,6 +62,7 @@ def run(options: Namespace) -> int:
         options.batch,
         options.mesh or (),
         optimizer=options.optimizer,
+        strategy=options.strategy,
         memory=options.memory,
         extrapolate=options.extrapolate,
         time_limit=options.time,

@@ -10,6 +10,7 @@ from pipeplan.core.figures import MOST_SAMPLES, shown, whole
 from pipeplan.core.model import Model
 from pipeplan.core.parts import switch
 from pipeplan.core.units import parse_bytes, parse_reserve
+from pipeplan.core.words import STRATEGIES
 
 OPTIMIZER_STATE = {"sgd": 0, "momentum": 1, "adam": 2}
 """Copies of the parameters that each optimiser keeps as state."""
@@ -125,6 +126,9 @@ class Job:
     mesh_axes : int
         Most axes of the meshes that teams may be, split unlike along each, also along samples; several axes only of
         teams over several nodes. 0 is no meshes.
+    strategy : str
+        How teams of several devices split products of matrices: ``'2d'``, ``'2.5d'`` or ``'3d'`` tensor parallelism, in
+        any number of nodes; empty is any way.
     vocabulary_parallel : bool
         Let teams compute the loss on logits that are split along their classes, where it is known to allow it.
     overlap_reduction : bool
@@ -170,6 +174,7 @@ class Job:
     sequence_parallel: bool = True
     context_parallel: bool = True
     mesh_axes: int = 2
+    strategy: str = ""
     vocabulary_parallel: bool = True
     overlap_reduction: bool = True
     order: Order = Order.SEARCH
@@ -223,6 +228,8 @@ class Job:
         ):
             self._set(name, numbers(getattr(self, name), name, what, 1, MOST_SAMPLES))
         self._set("mesh_axes", whole(self.mesh_axes, "the most axes of a mesh", 0, MOST_AXES))
+        if self.strategy != "":
+            self._set("strategy", known(self.strategy, "strategy", STRATEGIES))
         levels = numbers(self.zero, "zero", "a level of ZeRO", 0, WHOLLY_SHARDED)
         self._set("zero", tuple(sorted(levels)))
         for name in ("schedules", "no_cut_after"):

@@ -23,6 +23,10 @@ BY_KEYS, BY_RING, BY_HEADS = "keys", "ring", "heads"
 """How attention on parts of the tokens gets the keys of all: gathered, block by block, or of some heads in exchange for
 its tokens of the others."""
 
+STRATEGIES = {"2d": "wo", "2.5d": "rwo", "3d": "wio"}
+"""By name how products of matrices are split along the axes of a mesh: by rows (r), by rows with weights that are
+gathered (w), by outputs (o), by inputs (i). Of 3-D products behind each other i and o are swapped in every second."""
+
 
 class Letter(NamedTuple):
     """How an axis splits an operator.

@@ -76,6 +76,7 @@ class JobFile(Strict):
     sequence_parallel: bool = True
     context_parallel: bool = True
     mesh_axes: Whole = 2
+    strategy: Literal["", "2d", "2.5d", "3d"] = ""
     vocabulary_parallel: bool = True
     overlap_reduction: bool = True
     order: Literal["search", "given"] = "search"

@@ -131,6 +131,7 @@ def narrowing_options(job: Job) -> tuple[str, ...]:
         "--together": bool(job.together),
         "--no-cut-after": bool(job.no_cut_after),
         "--pin": bool(job.pin),
+        f"--strategy {job.strategy}": bool(job.strategy),
         f"--reserve {format_reserve(job.reserve)}": bool(job.reserve),
     }
     return tuple(name for name, on in given.items() if on)

@@ -27,6 +27,7 @@ from pipeplan.costs.sharding.attention import way_of
 from pipeplan.costs.sharding.batches import by_samples
 from pipeplan.costs.sharding.exchanges import Exchange
 from pipeplan.costs.sharding.layouts import stream
+from pipeplan.costs.sharding.named import Strategy
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
@@ -74,11 +75,12 @@ def on_mesh(
     seed: int,
     gathers: bool = True,
     ways: tuple[str, ...] = (),
+    strategy: Strategy | None = None,
 ) -> Case:
     """A plan of as many stages as the schedule has, on meshes of these sizes, with random words and layouts.
 
     With it what is sent for a micro-batch, forward and backward, as it is priced. ``ways``: for each axis how attention
-    gets keys, whose tokens all of them split.
+    gets keys, whose tokens all of them split. ``strategy``: by which products of matrices are split, and samples.
     """
     draw = random.Random(seed)
     workload = source.build(build)
@@ -91,8 +93,8 @@ def on_mesh(
         programs.append(replace(own, graph=by_samples(own.graph, SAMPLES)))
     words, before, sent, later = [], tuple[int, ...](), {FORWARD: Sums(), BACKWARD: Sums()}, Sums()
     for number, program in enumerate(programs):
-        after = () if number == len(programs) - 1 else _between(draw, program, programs[number + 1], sizes)
-        own, problem = _words(draw, program, sizes, (before, after), gathers, ways)
+        after = () if number == len(programs) - 1 else _between(draw, program, programs[number + 1], sizes, strategy)
+        own, problem = _words(draw, program, sizes, (before, after), gathers, ways, strategy)
         words.append(own)
         for each in mesh_exchanges(problem, own):
             sent[each.when] += halves(each.kind, each.size)
@@ -107,7 +109,9 @@ def on_mesh(
     )
 
 
-def _between(draw: random.Random, one: Program, other: Program, sizes: tuple[int, ...]) -> Layout:
+def _between(
+    draw: random.Random, one: Program, other: Program, sizes: tuple[int, ...], strategy: Strategy | None
+) -> Layout:
     """A layout of what passes between two layers, whole if nothing can be split."""
     made, read = stream(one.graph, one.graph.outputs), stream(other.graph, tuple(other.graph.inputs))
     if not made or not read or made in one.graph.inputs or read in other.graph.outputs:
@@ -115,8 +119,10 @@ def _between(draw: random.Random, one: Program, other: Program, sizes: tuple[int
     parts = [parts_of(program.graph, name) for program, name in ((one, made), (other, read))]
     if [shapes_of(one)[made].lengths] != [shapes_of(other)[read].lengths]:
         return ()
+    named = [] if strategy is None else list(strategy.layouts(len(parts[0]), False))
+    draw.shuffle(named)
     while True:
-        layout = tuple(draw.choice((WHOLE, *range(len(parts[0])))) for _ in sizes)
+        layout = named.pop() if named else tuple(draw.choice((WHOLE, *range(len(parts[0])))) for _ in sizes)
         counts = [prod(n for n, e in zip(sizes, layout, strict=True) if e == axis) for axis in range(len(parts[0]))]
         if not any(length % count for row in parts for length, count in zip(row, counts, strict=True)):
             return layout
@@ -129,12 +135,13 @@ def _words(
     ends: tuple[Layout, Layout],
     gathers: bool,
     ways: tuple[str, ...],
+    strategy: Strategy | None,
 ) -> tuple[LayerWords, MeshProblem]:
     """Random words of a layer: those that cost least if everything costs something random."""
     graph, numbers = program.graph, np.random.default_rng(draw.randrange(10**9))
     mesh = Mesh(sizes, (Link(10**9, 1000), *(Link(10**10, 100),) * (len(sizes) - 1)))
     own = Rooflines(graph, NOTHING, graph.parameters, DeviceKind("made up"), None, SAMPLES)
-    problem = MeshProblem(own, mesh, *ends, gathers=gathers)
+    problem = MeshProblem(own, mesh, *ends, gathers=gathers, tokens=strategy is None, strategy=strategy)
     costs = tuple(
         np.where(each >= UNLIMITED, each, numbers.integers(0, 10**6, each.shape)) for each in problem.sharding.costs
     )
@@ -169,8 +176,8 @@ def splits(plan: Plan) -> bool:
 
 
 def exact(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> tuple[list[float], list[tuple[Sums, ...]]]:
-    """For each plan the largest relative difference to the unsplit model; for those of one stage what is sent."""
-    return errors(plans, build), [_sent(plan, build) for plan in plans if len(plan.stages) == 1]
+    """For each plan the largest relative difference to the unsplit model; of one stage on equal axes what is sent."""
+    return errors(plans, build), [_sent(plan, build) for plan in plans if len(plan.stages) == len({*plan.mesh}) == 1]
 
 
 def errors(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> list[float]:

@@ -44,6 +44,27 @@ def test_the_fastest_choice_that_fits() -> None:
     assert one == ((2, 2),)
 
 
+def test_a_named_strategy_stands_beside_the_best() -> None:
+    """On the asked cube, or on all of as many axes as there are; other shapes and clusters are refused."""
+    model = perceptrons(3, (1, 2), of_many_tokens(100, 128))
+    best = pipeplan.shard(model, CLUSTER, 2, optimizer="adam")
+    found = pipeplan.shard(model, CLUSTER, 2, optimizer="adam", strategy="3d")
+    assert (found.beside, found.strategy, found.mesh.sizes) == (best.point, "3d", (2, 2))
+    assert found.bound == found.point.time >= best.point.time
+    asked = pipeplan.shard(model, CLUSTER, 2, "1x2x2", optimizer="adam", strategy="3d")
+    assert asked.point.time >= found.point.time
+    assert {frozenset(each.splits) for layers in asked.layers for each in layers.operators} == {
+        frozenset({"in", "out"})
+    }
+    text, written = str(asked), asked.as_json()
+    assert "no 3d choice that fits is faster" in text and "the best of any strategy on one or two axes" in text
+    assert written["best_of_any_strategy"]["step_time_s"] == best.point.time / 1e9  # type: ignore[index]
+    with pytest.raises(InputError, match="mesh 4: strategy 3d splits meshes of 3 axes"):
+        pipeplan.shard(model, CLUSTER, 2, "4", strategy="3d")
+    with pytest.raises(InputError, match=r"strategy 2.5d splits meshes of 3 axes, and none of 4 devices fits"):
+        pipeplan.shard(model, CLUSTER, 2, strategy="2.5d")
+
+
 def test_frozen_weights_are_whole_on_every_device() -> None:
     """They add their bytes to every point of the frontier, and count where nothing fits."""
     model = perceptrons(3)

@@ -72,6 +72,10 @@ class Sharded:
     costs : Costs
     seconds : float
         On the clock, of the search.
+    strategy : str
+        The one that was named; empty is any.
+    beside : FrontierPoint or None
+        If one was named, the fastest choice that fits of any strategy on meshes of one and two axes.
     """
 
     model: str
@@ -91,6 +95,8 @@ class Sharded:
     undivided: tuple[Undivided, ...]
     costs: Costs
     seconds: float
+    strategy: str = ""
+    beside: FrontierPoint | None = None
 
     @property
     def point(self) -> FrontierPoint:
@@ -118,6 +124,11 @@ class Sharded:
             f"step {format_time(self.point.time)} with {format_bytes(self.point.memory)} a device on mesh "
             f"{shape_name(self.mesh.sizes)}; {self.proof}"
         )
+        if self.beside is not None:
+            yield (
+                f"the best of any strategy on one or two axes: step {format_time(self.beside.time)} with "
+                f"{format_bytes(self.beside.memory)} a device on mesh {shape_name(self.beside.sizes)}"
+            )
         for axis, (size, link) in enumerate(zip(self.mesh.sizes, self.mesh.links, strict=True)):
             yield f"axis {axis}   {counted(size, 'device')}   {_link(link)}"
         yield ""
@@ -131,7 +142,7 @@ class Sharded:
     def proof(self) -> str:
         """What is proved about the choice."""
         if self.bound >= self.point.time:
-            return "proved, no choice that fits is faster"
+            return f"proved, no {self.strategy + ' ' * bool(self.strategy)}choice that fits is faster"
         gap = 1 - self.bound / self.point.time
         return f"proven bound {format_time(self.bound)}, gap {gap:.2%} ({self.backend})"
 
@@ -175,7 +186,8 @@ class Sharded:
         for note in notes(self.unsplit, self.undivided, self.mesh.sizes, self.point.time):
             yield from wrapped(note)
         yield from self.costs.lines()
-        yield from wrapped(f"searched: {SEARCHED}")
+        named = f"products of matrices as {self.strategy} tensor parallelism does, and otherwise " * bool(self.strategy)
+        yield from wrapped(f"searched: {named}{SEARCHED}")
         yield from wrapped(f"not searched: {NOT_SEARCHED}")
 
     def as_json(self) -> dict[str, object]:
@@ -188,6 +200,8 @@ class Sharded:
             "optimizer": self.optimizer,
             "step_time_s": self.point.time / 1e9,
             "bound_s": self.bound / 1e9,
+            "strategy": self.strategy,
+            "best_of_any_strategy": None if self.beside is None else _point_json(self.beside),
             "backend": self.backend,
             "memory_bytes": self.point.memory,
             "memory_limit_bytes": self.limit,
@@ -200,10 +214,7 @@ class Sharded:
                 for size, link in zip(self.mesh.sizes, self.mesh.links, strict=True)
             ],
             "meshes_searched": [list(own) for own in self.shapes],
-            "frontier": [
-                {"step_time_s": own.time / 1e9, "memory_bytes": own.memory, "mesh": list(own.sizes)}
-                for own in self.points
-            ],
+            "frontier": [_point_json(own) for own in self.points],
             "choice": self.number,
             "layers": [
                 {"names": list(own.names), "operators": [_operator_json(each) for each in own.operators]}
@@ -235,6 +246,10 @@ class Sharded:
         writer.writerow(("step_time_s", "memory_bytes", "mesh"))
         writer.writerows((own.time / 1e9, own.memory, "x".join(map(str, own.sizes))) for own in self.points)
         return text.getvalue()
+
+
+def _point_json(point: FrontierPoint) -> dict[str, object]:
+    return {"step_time_s": point.time / 1e9, "memory_bytes": point.memory, "mesh": list(point.sizes)}
 
 
 def _link(link: Link) -> str:

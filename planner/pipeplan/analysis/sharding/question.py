@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,18 @@ from pipeplan.core.errors import InfeasibleError, InputError, PipeplanError
 from pipeplan.core.figures import MOST_DEVICES, shown, whole
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
+from pipeplan.core.operators import SAMPLE
 from pipeplan.core.options import SEED, TIME, WORKERS, asked_limits
 from pipeplan.core.units import format_bytes
-from pipeplan.core.wording import some
+from pipeplan.core.wording import counted, some
+from pipeplan.core.words import STRATEGIES
 from pipeplan.costs.chain import UNLIMITED
 from pipeplan.costs.layers import item_size, optimizer_bytes
 from pipeplan.costs.sharding.clusters import mesh_of, meshes_of, only_kind, shape_name
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.frontiers import Point, over_meshes
-from pipeplan.costs.sharding.joined import joined_layers
+from pipeplan.costs.sharding.joined import JoinedLayers, joined_layers
+from pipeplan.costs.sharding.named import on_shape, rows_are_samples, shapes_of
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.products import products
 from pipeplan.costs.sharding.shapes import Mesh
@@ -77,7 +80,9 @@ def shard(
     workers, seed : int
         Of CP-SAT.
     job, example_inputs, **options
-        As in `pipeplan.solve`; of a job's options ``optimizer``, ``memory`` and ``extrapolate``.
+        As in `pipeplan.solve`; of a job's options ``optimizer``, ``memory``, ``extrapolate`` and ``strategy``: then an
+        axis of ``meshes`` may have one device, by default they have as many axes as the strategy splits, and the answer
+        has the fastest choice of any strategy beside.
 
     Raises
     ------
@@ -95,15 +100,22 @@ def shard(
     model, cluster, job = question.model, question.cluster, question.job
     _refuse_unheeded(job)
     kind = only_kind(cluster)
-    shapes = [mesh_of(cluster, sizes) for sizes in asked_sizes] or list(meshes_of(cluster))
     joined = joined_layers(model, kind, job.batch, job.optimizer, job.extrapolate)
-    for mesh in shapes if asked_sizes else ():
+    named = _named(cluster, job.strategy, asked_sizes, joined) if job.strategy else []
+    shapes = [mesh_of(cluster, sizes) for sizes in asked_sizes if not named] or list(meshes_of(cluster))
+    for mesh in shapes if asked_sizes and not named else ():
         require_divided(joined.of, mesh.sizes)
     problems = [MeshProblem(joined, mesh) for mesh in shapes]
     frozen = sum(layer.frozen for layer in model.layers)  # whole on every device
     limit = _limit(kind, job.memory)
     unknown = unsplit(joined.of, shapes[0].team)
-    points, number, bound = _found(problems, step_matrix(model.dtype, job.optimizer), limit - frozen, limits, backend)
+    matrix, beside = step_matrix(model.dtype, job.optimizer), None
+    if named:
+        limits = replace(limits, time=limits.time / 2)
+        points, number, _ = _found(problems, matrix, limit - frozen, limits, backend)
+        beside = None if number is None else _point(points[number], frozen)
+        problems, shapes = named, [problem.mesh for problem in named]
+    points, number, bound = _found(problems, matrix, limit - frozen, limits, backend)
     if number is None:
         raise _does_not_fit(shapes, limit, points[-1].costs[1] + frozen, unknown, frozen)
     best = points[number]
@@ -115,9 +127,7 @@ def shard(
         optimizer=job.optimizer,
         shapes=tuple(mesh.sizes for mesh in shapes),
         mesh=best.problem.mesh,
-        points=tuple(
-            FrontierPoint(point.costs[0], point.costs[1] + frozen, point.problem.mesh.sizes) for point in points
-        ),
+        points=tuple(_point(point, frozen) for point in points),
         number=number,
         bound=bound,
         backend=backend,
@@ -128,7 +138,41 @@ def shard(
         undivided=undivided(joined.of, shapes[0].sizes) if len(asked_sizes) == 1 else (),
         costs=question.stated(sources(model, cluster, (job.batch,))),
         seconds=time.perf_counter() - began,
+        strategy=job.strategy,
+        beside=beside,
     )
+
+
+def _point(point: Point | Solved, frozen: int) -> FrontierPoint:
+    return FrontierPoint(point.costs[0], point.costs[1] + frozen, point.problem.mesh.sizes)
+
+
+def _named(
+    cluster: Cluster, strategy: str, asked_sizes: Sequence[tuple[int, ...]], joined: JoinedLayers
+) -> list[MeshProblem]:
+    """Return the problems of a named strategy, on the asked meshes or on those with as many axes as it splits.
+
+    Raises
+    ------
+    InputError
+        If it splits none.
+    """
+    if asked_sizes:
+        every = [own for sizes in asked_sizes for own in on_shape(strategy, sizes)]
+    else:
+        axes = len(STRATEGIES[strategy])
+        every = shapes_of(strategy, (mesh.sizes for mesh in meshes_of(cluster, axes)))
+    if not every:
+        raise InputError(
+            f"strategy {strategy} splits meshes of {len(STRATEGIES[strategy])} axes, and none of "
+            f"{counted(len(cluster.devices), 'device')} fits the nodes of {cluster.name!r}; take another strategy, "
+            "or a cluster of as many devices as have such a mesh, like 8"
+        )
+    samples = max((each.loops.get(SAMPLE, 1) for each in joined.graph.operators), default=1)
+    return [
+        MeshProblem(joined, mesh_of(cluster, sizes), tokens=not rows_are_samples(sizes, samples), strategy=own)
+        for sizes, own in every
+    ]
 
 
 def _found(
@@ -184,6 +228,7 @@ def _sizes(meshes: object) -> tuple[tuple[int, ...], ...]:
 def _refuse_unheeded(job: Job) -> None:
     """Refuse options of a job that say nothing about one micro-batch on all devices."""
     plain = Job(job.batch, optimizer=job.optimizer, memory=job.memory, extrapolate=job.extrapolate)
+    plain = replace(plain, strategy=job.strategy)
     unheeded = [each.name for each in fields(Job) if getattr(job, each.name) != getattr(plain, each.name)]
     if unheeded:
         raise InputError(

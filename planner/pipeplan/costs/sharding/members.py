@@ -13,6 +13,7 @@ from pipeplan.costs.sharding.attention import split_attention
 from pipeplan.costs.sharding.batches import by_samples, has_samples
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.layouts import stream
+from pipeplan.costs.sharding.named import Strategy, rows_are_samples
 from pipeplan.costs.sharding.prices import exchanged
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import PASSES
@@ -33,10 +34,13 @@ class MeshMembers:
     teams : Teams
     sizes : tuple of int
         Devices along each axis.
+    strategy : Strategy or None
+        The one by which products of matrices are split where they can be; None is any.
     """
 
     teams: Teams
     sizes: tuple[int, ...]
+    strategy: Strategy | None = field(default=None, kw_only=True)
     _problems: dict[tuple[object, ...], MeshProblem] = field(default_factory=dict, init=False, repr=False)
     _known: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict, init=False, repr=False)
     _graphs: dict[tuple[str, int], OperatorGraph] = field(default_factory=dict, init=False, repr=False)
@@ -91,7 +95,7 @@ class MeshMembers:
         key = case, self.teams.model.layers[i].parameters, cost, kind.name, size, only
         if key not in self._problems:
             own = replace(self.teams.rooflines(i, kind, size), cost=cost, graph=self.graph(case[0], size))
-            tokens, ends = self.teams.context_parallel, case[1:]
+            tokens, ends = self.teams.context_parallel and not self._by_samples(size), case[1:]
             self._problems[key] = MeshProblem(
                 own,
                 self.mesh(kind),
@@ -99,10 +103,15 @@ class MeshMembers:
                 gathers=not any(weight.shared for each in own.graph.operators for weight in each.weights),
                 split_loss=False,
                 tokens=tokens,
+                strategy=self.strategy,
                 only=only,
                 known=self._known,
             )
         return self._problems[key]
+
+    def _by_samples(self, size: int) -> bool:
+        """Whether a strategy splits samples alone at a micro-batch size."""
+        return self.strategy is not None and rows_are_samples(self.sizes, size)
 
     def mesh(self, kind: DeviceKind) -> Mesh:
         """Return the mesh of teams of a kind of device."""

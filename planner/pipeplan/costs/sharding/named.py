@@ -13,11 +13,17 @@
 
 "Rows gathered": along this axis a device has a part of the rows and of the weight, and gathers the weight. Of 3-D maps
 behind each other every second one has the roles of i and o swapped, and its input arrives as the output before leaves.
+
+`STRATEGIES` has those that a user may ask for by name: then products of matrices have no other words.
 """
 
+from collections.abc import Iterable, Iterator
+from itertools import combinations, product
 from typing import NamedTuple
 
-from pipeplan.core.words import WHOLE, Layout, Letter, Word
+from pipeplan.core.errors import InputError
+from pipeplan.core.operators import Operator, Weight
+from pipeplan.core.words import STRATEGIES, WHOLE, Layout, Letter, Signature, Word
 from pipeplan.costs.sharding.volumes import IN, OUT, ROW, Algorithm, LinearMap, Volume, volume
 
 FEATURES = 1
@@ -70,3 +76,106 @@ def three_dimensional(sizes: tuple[int, int, int], swapped: bool = False) -> For
     if swapped:
         return Form(sizes, (Letter(ROW, True), Letter(IN), Letter(OUT)), (0, FEATURES, 0), (0, 0, FEATURES))
     return Form(sizes, (Letter(ROW, True), Letter(OUT), Letter(IN)), (0, 0, FEATURES), (0, FEATURES, 0))
+
+
+class Strategy(NamedTuple):
+    """A named strategy on a mesh.
+
+    Attributes
+    ----------
+    words : tuple of str
+        What products of matrices may be split by along each axis, as in `STRATEGIES`.
+    between : tuple of str
+        Layouts of what passes between layers: along each axis rows (r) or features (f).
+    """
+
+    words: tuple[str, ...]
+    between: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, entries: str) -> "Strategy":
+        """Return a strategy by its entries along the axes, those of one device left out."""
+        words = tuple(sorted({entries, entries.translate(SWAPPED)} if name == "3d" else {entries}))
+        leaves = [word.translate(LEFT) for word in words]
+        fewest = min(each.count("f") for each in leaves)
+        return cls(words, tuple(each for each in leaves if each.count("f") == fewest))
+
+    def layouts(self, rank: int, tokens: bool) -> Iterator[Layout]:
+        """Yield the layouts of what passes between layers, of so many dimensions; ``tokens``: rows may be tokens.
+
+        The first dimension is samples, the last one features.
+        """
+        rows = range(rank - 1) if tokens else range(1)
+        for entries in self.between:
+            yield from product(*(rows if entry == "r" else (rank - 1,) for entry in entries))
+
+
+SWAPPED, LEFT = str.maketrans("io", "oi"), str.maketrans("wio", "rrf")
+
+
+def strategies(name: str, axes: int) -> tuple[Strategy, ...]:
+    """Return those of a name on meshes of so many axes; of a cube, one axis may have one device."""
+    every = STRATEGIES[name]
+    rows = combinations(every, axes) if len(every) == 3 == axes + 1 and name == "3d" else [every][: axes == len(every)]
+    return tuple(dict.fromkeys(Strategy.of(name, "".join(row)) for row in rows))
+
+
+def shapes_of(name: str, shapes: Iterable[tuple[int, ...]]) -> list[tuple[tuple[int, ...], Strategy]]:
+    """Return the shapes with as many axes as a named strategy can split, each with what it is there."""
+    found = [(sizes, own) for sizes in shapes for own in strategies(name, len(sizes))]
+    most = max((len(sizes) for sizes, _ in found), default=0)
+    return [(sizes, own) for sizes, own in found if len(sizes) == most]
+
+
+def on_shape(name: str, sizes: tuple[int, ...]) -> list[tuple[tuple[int, ...], Strategy]]:
+    """Return a shape without its axes of one device, and what a strategy may be there.
+
+    Raises
+    ------
+    InputError
+        If it splits another number of axes.
+    """
+    entries, kept = STRATEGIES[name], tuple(size for size in sizes if size > 1)
+    if len(sizes) == len(entries) and len(kept) < len(sizes) and name == "3d" and len(kept) == 2:
+        return [(kept, Strategy.of(name, "".join(e for e, n in zip(entries, sizes, strict=True) if n > 1)))]
+    if min(sizes) < 2 or not strategies(name, len(sizes)):
+        rest = ", one of which may have one device" * (name == "3d")
+        raise InputError(
+            f"mesh {'x'.join(map(str, sizes))}: strategy {name} splits meshes of {len(entries)} axes with 2 devices or "
+            f"more{rest}, as in {'x'.join('2' * len(entries))}"
+        )
+    return [(sizes, own) for own in strategies(name, len(sizes))]
+
+
+def rows_are_samples(sizes: tuple[int, ...], samples: int) -> bool:
+    """Return whether the rows that a named strategy splits may all be samples; else they are tokens too."""
+    return not any(samples % (sizes[0] * size) for size in sizes[1:])
+
+
+def matrix_of(operator: Operator) -> Weight | None:
+    """Return the weight of a product: it has a loop of what is made, and one that is summed over."""
+    two_sided = (own for own in operator.weights if len({loop in operator.makes for loop in own.loops}) == 2)
+    return next(two_sided, None)
+
+
+def follows(operator: Operator, word: Word, strategy: Strategy) -> bool:
+    """Return whether a product of matrices is split by a strategy."""
+    weight = matrix_of(operator)
+    return weight is not None and "".join(_entry(operator, weight, each) for each in word) in strategy.words
+
+
+def by_strategy(operator: Operator, signatures: tuple[Signature, ...], strategy: Strategy) -> tuple[Signature, ...]:
+    """Return the signatures that follow a strategy; other operators are split along as many axes as possible.
+
+    Sums are added up to parts of the rows, where this is possible.
+    """
+    found = tuple(own for own in signatures if follows(operator, own.word, strategy))
+    if found:
+        return tuple(own for own in found if WHOLE not in own.held) or found
+    return tuple(own for own in signatures if Letter() not in own.word) or signatures
+
+
+def _entry(operator: Operator, weight: Weight, letter: Letter) -> str:
+    if letter.loop in weight.loops:
+        return "o" if letter.loop in operator.makes else "i"
+    return "" if letter.loop not in operator.makes else "w" if letter.gathers else "r"

@@ -15,6 +15,7 @@ from pipeplan.core.operators import Operator, OperatorGraph
 from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Signature, Word
 from pipeplan.costs.sharding.joined import JoinedLayers, Own, SharedWeight
 from pipeplan.costs.sharding.layouts import stream
+from pipeplan.costs.sharding.named import Strategy, by_strategy
 from pipeplan.costs.sharding.redistributions import Redistributions, times
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
@@ -76,6 +77,8 @@ class MeshSignatures:
         Whether several operators may read a tensor from one copy.
     allows : callable or None
         ``allows(operator, word)``: which words there are, of all others.
+    strategy : Strategy or None
+        The one by which products of matrices are split where they can be; None is any.
     only : LayerWords or None
         The one signature of each operator, and the layout of each sum, if these are chosen already.
     known : dict
@@ -92,6 +95,7 @@ class MeshSignatures:
     split_loss: bool = True
     shares: bool = True
     allows: Callable[[Operator, Word], bool] | None = field(default=None, repr=False, compare=False)
+    strategy: Strategy | None = None
     only: LayerWords | None = None
     known: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -177,7 +181,7 @@ class MeshSignatures:
     @cached_property
     def _known(self) -> dict[Hashable, object]:
         """What is known on this mesh for these words."""
-        words = self.tokens, self.gathers, self.scatters, self.split_loss, self.shares, self.allows
+        words = self.tokens, self.gathers, self.scatters, self.split_loss, self.shares, self.allows, self.strategy
         return self.known.setdefault((self.mesh, *words), {})
 
     def _sends(self, name: str) -> bool:
@@ -221,7 +225,8 @@ class MeshSignatures:
             own = tuple(word for word in own if all(letter.loop == UNSPLIT for letter in word))
         if self.allows is not None:
             own = tuple(word for word in own if self.allows(self.own(operator).operator, word))
-        return tuple(Signature(word, held) for word in own for held in self._held(operator, word))
+        found = tuple(Signature(word, held) for word in own for held in self._held(operator, word))
+        return by_strategy(operator, found, self.strategy) if self.strategy else found
 
     def _held(self, operator: Operator, word: Word) -> tuple[Layout, ...]:
         """The layouts in which what an operator makes may be held: parts of sums are added up."""

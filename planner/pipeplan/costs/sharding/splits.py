@@ -27,6 +27,7 @@ from pipeplan.core.words import PARTIAL, WHOLE, LayerWords, Layout, MeshSplit
 from pipeplan.costs.sharding.coordinates import combined, in_order
 from pipeplan.costs.sharding.layouts import handed_over, stream
 from pipeplan.costs.sharding.members import Case, MeshMembers, splits_any
+from pipeplan.costs.sharding.named import follows, shapes_of
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.shapes import fitting
 from pipeplan.costs.sharding.teams import Teams
@@ -77,10 +78,14 @@ class MeshTeams(MeshMembers):
         """Return the meshes of up to ``axes`` axes that teams may be.
 
         None unless all teams lie in as many nodes. In one node there is one axis, which splits samples in models that
-        have no tokens; in those that do, it found no way better than teams without a mesh have.
+        have no tokens; in those that do, it found no way better than teams without a mesh have. A strategy that is
+        asked for by name has the meshes with as many axes as it can split, also in one node.
         """
         nodes = {place.nodes for place in teams.places.values()}
         every = (each for graph in teams.model.operators.values() for each in graph.operators)
+        if len(nodes) == 1 and teams.strategy:
+            shapes = shapes_of(teams.strategy, fitting(teams.team, teams.team // nodes.pop()))
+            return tuple(cls(teams, sizes, batch, strategy=own) for sizes, own in shapes)
         if len(nodes) > 1 or (nodes == {1} and any(TOKEN in each.makes for each in every)):
             return ()
         most = min(axes, 1) if nodes == {1} else axes
@@ -93,13 +98,27 @@ class MeshTeams(MeshMembers):
         meshes = {kind.name: self.mesh(kind) for kind in self.teams.kinds}
         links = tuple((name, tuple(link.in_collectives for link in own.links)) for name, own in meshes.items())
         sharing = next(iter(meshes.values())).sharing
-        for layout in product((WHOLE, *range(self._rank if tokens else 0)), repeat=len(self.sizes)):
+        for layout in self._layouts(tokens):
             can = self._passes(layout)
             if any(can) or set(layout) == {WHOLE}:
                 for passes, words in self._ways(layout, can):
-                    if self._agrees(words) and any(map(splits_any, words.values())):
+                    if self._agrees(words) and self._is_asked(words):
                         found[MeshSplit(self.sizes, layout, passes, tuple(words.items()), links, sharing)] = None
         return [split for split in found if self.possible(split)]
+
+    def _layouts(self, tokens: bool) -> Iterable[Layout]:
+        """Return the layouts that what passes between layers may have."""
+        if self.strategy is None:
+            return product((WHOLE, *range(self._rank if tokens else 0)), repeat=len(self.sizes))
+        named = self.strategy.layouts(self._rank, not all(map(self._by_samples, self.teams.sizes)))
+        return [layout for layout in named if any(self._passes(layout))] or [(WHOLE,) * len(self.sizes)]
+
+    def _is_asked(self, words: Mapping[Case, LayerWords]) -> bool:
+        """Whether any operator is split; if a strategy is named, any product by this."""
+        if self.strategy is None:
+            return any(map(splits_any, words.values()))
+        every = ((each, own) for (name, *_), own in words.items() for each in self.graphs[name].operators)
+        return any(follows(each, own.operators[each.name].word, self.strategy) for each, own in every)
 
     @property
     def _rank(self) -> int:

@@ -30,6 +30,8 @@ class Teams:
         Whether layers may be recomputed.
     state_bytes : int or None
         As in a job.
+    strategy : str
+        As in a job.
     clock : Clock or None
         The time in which splits are found.
     """
@@ -44,6 +46,7 @@ class Teams:
     context_parallel: bool = True
     again: bool = False
     state_bytes: int | None = None
+    strategy: str = ""
     clock: Clock | None = field(default=None, repr=False, compare=False)
     _costs: dict[tuple[str, int], tuple[LayerCost, ...]] = field(default_factory=dict, init=False, repr=False)
     _rooflines: dict[tuple[object, ...], Rooflines] = field(default_factory=dict, init=False, repr=False)

@@ -145,7 +145,7 @@ def _questions(
             micro_batches=tuple(job.batch // size for size in teams.sizes),
         )
         found, models = [], []
-        for split in teams.splits(job.sequence_parallel):
+        for split in () if job.strategy else teams.splits(job.sequence_parallel):
             found.append(split)
             models.append(team_model(teams, split))
             yield TeamQuestion(split, models[-1], team_cluster(cluster, team), own)
@@ -207,7 +207,16 @@ def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> TeamSplits:
     wishes = job.vocabulary_parallel, job.context_parallel
     again = job.recompute is not Recompute.NONE
     teams = TeamSplits(
-        model, cluster, team, sizes, job.optimizer, job.extrapolate, *wishes, again=again, state_bytes=job.state_bytes
+        model,
+        cluster,
+        team,
+        sizes,
+        job.optimizer,
+        job.extrapolate,
+        *wishes,
+        again=again,
+        state_bytes=job.state_bytes,
+        strategy=job.strategy,
     )
     if not teams.places:
         raise InputError(
