@@ -34,10 +34,20 @@ CASES = [*product((2, 3), STAGES)]
 
 
 def jobs(world: int, folder: Path) -> dict[str, Job]:
-    """Both levels of each stage on two ranks."""
+    """Both levels of each stage on two ranks, and of a mesh on four processes."""
     del folder
     cases = [(level, *STAGES[name]) for level, name in CASES]
-    return {"live bytes": (live_bytes.of_cases, (cases,))} if world == 2 else {}
+    alone, on_a_mesh = (live_bytes.of_cases, (cases,)), (live_bytes.on_a_mesh, ())
+    return {2: {"live bytes": alone}, 4: {"live bytes on a mesh": on_a_mesh}}.get(world, {})
+
+
+@pytest.mark.parametrize("level", [2, 3])
+def test_buffers_of_meshes_are_those_of_their_parts(ranks: Callable[[int], dict[str, Any]], level: int) -> None:
+    """What replicas gather of a device's half of each weight, and twice the weight that a team gathers from halves."""
+    whole = live_bytes.WIDE**2 * 4
+    halves = Units.of(np.array([whole // 2] * 4, np.int64), ())
+    expected = halves.with_buffers(np.array([2 * whole] * 4), 2, 4 * AT_ONCE, level == 3)
+    assert ranks(4)["live bytes on a mesh"][level] == pytest.approx(max(expected), abs=4 * SMALL)
 
 
 @pytest.mark.happens(0.2)

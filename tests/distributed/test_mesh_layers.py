@@ -76,6 +76,7 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
         "meshes in replicas": (mesh_workers.errors, (tuple(case.plan for case in in_replicas()), models.tiny_decoder)),
         "meshes": (mesh_workers.exact, (tuple(case.plan for case in of_a_decoder()), models.tiny_decoder)),
         "cubes": (mesh_workers.exact, (tuple(case.plan for case in of_rectangles()), models.tiny_decoder)),
+        "levels": (mesh_workers.errors, (tuple(case.plan for case in at_levels()), models.tiny_decoder)),
         "attention": (mesh_workers.exact, (tuple(case.plan for case in by_ways()), models.wide_decoder)),
     }
 
@@ -102,6 +103,17 @@ def of_rectangles() -> tuple[mesh_workers.Case, ...]:
     return tuple(
         mesh_workers.on_mesh(models.tiny_decoder, (2, 2), STAGES[1], seed, strategy=own)
         for seed, own in enumerate(strategies("3d", 2))
+    )
+
+
+@cache
+def at_levels() -> tuple[mesh_workers.Case, ...]:
+    """A decoder on two replicas of two processes, at levels 2 and 3 of ZeRO, with and without gathered weights."""
+    schedule, ways = FAMILIES["1f1b-sno"].write((2,), 4), ((2, True, True), (3, True, False), (3, False, True))
+    return tuple(
+        mesh_workers.treated(case, again=again, split=False)
+        for seed, (level, gathers, again) in enumerate(ways)
+        for case in [mesh_workers.on_mesh(models.tiny_decoder, (2,), schedule, seed, gathers, zero=level)]
     )
 
 
@@ -174,6 +186,20 @@ def test_replicas_of_meshes_sum_beside_the_last_backward(ranks: Callable[[int], 
 def test_a_decoder_runs_by_random_words(ranks: Callable[[int], dict[str, Any]]) -> None:
     """Its gradients are the unsplit model's, and nothing is sent but what is priced."""
     _compare(of_a_decoder(), *ranks(4)["meshes"])
+
+
+def test_replicas_share_out_what_processes_have(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """At levels 2 and 3 of ZeRO each has the unsplit model's gradients of its share of its part, recomputed or not."""
+    assert max(ranks(4)["levels"]) < EXACT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [2, 3])
+def test_replicas_of_two_axes_share_out_what_processes_have(level: int) -> None:
+    """The same on eight processes."""
+    schedule = FAMILIES["1f1b-sno"].write((2,), 4)
+    plan = mesh_workers.on_mesh(models.tiny_decoder, (2, 2), schedule, level, zero=level).plan
+    assert max(launch(mesh_workers.errors, 8, (plan,), models.tiny_decoder, timeout=300)) < EXACT
 
 
 @pytest.mark.slow

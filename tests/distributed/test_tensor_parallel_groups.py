@@ -10,7 +10,7 @@ import pytest
 from helpers.captured_models import tiny_gpt2, tiny_llama
 from helpers.distributed import checkpointing, models, tensor_parallel_workers, training_workers, vocabulary_workers
 from helpers.distributed.together import Job
-from helpers.distributed.training_workers import TEAMS, TEAMS_CONTEXT, TEAMS_LOW, TEAMS_SHARDED, Seen
+from helpers.distributed.training_workers import MESHES, TEAMS, TEAMS_CONTEXT, TEAMS_LOW, TEAMS_SHARDED, Seen
 from helpers.instances import equal_devices
 from helpers.layer_operators import layers_operators
 from helpers.profile_of import profile_of
@@ -27,13 +27,14 @@ RANDOM = 3
 ROUNDS = ("llama", "t5")
 """Models that round to float32 inside, for inputs of any type."""
 ROUNDED = 1e-5
-EVERY = {**TEAMS, **TEAMS_SHARDED, **TEAMS_CONTEXT, **TEAMS_LOW}
+EVERY = {**TEAMS, **TEAMS_SHARDED, **TEAMS_CONTEXT, **MESHES, **TEAMS_LOW}
 OFTEN = (
     "tensor-parallel, ZeRO-1, recomputed",
     "teams, split loss, tied, ZeRO-1",
     "unlike teams, tokens, ZeRO-3",
     "teams, captured",
     "teams, context, by heads, tied, ZeRO-1",
+    "meshes, ZeRO-3",
 )
 """Cases of training that are always run; all others are slow tests."""
 
@@ -211,8 +212,8 @@ def test_gathered_weights_of_members_are_freed(found: dict[str, Any]) -> None:
 
 
 def test_checkpoints_move_between_group_sizes(found: dict[str, Any]) -> None:
-    """A run continues with and without teams, at all levels of ZeRO, and from plain files, and stays the same."""
-    assert [layout.tensor_parallel for layout in checkpointing.LAYOUTS[4]] == [2, 1, 2, 2, 2, 2, (1, 2, 1)]
+    """A run continues on teams, on meshes and without, at all levels of ZeRO, and from plain files, and is the same."""
+    assert [layout.tensor_parallel for layout in checkpointing.LAYOUTS[4]] == [2, 1, 2, 2, 2, 2, (1, 2, 1), 2, 4, 2]
     assert found["tensor-parallel handed on"] < 1e-9  # some gradients are but rounding, and Adam divides by their size
 
 

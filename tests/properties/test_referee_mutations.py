@@ -621,6 +621,25 @@ def test_wrong_meshes_are_noticed(monkeypatch: pytest.MonkeyPatch, module: str, 
     assert noticed(on_meshes, over_nodes)
 
 
+def in_replicas_of_meshes(document: dict[str, Any]) -> None:
+    """Two replicas of teams of four over two nodes, at level 3 of ZeRO."""
+    over_nodes(document)
+    document["job"] |= {"depths": [1], "replicas": [2], "micro_batches": [4], "zero": [3], "sequence_parallel": False}
+    for kind in document["cluster"]["devices"].values():
+        kind.pop("memory", None)
+
+
+def test_meshes_whose_replicas_share_out_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ways that are not searched where gradients are shared out, and forwards on a mesh that wait for no gather."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    asked = import_module("pipeplan.costs.teams.question")
+    with monkeypatch.context() as changed:
+        changed.setattr(asked, "mesh_ways", lambda *_: ())
+        assert "fastest words" in noticed(on_meshes, in_replicas_of_meshes)
+    monkeypatch.setattr(Passes, "_forward_waits", lambda own, *_: 0 * own.gather)
+    assert "the step takes" in noticed(on_meshes, in_replicas_of_meshes)
+
+
 def without_samples(document: dict[str, Any]) -> None:
     """Let other operators than those of the layers have an axis of samples, so that these have none."""
     image = drawn("image", ("sample", "f"), {"input": ["sample", "h"]}, {}, ["f", "h"])

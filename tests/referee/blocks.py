@@ -39,6 +39,19 @@ def in_any_order(random: Random, document: Document) -> None:
         job.pop(name, None)
 
 
+def in_replicas(random: Random, document: Document) -> None:
+    """Ask for levels 2 and 3 of ZeRO where teams extend over nodes, on twice the nodes if these are but one team."""
+    cluster, job = document["cluster"], document["job"]
+    wide, nodes = max(job["teams"]), cluster["nodes"]
+    if any(len(node["devices"]) >= wide for node in nodes) or "any" in job.get("schedules", ()):
+        return
+    if sum(len(node["devices"]) for node in nodes) < 2 * wide:
+        cluster["nodes"] = [node | {"devices": list(node["devices"])} for _ in range(2) for node in nodes]
+    job |= {"teams": [wide], "zero": random.choice(([2], [3], [3], [2, 3], [0, 3]))}
+    for name in ("unlike_teams", "replicas", "depths"):
+        job.pop(name, None)
+
+
 def _operator(
     random: Random, name: str, reads: Document, makes: list[str], loops: Document, weight: int = 0
 ) -> Document:

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from .blocks import in_any_order, in_blocks
+from .blocks import in_any_order, in_blocks, in_replicas
 from .costs import ITEM, STATES
 from .documents import DEFAULTS, Document
 from .operators import in_teams
@@ -21,6 +21,8 @@ BLOCKS = 0.15
 """Of these, the share of those with attention, or with tensors that several operators read, over two nodes."""
 ORDERS = 0.25
 """Of these, the share of those on two such teams, under any order, with backwards in two parts."""
+REPLICAS = 0.2
+"""Of those about teams, the share of those at levels 2 and 3 of ZeRO if teams extend over nodes."""
 RARE = ("second tie", "third kind", "large share", "odd outputs", "heavy weights", "no tokens")
 """What is drawn by itself."""
 
@@ -92,6 +94,8 @@ def question(seed: int, large: bool = False) -> Document:
                 orders := Random(f"orders of blocks small {seed}"), ORDERS
             ):
                 in_any_order(orders, document)
+        if not large and _often(own := Random(f"replicas of meshes small {seed}"), REPLICAS):
+            in_replicas(own, document)
     return document
 
 

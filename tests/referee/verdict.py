@@ -185,7 +185,7 @@ def _questions(document: Document, answer: Document) -> list[Asked]:
             found += [Asked(each, level, {size: (own, split)}) for level, each in levels]
     for meshes, split in _on_meshes(document, answer):
         rows_of = _levels(meshes.document(split)).items()
-        found += [Asked(each, level, mesh=(meshes, split)) for level, each in rows_of if level < 2]
+        found += [Asked(each, level, mesh=(meshes, split)) for level, each in rows_of]
     for beside, splits, each in _mixed(document, answer):
         levels = [(level, own) for level, own in _levels(each).items() if level < 2]
         found += [Asked(own, level, splits, beside) for level, own in levels if not _homeless(own)]
@@ -234,15 +234,13 @@ def _on_meshes(document: Document, answer: Document) -> Iterator[tuple[Meshes, D
 
 def _mesh_faults(document: Document, answer: Document) -> Iterator[str]:
     """What is wrong with the ways of teams on meshes."""
-    job = Question(document, 0).job
-    asked = not job["zero"] or min(job["zero"]) < 2
     for own in _teams(document):
         if not own.tokens:
             meshes = Meshes(own)
             splits = [split for split in answer["meshes"] if split["team"] == own.team]
-            if splits and not (asked and meshes.shapes):
+            if splits and not meshes.shapes:
                 yield f"teams of {own.team} are searched on meshes"
-            elif asked and meshes.shapes:
+            elif meshes.shapes:
                 rows = _every_split(document, answer).get(own.team, ())
                 yield from meshes.unsearched(splits, [each.document(split) for each, split in rows])
 
@@ -310,8 +308,7 @@ def _refusal(document: Document, answer: Document, late: bool) -> str | None:
     for size in {own.team for own in teams} if not late else ():
         on_mesh = any(each["team"] == size for each in answer["meshes"])
         alike = [own for own in teams if own.team == size]
-        lacking = not asked["zero"] or min(asked["zero"]) < 2
-        lacking = lacking and any(list(Meshes(own).unsearched((), ())) for own in alike if not own.tokens)
+        lacking = any(list(Meshes(own).unsearched((), ())) for own in alike if not own.tokens)
         possible.append(on_mesh or lacking or any(_splits(answer, own) or list(unsearched(own, ())) for own in alike))
     if not any(possible):
         return "nothing can be split"

@@ -245,7 +245,7 @@ class Searched:
         levels = " at levels 0 and 1 of ZeRO" * (self.zero[-1] >= SHARES_GRADIENTS)
         shapes = [f"{' x '.join(map(str, sizes))} in {count}" for sizes, count in meshes.items()]
         if shapes:
-            teams += f", also as meshes of {', '.join(shapes)} {'way' if [*meshes.values()] == [1] else 'ways'}{levels}"
+            teams += f", also as meshes of {', '.join(shapes)} {'way' if [*meshes.values()] == [1] else 'ways'}"
         teams += ", tensors between layers whole or split along tokens" * tokens
         teams += ", matrix products and attention also on parts of the tokens" * context
         teams += ", losses also on logits split along their classes" * (not loss)

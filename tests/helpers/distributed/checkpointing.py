@@ -4,11 +4,13 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from helpers.distributed.mesh_workers import random_words, with_words
 from helpers.distributed.models import (
     blank_model,
     tiny_decoder,
@@ -48,7 +50,7 @@ RATE = 0.01
 class Layout:
     """Division of a model: replicas of every stage, or a placed family; processes per rank, in teams or not.
 
-    Teams may have as many for each stage.
+    Teams may have as many for each stage. ``mesh``: processes along each axis, if layers run by random words.
     """
 
     replicas: tuple[int, ...] = ()
@@ -56,6 +58,7 @@ class Layout:
     zero: int = 0
     tensor_parallel: int | tuple[int, ...] = 1
     teams: bool = False
+    mesh: tuple[int, ...] = ()
 
     def plan(self, build: Callable[[], Workload], optimizer: str) -> Plan:
         """Plan on all processes, for batches of 8 samples, or 12 on three ranks."""
@@ -67,6 +70,8 @@ class Layout:
         if self.teams:
             tokens = names[:-1] if build is tiny_shared else ()
             plan = in_teams(plan, module, build().shards, size, tokens)
+        if self.mesh:
+            plan = with_words(plan, random_words(build, self.mesh, Random(0), samples=2)[0], self.mesh)
         return replace(with_buckets(plan, 2, 3) if self.zero == 1 else plan, zero=self.zero)
 
     def _schedule(self, world: int) -> Schedule:
@@ -93,6 +98,9 @@ LAYOUTS = {
         Layout((1, 1), tensor_parallel=2),
         Layout((2,), zero=2, tensor_parallel=2),
         Layout((1, 1, 1), tensor_parallel=(1, 2, 1), teams=True),
+        Layout((2,), zero=3, tensor_parallel=2, mesh=(2,)),
+        Layout((1,), tensor_parallel=4, mesh=(2, 2)),
+        Layout((2,), zero=2, tensor_parallel=2, mesh=(2,)),
     ),
 }
 SHARDED_STAGES = (Layout((2, 1), zero=3), Layout((1, 1, 1)), Layout((1, 2), zero=3), Layout((3,), zero=2))

@@ -82,6 +82,10 @@ CASES = {
         "ZeRO-3, replicas below": Case(adapters, (1, 2), USERS, zero=3, first=3, recompute=True),
         "ZeRO-2, replicas below": Case(adapters, (1, 2), {"optimizer": sgd}, zero=2, first=4),
     },
+    4: {
+        "a mesh, ZeRO-2": Case(tied_adapters, (2,), USERS, zero=2, mesh=(2,), accumulated=(1,)),
+        "a mesh, ZeRO-3": Case(adapters, (2,), USERS, zero=3, mesh=(2,), recompute=True),
+    },
 }
 """Cases with frozen weights, by number of ranks."""
 LOW = {

@@ -2,7 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from time import sleep
 from typing import Any, TypeAlias
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -11,9 +15,21 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from helpers.distributed.mesh_workers import with_words
+from helpers.distributed.models import blank_model
+from helpers.plans import plan_for
+from pipeplan.core.operators import SAMPLE
 from pipeplan.core.shared_weights import merge_overlapping
+from pipeplan.core.words import WHOLE, LayerWords, Letter, Signature
+from pipeplan.frontend.workload import Workload
+from pipeplan.schedules import FAMILIES
+from pipeplan_executor.sharding.mesh import moves
+from pipeplan_executor.stages import source
 from pipeplan_executor.stages.fully_sharded import FullySharded
+from pipeplan_executor.train.pipeline import Pipeline
 
+WIDE = 200
+"""Features of each of `wide_maps`."""
 Layers: TypeAlias = Sequence[tuple[int, ...]]
 """Bytes of each layer's weight, or 0, bytes that only exist while it computes, and those of a frozen weight, if any."""
 
@@ -117,3 +133,58 @@ def beside_what_stays(level: int, layers: Layers, ties: Sequence[tuple[int, ...]
 def of_cases(cases: Sequence[tuple[int, Layers, Sequence[tuple[int, ...]]]]) -> list[list[tuple[int, int]]]:
     """`beside_what_stays` of each case."""
     return [beside_what_stays(*case) for case in cases]
+
+
+def wide_maps() -> Workload:
+    """Four linear maps of `WIDE` features."""
+    layers = [nn.Linear(WIDE, WIDE, bias=False) for _ in range(4)]
+
+    def draw(samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        inputs, targets = torch.randn(2, samples, WIDE, generator=generator)
+        return inputs, targets
+
+    return Workload(nn.Sequential(*layers), draw, nn.functional.mse_loss)
+
+
+def _dropped(wait: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    """Wait also until the thread that sent a tensor has dropped it: autograd copies gradients that others hold."""
+    made = wait(tensor)
+    sleep(0.002)
+    return made
+
+
+def on_a_mesh() -> dict[int, int]:
+    """At levels 2 and 3 the most bytes in a backward beside what stays, on two replicas of teams of two.
+
+    Teams gather each weight for its operator, which they keep in halves, and multiply a sample on each device.
+    """
+    module, names, held = blank_model(wide_maps)
+    whole, samples = (WHOLE,), (0,)
+    words = {
+        name: LayerWords(
+            {"linear": Signature((Letter(SAMPLE, True),), whole if name == names[-1] else samples)},
+            input=whole if name == names[0] else samples,
+            output=whole if name == names[-1] else samples,
+        )
+        for name in names
+    }
+    found = {}
+    plan = plan_for(module, names, (0, len(names)), FAMILIES["gpipe"].write((2,), 2), held=held)
+    for level in (2, 3):
+        planned = replace(with_words(plan, tuple(words.items()), (2,)), zero=level)
+        pipeline = Pipeline(planned, wide_maps, evaluates=False)
+        stage, (fully,) = pipeline.modules[0], pipeline._fully.values()
+        inputs, _ = source.draw(pipeline.workload, plan.micro_batch, 0)
+        peaks = []
+        with (live := LiveBytes()), fully.passing(), patch.object(moves, "_wait", partial(_dropped, moves._wait)):
+            for _ in range(4):
+                live.begin("end")  # of a step, of which gradients stay
+                live.peaks.clear()
+                fully.free(stage)
+                (out,) = stage(inputs)
+                live.begin("backward")
+                out.sum().backward()
+                live.begin("rest")
+                peaks.append(live.peaks["backward"] - live.peaks["rest"])
+        found[level] = min(peaks[1:])
+    return found

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.distributed.exchange_workers import OF_PARTS, OPERATIONS, Sums, halves
-from helpers.distributed.models import random_cuts
+from helpers.distributed.models import blank_model, random_cuts
 from helpers.mesh_exchanges import mesh_exchanges
 from helpers.plans import plan_for
 from helpers.runnable_schedules import halved
@@ -55,6 +55,8 @@ NOTHING = LayerCost(
     )
 )
 SAMPLES = 4
+Words = tuple[tuple[str, LayerWords], ...]
+"""Of all layers of a model, by name."""
 
 
 class Case(NamedTuple):
@@ -76,37 +78,57 @@ def on_mesh(
     gathers: bool = True,
     ways: tuple[str, ...] = (),
     strategy: Strategy | None = None,
+    zero: int = 0,
 ) -> Case:
     """A plan of as many stages as the schedule has, on meshes of these sizes, with random words and layouts.
 
     With it what is sent for a micro-batch, forward and backward, as it is priced. ``ways``: for each axis how attention
     gets keys, whose tokens all of them split. ``strategy``: by which products of matrices are split, and samples.
+    ``zero``: the level of ZeRO.
     """
     draw = random.Random(seed)
+    module, names, held = blank_model(build)
+    words, sent, later = random_words(build, sizes, draw, gathers, ways, strategy=strategy)
+    cuts = random_cuts(draw, len(names), schedule.stages)
+    plan = plan_for(module, names, cuts, schedule, SAMPLES, held=held)
+    return Case(replace(with_words(plan, words, sizes), zero=zero), sent, later)
+
+
+def with_words(plan: Plan, words: Words, sizes: tuple[int, ...]) -> Plan:
+    """The plan on meshes of these sizes, by the words of all layers."""
+    links = (Link(10**9, 1000), *(Link(10**10, 100),) * (len(sizes) - 1))
+    stages = tuple(replace(stage, team=prod(sizes), mesh=sizes, links=links) for stage in plan.stages)
+    return replace(plan, stages=stages, words=words)
+
+
+def random_words(
+    build: Callable[[], Workload],
+    sizes: tuple[int, ...],
+    draw: random.Random,
+    gathers: bool = True,
+    ways: tuple[str, ...] = (),
+    samples: int = SAMPLES,
+    strategy: Strategy | None = None,
+) -> tuple[Words, tuple[Sums, Sums], Sums]:
+    """Random words of each layer for micro-batches of so many samples; and what is sent, as in `Case`."""
     workload = source.build(build)
-    sequence = capture_layers(workload.module, inputs := source.draw(workload, SAMPLES, 0)[0])
+    sequence = capture_layers(workload.module, inputs := source.draw(workload, samples, 0)[0])
     flow = trace(sequence, inputs)
     weights = named_weights(workload.module, sequence)
     programs = []
     for n, layer in enumerate(sequence.layers):
-        own = program_of(record(layer, flow.tensors[n], nullcontext, None, None), weights[n], SAMPLES)
-        programs.append(replace(own, graph=by_samples(own.graph, SAMPLES)))
+        own = program_of(record(layer, flow.tensors[n], nullcontext, None, None), weights[n], samples)
+        programs.append(replace(own, graph=by_samples(own.graph, samples)))
     words, before, sent, later = [], tuple[int, ...](), {FORWARD: Sums(), BACKWARD: Sums()}, Sums()
     for number, program in enumerate(programs):
         after = () if number == len(programs) - 1 else _between(draw, program, programs[number + 1], sizes, strategy)
-        own, problem = _words(draw, program, sizes, (before, after), gathers, ways, strategy)
+        own, problem = _words(draw, program, sizes, (before, after), gathers, ways, samples, strategy)
         words.append(own)
         for each in mesh_exchanges(problem, own):
             sent[each.when] += halves(each.kind, each.size)
             later += halves(each.kind, each.size) if each.later else Sums()
         before = after
-    cuts = random_cuts(draw, len(programs), schedule.stages)
-    plan = plan_for(workload.module, sequence.names, cuts, schedule, SAMPLES, held=sequence.parameters)
-    links = (Link(10**9, 1000), *(Link(10**10, 100),) * (len(sizes) - 1))
-    stages = tuple(replace(stage, team=prod(sizes), mesh=sizes, links=links) for stage in plan.stages)
-    return Case(
-        replace(plan, stages=stages, words=tuple(zip(sequence.names, words, strict=True))), tuple(sent.values()), later
-    )
+    return tuple(zip(sequence.names, words, strict=True)), (sent[FORWARD], sent[BACKWARD]), later
 
 
 def _between(
@@ -135,12 +157,13 @@ def _words(
     ends: tuple[Layout, Layout],
     gathers: bool,
     ways: tuple[str, ...],
+    samples: int,
     strategy: Strategy | None,
 ) -> tuple[LayerWords, MeshProblem]:
     """Random words of a layer: those that cost least if everything costs something random."""
     graph, numbers = program.graph, np.random.default_rng(draw.randrange(10**9))
     mesh = Mesh(sizes, (Link(10**9, 1000), *(Link(10**10, 100),) * (len(sizes) - 1)))
-    own = Rooflines(graph, NOTHING, graph.parameters, DeviceKind("made up"), None, SAMPLES)
+    own = Rooflines(graph, NOTHING, graph.parameters, DeviceKind("made up"), None, samples)
     problem = MeshProblem(own, mesh, *ends, gathers=gathers, tokens=strategy is None, strategy=strategy)
     costs = tuple(
         np.where(each >= UNLIMITED, each, numbers.integers(0, 10**6, each.shape)) for each in problem.sharding.costs
@@ -175,14 +198,14 @@ def splits(plan: Plan) -> bool:
     return any(action.kind is Kind.WEIGHT_GRADIENT for action in plan.schedule.actions())
 
 
-def exact(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> tuple[list[float], list[tuple[Sums, ...]]]:
-    """For each plan the largest relative difference to the unsplit model; of one stage on equal axes what is sent."""
-    return errors(plans, build), [_sent(plan, build) for plan in plans if len(plan.stages) == len({*plan.mesh}) == 1]
-
-
 def errors(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> list[float]:
     """For each plan the largest relative difference to the unsplit model."""
     return [worst_error(plan, build, 3) for plan in plans]
+
+
+def exact(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> tuple[list[float], list[tuple[Sums, ...]]]:
+    """For each plan the largest relative difference to the unsplit model; of one stage on equal axes what is sent."""
+    return errors(plans, build), [_sent(plan, build) for plan in plans if len(plan.stages) == len({*plan.mesh}) == 1]
 
 
 def _sent(plan: Plan, build: Callable[[], Workload]) -> tuple[Sums, Sums, Sums]:

@@ -1,5 +1,6 @@
 """Workers for the tests of training: a pipeline, and the unsplit model trained by plain torch."""
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers.distributed.everywhere import greatest
+from helpers.distributed.mesh_workers import random_words, with_words
 from helpers.distributed.models import blank_model, tiny_decoder, tiny_shared, tiny_thrice, tiny_tied
 from helpers.distributed.training_models import (
     dropped,
@@ -78,6 +80,8 @@ class Case:
     """Layers whose output teams split along tokens."""
     context: str = ""
     """How attention runs on these tokens, beside all whole matrices; empty if it does not."""
+    mesh: tuple[int, ...] = ()
+    """Processes along each axis of the teams' meshes, on which layers run by random words; none without."""
     vocabulary: bool = False
     """Whether teams split the last layer's output along its classes."""
     first: int = 2
@@ -340,6 +344,14 @@ TEAMS_CONTEXT = {
     ),
 }
 """Such cases with products and attention on parts of the tokens."""
+MESHES = {
+    "meshes, ZeRO-1": Case(tiny_tied, (2,), USERS, zero=1, mesh=(2,), steps=4, accumulated=(1,), bucket=1),
+    "meshes, ZeRO-2, recomputed": Case(tiny_tied, (2,), USERS, zero=2, mesh=(2,), accumulated=(1,), recompute=True),
+    "meshes, ZeRO-3": Case(tiny_decoder, (2,), USERS, zero=3, mesh=(2,), accumulated=(0, 1), schedule="gpipe"),
+    "meshes, ZeRO-3, shared norm": Case(gated, (2,), USERS, zero=3, mesh=(2,), steps=3, recompute=True),
+    "meshes of two axes": Case(tiny_decoder, (1,), USERS, mesh=(2, 2), steps=3, accumulated=(1,)),
+}
+"""Cases on meshes, on four processes."""
 TEAMS_LOW = {
     "teams, tokens, bf16": Case(
         gated,
@@ -564,7 +576,7 @@ def everything() -> tuple[Found, dict[str, float]]:
 
 def tensor_parallel_runs(*names: str) -> Found:
     """Cases with two processes per rank, and plain training."""
-    every = {**TEAMS, **TEAMS_SHARDED, **TEAMS_CONTEXT, **TEAMS_LOW}
+    every = {**TEAMS, **TEAMS_SHARDED, **TEAMS_CONTEXT, **MESHES, **TEAMS_LOW}
     return {name: compare(every[name], torch.float32 if name in TEAMS_LOW else torch.float64) for name in names}
 
 
@@ -630,6 +642,9 @@ def _plan(case: Case) -> Plan:
     if case.team_cuts is not None:
         plan = in_teams(plan, module, case.team_cuts, case.teams, case.sequence, case.vocabulary)
         plan = on_tokens(plan, module, case.context) if case.context else plan
+    if case.mesh:
+        words, *_ = random_words(case.build, case.mesh, random.Random(SEED), samples=plan.micro_batch)
+        plan = with_words(plan, words, case.mesh)
     return with_buckets(plan, case.bucket, case.gathered)
 
 

@@ -46,11 +46,6 @@ def check_mesh(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor]
     """
     if not plan.words:
         return
-    if plan.zero > 1:
-        raise PlanError(
-            f"the plan has layers on a mesh and level {plan.zero} of ZeRO; weights are shared out along axes of a mesh "
-            "(words that gather), not by replicas. Solve at levels 0 and 1"
-        )
     words = dict(plan.words)
     for name, after in pairwise(names):
         if words[name].output != words[after].input:

@@ -149,12 +149,12 @@ def _questions(
             found.append(split)
             models.append(team_model(teams, split))
             yield TeamQuestion(split, models[-1], team_cluster(cluster, team), own)
-        meshes = MeshTeams.of(teams, job.batch, job.mesh_axes) if levels or not job.zero else ()
+        meshes = MeshTeams.of(teams, job.batch, job.mesh_axes)
         ways = 0
         for way, costs in mesh_ways(meshes, job.sequence_parallel, models):
             ways += 1
             counts = tuple(dict.fromkeys(job.batch // profile.micro_batch for profile in costs.profiles))
-            asked = replace(own, zero=levels, micro_batches=counts)
+            asked = replace(own, micro_batches=counts)
             yield TeamQuestion(way, costs, team_cluster(cluster, team), asked)
         if not found and not ways:
             why = why_nothing(teams)

@@ -11,7 +11,6 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Mix, Splitting
-from pipeplan.core.words import MeshSplit
 from pipeplan.costs.chain import Boundaries
 from pipeplan.costs.teams.mixed import MOST
 from pipeplan.costs.teams.question import MixedQuestion, TeamQuestion, team_questions
@@ -182,7 +181,7 @@ class Spaces:
 
     @property
     def _highest(self) -> int:
-        return SHARDED - 1 if isinstance(self.split, Mix | MeshSplit) else WHOLLY_SHARDED
+        return SHARDED - 1 if isinstance(self.split, Mix) else WHOLLY_SHARDED
 
     def _space(self, level: int) -> Space:
         return Space(self.model, self.cluster, self._at(level), self.split)

@@ -98,6 +98,24 @@ def test_a_mesh_is_chosen_where_the_network_is_slow(tmp_path: Path) -> None:
     assert Plan.load(tmp_path / "plan.json") == plan
 
 
+def test_replicas_of_meshes_share_out_what_a_device_has() -> None:
+    """At each level of ZeRO they keep a half of what they keep whole below it; at level 2 beside the whole weights."""
+    options = {"replicas": (2,), "depths": (1,), "optimizer": "adam", "sequence_parallel": False, "workers": 1}
+    kept = []
+    for level in range(4):
+        answer = solve(perceptrons(graph=block()), pairs(4), 4, teams=(4,), zero=(level,), **options)
+        assert (answer.plan.zero, answer.plan.mesh) == (level, (2, 2))
+        assert "as meshes of 2 x 2" in answer.searched.in_words()
+        parts = answer.plan.stages[0].memory
+        kept.append((parts.weights, parts.gradients, parts.optimizer))
+    whole, gradients, state = kept[0]
+    assert kept[1:] == [
+        (whole, gradients, state // 2),
+        (whole + whole // 2, gradients // 2, state // 2),
+        (whole // 2, gradients // 2, state // 2),
+    ]
+
+
 def _images(name: str, weights: int, output: int, parts: int) -> OperatorGraph:
     """A linear map of samples, as of images: no tokens."""
     weight = Weight(f"{name}.weight", ("out", "in"), weights)
