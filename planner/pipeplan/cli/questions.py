@@ -8,6 +8,12 @@ from typing import Any
 
 def add_questions(parser: ArgumentParser) -> None:
     """Add MODEL, CLUSTER and the options of the job."""
+    for add in (_add_devices, _add_choices, _add_bytes, _add_replicas, _add_teams, _add_wishes, _add_reading):
+        add(parser)
+
+
+def _add_devices(parser: ArgumentParser) -> None:
+    """Add the model, and where it is trained."""
     parser.add_argument("model", metavar="MODEL", help="a name in datasets/, or a file: ours, PipeDream graph.txt, ...")
     parser.add_argument("cluster", metavar="CLUSTER", nargs="?", help="a name in datasets/, or a file")
     parser.add_argument("--devices", type=number, metavar="N", help="N equal devices of the profile's own speed")
@@ -15,10 +21,18 @@ def add_questions(parser: ArgumentParser) -> None:
         "--bandwidth", metavar="RATE", help="of the links between --devices, like 1.25GB/s; free if left out"
     )
     parser.add_argument("--latency", metavar="TIME", help="of the links between --devices, like 50us")
+
+
+def _add_choices(parser: ArgumentParser) -> None:
+    """Add the samples of a step, and what the search chooses from."""
     parser.add_argument("--batch", type=number, metavar="N", help="samples in one step")
     parser.add_argument("--micro-batches", metavar="N,N", help="numbers of micro-batches to consider")
     parser.add_argument("--depths", metavar="N,N", help="numbers of stages to consider")
     parser.add_argument("--schedules", metavar="NAME,NAME", help="schedule families to consider; any: every order too")
+
+
+def _add_bytes(parser: ArgumentParser) -> None:
+    """Add what a device keeps, and how much it may."""
     parser.add_argument(
         "--optimizer", help="sgd, momentum or adam (default: adam if the model has attention, else sgd)"
     )
@@ -34,6 +48,10 @@ def add_questions(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--reserve", metavar="SIZE", help="what of each device's memory is left free, like 5%% or 2GiB (none)"
     )
+
+
+def _add_replicas(parser: ArgumentParser) -> None:
+    """Add how devices share stages, and what they recompute."""
     parser.add_argument("--replicas", metavar="N,N", help="how many devices may share a stage; 1 is no replication")
     parser.add_argument("--equal-replicas", action="store_true", help="one number of replicas for all stages")
     parser.add_argument(
@@ -53,6 +71,10 @@ def add_questions(parser: ArgumentParser) -> None:
         help="levels of ZeRO to consider: replicas share out updates and the optimiser's state from 1 on, "
         "gradients from 2 on, parameters at 3 (default: every level that suits)",
     )
+
+
+def _add_teams(parser: ArgumentParser) -> None:
+    """Add how devices share layers."""
     parser.add_argument(
         "--teams",
         metavar="N,N",
@@ -92,6 +114,10 @@ def add_questions(parser: ArgumentParser) -> None:
         default=True,
         help="let teams compute the loss on logits split along the vocabulary (the default)",
     )
+
+
+def _add_wishes(parser: ArgumentParser) -> None:
+    """Add wishes about sums, the places of layers, and the objective."""
     parser.add_argument(
         "--overlap-reduction",
         action=BooleanOptionalAction,
@@ -113,6 +139,10 @@ def add_questions(parser: ArgumentParser) -> None:
         "--intra-layer", action="store_true", help="neighbours may divide a layer (devices that stream, like FPGAs)"
     )
     parser.add_argument("--objective", default="step", metavar="{step,period,bottleneck}")
+
+
+def _add_reading(parser: ArgumentParser) -> None:
+    """Add how files are read."""
     parser.add_argument("--merge-misbooked", action="store_true", help="PipeDream GNMT: fuse layers with mixed times")
     parser.add_argument(
         "--corrected", action="store_true", help="dnn-partitioning, Piper: corrected units of transfers"

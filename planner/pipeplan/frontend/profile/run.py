@@ -1,10 +1,11 @@
 """Profile of a module: find the layers, measure them segment by segment, build the model with its provenance."""
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -147,7 +148,6 @@ def _profile(
     on_progress: OnProgress,
     on_refusal: OnRefusal,
 ) -> Model:
-    # the layers at every size, and the segments to measure: all layers at once, or each alone
     smallest = min(batches)
     sequences = _sequences(module, {size: inputs for size, (inputs, _) in batches.items()}, request)
     sequence = sequences[smallest]
@@ -157,38 +157,55 @@ def _profile(
     if whole:
         check_gradients(module, sequence, *batches[smallest], request.loss)
     elsewhere = _counted_elsewhere(module, sequence)
-    segments = [range(len(sequence.names))] if whole else [range(n, n + 1) for n in range(len(sequence.names))]
-    total = len(segments) * len(batches) * (request.repeats + request.warmup)
-    done = 0
-    # flowing: the input tensors of the next segment at every size
+    costs, work, given = _measured(sequences, batches, device, whole, elsewhere, request, on_progress)
+    operators = find_operators(
+        module,
+        sequence,
+        given,
+        smallest,
+        partial(autocast, request.precision, torch.device("cpu")),
+        _loss(request.loss, sequence),
+        batches[smallest][1],
+    )
+    kind = request.device_name or device_label(device)
+    origin = provenance(device, request.threads, request.crowd, request.precision)
+    work = [replace(each, saved=costs[smallest][n].saved // smallest) for n, each in enumerate(work)]
+    work = _workspaces(work, costs[smallest], sequence, batches[smallest], operators, request)
+    notes = (f"update: one step of {request.optimizer}",)
+    profiles = tuple(Profile(kind, size, costs[size], origin) for size in costs)
+    return _model(module, sequence, work, operators, profiles, notes, request)
+
+
+def _measured(
+    sequences: Mapping[int, LayerSequence],
+    batches: Mapping[int, tuple[Any, Any]],
+    device: torch.device,
+    whole: bool,
+    elsewhere: Sequence[frozenset[str]],
+    request: Request,
+    on_progress: OnProgress,
+) -> tuple[dict[int, tuple[LayerCost, ...]], list[Work], list[tuple[torch.Tensor, ...]]]:
+    """Measure all layers at once, or each alone; return their costs at every size, their work, and their inputs.
+
+    Inputs have no values.
+    """
+    smallest = min(batches)
+    names = sequences[smallest].names
+    segments = [range(len(names))] if whole else [range(n, n + 1) for n in range(len(names))]
+    total, done = len(segments) * len(batches) * (request.repeats + request.warmup), count(1)
     clock = clock_for(device, request.threads)
-    flowing = {size: tensors(inputs) for size, (inputs, _) in batches.items()}
+    flowing = {size: tensors(inputs) for size, (inputs, _) in batches.items()}  # inputs of the next segment
     joints = {size: PassedTensors(given) for size, given in flowing.items()}
     parts: list[Measured] = []
     work: list[Work] = []
-    given: list[tuple[torch.Tensor, ...]] = []  # the inputs of each layer, without values
+    given: list[tuple[torch.Tensor, ...]] = []
     for numbers in segments:
-        text = "all layers" if whole else sequence.names[numbers[0]]
+        text = "all layers" if whole else names[numbers[0]]
 
         def tick(detail: str, text: str = text) -> None:
-            nonlocal done
-            done += 1
-            on_progress(f"{done}/{total}  {text}: {detail}")
+            on_progress(f"{next(done)}/{total}  {text}: {detail}")
 
-        segment = Segment(
-            {size: tuple(sequences[size].layers[n] for n in numbers) for size in batches},
-            {
-                size: Feed(
-                    flowing[size],
-                    tuple(tensor.requires_grad for tensor in flowing[size]),
-                    _loss(request.loss, sequences[size]) if numbers[-1] == len(sequence.names) - 1 else None,
-                    batches[size][1],
-                    request.precision,
-                )
-                for size in batches
-            },
-            tuple(elsewhere[n] for n in numbers),
-        )
+        segment = _segment(numbers, sequences, flowing, batches, elsewhere, request)
         with on_device(nn.ModuleList(layer for layers in segment.layers.values() for layer in layers), device):
             measured = measure(
                 segment,
@@ -200,32 +217,37 @@ def _profile(
                 crowd=request.crowd,
                 tick=tick,
             )
-            found = work_of(segment, smallest)
-        work += [each for each, _ in found]
-        given += [shapes for _, shapes in found]
+            counted = work_of(segment, smallest)
+        work += [each for each, _ in counted]
+        given += [shapes for _, shapes in counted]
         for size, held in measured.bytes.items():
             joints[size].follow(held)
             flowing[size] = held.outputs
         parts.append(measured)
+    return {size: joints[size].settle([part.costs[size] for part in parts]) for size in batches}, work, given
 
-    operators = find_operators(
-        module,
-        sequence,
-        given,
-        smallest,
-        partial(autocast, request.precision, torch.device("cpu")),
-        _loss(request.loss, sequence),
-        batches[smallest][1],
-    )
-    # costs of all layers at every size, with the bytes that pass between segments
-    costs = {size: joints[size].settle([part.costs[size] for part in parts]) for size in batches}
-    kind = request.device_name or device_label(device)
-    origin = provenance(device, request.threads, request.crowd, request.precision)
-    work = [replace(each, saved=costs[smallest][n].saved // smallest) for n, each in enumerate(work)]
-    work = _workspaces(work, costs[smallest], sequence, batches[smallest], operators, request)
-    notes = (f"update: one step of {request.optimizer}",)
-    profiles = tuple(Profile(kind, size, costs[size], origin) for size in costs)
-    return _model(module, sequence, work, operators, profiles, notes, request)
+
+def _segment(
+    numbers: range,
+    sequences: Mapping[int, LayerSequence],
+    flowing: Mapping[int, tuple[torch.Tensor, ...]],
+    batches: Mapping[int, tuple[Any, Any]],
+    elsewhere: Sequence[frozenset[str]],
+    request: Request,
+) -> Segment:
+    """The layers of these numbers at every size, and what flows into them; the last one has the loss."""
+    feeds = {
+        size: Feed(
+            inputs,
+            tuple(tensor.requires_grad for tensor in inputs),
+            _loss(request.loss, sequences[size]) if numbers[-1] == len(sequences[size].names) - 1 else None,
+            batches[size][1],
+            request.precision,
+        )
+        for size, inputs in flowing.items()
+    }
+    layers = {size: tuple(sequences[size].layers[n] for n in numbers) for size in batches}
+    return Segment(layers, feeds, tuple(elsewhere[n] for n in numbers))
 
 
 def _described(module: nn.Module, inputs: Batch, targets: Any, request: Request, on_refusal: OnRefusal) -> Model:
