@@ -156,7 +156,7 @@ def test_stretching_keeps_what_is_around(in_flight):
 def test_steps_of_any_number(seed):
     """For any number of micro-batches the orders are feasible, and impossible problems are detected."""
     problem = replace(random_schedule(seed), micro_batches=45)
-    report = solve(problem, Limits(time=1.5, gap=0.05, workers=1))
+    report = solve(problem, Limits(time=30.0, gap=0.3, workers=1))
     assert (report.solution is None) == (not problem.possible)
     if report.solution is not None:
         assert evaluate(problem, report.solution) == report.objective
@@ -185,7 +185,7 @@ def test_no_time_is_too_short_for_a_first_order():
 def test_orders_given_are_never_lost():
     """With given orders and very little time, the result is no worse than they are."""
     problem = line(3, 40, 3)
-    best = solve(problem, Limits(time=4.0)).solution
+    best = solve(problem, Limits(time=30.0, gap=0.1)).solution
     again = solve(problem, Limits(time=0.1), hint=best)
     assert again.objective is not None and best is not None
     assert again.objective <= (evaluate(problem, best) or 0)
