@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.quick import examples
 from helpers.shardings import UNLIMITED, every_choice, questions, shardings
 from pipeplan_formulations.common.report import BeyondIntegersError, Limits, Report, Status, Stop
 from pipeplan_formulations.common.scaling import Scale
@@ -35,7 +36,7 @@ def check(report: Report[Choice], question: WeightedSharding, best: int | None, 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@examples(50, 500)
 def test_every_back_end_finds_the_optimum(backend: str, data: st.DataObject) -> None:
     """With and without caps on sums and maxima the optimum is found and proved, or infeasibility."""
     problem = data.draw(shardings())
@@ -43,15 +44,6 @@ def test_every_back_end_finds_the_optimum(backend: str, data: st.DataObject) -> 
     report = solve(problem, weights, caps, LIMITS, backend=backend)
     gap = 1e-6 if backend == "cbc" else 0.0
     check(report, WeightedSharding(problem, weights, caps), least(problem, weights, caps), gap)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-@given(st.data())
-@settings(max_examples=500, deadline=None)
-def test_every_back_end_finds_the_optimum_at_length(backend: str, data: st.DataObject) -> None:
-    """The same on more problems."""
-    test_every_back_end_finds_the_optimum.hypothesis.inner_test(backend, data)
 
 
 @given(shardings())

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 QUICK = os.environ.get("HYPOTHESIS_PROFILE", "ci") == "ci"
 SHARE, LEAST = 0.14, 12
@@ -15,6 +15,13 @@ def rarely(*values: object) -> object:
     import pytest  # not where ranks import this module
 
     return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def examples(quick: int, whole: int) -> Any:
+    """Return settings of a property with so many examples in quick runs, of which these have a part, and in all."""
+    from hypothesis import settings
+
+    return settings(max_examples=quick if QUICK else whole, deadline=None)
 
 
 def few(examples: int) -> int:

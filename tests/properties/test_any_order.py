@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from helpers.device_groups import all_device_groups
 from helpers.instances import model_of
 from helpers.pipeline_schedules import in_no_less
+from helpers.quick import examples
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import Job
@@ -115,8 +116,10 @@ def best_family(question: Question) -> int | None:
         return None
 
 
-def agrees(question: Question) -> None:
-    """Value and bound equal the best order of any partition, or the best family on stages with unequal replicas."""
+@given(questions())
+@examples(12, 300)
+def test_partition_and_order_are_best_and_proved(question: Question) -> None:
+    """The answer is the best over device groups, sizes, partitions, recomputation and orders, and so is its bound."""
     model, cluster, job = question
     values = [value for value in (best_order(question), best_family(question)) if value is not None]
     if not values:
@@ -126,21 +129,6 @@ def agrees(question: Question) -> None:
     result, optimum = solve(model, cluster, job=job), min(values)
     assert (result.value, result.bound, result.status) == (optimum, optimum, Status.OPTIMAL)
     validate_plan(result.plan, model, cluster)
-
-
-@given(questions())
-@settings(max_examples=12, deadline=None)
-def test_partition_and_order_are_best_and_proved(question: Question) -> None:
-    """The answer is the best over device groups, sizes, partitions, recomputation and orders, and so is its bound."""
-    agrees(question)
-
-
-@pytest.mark.slow
-@given(questions())
-@settings(max_examples=300, deadline=None)
-def test_partition_and_order_are_best_and_proved_of_three_hundred(question: Question) -> None:
-    """The same for many more."""
-    agrees(question)
 
 
 @given(questions(busy=True))

@@ -5,7 +5,6 @@ from random import Random
 from unittest.mock import patch
 
 import numpy as np
-import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from helpers.allocations import (
     right_sides,
 )
 from helpers.partitions import without_roles
+from helpers.quick import examples
 from pipeplan.schedules import FAMILIES, first_deadlock
 from pipeplan.search.space.in_flight import InFlightBox, between
 from pipeplan_formulations import allocation
@@ -115,7 +115,10 @@ def chosen_counts(problem: ChainAllocation) -> ChainAllocation:
     )
 
 
-def _bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
+@given(chain_allocations(), st.floats(0, 1))
+@examples(25, 300)
+def test_under_a_ceiling_the_programme_bounds_non_increasing_counts(problem: ChainAllocation, share: float) -> None:
+    """V* and A* are no more than brute force finds, and equal it where every range holds a single excess."""
     problem = chosen_counts(problem)
     sides = [right_sides(problem, stages) for stages in every_allocation(problem) if meets_constraints(problem, stages)]
     most_in_flight = [each for each in sides if each is not None]
@@ -135,21 +138,6 @@ def _bounds_all_that_fall(problem: ChainAllocation, share: float) -> None:
         assert int(getattr(rough, quantity).min()) <= value <= best
         if int(grid.total.max()) <= 3:
             assert value == best
-
-
-@given(chain_allocations(), st.floats(0, 1))
-@settings(max_examples=25, deadline=None)
-def test_under_a_ceiling_the_programme_bounds_non_increasing_counts(problem: ChainAllocation, share: float) -> None:
-    """V* and A* are no more than brute force finds, and equal it where every range holds a single excess."""
-    _bounds_all_that_fall(problem, share)
-
-
-@pytest.mark.slow
-@given(chain_allocations(), st.floats(0, 1))
-@settings(max_examples=300, deadline=None)
-def test_under_a_ceiling_the_programme_bounds_them_in_many_problems(problem: ChainAllocation, share: float) -> None:
-    """The same in three hundred problems."""
-    _bounds_all_that_fall(problem, share)
 
 
 EMPTY_STAGE = ChainAllocation(
@@ -199,7 +187,14 @@ PEAKS = st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(0, 2), st.intege
 """The least and the most of a peak, and the narrowest and the widest of its stages, as shares and places of what is."""
 
 
-def _bounds_all_in_the_peak(problem: ChainAllocation, share: float, drawn: tuple[float, float, int, int]) -> None:
+@given(chain_allocations(), st.floats(0, 1), PEAKS)
+@example(EMPTY_STAGE, 0.0, (0.0, 0.0, 1, 1))
+@example(MORE_IN_FLIGHT, 0.0, (1.0, 0.5, 0, 0))
+@examples(30, 300)
+def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
+    problem: ChainAllocation, share: float, drawn: tuple[float, float, int, int]
+) -> None:
+    """V* and A* are no more than brute force finds below the ceiling, alternation too, the largest B in the peak."""
     problem = chosen_counts(without_roles(problem))  # with roles alternation is left out
     least, most, narrow, wide = drawn
     widths = problem.widths[min(narrow, wide) : max(narrow, wide) + 1]
@@ -229,28 +224,10 @@ def _bounds_all_in_the_peak(problem: ChainAllocation, share: float, drawn: tuple
         assert int(value.min()) <= min(row[number] for row in kept)
 
 
-@given(chain_allocations(), st.floats(0, 1), PEAKS)
-@example(EMPTY_STAGE, 0.0, (0.0, 0.0, 1, 1))
-@example(MORE_IN_FLIGHT, 0.0, (1.0, 0.5, 0, 0))
-@settings(max_examples=30, deadline=None)
-def test_with_a_peak_the_programme_bounds_all_whose_largest_backward_lies_there(
-    problem: ChainAllocation, share: float, drawn: tuple[float, float, int, int]
-) -> None:
-    """V* and A* are no more than brute force finds below the ceiling, alternation too, the largest B in the peak."""
-    _bounds_all_in_the_peak(problem, share, drawn)
-
-
-@pytest.mark.slow
-@given(chain_allocations(), st.floats(0, 1), PEAKS)
-@settings(max_examples=300, deadline=None)
-def test_with_a_peak_the_programme_bounds_them_in_many(
-    problem: ChainAllocation, share: float, drawn: tuple[float, float, int, int]
-) -> None:
-    """The same in three hundred problems."""
-    _bounds_all_in_the_peak(problem, share, drawn)
-
-
-def _bound_and_optimum(problem: ChainAllocation) -> None:
+@given(chain_allocations())
+@examples(40, 300)
+def test_the_bound_holds_without_the_search_and_meets_the_optimum_with_it(problem: ChainAllocation) -> None:
+    """Intervals alone never exceed brute force over non-increasing counts; the search closes the rest."""
     problem = chosen_counts(problem)
     best = brute_force(problem)
     with patch.object(exact, "best_first", lambda *_: None):
@@ -264,18 +241,3 @@ def _bound_and_optimum(problem: ChainAllocation) -> None:
     assert (again.objective, again.bound) == (best, best)
     assert rough.objective is None or rough.objective >= best
     assert (report.status, report.objective, report.bound) == (Status.OPTIMAL, best, best)
-
-
-@given(chain_allocations())
-@settings(max_examples=40, deadline=None)
-def test_the_bound_holds_without_the_search_and_meets_the_optimum_with_it(problem: ChainAllocation) -> None:
-    """Intervals alone never exceed brute force over non-increasing counts; the search closes the rest."""
-    _bound_and_optimum(problem)
-
-
-@pytest.mark.slow
-@given(chain_allocations())
-@settings(max_examples=300, deadline=None)
-def test_the_bound_holds_and_meets_the_optimum_of_many(problem: ChainAllocation) -> None:
-    """The same of three hundred problems."""
-    _bound_and_optimum(problem)

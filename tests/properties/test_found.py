@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.found_pipelines import as_simulated, family_pipeline, random_orders, random_pipeline
+from helpers.quick import examples
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import PlanError
 from pipeplan.core.pipeline import Pipeline
@@ -63,7 +63,10 @@ def _check(found: ScheduleResult, pipeline: Pipeline, micro_batches: int) -> Non
     assert found.value == makespan(found.schedule, pipeline) >= found.bound
 
 
-def _never_worse(seed: int) -> None:
+@examples(25, 300)
+@given(seeds)
+def test_what_is_found_is_never_worse_than_a_family(seed: int) -> None:
+    """On up to 16 devices: the schedule is valid, not slower than a fitting family, not below the bound."""
     pipeline, micro_batches = family_pipeline(seed)
     found = find_schedule(pipeline, micro_batches, Limits(time=0.2, workers=1, seed=seed % 100))
     _check(found, pipeline, micro_batches)
@@ -72,21 +75,6 @@ def _never_worse(seed: int) -> None:
             value = makespan(schedule, pipeline)
             assert found.value is not None
             assert found.bound <= found.value <= value, schedule.family
-
-
-@settings(max_examples=25, deadline=None)
-@given(seeds)
-def test_what_is_found_is_never_worse_than_a_family(seed: int) -> None:
-    """On up to 16 devices: the schedule is valid, not slower than a fitting family, not below the bound."""
-    _never_worse(seed)
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None)
-@given(seeds)
-def test_what_is_found_is_never_worse_than_a_family_at_length(seed: int) -> None:
-    """The same, 300 times."""
-    _never_worse(seed)
 
 
 @settings(max_examples=100, deadline=None)

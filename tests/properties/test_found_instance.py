@@ -3,11 +3,11 @@
 from dataclasses import replace
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.found_pipelines import as_simulated, random_orders, random_pipeline
+from helpers.quick import examples
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.validate import validate_memory, validate_schedule
 from pipeplan.search.scheduling import as_orders, as_schedule, schedule_problem
@@ -28,7 +28,11 @@ def _draw(seed: int, **wanted: bool) -> tuple:
     return pipeline, micro_batches, split, lanes
 
 
-def _relaxed(seed: int) -> None:
+@examples(100, 3000)
+@given(seeds)
+def test_an_instance_is_a_relaxation(seed: int) -> None:
+    """For any orders, on one lane or two, and tensors on links as the simulator serves them, the instance gives no more
+    time than the simulator, and the lists are complete and without deadlock."""
     pipeline, micro_batches, split, lanes = _draw(seed)
     problem = schedule_problem(pipeline, micro_batches, split, **lanes)
     orders = random_orders(seed, problem)
@@ -42,22 +46,6 @@ def _relaxed(seed: int) -> None:
     assert value <= makespan(schedule, pipeline)
     other = replace(schedule, two_lanes=not schedule.two_lanes)
     assert as_orders(other, pipeline, problem) is None
-
-
-@settings(max_examples=100, deadline=None)
-@given(seeds)
-def test_an_instance_is_a_relaxation(seed: int) -> None:
-    """For any orders, on one lane or two, and tensors on links as the simulator serves them, the instance gives no more
-    time than the simulator, and the lists are complete and without deadlock."""
-    _relaxed(seed)
-
-
-@pytest.mark.slow
-@settings(max_examples=3000, deadline=None)
-@given(seeds)
-def test_an_instance_is_a_relaxation_at_length(seed: int) -> None:
-    """The same, 3,000 times."""
-    _relaxed(seed)
 
 
 @settings(max_examples=120, deadline=None)

@@ -4,12 +4,14 @@ A quarter of the instances are plain; the others have devices with two lanes, te
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from helpers.pipeline_schedules import every_order, random_ways
+from helpers.quick import rarely
 from pipeplan_formulations.common.bracket import Bracket
 from pipeplan_formulations.common.report import Limits, Report, Status, Stop
 from pipeplan_formulations.schedule import Orders, PipelineSchedule, cpsat, evaluate, exact, lower_bound
@@ -65,19 +67,12 @@ def bounded(seed: int) -> None:
         assert lower_bound(problem) <= oracle.objective, seed
 
 
-@pytest.mark.usefixtures("unaided")
-def test_cpsat_and_the_exact_search_agree() -> None:
-    """On 60 random instances, and some rare ones, both find the same optimum, or that there is none."""
-    for seed in (*range(60), *WAITING):
-        agree(seed)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("unaided")
-def test_cpsat_and_the_exact_search_agree_on_many() -> None:
-    """On 500 random instances both find the same optimum, or that there is none."""
-    for seed in range(1000, 1500):
+@pytest.mark.parametrize("seeds", [(*range(60), *WAITING), rarely(range(1000, 1500))])
+def test_cpsat_and_the_exact_search_agree(seeds: Iterable[int]) -> None:
+    """On random instances, and some rare ones, both find the same optimum, or that there is none."""
+    for seed in seeds:
         agree(seed)
 
 
@@ -97,16 +92,10 @@ def test_a_gap_may_be_enough() -> None:
     assert early >= 10
 
 
-def test_bounds_hold() -> None:
-    """On 200 random instances the bounds are no larger than the optimum."""
-    for seed in range(200):
-        bounded(seed)
-
-
-@pytest.mark.slow
-def test_bounds_hold_on_many() -> None:
-    """On 2,000 random instances the bounds are no larger than the optimum."""
-    for seed in range(10_000, 12_000):
+@pytest.mark.parametrize("seeds", [range(200), rarely(range(10_000, 12_000))])
+def test_bounds_hold(seeds: Iterable[int]) -> None:
+    """On random instances the bounds are no larger than the optimum."""
+    for seed in seeds:
         bounded(seed)
 
 
@@ -166,17 +155,11 @@ def questioned(seed: int) -> None:
     assert decide(problem, Windows(nothing, nothing), least, LIMITS) == least, seed
 
 
-def test_questions_are_answered() -> None:
-    """On 150 random instances CP-SAT refutes exactly the times below the optimum."""
-    for seed in range(150):
-        questioned(seed)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_questions_are_answered_on_many() -> None:
-    """On 2,000 random instances CP-SAT refutes exactly the times below the optimum."""
-    for seed in range(10_000, 12_000):
+@pytest.mark.parametrize("seeds", [range(150), rarely(range(10_000, 12_000))])
+def test_questions_are_answered(seeds: Iterable[int]) -> None:
+    """On random instances CP-SAT refutes exactly the times below the optimum."""
+    for seed in seeds:
         questioned(seed)
 
 
@@ -192,15 +175,9 @@ def nested(seed: int) -> bool:
     return bound > lower_bound(form)
 
 
-def test_dolls_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On 120 random instances no span exceeds the optimum, and some exceed the bound by windows alone."""
-    monkeypatch.setattr(russian_dolls, "STEP", 1)
-    assert sum(map(nested, range(120))) >= 3
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_dolls_hold_on_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On 2,000 random instances no span exceeds the optimum, and some exceed the bound by windows alone."""
+@pytest.mark.parametrize(("seeds", "least"), [(range(120), 3), rarely(range(10_000, 12_000), 20)])
+def test_dolls_hold(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int], least: int) -> None:
+    """On random instances no span exceeds the optimum, and some exceed the bound by windows alone."""
     monkeypatch.setattr(russian_dolls, "STEP", 1)
-    assert sum(map(nested, range(10_000, 12_000))) >= 20
+    assert sum(map(nested, seeds)) >= least

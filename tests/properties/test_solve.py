@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from helpers.device_groups import all_device_groups
 from helpers.instances import model_of
+from helpers.quick import examples
 from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InfeasibleError
 from pipeplan.core.job import SHARDED, Job
@@ -242,19 +243,11 @@ def brackets(question: Question, few: int, every: Shapes = shapes) -> None:
 
 
 @given(questions())
-@settings(max_examples=40, deadline=None)
+@examples(40, 500)
 @pytest.mark.parametrize("backend", SOLVERS)
 def test_solve_finds_and_proves_the_best_plan(backend: str, question: Question) -> None:
     """The answer is the best over replicas, device groups and orders, micro-batches, schedules, cuts, recomputation."""
     agrees(question, backend)
-
-
-@pytest.mark.slow
-@given(questions())
-@settings(max_examples=500, deadline=None)
-def test_solve_finds_and_proves_the_best_plan_of_five_hundred(question: Question) -> None:
-    """The same over many more instances."""
-    agrees(question)
 
 
 @given(questions())
