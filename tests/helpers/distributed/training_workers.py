@@ -349,6 +349,9 @@ MESHES = {
     "meshes, ZeRO-2, recomputed": Case(tiny_tied, (2,), USERS, zero=2, mesh=(2,), accumulated=(1,), recompute=True),
     "meshes, ZeRO-3": Case(tiny_decoder, (2,), USERS, zero=3, mesh=(2,), accumulated=(0, 1), schedule="gpipe"),
     "meshes, ZeRO-3, shared norm": Case(gated, (2,), USERS, zero=3, mesh=(2,), steps=3, recompute=True),
+    "meshes, ZeRO-3, dropout": Case(
+        dropped_apart, (2,), {"optimizer": sgd, "clip": 0.1}, zero=3, mesh=(2,), steps=3, recompute=True
+    ),
     "meshes of two axes": Case(tiny_decoder, (1,), USERS, mesh=(2, 2), steps=3, accumulated=(1,)),
 }
 """Cases on meshes, on four processes."""

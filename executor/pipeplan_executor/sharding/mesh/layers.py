@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
-from pipeplan.core.words import LayerWords
+from pipeplan.core.operators import OperatorGraph
+from pipeplan.core.words import UNSPLIT, LayerWords
 from pipeplan.costs.sharding.batches import by_samples
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.operators.find import named_weights
@@ -97,9 +98,10 @@ class MeshLayers:
 
     def _layer(self, name: str, mode: Mode) -> MeshLayer:
         if (name, mode) not in self._layers:
-            program = self._programs[name][mode]()
+            program, words = self._programs[name][mode](), self._words[name]
             try:
-                self._layers[name, mode] = MeshLayer(program, self._words[name], self._axes)
+                words = words if mode else _in_evaluation(words, program.graph)
+                self._layers[name, mode] = MeshLayer(program, words, self._axes)
             except ValueError as error:
                 raise PlanError(f"layer {name} cannot run as the plan has it: {error}; solve again") from error
         return self._layers[name, mode]
@@ -134,6 +136,25 @@ class MeshLayers:
     def backward(self) -> AbstractContextManager[None]:
         """Context for a backward, and for its delayed weight gradients."""
         return nullcontext()
+
+
+def _in_evaluation(words: LayerWords, graph: OperatorGraph) -> LayerWords:
+    """Return what the words of a layer in training say of its operators in evaluation; others run whole.
+
+    Without dropout other operators read a tensor, and attention may be one operator.
+    """
+    loops = {each.name: {UNSPLIT, *each.loops} for each in graph.operators}
+    reads = {each.name: each.reads for each in graph.operators}
+    known = {
+        name: own
+        for name, own in words.operators.items()
+        if loops.get(name, set()).issuperset(e.loop for e in own.word)
+    }
+    copies = {}
+    for source, copy in words.copies.items():
+        readers = tuple(reader for reader in copy.readers if source in reads.get(reader, ()))
+        copies |= {source: copy._replace(readers=readers)} if readers else {}
+    return replace(words, operators=known, copies=copies)
 
 
 def _program(

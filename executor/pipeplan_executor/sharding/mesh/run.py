@@ -160,11 +160,16 @@ class _Run:
         return self._handles.get(id(tensor)) or Handle(constant=tensor)
 
     def _constants(self, value: Any) -> Any:
-        """Return arguments with constants in place of recorded tensors; with tensors of their shape for others."""
+        """Return arguments with constants in place of recorded tensors; for others tensors of their shape and strides.
+
+        Random numbers are drawn in the order of memory.
+        """
 
         def constant(tensor: Tensor) -> Tensor:
             found = self._handle(tensor).constant
-            return torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device) if found is None else found
+            if found is not None:
+                return found
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=self._device)
 
         return mapped(constant, value)
 
