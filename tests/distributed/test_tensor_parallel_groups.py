@@ -34,7 +34,7 @@ OFTEN = (
     "unlike teams, tokens, ZeRO-3",
     "teams, captured",
     "teams, context, by heads, tied, ZeRO-1",
-    "meshes, ZeRO-3",
+    "meshes, ZeRO-3, dropout",
 )
 """Cases of training that are always run; all others are slow tests."""
 
