@@ -751,7 +751,8 @@ class Meshes:
             for (sizes, layout), passes in layouts.items():
                 least = self._least(kind, size, sizes, layout, passes, every_step)
                 for (count, times), best in least.items():
-                    if count * size > question.job["batch"] or best >= taken(unsplit[sizes], count, times):
+                    rounded = question.n * (count * (times + 2) + 2)  # the mean of layers, in each coordinate
+                    if count * size > question.job["batch"] or best + rounded >= taken(unsplit[sizes], count, times):
                         continue
                     have = min((taken(each, count, times) for each in found), default=math.inf)
                     if have > best + best // 16 + 8 * question.n * (count + 1) + count * times * later:
