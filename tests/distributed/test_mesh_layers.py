@@ -1,6 +1,7 @@
 """Layers on meshes of several axes: gradients are the unsplit model's, and nothing is sent but what is priced."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from helpers.captured_models import tiny_bert, tiny_gpt2, tiny_llama, tiny_t5, tiny_vgg
-from helpers.distributed import mesh_workers, models
+from helpers.distributed import mesh_workers, models, vocabulary_workers
 from helpers.distributed.exchange_workers import Sums
 from helpers.distributed.together import Job
 from helpers.plans import with_buckets
@@ -69,11 +70,15 @@ def _compare(
 def jobs(world: int, folder: Path) -> dict[str, Job]:
     """Jobs of quick runs."""
     if world == 2:
-        return {"outputs": (mesh_workers.exact, (tuple(case.plan for case in of_stages()), models.tiny_stages))}
+        return {
+            "outputs": (mesh_workers.exact, (tuple(case.plan for case in of_stages()), models.tiny_stages)),
+            "losses on meshes": (mesh_workers.with_losses, (on_one_axis(),)),
+        }
     if world != 4:
         return {}
     return {
         "meshes in replicas": (mesh_workers.errors, (tuple(case.plan for case in in_replicas()), models.tiny_decoder)),
+        "losses on two axes": (mesh_workers.with_losses, (on_two_axes(),)),
         "meshes": (mesh_workers.exact, (tuple(case.plan for case in of_a_decoder()), models.tiny_decoder)),
         "cubes": (mesh_workers.exact, (tuple(case.plan for case in of_rectangles()), models.tiny_decoder)),
         "levels": (mesh_workers.errors, (tuple(case.plan for case in at_levels()), models.tiny_decoder)),
@@ -140,6 +145,64 @@ def test_gradients_of_outputs_are_added_to_parts_of_sums(ranks: Callable[[int], 
     _compare(of_stages(), *ranks(2)["outputs"])
     sums = [own.sums[name] for case in of_stages() for _, own in case.plan.words for name in own.sums]
     assert {(PARTIAL,), (WHOLE,), (0,)} <= {*sums}
+
+
+@cache
+def on_one_axis() -> dict[str, tuple[mesh_workers.Case, Callable[[], Workload]]]:
+    """Cross entropies of which two processes have half of the classes each; last layers recomputed, or not."""
+    builds = vocabulary_workers.ignoring, vocabulary_workers.weighted, vocabulary_workers.shifted, models.tiny_tied
+    cases = [(mesh_workers.on_mesh(b, (2,), STAGES[1], k, losses=(True,)), b) for k, b in enumerate(builds)]
+    again = mesh_workers.on_mesh(models.tiny_decoder, (2,), STAGES[1], 5, losses=(True,))
+    last = again.plan.stages[-1]
+    plan = replace(again.plan, stages=(replace(last, recompute=last.layers[-1:]),))
+    return {b.__name__: (case, b) for case, b in cases} | {"again": (again._replace(plan=plan), models.tiny_decoder)}
+
+
+@cache
+def on_two_axes() -> dict[str, tuple[mesh_workers.Case, Callable[[], Workload]]]:
+    """On two by two processes: both axes split the classes, or one of them and the other something else."""
+    axes = {"both": (True, True), "first": (True, False), "second": (False, True)}
+    builds = {"both": vocabulary_workers.many, "first": models.tiny_decoder, "second": vocabulary_workers.weighted}
+    cases = {
+        name: (mesh_workers.on_mesh(builds[name], (2, 2), STAGES[1], 7, losses=own), builds[name])
+        for name, own in axes.items()
+    }
+    stages = mesh_workers.on_mesh(models.tiny_decoder, (2,), STAGES[2], 3, losses=(True,)), models.tiny_decoder
+    return cases | {"two stages": stages}
+
+
+def _compare_losses(
+    cases: dict[str, tuple[mesh_workers.Case, Callable[[], Workload]]], found: dict[str, mesh_workers.Loss]
+) -> None:
+    for name, (case, _) in cases.items():
+        own = found[name]
+        assert max(own.error, own.evaluated, own.predicted) < EXACT, (name, own)
+        assert own.half < 0.02, name
+        if own.forward is not None and name != "again":
+            assert own.forward == case.sent[0], name
+
+
+def test_losses_on_split_logits_are_exact(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """Classes along one axis: ignored, weighted, shifted targets; in training, evaluation and half precision.
+
+    The forward sends two numbers for each row and the loss, the backward nothing that is not priced.
+    """
+    _compare_losses(on_one_axis(), ranks(2)["losses on meshes"])
+
+
+def test_losses_are_split_along_axes_of_a_mesh(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """Classes along both axes, nested, or along one while the other splits other operators, and over two stages."""
+    _compare_losses(on_two_axes(), ranks(4)["losses on two axes"])
+
+
+def test_losses_that_are_no_cross_entropy_are_refused(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """A plan that splits the loss of another workload says what it takes, and how to do without."""
+    assert ranks(2)["losses on meshes"]["smoothed"] == "--no-vocabulary-parallel"
+
+
+def test_targets_that_are_no_class_are_refused(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """By every process, whatever classes it has."""
+    assert ranks(2)["losses on meshes"]["target"] == "a target is none of the 50 classes"
 
 
 def test_attention_runs_in_every_pair_of_ways(ranks: Callable[[int], dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from pipeplan.core.operators import Operator
 from pipeplan.core.words import LayerWords, Layout, Word
 from pipeplan.costs.sharding.attention import split_attention
 from pipeplan.costs.sharding.exchanges import Exchange, exchange
-from pipeplan.costs.sharding.prices import gather_order, weight_parts
+from pipeplan.costs.sharding.prices import class_axes, gather_order, weight_parts
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.redistributions import way
 from pipeplan.costs.sharding.relayouts import PlannedLayer, waits
@@ -74,6 +74,10 @@ def mesh_exchanges(problem: MeshProblem, words: LayerWords) -> Iterator[SentAlon
         for kind, back, axis, size in (*attention.exchanges(), *attention.shifts()) if attention is not None else ():
             yield SentAlong(kind, BACKWARD if back else FORWARD, axis, each.name, size)
         yield from _weights(problem, each, word)
+        if graph.loss is not None and each.name == graph.loss_name:
+            rows = graph.loss.rows * problem.rooflines.micro_batch
+            for axis in class_axes(word):  # the largest logit of each row, and the sum of exponentials
+                yield from [SentAlong(Exchange.SUM, FORWARD, axis, each.name, rows)] * 2
 
 
 def _weights(problem: MeshProblem, operator: Operator, word: Word) -> Iterator[SentAlong]:

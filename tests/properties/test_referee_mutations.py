@@ -522,6 +522,28 @@ def test_losses_that_exchange_nothing_are_noticed(monkeypatch: pytest.MonkeyPatc
     assert noticed(has_loss, on_teams)
 
 
+def test_losses_on_meshes_that_exchange_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same on meshes; nothing is noticed before."""
+
+    def on_a_mesh(document: dict[str, Any]) -> None:
+        of_operators([WIDE], document)
+        softmax = drawn("softmax", ("t", "f"), {"wide": ["t", "f"]}, {"f": 12})
+        number = drawn("number", (), {"softmax": ["t", "f"]}, {"f": 12}) | {"output": 1}
+        loss = {"operators": ["softmax", "number"], "rows": 10**6}
+        model = document["model"]
+        model["operators"]["head"] = {"input": 8, "operators": [WIDE, softmax, number], "loss": loss}
+        model["layers"][-1]["operators"] = "head"
+        over_nodes(document)
+        document["job"]["micro_batches"] = [4]  # of one sample, so that none is split
+        take_long(document)
+
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    on_a_mesh(document := question(0))
+    assert not judge(document, ask(document), exact=False).faults
+    monkeypatch.setattr(import_module("pipeplan.costs.sharding.prices"), "_loss_exchange", lambda *given: 0)
+    assert noticed(lambda document: True, on_a_mesh)
+
+
 @pytest.mark.slow
 def test_losses_on_whole_logits_at_the_cost_of_parts_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators of a loss of which each is split as is fastest."""

@@ -52,6 +52,18 @@ def in_replicas(random: Random, document: Document) -> None:
         job.pop(name, None)
 
 
+def with_loss(random: Random, model: Document) -> None:
+    """Let the last layer make logits and a loss of them, of which devices may have parts along the classes."""
+    parts, axes = random.choice((12, 12, 4, 3)), ["token", "class"]
+    loops = random.choice(({"class": parts}, {"h": 12}, {"class": parts, "h": 12}, {}))
+    head = _operator(random, "head", {"input": ["token", "h"]}, axes, loops, random.choice((60, 600)))
+    softmax = _operator(random, "softmax", {"head": axes}, axes, {"class": parts})
+    loss = _operator(random, "loss", {"softmax": axes}, [], {"class": parts}) | {"output": random.choice((0, 1))}
+    of = {"operators": ["softmax", "loss"], "rows": random.choice((0, 1, 8))}
+    model["operators"]["head"] = {"input": random.choice((40, 400)), "operators": [head, softmax, loss], "loss": of}
+    model["layers"][-1] |= {"operators": "head", "parameters": head["weights"][0]["size"]}
+
+
 def _operator(
     random: Random, name: str, reads: Document, makes: list[str], loops: Document, weight: int = 0
 ) -> Document:

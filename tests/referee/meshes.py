@@ -88,7 +88,8 @@ class OnMesh(Member):
     ) -> None:
         cost, parameters = layer_costs(teams.question, kind, size)[layer], teams.question.parameters[layer]
         entry = in_samples(teams.graphs[teams.graph(layer)], size, not any(map(_has_samples, teams.graphs.values())))
-        rest = {"team": 1, "size": size, "link": Link(None, 0), "sharing": 1, "ends": (False, False), "loss": False}
+        rest = {"team": 1, "size": size, "link": Link(None, 0), "sharing": 1, "ends": (False, False)}
+        rest["loss"] = teams.question.job["vocabulary_parallel"]
         super().__init__(
             entry,
             teams.question,
@@ -196,8 +197,11 @@ class OnMesh(Member):
     # costs of given words
 
     def coordinates(self, words: Document) -> dict[str, int] | None:
-        """What a device has under these words; None if a tensor cannot be moved."""
+        """What a device has under these words; None if a tensor cannot be moved, or the loss is split in two ways."""
         loops = {each["name"]: self.letters(words, each["name"]) for each in self.operators}
+        classes = self.classes(words)
+        if any(self._of_classes(loops[name]) != classes for name in self.loss):
+            return None
         spent = {"forward": 0, "back": 0, "again": 0}
         for name in self.bytes:
             own = self.redistributed(name, words)
@@ -216,6 +220,9 @@ class OnMesh(Member):
                     self.sizes[k] for k in self.gathered(weight, own, gathers)
                 )
                 mine += weight["size"] // count if weight in self.counted else 0
+            if each["name"] in self.loss[:1]:
+                there = self.rows * self.size
+                spent["forward"] += 2 * sum(self.ring(axis, there, 2) for axis in classes)
             moved = self._gathering(each, own, gathers)
             spent["forward"] += moved
             spent["back"] += moved
@@ -236,6 +243,14 @@ class OnMesh(Member):
     def letters(self, words: Document, name: str) -> tuple[str, ...]:
         """The loops that split an operator along each axis."""
         return tuple(words["operators"][name]["loops"])
+
+    def classes(self, words: Document) -> list[int]:
+        """The axes that split the classes of the loss."""
+        return self._of_classes(self.letters(words, self.loss[0])) if self.loss else []
+
+    @staticmethod
+    def _of_classes(loops: Sequence[str]) -> list[int]:
+        return [axis for axis, loop in enumerate(loops) if loop]
 
     def gathers(self, words: Document, name: str) -> tuple[bool, ...]:
         """Whether each axis gathers weights that lack its loop."""
@@ -470,7 +485,8 @@ class OnMesh(Member):
             own["backward"] += later["input_gradient"] + later["weight_gradient"]
         own["update"] += own["summed"]
         space = in_proportion(self.cost, own["saved"]) + self._at_once(words)
-        return own | {"output": self._output(), "workspace": space}
+        output = -(-self._output() // math.prod(self.sizes[axis] for axis in self.classes(words)))
+        return own | {"output": output, "workspace": space}
 
     def _at_once(self, words: Document) -> int:
         """Most bytes for one operator: weights and keys, with gradients, copies, and what it reads of others."""
@@ -579,7 +595,7 @@ class OnMesh(Member):
             letters += [(loop, True) for loop in lacked if loop in operator["makes"]]
         for word in product(letters, repeat=len(self.sizes)):
             row, gathers = tuple(loop for loop, _ in word), tuple(gather for _, gather in word)
-            if operator["name"] in self.loss and any(row):
+            if operator["name"] in self.loss and any(row) and not self.split_loss:
                 continue
             counts = {
                 loop: math.prod(n for n, own in zip(self.sizes, row, strict=True) if own == loop) for loop in loops

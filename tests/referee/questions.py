@@ -2,7 +2,7 @@
 
 from random import Random
 
-from .blocks import in_any_order, in_blocks, in_replicas
+from .blocks import in_any_order, in_blocks, in_replicas, with_loss
 from .costs import ITEM, STATES
 from .documents import DEFAULTS, Document
 from .operators import in_teams
@@ -96,6 +96,10 @@ def question(seed: int, large: bool = False) -> Document:
                 in_any_order(orders, document)
         if not large and _often(own := Random(f"replicas of meshes small {seed}"), REPLICAS):
             in_replicas(own, document)
+        losses = Random(f"losses on meshes {'large' if large else 'small'} {seed}")
+        if not large and _often(losses, BLOCKS):
+            in_blocks(losses, document)
+            with_loss(losses, document["model"])
     return document
 
 

@@ -64,6 +64,8 @@ class Fitted:
         Its layers, also on the meta device.
     flow : Flow
         The tensors between them.
+    targets : Batch
+        Of a micro-batch, on the meta device.
     copies : tuple of Copies
         Copies of weights that stages share.
     constructed : Constructed, optional
@@ -75,6 +77,7 @@ class Fitted:
     blank: nn.Module
     sequence: LayerSequence
     flow: Flow
+    targets: Batch
     copies: tuple[Copies, ...]
     constructed: Constructed | None = None
 
@@ -164,7 +167,8 @@ def fit(
     check_plain(workload.module)
     original = on_meta(workload.module)
     blank = original if dtype is None else on_meta(original).to(dtype)
-    inputs = converted(draw(workload, plan.micro_batch, seed=0)[0], dtype)
+    inputs, targets = draw(workload, plan.micro_batch, seed=0)
+    inputs, targets = converted(inputs, dtype), converted(targets, dtype, torch.device("meta"))
     # the plan's layers in the model, and their sizes, by the fingerprint
     sequence = find_sequence(plan, blank, inputs, both_modes)
     described = describe(plan.model, original, sequence.names, sequence.parameters)
@@ -179,7 +183,7 @@ def fit(
     if precision is not None:
         flow = replace(flow, tensors=formats(sequence, inputs, precision, torch.device(device)))
     copies = find_copies(plan, sequence, blank)
-    fitted = Fitted(plan, workload, blank, sequence, flow, copies, constructed_by(source))
+    fitted = Fitted(plan, workload, blank, sequence, flow, targets, copies, constructed_by(source))
     _check_buffers(fitted)
     check_sharded_layers(plan, blank, sequence, flow)
     check_sequence(plan, sequence.names, flow.tensors)

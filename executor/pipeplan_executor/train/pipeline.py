@@ -129,7 +129,9 @@ class Pipeline:
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
         self.shards = stage_shards(fitted, wanted, self.numbers, group.tensor_rank)
         on_mesh = {
-            n: mesh_layers(fitted, n, group, precision, self.device) for n in self.numbers if plan.stages[n].mesh
+            n: mesh_layers(fitted, n, group, precision, self.device, self._loss)
+            for n in self.numbers
+            if plan.stages[n].mesh
         }
         for layers in on_mesh.values():
             self.shards |= layers.shards

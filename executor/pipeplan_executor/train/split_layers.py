@@ -1,11 +1,14 @@
 """Calls of a stage's layers whose parameters or tokens are split over the processes of a rank."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from pipeplan.frontend.batch import Batch
+from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.profile.passes import autocast
 from pipeplan_executor.sharding.sequence import find_splits
 from pipeplan_executor.sharding.shards import ParameterShard
@@ -18,9 +21,14 @@ if TYPE_CHECKING:
 
 
 def mesh_layers(
-    fitted: Fitted, stage: int, group: TensorParallelGroup, precision: str | None, device: torch.device
+    fitted: Fitted,
+    stage: int,
+    group: TensorParallelGroup,
+    precision: str | None,
+    device: torch.device,
+    loss: Callable[[Tensors, Batch], Tensor],
 ) -> "MeshLayers":
-    """Return the wrapper of a stage's layers on a mesh of several axes."""
+    """Return the wrapper of a stage's layers on a mesh; ``loss``: of the last stage's outputs."""
     from pipeplan_executor.sharding.mesh.layers import MeshLayers
     from pipeplan_executor.sharding.mesh.moves import MeshAxes
 
@@ -28,7 +36,8 @@ def mesh_layers(
     plan, own = fitted.plan, fitted.plan.stages[stage]
     words = {name: words for name, words in plan.words if name in own.layers}
     axes, context = MeshAxes(group.mesh, own.links, own.sharing), partial(autocast, precision, device)
-    return MeshLayers(fitted.blank, fitted.sequence, fitted.flow.tensors, words, axes, context)
+    end = loss, fitted.targets
+    return MeshLayers(fitted.blank, fitted.sequence, fitted.flow.tensors, words, axes, context, *end)
 
 
 def sharded_layers(

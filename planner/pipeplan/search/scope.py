@@ -16,6 +16,7 @@ from pipeplan.core.searched import Searched
 from pipeplan.core.units import format_bytes, format_reserve, format_time
 from pipeplan.core.wording import listed
 from pipeplan.core.words import MeshSplit
+from pipeplan.costs.sharding.members import splits_loss
 from pipeplan.costs.sharding.places import places
 from pipeplan.search import enumerates_groups
 from pipeplan.search.graph import applies
@@ -63,7 +64,12 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
     losses = [graph.loss_name for graph in spaces.model.operators.values() if graph.loss_name]
     meshes = Counter(split.sizes for split in spaces.teams if isinstance(split, MeshSplit))
     of_each = [(graph, dict(own)) for split in spaces.teams for at in _splits(split) for graph, own in at.shards]
-    split_loss = any(name in own for _, own in of_each for name in losses)
+    split_loss = any(name in own for _, own in of_each for name in losses) or any(
+        splits_loss(spaces.model.operators[name], words)
+        for split in spaces.teams
+        if isinstance(split, MeshSplit)
+        for (name, *_), words in split.words
+    )
     context = any(
         each.name in own for graph, own in of_each for each in spaces.model.operators[graph].operators if each.by_plan
     )

@@ -4,13 +4,17 @@ import random
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers.distributed import vocabulary_workers
 from helpers.distributed.exchange_workers import OF_PARTS, OPERATIONS, Sums, halves
 from helpers.distributed.models import blank_model, random_cuts
 from helpers.mesh_exchanges import mesh_exchanges
@@ -18,6 +22,7 @@ from helpers.plans import plan_for
 from helpers.runnable_schedules import halved
 from helpers.team_exchanges import BACKWARD, FORWARD
 from pipeplan.core.cluster import DeviceKind, Link
+from pipeplan.core.errors import PlanError
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import TOKEN
 from pipeplan.core.plan import Plan
@@ -32,17 +37,21 @@ from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.signatures import parts_of
-from pipeplan.frontend.batch import tensors
+from pipeplan.frontend.batch import call, split, tensors
 from pipeplan.frontend.capture import capture_layers
 from pipeplan.frontend.capture.flow import trace
+from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.operators.find import named_weights
 from pipeplan.frontend.operators.follow import program_of
 from pipeplan.frontend.operators.program import Program
 from pipeplan.frontend.operators.record import record
+from pipeplan.frontend.profile.passes import autocast
 from pipeplan.frontend.workload import Workload
+from pipeplan_executor.optim.updates import shares
 from pipeplan_executor.sharding.mesh.shapes import shapes_of
 from pipeplan_executor.stages import source
 from pipeplan_executor.train.pipeline import Pipeline
+from pipeplan_executor.train.reference import materialised
 from pipeplan_executor.train.verify import worst_error
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
@@ -79,16 +88,17 @@ def on_mesh(
     ways: tuple[str, ...] = (),
     strategy: Strategy | None = None,
     zero: int = 0,
+    losses: tuple[bool, ...] = (),
 ) -> Case:
     """A plan of as many stages as the schedule has, on meshes of these sizes, with random words and layouts.
 
     With it what is sent for a micro-batch, forward and backward, as it is priced. ``ways``: for each axis how attention
     gets keys, whose tokens all of them split. ``strategy``: by which products of matrices are split, and samples.
-    ``zero``: the level of ZeRO.
+    ``zero``: the level of ZeRO. ``losses``: for each axis whether it splits the classes of the loss.
     """
     draw = random.Random(seed)
     module, names, held = blank_model(build)
-    words, sent, later = random_words(build, sizes, draw, gathers, ways, strategy=strategy)
+    words, sent, later = random_words(build, sizes, draw, gathers, ways, strategy=strategy, losses=losses)
     cuts = random_cuts(draw, len(names), schedule.stages)
     plan = plan_for(module, names, cuts, schedule, SAMPLES, held=held)
     return Case(replace(with_words(plan, words, sizes), zero=zero), sent, later)
@@ -109,26 +119,34 @@ def random_words(
     ways: tuple[str, ...] = (),
     samples: int = SAMPLES,
     strategy: Strategy | None = None,
+    losses: tuple[bool, ...] = (),
 ) -> tuple[Words, tuple[Sums, Sums], Sums]:
     """Random words of each layer for micro-batches of so many samples; and what is sent, as in `Case`."""
     workload = source.build(build)
-    sequence = capture_layers(workload.module, inputs := source.draw(workload, samples, 0)[0])
+    inputs, targets = source.draw(workload, samples, 0)
+    sequence = capture_layers(workload.module, inputs)
     flow = trace(sequence, inputs)
     weights = named_weights(workload.module, sequence)
     programs = []
     for n, layer in enumerate(sequence.layers):
-        own = program_of(record(layer, flow.tensors[n], nullcontext, None, None), weights[n], samples)
+        loss = partial(_loss, workload, sequence) if losses and n == len(sequence.layers) - 1 else None
+        own = program_of(record(layer, flow.tensors[n], nullcontext, loss, targets), weights[n], samples)
         programs.append(replace(own, graph=by_samples(own.graph, samples)))
     words, before, sent, later = [], tuple[int, ...](), {FORWARD: Sums(), BACKWARD: Sums()}, Sums()
     for number, program in enumerate(programs):
         after = () if number == len(programs) - 1 else _between(draw, program, programs[number + 1], sizes, strategy)
-        own, problem = _words(draw, program, sizes, (before, after), gathers, ways, samples, strategy)
+        own, problem = _words(draw, program, sizes, (before, after), gathers, ways, samples, strategy, losses)
         words.append(own)
         for each in mesh_exchanges(problem, own):
             sent[each.when] += halves(each.kind, each.size)
             later += halves(each.kind, each.size) if each.later else Sums()
         before = after
     return tuple(zip(sequence.names, words, strict=True)), (sent[FORWARD], sent[BACKWARD]), later
+
+
+def _loss(workload: Workload, sequence: LayerSequence, returned: Any, targets: Any) -> Tensor:
+    """The loss of what the last layer returns."""
+    return workload.loss(sequence.restore(returned), targets)
 
 
 def _between(
@@ -159,6 +177,7 @@ def _words(
     ways: tuple[str, ...],
     samples: int,
     strategy: Strategy | None,
+    losses: tuple[bool, ...],
 ) -> tuple[LayerWords, MeshProblem]:
     """Random words of a layer: those that cost least if everything costs something random."""
     graph, numbers = program.graph, np.random.default_rng(draw.randrange(10**9))
@@ -174,6 +193,8 @@ def _words(
     )
     for operator, own, each in zip(graph.operators, problem.signatures, costs, strict=False):
         tied = any(weight.shared for weight in operator.weights)
+        if operator.name in graph.loss_names:
+            each[[tuple(letter.loop != UNSPLIT for letter in word) != losses for word, _ in own]] = UNLIMITED
         each[[tied and any(letter.loop != UNSPLIT for letter in word) for word, _ in own]] = UNLIMITED
         if ways and operator.attention is not None:
             each[[tuple(letter.loop == TOKEN and way_of(letter) for letter in word) != ways for word, _ in own]] = (
@@ -208,8 +229,63 @@ def exact(plans: tuple[Plan, ...], build: Callable[[], Workload]) -> tuple[list[
     return errors(plans, build), [_sent(plan, build) for plan in plans if len(plan.stages) == len({*plan.mesh}) == 1]
 
 
+class Loss(NamedTuple):
+    """A plan with a split loss: differences to the unsplit model, and what is sent for a micro-batch."""
+
+    error: float
+    evaluated: float
+    predicted: float
+    half: float
+    sent: tuple[Sums, ...] | None
+
+
+def with_losses(cases: dict[str, tuple[Case, Callable[[], Workload]]]) -> dict[str, Any]:
+    """What each case makes; and on two processes what is said of other losses and targets."""
+    found: dict[str, Any] = {name: _with_loss(case.plan, build) for name, (case, build) in cases.items()}
+    if "again" in cases:
+        plan, build = cases["again"][0].plan, cases["again"][1]
+        with pytest.raises(PlanError, match=(said := "--no-vocabulary-parallel")):
+            Pipeline(plan, vocabulary_workers.smoothed)
+        pipeline = Pipeline(plan, build)
+        inputs, targets = source.draw(pipeline.workload, plan.batch, 3)
+        with pytest.raises(IndexError, match=(wrong := "a target is none of the 50 classes")):
+            pipeline.evaluate(inputs, targets + 1)
+        found |= {"smoothed": said, "target": wrong}
+    return found
+
+
+def _with_loss(plan: Plan, build: Callable[[], Workload]) -> Loss:
+    error = worst_error(plan, build, 3)
+    pipeline, (inputs, targets) = _pipeline(plan, build, dtype=torch.float64)
+    loss, made = _unsplit(pipeline, inputs, targets)
+    predicted = pipeline.predict(inputs)
+    apart = 0.0 if predicted is None else float((predicted - made).abs().max())
+    half, batch = _pipeline(plan, build, precision="bf16")
+    rounded = half.shared_loss(half.compute(*batch, update=False))
+    with autocast("bf16", torch.device("cpu")):
+        expected, _ = _unsplit(half, *batch)
+    sent = _sent(plan, build) if len(plan.stages) == 1 else None
+    return Loss(error, abs(pipeline.evaluate(inputs, targets) / loss - 1), apart, abs(rounded / expected - 1), sent)
+
+
+def _pipeline(plan: Plan, build: Callable[[], Workload], **options: Any) -> tuple[Pipeline, tuple[Any, Any]]:
+    pipeline = Pipeline(plan, build, **options)
+    return pipeline, source.draw(pipeline.workload, plan.batch, 3, options.get("dtype"))
+
+
+def _unsplit(pipeline: Pipeline, inputs: Any, targets: Any) -> tuple[float, Tensor]:
+    """The mean loss over micro-batches, and the outputs, of the unsplit model."""
+    whole, size = materialised(pipeline.fitted, dtype=pipeline.dtype).eval(), pipeline.plan.micro_batch
+    wanted = split(targets, size)
+    with torch.no_grad():
+        made = [call(whole, own) for own in split(inputs, size)]
+        losses = [float(pipeline.workload.loss(*both)) for both in zip(made, wanted, strict=True)]
+    weights = shares(pipeline.workload.weight, wanted)
+    return sum(a * b for a, b in zip(losses, weights, strict=True)), torch.cat(made)
+
+
 def _sent(plan: Plan, build: Callable[[], Workload]) -> tuple[Sums, Sums, Sums]:
-    """What is sent for a micro-batch: of gathers and sums along axes, by layers without a loss.
+    """What is sent for a micro-batch: of gathers and sums along axes.
 
     In the forward, in the backward or the input gradient, and in the weight gradient.
     """

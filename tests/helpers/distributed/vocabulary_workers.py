@@ -146,6 +146,12 @@ def small() -> Workload:
     return decoder(blocks=1, width=16, heads=2, vocabulary=50, length=6, hidden=32)
 
 
+def many() -> Workload:
+    """The same with a number of words that four processes can share out, some of which are ignored."""
+    build = decoder(blocks=1, width=16, heads=2, vocabulary=48, length=6, hidden=32)
+    return replace(build, loss=partial(_cross_entropy, {"ignore_index": PADDING, "reduction": "sum"}))
+
+
 class Exchanged(TorchDispatchMode):
     """Bytes of every all-reduce inside, in order."""
 

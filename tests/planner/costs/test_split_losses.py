@@ -1,24 +1,34 @@
 """Losses of teams on logits that are split along their classes: what they cost, where they are searched, and plans."""
 
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import pytest
 
 from helpers.instances import equal_devices
 from helpers.operators import COST, linear, pair, perceptrons, with_output
-from pipeplan.core.cluster import Link
+from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.operators import INPUT, CrossEntropy, Operator, OperatorGraph
 from pipeplan.core.plan import Plan
+from pipeplan.costs.sharding.prices import class_axes
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan.costs.sharding.splits import MeshTeams
+from pipeplan.costs.sharding.teams import Teams
+from pipeplan.costs.teams.problem import COMPARED, TeamProblem
 from pipeplan.costs.teams.question import team_questions
 from pipeplan.io.job_file import job_data, job_from_data
 from pipeplan.io.load import load_model
 from pipeplan.io.model_file import model_data, model_from_data
 from pipeplan.solve import solve
 from pipeplan.solve.reach import searched_for
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.sharding import frontier
 
 ROUND = 1
 """Nanoseconds of latency of the link, which sends a byte in one."""
@@ -103,6 +113,49 @@ def test_the_answer_says_why_no_loss_is_split() -> None:
         assert "classes" not in found.teams
         (said,) = (each for each in found.not_searched if "vocabulary" in each)
         assert ("not known to be a cross entropy" in said) == (asked is unknown)
+
+
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("rows", [10, 4000])
+def test_one_axis_splits_a_loss_as_a_team(split: bool, rows: int) -> None:
+    """The choices for a head on a mesh of one axis are those of a team, at the same costs."""
+    graph, link = head(32, rows), Link(10**9, ROUND)
+    team = TeamProblem(graph, COST, graph.parameters, DeviceKind("unit"), None, 2, 2, link, split_loss=split)
+    alone = dict.fromkeys(("tokens", "gathers", "scatters", "shares"), False)
+    mesh = MeshProblem(team.rooflines, Mesh((2,), (link,)), **alone, split_loss=split)
+    sets = [frontier(each.project(COMPARED), Clock(Limits())).points for each in (team.sharding({}), mesh.sharding)]
+    assert sets[0].tolist() == sets[1].tolist()
+
+
+def test_meshes_split_losses() -> None:
+    """Along one axis or both, of the logits each device then has its classes; none without vocabulary parallelism."""
+    unit = equal_devices(2, link=Link(10**9, ROUND))
+    cluster = replace(unit, nodes=unit.nodes * 2, network=Link(10**7, ROUND))
+    for wish in (True, False):
+        teams = Teams(model(), cluster, 4, (1,), "adam", False, vocabulary_parallel=wish)
+        parts = set()
+        for own in MeshTeams.of(teams, 1, 2):
+            for way in own.splits():
+                axes = class_axes(way.of("head", 3).operators["softmax"].word)
+                parts.add(count := prod(own.sizes[axis] for axis in axes))
+                assert own.member(way, 3, teams.kinds[0], 1).output == -(-COST.output // count)
+        assert parts == ({2, 4} if wish else {1})
+    assert "vocabulary" not in str(searched_for(model(), cluster, Job(1, teams=(4,))).not_searched)
+
+
+def test_plans_on_meshes_have_the_words_of_the_loss(tmp_path: Path) -> None:
+    """Over a slow network it is split in nodes; whole it takes longer."""
+    unit = equal_devices(2, link=Link(10**9, ROUND))
+    cluster = replace(unit, nodes=unit.nodes * 2, network=Link(10**6, ROUND))
+    asked = {"teams": (4,), "depths": (1,), "workers": 1}
+    found, whole = (solve(model(), cluster, 1, vocabulary_parallel=wish, **asked) for wish in (True, False))
+    assert found.value == found.bound < whole.value
+    for plan, axes in ((found.plan, (1,)), (whole.plan, ())):
+        words = dict(plan.words)["l3"].operators
+        assert plan.mesh == (2, 2) and plan.vocabulary is None
+        assert class_axes(words["softmax"].word) == class_axes(words["loss"].word) == axes
+    found.plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == found.plan
 
 
 def test_files_have_losses_and_the_wish() -> None:

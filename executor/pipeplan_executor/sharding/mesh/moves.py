@@ -104,7 +104,7 @@ def along(part: Tensor, axes: MeshAxes, axis: int, before: int, after: int, grou
     if before == WHOLE:
         return divided(part, after, count, groups[after])[axes.places[axis]].contiguous()
     if before == PARTIAL and after == WHOLE:
-        return _wait(_SENT.all_reduce(part.contiguous(), "sum", name))
+        return reduced(part, axes, axis)
     if before == PARTIAL:
         rows = torch.stack(divided(part, after, count, groups[after]))
         return _wait(_SENT.reduce_scatter_tensor(rows.flatten(0, 1), "sum", count, name)).reshape(rows.shape[1:])
@@ -114,6 +114,11 @@ def along(part: Tensor, axes: MeshAxes, axis: int, before: int, after: int, grou
     rows = torch.stack(divided(part, after, count, groups[after]))
     rows = _wait(_SENT.all_to_all_single(rows.contiguous(), [1] * count, [1] * count, name))
     return joined(rows.unbind(), before, groups[before])
+
+
+def reduced(part: Tensor, axes: MeshAxes, axis: int, how: str = "sum") -> Tensor:
+    """Return the sum of the parts that processes along an axis have, or the largest number of each place (``max``)."""
+    return _wait(_SENT.all_reduce(part.contiguous(), how, axes.groups[axis].group_name))
 
 
 def exchanged(parts: Sequence[Tensor], axes: MeshAxes, axis: int, split: int, joined: int) -> list[Tensor]:

@@ -1,7 +1,7 @@
 """`MeshLayer`: a layer's forward on a mesh, call by call; autograd makes its backward."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from pipeplan.core.operators import INPUT, Operator
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Word
+from pipeplan.costs.sharding.prices import class_axes
 from pipeplan.costs.sharding.relayouts import PlannedLayer, Relayout
 from pipeplan.frontend.capture.private import memory_of
 from pipeplan.frontend.operators.program import Pieces, Program, Role, Step
@@ -20,6 +21,7 @@ from pipeplan.frontend.split_backward.queue import WeightQueue
 from pipeplan_executor.sharding.mesh import calls
 from pipeplan_executor.sharding.mesh.attention import attention, splits_tokens
 from pipeplan_executor.sharding.mesh.copies import SharedCopy
+from pipeplan_executor.sharding.mesh.cross_entropy import in_cross_entropy
 from pipeplan_executor.sharding.mesh.moves import HeldTensor, MeshAxes, Move, divided
 from pipeplan_executor.sharding.mesh.products import Part, is_product, product
 from pipeplan_executor.sharding.mesh.saving import Base, Repeated, saving
@@ -46,7 +48,7 @@ class MeshLayer:
     Parameters
     ----------
     program : Program
-        For one shape of inputs, and one mode (training or evaluation).
+        For one shape of inputs, and one mode (training or evaluation). With a loss, if that is split along classes.
     words : LayerWords
     axes : MeshAxes
 
@@ -54,11 +56,16 @@ class MeshLayer:
     ----------
     weights : dict of str to MeshWeight
         How the parameters lie on the mesh, by their names in the layer.
+    steps, loss_steps : list of Step
+        Of the layer, and of its loss.
     """
 
     def __init__(self, program: Program, words: LayerWords, axes: MeshAxes) -> None:
         self.program, self.axes = program, axes
         self.shapes = shapes_of(program)
+        of_loss = {id(call) for call in program.record.calls[program.record.loss :]}
+        self.steps = [step for step in program.steps if id(step.call) not in of_loss]
+        self.loss_steps = [step for step in program.steps if id(step.call) in of_loss]
         self.plan = PlannedLayer(program.graph, words, len(axes.sizes))
         self.weights: dict[str, MeshWeight] = mesh_weights(program, self.plan, axes)
         self.of_operator: dict[str, list[MeshWeight]] = {}
@@ -72,7 +79,7 @@ class MeshLayer:
         *inputs: Tensor,
         queue: WeightQueue | None = None,
     ) -> list[Tensor]:
-        """Return the outputs of the layer, as it holds them.
+        """Return the outputs of the layer, as it holds them; for a loss what these are views of (see `outputs`).
 
         Parameters
         ----------
@@ -84,28 +91,72 @@ class MeshLayer:
         queue : WeightQueue, optional
             Takes weight gradients while it is open.
         """
-        return _Run(self, parameters, buffers, inputs, queue).outputs()
+        return _Run(self, inputs[0].device, queue).outputs(parameters, buffers, inputs)
+
+    def loss(self, made: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
+        """Return the loss, which is whole, of what a call of the layer made."""
+        return _Run(self, made[0].device).loss(made, targets)
+
+    def outputs(self, made: Sequence[Tensor]) -> list[Tensor]:
+        """Return the whole outputs of what a call of the layer made for its loss, without gradients."""
+        return _Run(self, made[0].device).whole(made)
 
 
 class _Run:
-    """One forward of a layer."""
+    """One forward of a layer, or of its loss: one of the public methods, once."""
 
-    def __init__(
-        self,
-        layer: MeshLayer,
-        parameters: Mapping[str, nn.Parameter],
-        buffers: Mapping[str, Tensor],
-        inputs: Sequence[Tensor],
-        queue: WeightQueue | None,
-    ) -> None:
+    def __init__(self, layer: MeshLayer, device: torch.device, queue: WeightQueue | None = None) -> None:
         self._layer, self._program, self._axes, self._plan = layer, layer.program, layer.axes, layer.plan
-        self._device, self._queue = inputs[0].device, queue
+        self._device, self._queue = device, queue
         self._held: dict[str, HeldTensor] = {}
+        self._given: dict[str, Base] = {}  # to the loss, by what made it
         self._copies: dict[str, SharedCopy] = {}
         self._parameters: dict[str, nn.Parameter] = {}  # by the names of weights
         self._handles: dict[int, Handle] = {}
         self._passed: dict[str, Handle] = {}
-        record, given = self._program.record, self._program.given
+
+    def outputs(
+        self, parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tensor], inputs: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Run all calls of the layer, and return the outputs."""
+        with self._emptied():
+            self._enter(parameters, buffers, inputs)
+            self._run_all(self._layer.steps)
+            return [*map(self._handed, self._program.record.returned)] if self._layer.loss_steps else self._ends()
+
+    def loss(self, made: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
+        """Run the calls of the loss on what the layer made for it, and return the number."""
+        with self._emptied():
+            self._resume(made)
+            pairs = zip(self._program.record.targets, targets, strict=True)
+            self._handles |= {id(tensor): Handle(constant=value) for tensor, value in pairs}
+            self._run_all(self._layer.loss_steps)
+            (found,) = self._ends()
+            return found
+
+    def whole(self, made: Sequence[Tensor]) -> list[Tensor]:
+        """Return the layer's outputs, whole, of what it made for the loss."""
+        with self._emptied():
+            self._resume(made)
+            return [*map(self._whole, self._program.record.returned)]
+
+    @contextmanager
+    def _emptied(self) -> Iterator[None]:
+        """Drop all tensors behind a forward, which handles refer to, so that Python's collector need not.
+
+        Also where a recomputation ends early.
+        """
+        try:
+            yield
+        finally:
+            for known in (self._held, self._given, self._copies, self._parameters, self._handles, self._passed):
+                known.clear()
+
+    def _enter(
+        self, parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tensor], inputs: Sequence[Tensor]
+    ) -> None:
+        """Take the tensors with which the layer begins."""
+        layer, record, given = self._layer, self._program.record, self._program.given
         for number, (tensor, part) in enumerate(zip(record.inputs, inputs, strict=True), 1):
             name = INPUT if number == 1 else f"{INPUT}#{number}"
             lengths = own_lengths(layer.shapes[name], self._plan.held(name), self._axes)
@@ -121,20 +172,52 @@ class _Run:
         for local, buffer in record.buffers.items():
             self._handles.setdefault(id(buffer), Handle(constant=buffers[local]))
 
-    def outputs(self) -> list[Tensor]:
-        """Run all calls, and return the outputs; once.
+    def _resume(self, made: Sequence[Tensor]) -> None:
+        """Take what the layer made for the loss, and name its views anew."""
+        record, given = self._program.record, self._program.given
+        for tensor in (*record.inputs, *record.parameters.values()):
+            if given.get(id(tensor)) is not None:
+                self._handles[id(tensor)] = self._root(given[id(tensor)])
+        for step in self._layer.steps:
+            if step.role is Role.OPERATOR and step.call is not None and step.operator in self._plan.operators:
+                self._handles[id(step.call.made[0])] = self._root(step.views[0])
+            elif step.role is Role.VIEW:
+                self._run(step)
+        for tensor, part in zip(record.returned, made, strict=True):
+            view = self._handle(tensor).view
+            if view is None:
+                self._handles[id(tensor)] = Handle(constant=part)
+            else:
+                layout = self._plan.for_loss(view.source.name).target
+                self._given[view.source.name] = Base(part, layout, part.detach(), Repeated(Tensor.detach))
 
-        Handles refer to this forward, which then has no tensors that would stay until Python's collector runs.
-        """
+    def _run_all(self, steps: Sequence[Step]) -> None:
         enabled = torch.is_grad_enabled()
-        try:
-            for step in self._program.steps:
-                with torch.set_grad_enabled(enabled and (step.has_gradient or step.passed is not None)):
-                    self._run(step)
-            return [*map(self._output, self._program.graph.outputs, self._program.record.outputs)]
-        finally:  # also where a recomputation ends early
-            for known in (self._held, self._copies, self._parameters, self._handles, self._passed):
-                known.clear()
+        for step in steps:
+            with torch.set_grad_enabled(enabled and (step.has_gradient or step.passed is not None)):
+                self._run(step)
+
+    def _handed(self, tensor: Tensor) -> Tensor:
+        """Return what an output of the layer is a view of, as the loss needs that."""
+        handle = self._handle(tensor)
+        if handle.view is None:
+            assert handle.constant is not None
+            return handle.constant
+        name = handle.view.source.name
+        return self._held[name].read(self._move(name, self._plan.for_loss(name)))
+
+    def _whole(self, tensor: Tensor) -> Tensor:
+        """Return an output of the layer of what the loss needs of it."""
+        handle, whole = self._handle(tensor), (WHOLE,) * len(self._axes.sizes)
+        if handle.view is None or handle.take is None:
+            assert handle.constant is not None
+            return handle.constant
+        given = self._given[name := handle.view.source.name]
+        return handle.take(self._move(name, Relayout(given.layout, whole, whole, whole)).forward(given.part), whole)
+
+    def _ends(self) -> list[Tensor]:
+        """Return what the program makes."""
+        return [*map(self._output, self._program.graph.outputs, self._program.record.outputs)]
 
     def _output(self, name: str, tensor: Tensor) -> Tensor:
         handle, end = self._passed.get(name) or self._handle(tensor), self._plan.leaving(name)
@@ -146,13 +229,15 @@ class _Run:
         if step.role is Role.OPERATOR:
             self._operate(step)
         elif call is not None and step.role is Role.CONSTANT:
-            made = call.operation(*self._constants(call.args), **self._constants(call.kwargs))
+            kwargs = dict(self._constants(call.kwargs))
+            if "device" in kwargs:
+                kwargs["device"] = self._device
+            made = call.operation(*self._constants(call.args), **kwargs)
             results = made if isinstance(made, tuple | list) else (made,)
             self._handles |= {id(t): Handle(constant=value) for t, value in zip(call.made, results, strict=True)}
-        elif call is not None:
-            parent = self._handle(call.given[0])
+        elif call is not None and (parent := self._handle(call.given[0])).take is not None:
             for number, (tensor, view) in enumerate(zip(call.made, step.views, strict=True)):
-                assert view is not None and parent.take is not None
+                assert view is not None
                 self._handles[id(tensor)] = Handle(view, partial(self._view, call, number, view, parent.take))
 
     def _handle(self, tensor: Tensor) -> Handle:
@@ -220,6 +305,8 @@ class _Run:
         with saving(bases.values()) if again else nullcontext():
             if operator.attention is not None and splits_tokens(word):
                 return attention(call, operand, self._axes, word)
+            if operator.name in self._program.graph.loss_names:
+                return in_cross_entropy(call, partial(operand, word=word), self._axes, class_axes(word))
             if first is not None:
                 return calls.rows(call, partial(operand, word=word), first)
             return calls.results(call, partial(operand, word=word), self._adds(operator))
@@ -228,6 +315,9 @@ class _Run:
         """Return what an operator reads as it needs it."""
         found = {}
         for source in operator.reads:
+            if source in self._given:
+                found[source] = self._given[source]
+                continue
             how, held = self._plan.reading(operator, source), self._held[source]
             move = self._move(source, how)
             if self._plan.copy(source, operator) is None:

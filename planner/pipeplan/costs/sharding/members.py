@@ -14,7 +14,7 @@ from pipeplan.costs.sharding.batches import by_samples, has_samples
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.layouts import stream
 from pipeplan.costs.sharding.named import Strategy, rows_are_samples
-from pipeplan.costs.sharding.prices import exchanged
+from pipeplan.costs.sharding.prices import class_axes, exchanged
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import PASSES
 from pipeplan.costs.sharding.shapes import Mesh, mesh_on
@@ -101,7 +101,7 @@ class MeshMembers:
                 self.mesh(kind),
                 *ends,
                 gathers=not any(weight.shared for each in own.graph.operators for weight in each.weights),
-                split_loss=False,
+                split_loss=self.teams.vocabulary_parallel,
                 tokens=tokens,
                 strategy=self.strategy,
                 only=only,
@@ -144,7 +144,7 @@ class MeshMembers:
         return LayerCost(
             **{name: of[name] + own.constant(name) + longer[name] for name in PASSES},
             saved=of["saved"],
-            output=self._output(own.graph, own.cost, split, case, size),
+            output=self._output(own.graph, own.cost, split, case, size, words),
             workspace=own.cost.workspace_for(of["saved"]) + self._at_once(problem, words),
             update=of["update"] + of["summed"],
         )
@@ -180,8 +180,13 @@ class MeshMembers:
         return kind.shard_overhead * sum(name != "weight_gradient" or bool(each.weights) for each in graph.operators)
 
     @staticmethod
-    def _output(graph: OperatorGraph, cost: LayerCost, split: MeshSplit, case: Case, size: int) -> int:
-        """Bytes of a device's outputs; those beside the one that is split are whole."""
+    def _output(
+        graph: OperatorGraph, cost: LayerCost, split: MeshSplit, case: Case, size: int, words: LayerWords
+    ) -> int:
+        """Bytes of a device's outputs; those beside the one that is split are whole. Of logits it has its classes."""
+        if graph.loss_name:
+            axes = class_axes(words.operators[graph.loss_name].word)
+            return -(-cost.output // prod(split.sizes[axis] for axis in axes))
         if set(case[2]) == {WHOLE}:
             return cost.output
         own = stream(graph, graph.outputs)
@@ -254,6 +259,11 @@ def _mean_cost(costs: Sequence[LayerCost]) -> LayerCost:
         return first
     mean = {each.name: round(sum(getattr(cost, each.name) for cost in costs) / len(costs)) for each in fields(first)}
     return LayerCost(**mean)
+
+
+def splits_loss(graph: OperatorGraph, words: LayerWords) -> bool:
+    """Whether a layer's loss is split along the classes of the logits."""
+    return bool(graph.loss_name and class_axes(words.operators[graph.loss_name].word))
 
 
 def splits_any(words: LayerWords) -> bool:

@@ -143,6 +143,12 @@ class PlannedLayer:
         end = self.end(name)
         return Relayout(end, end, self.goal(name), end)
 
+    def for_loss(self, name: str) -> Relayout:
+        """Return how the loss gets what the layer makes for it: the logits as its first operator needs them."""
+        first = self.operators[self.graph.loss_name]
+        target = needed(first, self.signature(first).word, name) if name in first.reads else self._whole
+        return Relayout(self.held(name), target, target, self.goal(name))
+
     def leaving(self, name: str) -> Relayout:
         """Return how an output leaves the layer."""
         end = self.held(name)

@@ -6,7 +6,7 @@ may be split itself.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
@@ -149,7 +149,8 @@ class _Follower:
             outputs = (self._pass_on(self._record.outputs[0]), *outputs[1:])
         loss = self._cross_entropy()
         self._group()
-        operators = _reached(self._operators, outputs)
+        views = (self._views.get(id(each)) for each in self._record.returned)
+        operators = _reached(self._operators, {*outputs, *(view.source.name for view in views if view is not None)})
         unused = tuple(weight for name, weight in self._weights.items() if name not in self._listed)
         if unused:
             operators.insert(0, Operator("unused", "unused", {}, {}, (), 0, weights=unused))
@@ -376,7 +377,7 @@ def _agreed(one: Sequence[str], other: Sequence[str], loops: Mapping[str, int]) 
     return tuple(a if a == b or not {a, b} & loops.keys() else WHOLE for a, b in zip(one, other, strict=True))
 
 
-def _reached(operators: Mapping[str, Operator], outputs: Sequence[str]) -> list[Operator]:
+def _reached(operators: Mapping[str, Operator], outputs: Set[str]) -> list[Operator]:
     """Return the operators that outputs depend on, and those with weights, in order."""
     needed = {*outputs} | {each.name for each in operators.values() if each.weights}
     for each in reversed(list(operators.values())):

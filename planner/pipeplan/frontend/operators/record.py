@@ -57,6 +57,8 @@ class Record:
         Number of calls before those of the loss.
     inputs, outputs : tuple of Tensor
         Those of the layer, or its loss.
+    returned, targets : tuple of Tensor
+        What the layer returns, and what its loss compares that with.
     parameters, buffers : mapping
         By their names in the layer.
     kept : set
@@ -67,6 +69,8 @@ class Record:
     loss: int
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    returned: tuple[Tensor, ...]
+    targets: tuple[Tensor, ...]
     parameters: Mapping[str, nn.Parameter]
     buffers: Mapping[str, Tensor]
     kept: frozenset[Any]
@@ -93,6 +97,7 @@ def record(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     blank = on_fake(layer, mode, "cpu")
     given = tuple(fake(each, mode, "cpu").requires_grad_(each.requires_grad) for each in inputs)
+    wanted = () if loss is None else mapped(targets, lambda tensor: fake(tensor, mode, "cpu"))
     recorder, kept = _Recorder(), set[Any]()
 
     def pack(tensor: Tensor) -> Tensor:
@@ -107,12 +112,12 @@ def record(
             recorder.calls.clear()
             kept.clear()
             returned = blank(*(each.clone() for each in given))
-        outputs, before = tensors(returned), len(recorder.calls)
-        if loss is not None:
-            outputs = tensors(loss(returned, mapped(targets, lambda tensor: fake(tensor, mode, "cpu"))))
+        made, before = tensors(returned), len(recorder.calls)
+        outputs = made if loss is None else tensors(loss(returned, wanted))
     parameters = dict(blank.named_parameters(remove_duplicate=False))
     buffers = dict(blank.named_buffers(remove_duplicate=False))
-    return Record(recorder.calls, before, given, outputs, parameters, buffers, frozenset(kept))
+    ends = given, outputs, made, tensors(wanted)
+    return Record(recorder.calls, before, *ends, parameters, buffers, frozenset(kept))
 
 
 @dataclass
