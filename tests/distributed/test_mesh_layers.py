@@ -62,7 +62,8 @@ def _compare(
     for case, (forward, backward, later) in zip(cases, sent, strict=False):
         assert forward == case.sent[0]
         assert backward + later <= case.sent[1]  # what has no gradient is moved for none
-        assert sum((backward + later).values()) > 0.8 * sum(case.sent[1].values())
+        if not case.plan.stages[0].recompute:  # a second forward ends where nothing more is needed
+            assert sum((backward + later).values()) > 0.8 * sum(case.sent[1].values())
         assert later <= case.later
         assert bool(later) == (bool(case.later) and mesh_workers.splits(case.plan))
 

@@ -1,17 +1,19 @@
 """Models on meshes of several axes with random words, and the workers that run them."""
 
 import random
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.distributed import vocabulary_workers
@@ -24,7 +26,7 @@ from helpers.team_exchanges import BACKWARD, FORWARD
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.errors import PlanError
 from pipeplan.core.model import LayerCost
-from pipeplan.core.operators import TOKEN
+from pipeplan.core.operators import TOKEN, Operator
 from pipeplan.core.plan import Plan
 from pipeplan.core.schedule import Kind, Schedule
 from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout
@@ -48,6 +50,8 @@ from pipeplan.frontend.operators.record import record
 from pipeplan.frontend.profile.passes import autocast
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.optim.updates import shares
+from pipeplan_executor.sharding.mesh.run import _Run as MeshRun
+from pipeplan_executor.sharding.mesh.saving import Base
 from pipeplan_executor.sharding.mesh.shapes import shapes_of
 from pipeplan_executor.stages import source
 from pipeplan_executor.train.pipeline import Pipeline
@@ -287,20 +291,37 @@ def _unsplit(pipeline: Pipeline, inputs: Any, targets: Any) -> tuple[float, Tens
 def _sent(plan: Plan, build: Callable[[], Workload]) -> tuple[Sums, Sums, Sums]:
     """What is sent for a micro-batch: of gathers and sums along axes.
 
-    In the forward, in the backward or the input gradient, and in the weight gradient.
+    In the forward, in the backward or the input gradient, and in the weight gradient. Nothing moved again is kept.
     """
     pipeline = Pipeline(plan, build, seed=3, evaluates=False)
     inputs, targets = source.draw(pipeline.workload, SAMPLES, 3)
     stage = pipeline._stages[0]
     stage.weights = [1.0] * plan.micro_batches
-    with SeenAlong(plan.mesh) as forward:
+    with SeenAlong(plan.mesh) as forward, _moved_again() as moved:
         stage.forward(0, tuple(tensors(inputs)), targets)
     with SeenAlong(plan.mesh) as backward:
         (stage.input_gradient if splits(plan) else stage.backward)(0, ())
     with SeenAlong(plan.mesh) as later:
         if splits(plan):
             stage.weight_gradient(0)
+    assert moved, "something is moved again"
     return forward.sent, backward.sent, later.sent
+
+
+@contextmanager
+def _moved_again() -> Iterator[list[StorageWeakRef]]:
+    """What is moved for operators that move it again in the backward; nothing of it is there when the context ends."""
+    own, found = MeshRun._bases, list[StorageWeakRef]()
+
+    def bases(run: MeshRun, operator: Operator) -> dict[str, Base]:
+        made = own(run, operator)
+        if run._plan.moves_again(operator):
+            found.extend(StorageWeakRef(each.part.untyped_storage()) for each in made.values() if each.is_moved)
+        return made
+
+    with patch.object(MeshRun, "_bases", bases):
+        yield found
+    assert all(each.expired() for each in found), "autograd keeps what is moved again"
 
 
 class SeenAlong(TorchDispatchMode):

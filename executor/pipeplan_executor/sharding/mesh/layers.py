@@ -20,6 +20,7 @@ from pipeplan.frontend.operators.find import named_weights
 from pipeplan.frontend.operators.follow import NamedWeight, UnfollowedError, program_of
 from pipeplan.frontend.operators.program import Program
 from pipeplan.frontend.operators.record import record
+from pipeplan.frontend.split_backward.attach import QUEUE
 from pipeplan.frontend.split_backward.queue import WeightQueue
 from pipeplan_executor.sharding.mesh.gradients import MeshGradients
 from pipeplan_executor.sharding.mesh.moves import MeshAxes
@@ -142,7 +143,7 @@ class MeshLayers:
                 self._summed[there[local]] = weight.summed
         self.partial = MeshGradients(self._axes, self._summed) if self._summed else None
         self._last = layer
-        layer.weight_queue = WeightQueue()  # a stage with split backwards puts its own there
+        setattr(layer, QUEUE, WeightQueue())  # a stage with split backwards puts its own there
         layer.forward = partial(self._call, name, layer)
         called: Callable[..., Any] = layer
         return called
@@ -152,7 +153,7 @@ class MeshLayers:
         parameters = dict(layer.named_parameters(remove_duplicate=False))
         buffers = dict(layer.named_buffers(remove_duplicate=False))
         with torch.autocast(tensors[0].device.type, enabled=False):  # casts are among the calls
-            return tuple(run(parameters, buffers, *tensors, queue=layer.weight_queue))
+            return tuple(run(parameters, buffers, *tensors, queue=getattr(layer, QUEUE)))
 
     def loss(self, loss: Callable[..., Tensor], outputs: tuple[Tensor, ...], targets: Any) -> Tensor:
         """Return a loss of the stage's outputs, which every process has whole; or its classes of the logits."""

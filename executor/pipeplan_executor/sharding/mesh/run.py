@@ -386,7 +386,8 @@ class _Run:
             return Part(value, value.detach(), None, parameter)
         base.again.keep()
         take = partial(self._taken, operator, step, tensor, handle, word, base.layout)
-        return Part(value, base.held, lambda held: take(base.again.again(held)), parameter)
+        again = base.again  # not the base, which has what was moved
+        return Part(value, base.held, lambda held: take(again.again(held)), parameter)
 
     def _row(self, operator: Operator, source: str) -> tuple[str, ...]:
         """Return the loops of a tensor or weight that an operator reads."""

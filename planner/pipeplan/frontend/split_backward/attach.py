@@ -10,7 +10,8 @@ from pipeplan.frontend.split_backward.graphs import Replacement, replacements
 from pipeplan.frontend.split_backward.layers import delayed_class
 from pipeplan.frontend.split_backward.queue import JOINED, WeightQueue
 
-_ATTRIBUTE = "weight_queue"
+QUEUE = "weight_queue"
+"""Attribute of a module: the queue that it uses."""
 
 
 def attach(queue: WeightQueue, modules: Iterable[nn.Module]) -> Callable[[], None]:
@@ -31,14 +32,14 @@ def attach(queue: WeightQueue, modules: Iterable[nn.Module]) -> Callable[[], Non
     for part in parts:
         if part in joined:
             continue
-        if hasattr(part, _ATTRIBUTE):
-            undo.append(partial(setattr, part, _ATTRIBUTE, getattr(part, _ATTRIBUTE)))
-            setattr(part, _ATTRIBUTE, queue)
+        if hasattr(part, QUEUE):
+            undo.append(partial(setattr, part, QUEUE, getattr(part, QUEUE)))
+            setattr(part, QUEUE, queue)
         elif isinstance(part, fx.GraphModule):
             undo += _rewrite(part, queue)
         elif (waiting := delayed_class(type(part))) is not None:  # type: ignore[arg-type]
             undo.append(partial(_restore_class, part, type(part)))
-            setattr(part, _ATTRIBUTE, queue)
+            setattr(part, QUEUE, queue)
             part.__class__ = waiting
 
     def restore() -> None:
@@ -60,16 +61,16 @@ def attached(queue: WeightQueue, modules: Iterable[nn.Module]) -> Iterator[None]
 
 def _restore_class(part: nn.Module, kind: type[nn.Module]) -> None:
     part.__class__ = kind
-    delattr(part, _ATTRIBUTE)
+    delattr(part, QUEUE)
 
 
 def _rewrite(part: fx.GraphModule, queue: WeightQueue) -> Iterator[Callable[[], None]]:
     changes = replacements(part)
     if not changes:
         return
-    setattr(part, _ATTRIBUTE, queue)
+    setattr(part, QUEUE, queue)
     with part.graph.inserting_before(next(iter(part.graph.nodes))):
-        source = part.graph.create_node("get_attr", _ATTRIBUTE)
+        source = part.graph.create_node("get_attr", QUEUE)
     before = [Replacement(change.node, change.node.target, change.node.args) for change in changes]
     for node, target, arguments in changes:
         node.target, node.args, node.kwargs = target, arguments, {**node.kwargs, "queue": source}
@@ -80,7 +81,7 @@ def _rewrite(part: fx.GraphModule, queue: WeightQueue) -> Iterator[Callable[[], 
             node.target, node.args = target, arguments
             node.kwargs = {name: value for name, value in node.kwargs.items() if name != "queue"}
         part.graph.erase_node(source)
-        delattr(part, _ATTRIBUTE)
+        delattr(part, QUEUE)
         part.recompile()
 
     yield restore
