@@ -8,8 +8,8 @@
 Where a layer is recomputed, the held part is what its second forward makes.
 """
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -88,7 +88,8 @@ class _Again(NamedTuple):
     offset: int
 
 
-def saving(bases: Iterable[Base]) -> AbstractContextManager[None]:
+@contextmanager
+def saving(bases: Iterable[Base]) -> Iterator[None]:
     """Context in which autograd keeps held parts in place of what was moved."""
     moved = {memory_of(base.part): base for base in bases if base.is_moved}
     outer_pack, outer_unpack = outer_saving()
@@ -101,8 +102,11 @@ def saving(bases: Iterable[Base]) -> AbstractContextManager[None]:
         view = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
         return _Again(base.again, outer_pack(base.held), *view)
 
-    context: AbstractContextManager[None] = saved_tensors_hooks(pack, partial(_unpack, outer_unpack))
-    return context
+    try:
+        with saved_tensors_hooks(pack, partial(_unpack, outer_unpack)):
+            yield
+    finally:
+        moved.clear()  # autograd keeps the function
 
 
 def _unpack(outer: Callable[[Any], Tensor], kept: Any) -> Tensor:
