@@ -201,7 +201,7 @@ def _value(problem: Terms, sums: Sums, largest: Callable[..., Number]) -> Number
     return largest(*least, passed + largest(*longest), *map(sums.length, problem.paths))
 
 
-def link_per_sample(problem: Terms, count: int, time: int) -> int:
+def link_per_sample(problem: Terms, count: int, time: Nanoseconds) -> Nanoseconds:
     """Load of a link that carries ``count`` micro-batches per step: its busy time per sample, rounded down."""
     return count * time // problem.divisor
 

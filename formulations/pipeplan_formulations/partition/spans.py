@@ -81,25 +81,11 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
 
     Spans whose compute time alone exceeds ``target`` are closed.
     """
-    # The furthest end of each start, by compute time and by memory.
     n, final = problem.layers, s == problem.stages - 1
-    bottleneck, count = problem.objective == "bottleneck", problem.through[s]
-    forward, backward = problem.prefix["forward"][s], problem.prefix["backward"][s]
-    compute = forward + backward
-    most = target * (problem.divisor if bottleneck else 1) // count.stage
-    reach = np.searchsorted(compute, compute[starts] + most, side="right") - 1
-    if final:
-        reach = np.where(reach >= n, n, 0)
-    reach = np.minimum(reach, room.last[s, starts])
-    width = max(1, int((reach - starts).max(initial=1)))
-    # Ends of each start in columns; the last stage has one end, n, and so one column.
-    ends = np.full((len(starts), 1), n) if final else starts[:, None] + 1 + np.arange(width)
-    closed = ends > reach[:, None]
-    ends = np.minimum(ends, n)
-    begins = starts[:, None]
-    closed |= ~allowed[ends]
+    count, begins = problem.through[s], starts[:, None]
+    ends, closed = _reached(problem, s, starts, room, allowed, target)
     # F and B of each span, recomputation included; sends at its end, busy time of the link, and sends at its start.
-    f, b = (table[ends] - table[begins] for table in (forward, backward))
+    f, b = (table[ends] - table[begins] for table in (problem.prefix["forward"][s], problem.prefix["backward"][s]))
     b += problem.recomputing.lower_bounds(s, begins, ends, ~closed)
     nothing = np.zeros(n + 1, np.int64)
     sent, returned, busy = (
@@ -108,7 +94,7 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
     passed_back = _at_boundary(problem.send_back[s - 1])[begins] if s else 0
     # w_s; with 'bottleneck' that is all.
     per_batch = load(problem.overlap, f, b, sent[ends], passed_back)
-    if bottleneck:
+    if problem.objective == "bottleneck":
         once = reductions(problem, np.array(s), begins, ends)
         work = stage_per_sample(problem, count.stage, per_batch, once)
         if problem.overlap != "none":
@@ -153,6 +139,25 @@ def spans(problem: ChainPartition, s: int, starts: Array, room: Windows, allowed
         np.where(closed, NEVER, delay),
         ending,
     )
+
+
+def _reached(
+    problem: ChainPartition, s: int, starts: Array, room: Windows, allowed: Flags, target: int
+) -> tuple[Array, Flags]:
+    """Ends of each start in columns, and which spans are closed; the last stage has one end, n, and so one column."""
+    n, final = problem.layers, s == problem.stages - 1
+    # The furthest end of each start, by compute time and by memory.
+    compute = problem.prefix["forward"][s] + problem.prefix["backward"][s]
+    most = target * (problem.divisor if problem.objective == "bottleneck" else 1) // problem.through[s].stage
+    reach = np.searchsorted(compute, compute[starts] + most, side="right") - 1
+    if final:
+        reach = np.where(reach >= n, n, 0)
+    reach = np.minimum(reach, room.last[s, starts])
+    width = max(1, int((reach - starts).max(initial=1)))
+    ends = np.full((len(starts), 1), n) if final else starts[:, None] + 1 + np.arange(width)
+    closed = ends > reach[:, None]
+    ends = np.minimum(ends, n)
+    return ends, closed | ~allowed[ends]
 
 
 def _ending(problem: ChainPartition, s: int, begins: Array, ends: Array, closed: Flags) -> Array | int:

@@ -98,22 +98,20 @@ def added(
     is_open = extra < IMPOSSIBLE
     plain, backward = backward, backward + np.where(is_open, extra, 0)
     if settings.largest is not None and settings.ceiling is not None and side == "here":
-        # Where the least k makes the largest backward too short, more in flight may make it long enough.
         lower = settings.largest.lower(width)
         short = np.flatnonzero(is_open & (backward < lower))
         is_open[short] = False
         if len(short) and problem.chooses and lower < IMPOSSIBLE:
+            # Where the least k makes the largest backward too short, more in flight may make it long enough.
             span, rest = (c, w, starts[short], ends[short]), lower - plain[short]
             top = counts.top if isinstance(held, np.ndarray) else counts.most
             able, later = (_may_recompute(problem, spans, *span, k) >= rest for k in (top, counts.most))
             longer = short[able]
             backward[longer], is_open[longer] = lower, True
             refused = refused or bool((later & ~able).any())
-            if isinstance(held, np.ndarray):  # the k that the delay with late forwards requires for it
+            if isinstance(held, np.ndarray):
                 room = settings.ceiling - (many - 1) * lower
-                needed = np.where(forward[longer] > 0, many - room // np.maximum(forward[longer], 1), 0)
-                held[longer] = np.maximum(held[longer], needed if room >= 0 else IMPOSSIBLE)
-                refused = refused or bool(((held[longer] > counts.top) & (held[longer] <= counts.most)).any())
+                refused |= _raise_held(held, longer, many, room, forward[longer], counts)
                 is_open[longer] = held[longer] <= counts.top
     alone = Times(forward, backward)
     way, trip, service = problem.roles(alone, c, starts, ends)
@@ -166,6 +164,16 @@ class _Late:
         """Time that the ceiling leaves for late forwards, with this B of a service."""
         room: Array = ceiling - (many - 1) * backward
         return room if self.longer is None else room - self.longer - extra
+
+
+def _raise_held(held: Array, longer: Array, many: int, room: int, forward: Array, counts: InFlightRange) -> bool:
+    """Raise k, of the spans ``longer``, to what the delay with late forwards requires; True if it is beyond ``top``.
+
+    ``room``: the time that the ceiling leaves for late forwards.
+    """
+    needed = np.where(forward > 0, many - room // np.maximum(forward, 1), 0)
+    held[longer] = np.maximum(held[longer], needed if room >= 0 else IMPOSSIBLE)
+    return bool(((held[longer] > counts.top) & (held[longer] <= counts.most)).any())
 
 
 def _may_recompute(
