@@ -74,6 +74,7 @@ def jobs(world: int, folder: Path) -> dict[str, Job]:
         return {
             "outputs": (mesh_workers.exact, (tuple(case.plan for case in of_stages()), models.tiny_stages)),
             "losses on meshes": (mesh_workers.with_losses, (on_one_axis(),)),
+            "kept": (mesh_workers.exact, (tuple(case.plan for case in that_keep()), models.tiny_decoder)),
         }
     if world != 4:
         return {}
@@ -205,6 +206,20 @@ def test_losses_that_are_no_cross_entropy_are_refused(ranks: Callable[[int], dic
 def test_targets_that_are_no_class_are_refused(ranks: Callable[[int], dict[str, Any]]) -> None:
     """By every process, whatever classes it has."""
     assert ranks(2)["losses on meshes"]["target"] == "a target is none of the 50 classes"
+
+
+
+@cache
+def that_keep() -> tuple[mesh_workers.Case, ...]:
+    """A decoder on two processes, all operators by words drawn for each, and copies that are kept."""
+    return tuple(mesh_workers.on_mesh(models.tiny_decoder, (2,), STAGES[1], seed, False) for seed in range(2))
+
+
+def test_copies_are_kept_for_the_backward(ranks: Callable[[int], dict[str, Any]]) -> None:
+    """Also those for one operator: gradients are exact, and nothing is gathered again that is priced as kept."""
+    _compare(that_keep(), *ranks(2)["kept"])
+    copies = [copy for case in that_keep() for _, own in case.plan.words for copy in own.copies.values() if copy.kept]
+    assert {len(copy.readers) > 1 for copy in copies} == {False, True}
 
 
 def test_attention_runs_in_every_pair_of_ways(ranks: Callable[[int], dict[str, Any]]) -> None:

@@ -21,7 +21,8 @@ def drawn_choice(problem: MeshProblem, draw: random.Random) -> list[int]:
         ]
         is_held = tensor not in words or words[tensor].held == state.held
         again = any(moves_again(problem.graph, each) for each in readers)
-        return is_held and (state.copy is None or (len(readers) > 1 and again == state.again))
+        read = len(readers) > (not state.kept) and again == (state.again or state.kept)
+        return is_held and (state.copy is None or read)
 
     for tensor, states in problem.copied:
         choice.append(draw.choice([k for k, state in enumerate(states) if fits(tensor, state)]))

@@ -130,7 +130,7 @@ def played(
     letters: Mapping[str, Letters],
     held: Mapping[str, Layout],
     sums: Mapping[str, Layout],
-    copies: Mapping[str, tuple[Layout, tuple[str, ...]]],
+    copies: Mapping[str, tuple[Layout, tuple[str, ...], bool]],
 ) -> Received | None:
     """Play a layer of linear maps and sums of tensors; None if something cannot get the layout that it must have.
 
@@ -144,7 +144,7 @@ def played(
     sums : mapping
         The layouts in which gradients are summed up that several operators return.
     copies : mapping
-        The layouts of tensors' copies, and which operators read these.
+        The layouts of tensors' copies, which operators read these, and whether they are kept.
     """
     draw = np.random.default_rng(1)
     tensors = {name: draw.integers(-4, 5, (SIDE, SIDE)) for name in graph.inputs}
@@ -155,7 +155,7 @@ def played(
         own = letters[each.name]
         needs = {source: layout(axes, own, WHOLE) for source, axes in each.reads.items()}
         for source, need in needs.items():
-            copy, readers = copies.get(source, ((), ()))
+            copy, readers, _ = copies.get(source, ((), (), False))
             there = play.move((SIDE, SIDE), copy if each.name in readers else held[source], need)
             moved["forward"].append(there)
             moved["backward"] += [there] if each.weights else []
@@ -174,10 +174,12 @@ def played(
             moved["forward"].append(gathered)
             moved["backward"] += [gathered, gathered]
             step += once
-    for name, (copy, users) in copies.items():
+    for name, (copy, users, kept) in copies.items():
         there = play.move((SIDE, SIDE), held[name], copy)
         moved["forward"].append(there)
-        moved["backward"] += [there] if any(each.weights for each in graph.operators if each.name in users) else []
+        moved["backward"] += (
+            [there] if not kept and any(each.weights for each in graph.operators if each.name in users) else []
+        )
     for name in tensors:
         readers = [each for each in graph.operators if name in each.reads]
         maker = next((each for each in graph.operators if each.name == name), None)

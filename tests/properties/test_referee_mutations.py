@@ -794,11 +794,25 @@ def free_copies(_: Any, copied: CopiedTensor) -> Any:
     return np.zeros((len(copied.states), len(COORDINATES)), np.int64)
 
 
+def free_to_keep(own: MeshProblem, copied: CopiedTensor) -> Any:
+    """As if copies that are kept took no room."""
+    costs = COPY_COSTS(own, copied).copy()
+    costs[:, COORDINATES.index("saved")] = 0
+    return costs
+
+
 def with_weights(_: OperatorGraph, operator: Operator) -> bool:
     """As if attention kept what was moved for it."""
     return bool(operator.weights)
 
 
+def keeping(document: dict[str, Any]) -> None:
+    """The same with any room: one copy is kept for the backward."""
+    sharing_copies(document)
+    document["job"].pop("memory")
+
+
+COPY_COSTS = MeshProblem._copy_costs
 RINGING, TURNING = partial(attending, 1, 6 * 10**6), partial(attending, 12, 6 * 10**6)
 ATTENTION, PROBLEM = "pipeplan.costs.sharding.attention", "pipeplan.costs.sharding.problem"
 
@@ -811,6 +825,7 @@ ATTENTION, PROBLEM = "pipeplan.costs.sharding.attention", "pipeplan.costs.shardi
         (TURNING, "'heads'", f"{ATTENTION}:SplitAttention", "exchanges", lambda own: iter(())),
         (TURNING, "'heads'", f"{ATTENTION}:SplitAttention", "beside", property(lambda own: 0)),
         (sharing_copies, "'readers'", f"{PROBLEM}:MeshProblem", "_copy_costs", free_copies),
+        (keeping, "'kept': True", f"{PROBLEM}:MeshProblem", "_copy_costs", free_to_keep),
         (sharing_copies, "'readers'", "pipeplan.costs.sharding.members", "_copies_at", lambda problem, words: []),
         (moving, "'f'", PROBLEM, "moves_again", with_weights),
     ],

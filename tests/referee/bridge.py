@@ -68,7 +68,7 @@ def _words(own: LayerWords) -> Document:
         }
         for name, (word, held) in own.operators.items()
     }
-    copies = {name: {"layout": copy.layout, "readers": copy.readers} for name, copy in own.copies.items()}
+    copies = {name: copy._asdict() for name, copy in own.copies.items()}
     return {"operators": operators, "sums": dict(own.sums), "copies": copies}
 
 

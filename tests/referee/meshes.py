@@ -238,7 +238,9 @@ class OnMesh(Member):
         row["backward"] += spent["back"] + spent["again"]
         row["input_gradient"] += spent["back"]
         row["weight_gradient"] += spent["again"]
-        return row | {"saved": self._kept(words)}
+        copies = [(name, own["layout"]) for name, own in words.get("copies", {}).items() if own["kept"]]
+        beside = sum(self.bytes[name] * self.size // self._parts(layout) for name, layout in copies)
+        return row | {"saved": self._kept(words) + beside}
 
     def letters(self, words: Document, name: str) -> tuple[str, ...]:
         """The loops that split an operator along each axis."""
@@ -327,7 +329,7 @@ class OnMesh(Member):
         if copy := words.get("copies", {}).get(name):
             layout = tuple(copy["layout"])
             yield "forward", held, layout, False
-            if any(self.repeats(each) for each in readers if each["name"] in copy["readers"]):
+            if not copy["kept"] and any(self.repeats(each) for each in readers if each["name"] in copy["readers"]):
                 when = "again" if any(self.waits(each, name) for each in readers) else "back"
                 yield when, held, layout, False
         for each in readers:
@@ -498,7 +500,7 @@ class OnMesh(Member):
             own += self._beside(each, loops, self.ways(words, each))
             for source, copy in words.get("copies", {}).items():
                 readers = [order.index(name) for name in copy["readers"]]
-                if min(readers) <= number <= max(readers):
+                if min(readers) <= number <= max(readers) and not copy["kept"]:
                     own += self.bytes[source] * self.size // self._parts(copy["layout"])
             for source in each["reads"]:
                 need = self.needs(words, each, source)
@@ -552,7 +554,7 @@ class OnMesh(Member):
     def savings(self, words: Document) -> list[list[Figures]]:
         """For each tensor what its copies spare: of a forward and a backward, once, and of the forward."""
         found = []
-        for name in (name for name in self.bytes if len(self.readers[name]) > 1):
+        for name in (name for name in self.bytes if self.readers[name]):
             alone = self.redistributed(name, words)
             own = [self.redistributed(name, words | {"copies": {name: copy}}) for copy in self._copies(name, words)]
             rows = [{when: alone[when] - each[when] for when in each} for each in own if each is not None and alone]
@@ -560,12 +562,15 @@ class OnMesh(Member):
         return found
 
     def _copies(self, name: str, words: Document) -> Iterator[Document]:
-        """Each copy of a tensor that is gathered along some axes that split it, for two or more of its readers."""
+        """Each copy of a tensor that is gathered along some axes that split it, for two or more of its readers.
+
+        One that is kept may be for a single reader.
+        """
         names, held = [each["name"] for each in self.readers[name]], self.held(words, name)
         for layout in product(*({entry, WHOLE} for entry in held)):
-            for count in range(2, len(names) + 1) if layout != held else ():
-                for readers in combinations(names, count):
-                    yield {"layout": layout, "readers": readers}
+            for count in range(1, len(names) + 1) if layout != held else ():
+                for readers, kept in product(combinations(names, count), (False, True) if count > 1 else (True,)):
+                    yield {"layout": layout, "readers": readers, "kept": kept}
 
     def _is_summed(self, name: str) -> bool:
         """Whether a gradient comes from several sides: operators that read the tensor, and from behind the layer."""

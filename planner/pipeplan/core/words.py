@@ -56,14 +56,15 @@ class Signature(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A tensor in another layout than it is held in, for several operators that read it.
+    """A tensor in another layout than it is held in, for operators that read it.
 
     It is made before the first of them runs, and dropped behind the last one; once more in the backward if one of them
-    moves again there what it reads.
+    moves again there what it reads. One that is ``kept`` stays for the backward.
     """
 
     layout: Layout
     readers: tuple[str, ...]
+    kept: bool = False
 
 
 @dataclass(frozen=True)

@@ -67,11 +67,12 @@ class SumEntry(Strict):
 
 
 class CopyEntry(Strict):
-    """A tensor in another layout than it is held in, for some of the operators that read it."""
+    """A tensor in another layout than it is held in, for some operators that read it, and whether it is kept."""
 
     tensor: str
     layout: Items[Entry]
     readers: Items[str]
+    kept: bool = False
 
 
 class LayerWordsEntry(Strict):
@@ -92,7 +93,7 @@ class LayerWordsEntry(Strict):
             {each.tensor: _layout(each.layout) for each in self.sums},
             _layout(self.input),
             _layout(self.output),
-            {each.tensor: Copy(_layout(each.layout), tuple(each.readers)) for each in self.copies},
+            {each.tensor: Copy(_layout(each.layout), tuple(each.readers), each.kept) for each in self.copies},
         )
 
 
@@ -125,6 +126,7 @@ def _entry(own: LayerWords) -> Iterator[tuple[str, Any]]:
             "copies",
             [
                 {"tensor": name, "layout": _entries(copy.layout), "readers": [*copy.readers]}
+                | ({"kept": True} if copy.kept else {})
                 for name, copy in own.copies.items()
             ],
         )

@@ -6,6 +6,8 @@
                                      └──▶ reader
     backward    held part ──▶ copy again ─┬▶ reader   made where the first of them needs it, dropped behind the last
                                           └▶ reader
+
+Of a copy that is kept for the backward readers keep it as they would keep the held part.
 """
 
 from torch import Tensor

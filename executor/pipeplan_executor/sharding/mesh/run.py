@@ -319,13 +319,16 @@ class _Run:
                 found[source] = self._given[source]
                 continue
             how, held = self._plan.reading(operator, source), self._held[source]
-            move = self._move(source, how)
+            move, part = self._move(source, how), held.part
             if self._plan.copy(source, operator) is None:
                 made, again = held.read(move), Repeated(move.forward)
             else:
                 copy = self._copy(source)
-                made, again = held.read(move, copy.take(held.part)), copy.repeated(move)
-            found[source] = Base(made, how.target, held.part, again)
+                taken, again = copy.take(part), copy.repeated(move)
+                made = held.read(move, taken)
+                if self._plan.copies[source].kept:
+                    part, again = taken, Repeated(move.forward)
+            found[source] = Base(made, how.target, part, again)
         for weight in self._layer.of_operator.get(operator.name, ()):
             part = self._parameters[weight.name]
             again = Repeated(partial(weight.whole, axes=self._axes))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pipeplan.analysis.sharding.placements import PlacedLayers, PlacedOperator
+from pipeplan.analysis.sharding.placements import PlacedCopy, PlacedLayers, PlacedOperator
 from pipeplan.core.cluster import Link
 from pipeplan.core.tabular import Table
 from pipeplan.core.units import format_bytes, format_time
@@ -269,6 +269,10 @@ def _row(operator: PlacedOperator, product: Product | None) -> Sequence[str]:
     return (f"  {operator.name}", " | ".join(operator.splits), places, " | ".join(operator.held), received, over)
 
 
+def _copy_json(copy: PlacedCopy) -> dict[str, object]:
+    return {"makes": list(copy.dimensions), "for": list(copy.readers), "kept": copy.kept}
+
+
 def _operator_json(each: PlacedOperator) -> dict[str, object]:
     return {
         "name": each.name,
@@ -276,6 +280,6 @@ def _operator_json(each: PlacedOperator) -> dict[str, object]:
         "splits": list(each.splits),
         "makes": list(each.dimensions),
         "gradient_summed": None if each.gradient is None else list(each.gradient),
-        "copy": None if each.copy is None else {"makes": list(each.copy.dimensions), "for": list(each.copy.readers)},
+        "copy": None if each.copy is None else _copy_json(each.copy),
         "weights": {name: list(row) for name, row in each.weights.items()},
     }

@@ -14,10 +14,11 @@ Dimensions = tuple[int | str | None, ...]
 
 
 class PlacedCopy(NamedTuple):
-    """A tensor in other dimensions than it is held in, for some of the operators that read it."""
+    """A tensor in other dimensions than it is held in, for some operators that read it, and whether it is kept."""
 
     dimensions: Dimensions
     readers: tuple[str, ...]
+    kept: bool
 
 
 class PlacedOperator(NamedTuple):
@@ -107,7 +108,7 @@ def _copied(copy: Copy, problem: MeshProblem) -> PlacedCopy:
     """A copy, and its readers by the names that they have in their layers."""
     every = problem.graph.operators
     names = (problem.own(every[problem.index[name]]).operator.name for name in copy.readers)
-    return PlacedCopy(_dimensions(copy.layout), tuple(names))
+    return PlacedCopy(_dimensions(copy.layout), tuple(names), copy.kept)
 
 
 def _split(letter: Letter) -> str:

@@ -2,7 +2,7 @@
 
 A tensor that several operators read is a node of the problem of its own. Its state is the layout in which it is held,
 that of a copy with some of its dimensions gathered, if there is one, and whether the copy is made once more in the
-backward::
+backward, or kept for it::
 
     norm, 1/T of the tokens ──▶ (tensor: 1/T held, a whole copy, again) ──┬──▶ query, columns      one gather forward,
                                                                           ├──▶ key, columns        one backward; each
@@ -10,7 +10,8 @@ backward::
                                                                           └──▶ others, 1/T         part for nothing
 
 Operators get a tensor from its copy if that takes less time. Those that move in the backward again what they read, with
-weights or as attention, take the copy only if it is made again too.
+weights or as attention, take the copy only if it is made again too, or kept. One that is kept costs its bytes, and may
+be for a single operator.
 """
 
 from collections.abc import Iterator
@@ -30,15 +31,16 @@ Array = NDArray[np.int64]
 
 
 class CopyState(NamedTuple):
-    """How a tensor with several readers is held, the layout of its copy, and whether that is made in the backward."""
+    """How a tensor is held, the layout of its copy, and whether that is made again in the backward, or kept for it."""
 
     held: Layout
     copy: Layout | None = None
     again: bool = False
+    kept: bool = False
 
 
 class CopiedTensor(NamedTuple):
-    """A tensor that several operators read, and the states that it may have."""
+    """A tensor that may have a copy, and the states that it may have."""
 
     tensor: str
     states: tuple[CopyState, ...]
@@ -49,10 +51,11 @@ class MeshCopies(MeshSignatures):
 
     @cached_property
     def copied(self) -> tuple[CopiedTensor, ...]:
-        """Tensors that several operators read, which may have a copy."""
+        """Tensors that several operators read, or one that moves them again, which may have a copy."""
         found = []
         for name, readers in self.readers.items():
-            if len(readers) < 2 or (self.joined and name in self.graph.inputs):
+            alone = len(readers) == 1 and not (self.keeps and moves_again(self.graph, readers[0]))
+            if alone or (self.joined and name in self.graph.inputs):
                 continue
             chosen = None if self.only is None else self.only.copies.get(name)
             alike = tuple((self.likeness[reader.name], reader.reads[name]) for reader in readers)
@@ -76,7 +79,7 @@ class MeshCopies(MeshSignatures):
         moves = self.moves(name, False)
         held, copied = moves.cost(state.held, need), moves.cost(state.copy, need)
         return (
-            (state.again or not moves_again(self.graph, reader))
+            (state.again or state.kept or not moves_again(self.graph, reader))
             and held is not None
             and copied is not None
             and copied < held
@@ -91,8 +94,9 @@ class MeshCopies(MeshSignatures):
         if self.only is not None:
             copy = self.only.copies.get(name)
             used = () if copy is None else copy.readers
+            kept = copy is not None and copy.kept
             again = any(moves_again(self.graph, each) for each in self.readers[name] if each.name in used)
-            return (CopyState(helds[0], copy and copy.layout, again),)
+            return (CopyState(helds[0], copy and copy.layout, again and not kept, kept),)
         if not self.shares:
             return tuple(map(CopyState, helds))
         return tuple(state for held in helds for state in (CopyState(held), *self._with_copy(name, held)))
@@ -105,12 +109,13 @@ class MeshCopies(MeshSignatures):
         for copy in product(*((entry, WHOLE) if entry != WHOLE else (WHOLE,) for entry in held)):
             if copy == held or not self.moves(name, False).cost(held, copy):
                 continue
-            for again in (False, True):
-                state = CopyState(held, copy, again)
+            for again, kept in ((False, False), (True, False), *([(False, True)] if self.keeps else [])):
+                state = CopyState(held, copy, again, kept)
                 users = [
                     each
                     for each in self.readers[name]
                     if any(self.takes_copy(each, name, state, need) for need in needs[each.name])
                 ]
-                if len(users) > 1 and (not again or any(moves_again(self.graph, each) for each in users)):
+                repeats = any(moves_again(self.graph, each) for each in users)
+                if (len(users) > 1 or kept) and (repeats or not (again or kept)):
                     yield state

@@ -124,6 +124,7 @@ def given_words(
         *layouts,
         tokens=any(asked),
         gathers=False,
+        keeps=False,
         scatters=any(asked),
         allows=lambda operator, word: given.allows(operator, word, graph, devices),
     )

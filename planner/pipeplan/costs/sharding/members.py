@@ -87,12 +87,18 @@ class MeshMembers:
         return found
 
     def problem(
-        self, layers: Sequence[int], case: Case, kind: DeviceKind, size: int, only: LayerWords | None = None
+        self,
+        layers: Sequence[int],
+        case: Case,
+        kind: DeviceKind,
+        size: int,
+        only: LayerWords | None = None,
+        keeps: bool = True,
     ) -> MeshProblem:
         """The words of layers on a kind of device at a micro-batch size, at their mean cost; one for equal layers."""
         i, costs = layers[0], self.teams.costs(kind, size)
         cost = _mean_cost([costs[each] for each in layers])
-        key = case, self.teams.model.layers[i].parameters, cost, kind.name, size, only
+        key = case, self.teams.model.layers[i].parameters, cost, kind.name, size, only, keeps
         if key not in self._problems:
             own = replace(self.teams.rooflines(i, kind, size), cost=cost, graph=self.graph(case[0], size))
             tokens, ends = self.teams.context_parallel and not self._by_samples(size), case[1:]
@@ -104,6 +110,7 @@ class MeshMembers:
                 split_loss=self.teams.vocabulary_parallel,
                 tokens=tokens,
                 strategy=self.strategy,
+                keeps=keeps,
                 only=only,
                 known=self._known,
             )
@@ -153,7 +160,8 @@ class MeshMembers:
         """Most bytes that an operator needs beside what is kept.
 
         Weights that are gathered for it and their gradients, keys and theirs, copies that operators before it or itself
-        read and it or those behind it do, and tensors that it reads in fewer parts than they are held in.
+        read and it or those behind it do, unless they are kept, and tensors that it reads in fewer parts than they are
+        held in.
         """
         found = [0]
         copies = _copies_at(problem, words)
@@ -243,9 +251,11 @@ class MeshMembers:
 
 
 def _copies_at(problem: MeshProblem, words: LayerWords) -> list[tuple[int, int, int]]:
-    """The copies of tensors: numbers of the first and the last operator that reads one, and its bytes."""
+    """The copies that are not kept: numbers of the first and the last operator that reads one, and its bytes."""
     found = []
-    for name, (layout, readers) in words.copies.items():
+    for name, (layout, readers, kept) in words.copies.items():
+        if kept:
+            continue
         places = [problem.index[reader] for reader in readers]
         size = problem.tensors[name].size // share(layout, problem.mesh.sizes)
         found.append((min(places), max(places), size))

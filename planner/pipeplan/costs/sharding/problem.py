@@ -74,9 +74,11 @@ class MeshProblem(MeshCopies):
             edges += self._copy_edges(copied, number)
         for reader in operators:
             for name in reader.reads:
-                if name in index and name not in self.copied_names:
-                    pair = "read", self.likeness[reader.name], reader.reads[name], self.likeness[name], name in sums
-                    table = self.once(pair, partial(self._edge, reader, name, name in sums))
+                copied = name in self.copied_names
+                if name in index and not (copied and name in sums):
+                    own = reader.reads[name], self.likeness[name], name in sums, copied
+                    pair = "read", self.likeness[reader.name], *own
+                    table = self.once(pair, partial(self._edge, reader, name, name in sums, copied))
                     edges.append(Edge(index[name], index[reader.name], table))
         return Sharding(tuple(costs), (*edges, *(self._tie(each) for each in self.shared)))
 
@@ -101,8 +103,8 @@ class MeshProblem(MeshCopies):
             state, readers = each.states[k], self.readers[each.tensor]
             needs = {own.name: self.needed(own, words[own.name].word, each.tensor) for own in readers}
             users = [own.name for own in readers if self.takes_copy(own, each.tensor, state, needs[own.name])]
-            if state.copy is not None and len(users) > 1:
-                found[each.tensor] = Copy(state.copy, tuple(users))
+            if state.copy is not None and len(users) > (not state.kept):
+                found[each.tensor] = Copy(state.copy, tuple(users), state.kept)
         return found
 
     def _alike(self, own: Sum) -> tuple[object, ...]:
@@ -131,15 +133,16 @@ class MeshProblem(MeshCopies):
         back = [returned(reader, each.word, own.tensor) for each in self.signatures[self.index[reader.name]]]
         return _times(self.moves(own.tensor, True), back, own.layouts, INPUT_GRADIENT)
 
-    def _edge(self, reader: Operator, name: str, summed: bool) -> Array:
+    def _edge(self, reader: Operator, name: str, summed: bool, copied: bool) -> Array:
         """Times to read what another operator makes, and to return its gradient where it is not a sum's.
 
+        Of what may have a copy only the latter (see `_copy_edges`).
         Operators of a loss split the classes along the same axes, or none does.
         """
         maker, own = self.graph.operators[self.index[name]], self.signatures[self.index[name]]
         others = self.signatures[self.index[reader.name]]
         held, wanted = [each.held for each in own], [self.needed(reader, each.word, name) for each in others]
-        costs = _times(self.moves(name, False), held, wanted, self._when(reader, name))
+        costs = _times(self.moves(name, False), held, wanted, (not copied) * self._when(reader, name))
         if not summed and self._sends(name):
             back = [returned(reader, each.word, name) for each in others]
             goal = [gradient(maker, each.word) for each in own]
@@ -163,13 +166,14 @@ class MeshProblem(MeshCopies):
         return FORWARD + (WEIGHT_GRADIENT if waits(self.graph, reader, source) else INPUT_GRADIENT)
 
     def _copy_costs(self, copied: CopiedTensor) -> Array:
-        """Times to make the copy of a tensor in each state."""
+        """Times to make the copy of a tensor in each state, and its bytes where it is kept."""
         name, again = copied.tensor, WEIGHT_GRADIENT if self._for_weights(copied.tensor) else INPUT_GRADIENT
         costs = _free(len(copied.states))
-        for k, (held, copy, is_again) in enumerate(copied.states):
+        for k, (held, copy, is_again, is_kept) in enumerate(copied.states):
             if copy is not None:
                 when = FORWARD + again if is_again else FORWARD
                 costs[k] = _times(self.moves(name, False), [held], [copy], when)[0, 0]
+                costs[k, -1] += is_kept * (self.tensors[name].size // share(copy, self.mesh.sizes))
         return costs
 
     def _for_weights(self, name: str) -> bool:
@@ -203,7 +207,7 @@ class MeshProblem(MeshCopies):
                 source = state.copy if self.takes_copy(reader, name, state, need) else None
                 found[k, j] = _limited(moves.cost(source or state.held, need))
         costs = np.where(found >= UNLIMITED, UNLIMITED, found * self._when(reader, name))
-        if self.tensors[name].end is not None and name not in {each.tensor for each in self.sums} and self._sends(name):
+        if name in self.graph.inputs and name not in {each.tensor for each in self.sums} and self._sends(name):
             back = [returned(reader, each.word, name) for each in signatures]
             held = [state.held for state in states]
             costs = _added(costs, _times(self.moves(name, True), back, held, INPUT_GRADIENT).swapaxes(0, 1))

@@ -115,9 +115,14 @@ class PlannedLayer:
         return None if copy is None else Relayout(held, copy.layout, held, held)
 
     def copied_again(self, source: str) -> bool:
-        """Return whether the copy of a tensor is made in the backward too: for operators that move again there."""
+        """Return whether the copy of a tensor is made in the backward too: for operators that move again there.
+
+        One that is kept is not.
+        """
         copy = self.copies.get(source)
-        return copy is not None and any(self.moves_again(self.operators[name]) for name in copy.readers)
+        return (
+            copy is not None and not copy.kept and any(self.moves_again(self.operators[name]) for name in copy.readers)
+        )
 
     def moves_again(self, operator: Operator) -> bool:
         """Return whether an operator moves in the backward again what it reads: with weights, or as attention."""

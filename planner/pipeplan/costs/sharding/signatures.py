@@ -75,6 +75,8 @@ class MeshSignatures:
         Whether operators of the loss may be split.
     shares : bool
         Whether several operators may read a tensor from one copy.
+    keeps : bool
+        Whether copies may be kept for the backward.
     allows : callable or None
         ``allows(operator, word)``: which words there are, of all others.
     strategy : Strategy or None
@@ -94,6 +96,7 @@ class MeshSignatures:
     scatters: bool = True
     split_loss: bool = True
     shares: bool = True
+    keeps: bool = True
     allows: Callable[[Operator, Word], bool] | None = field(default=None, repr=False, compare=False)
     strategy: Strategy | None = None
     only: LayerWords | None = None
@@ -181,8 +184,8 @@ class MeshSignatures:
     @cached_property
     def _known(self) -> dict[Hashable, object]:
         """What is known on this mesh for these words."""
-        words = self.tokens, self.gathers, self.scatters, self.split_loss, self.shares, self.allows, self.strategy
-        return self.known.setdefault((self.mesh, *words), {})
+        words = self.tokens, self.gathers, self.scatters, self.split_loss, self.shares, self.keeps
+        return self.known.setdefault((self.mesh, *words, self.allows, self.strategy), {})
 
     def _sends(self, name: str) -> bool:
         """Whether a tensor has a gradient: inputs of joined layers have none."""

@@ -7,8 +7,9 @@ passes between layers has one layout in all of the model, or is whole::
 
 Tokens and features are split wherever they can be, samples where that is best: as long as weights are small, say. For
 each layout all layers have the words that are fastest for a number of micro-batches, or keep the fewest parameters, or
-save the fewest bytes. A way is left out if another one is not larger by more than 1 / `ALIKE` in any figure, on any
-kind of device, at any micro-batch size, whatever its shape, or if teams without a mesh have such a way.
+save the fewest bytes; and the same without copies that are kept, which are fast and take memory. A way is left out if
+another one is not larger by more than 1 / `ALIKE` in any figure, on any kind of device, at any micro-batch size,
+whatever its shape, or if teams without a mesh have such a way.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -160,11 +161,12 @@ class MeshTeams(MeshMembers):
             for size in sorted({*sizes[:1], *sizes[-1:]}):
                 counts = sum(count * size <= self.batch for count in MICRO_BATCHES)
                 again = FAST_AGAIN[:counts] if self.teams.again else ()
-                for rows in (*FAST[:counts], *again, *(LEAN if size == sizes[0] else ())):
+                every = (*FAST[:counts], *again, *(LEAN if size == sizes[0] else ()))
+                for at in product([kind], [size], every, (True, False)):
                     self.teams.check()
-                    passes = self._best_passes(layout, can, kind, size, rows) if SAMPLES in layout else can
+                    passes = self._best_passes(layout, can, *at) if SAMPLES in layout else can
                     cases = self.cases(layout, passes)
-                    yield passes, {case: self._least(own, case, kind, size, rows)[1] for case, own in cases.items()}
+                    yield passes, {case: self._least(own, case, *at)[1] for case, own in cases.items()}
 
     def _takes(self, layout: Layout, can: tuple[bool, ...], size: int) -> bool:
         """Whether what passes between layers can have a layout at a micro-batch size."""
@@ -173,7 +175,7 @@ class MeshTeams(MeshMembers):
         return all(self._fits(graph, graph.outputs, layout) for graph in graphs)
 
     def _best_passes(
-        self, layout: Layout, can: tuple[bool, ...], kind: DeviceKind, size: int, rows: NDArray[np.int64]
+        self, layout: Layout, can: tuple[bool, ...], kind: DeviceKind, size: int, rows: NDArray[np.int64], keeps: bool
     ) -> tuple[bool, ...]:
         """Return which outputs have a layout so that all layers together have least: a shortest path along the chain.
 
@@ -186,7 +188,7 @@ class MeshTeams(MeshMembers):
             for after, (before, (spent, path)) in product((False, True) if can[i] else (False,), paths.items()):
                 if layer.operators:
                     case = self.case(i, layout, (*(before,) * i, after))
-                    own, _ = self._least(alike[layer.operators], case, kind, size, rows)
+                    own, _ = self._least(alike[layer.operators], case, kind, size, rows, keeps)
                     spent = tuple(map(add, spent, own))
                 found = spent, (*path, after)
                 longer[after] = min(longer.get(after, found), found)
@@ -194,12 +196,18 @@ class MeshTeams(MeshMembers):
         return paths[False][1]
 
     def _least(
-        self, layers: Sequence[int], case: Case, kind: DeviceKind, size: int, rows: NDArray[np.int64]
+        self,
+        layers: Sequence[int],
+        case: Case,
+        kind: DeviceKind,
+        size: int,
+        rows: NDArray[np.int64],
+        keeps: bool,
     ) -> tuple[Figures, LayerWords]:
         """Return the words of layers that have least of some sums of coordinates, in order, and these sums."""
-        key = tuple(layers), case, kind.name, size, rows.tobytes()
+        key = tuple(layers), case, kind.name, size, rows.tobytes(), keeps
         if key not in self._words:
-            self._words[key] = _least(self.problem(layers, case, kind, size), rows)
+            self._words[key] = _least(self.problem(layers, case, kind, size, keeps=keeps), rows)
         return self._words[key]
 
     def _agrees(self, words: Mapping[Case, LayerWords]) -> bool:

@@ -9,7 +9,7 @@ from helpers.operators import attention_block
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.words import WHOLE, Copy, LayerWords, Letter, Signature
-from pipeplan.costs.sharding.coordinates import COORDINATES, combined
+from pipeplan.costs.sharding.coordinates import COORDINATES, combined, in_order
 from pipeplan.costs.sharding.exchanges import Exchange
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
@@ -55,6 +55,36 @@ def test_a_chosen_copy_costs_what_it_costs_among_all() -> None:
         choice = found.choice(point)
         only = replace(problem, only=problem.layer_words(choice))
         assert only.sharding.evaluate((0,) * len(only.sharding.costs)) == problem.sharding.evaluate(choice)
+
+
+def test_a_copy_that_is_kept_costs_its_bytes_and_spares_the_second_gather() -> None:
+    """Fastest with parts of all weights: the whole of what columns read is gathered once, and its bytes are saved."""
+    problem = on_two()
+    (least, words), again = fastest(problem), fastest(replace(problem, keeps=False))
+    assert words.copies["norm"] == Copy((WHOLE,), ("query", "key", "value"), kept=True)
+    sent = [(each.kind, each.when) for each in mesh_exchanges(problem, words) if each.tensor == "norm"]
+    assert sent == [(Exchange.GATHER, "forward"), (Exchange.SCATTER, "backward")]
+    assert again[0] - least == 32 * sum(copy.kept for copy in words.copies.values())
+    other = {name: copy._replace(kept=False) for name, copy in words.copies.items()}
+    kept, moved = (costs_of(problem, replace(words, copies=copies)) for copies in (words.copies, other))
+    size = problem.tensors["norm"].size
+    assert kept["saved"] - moved["saved"] == size * len(other)
+    assert moved["weight_gradient"] - kept["weight_gradient"] == 32 * len(other)
+
+
+def fastest(problem: MeshProblem) -> tuple[int, LayerWords]:
+    """Least time with the fewest bytes of parameters, and how it runs."""
+    matrix = combined(("parameters",), ("forward", "backward"), ("saved",))
+    found = frontier(problem.sharding.project(in_order(problem.sharding, matrix)), Clock(Limits()))
+    words = problem.layer_words(found.choice(0))
+    own = costs_of(problem, words)
+    return own["forward"] + own["backward"], words
+
+
+def costs_of(problem: MeshProblem, words: LayerWords) -> dict[str, int]:
+    """Costs of a layer under given words."""
+    own = replace(problem, only=words).sharding
+    return dict(zip(COORDINATES, own.evaluate((0,) * len(own.costs)) or (), strict=True))
 
 
 @pytest.mark.parametrize("readers", [("query",), ("query", "key"), ("query", "key", "value")])
