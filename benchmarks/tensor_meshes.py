@@ -97,7 +97,7 @@ def _vgg() -> None:
             graph = vgg(prod(sizes))
             link, end = Link(round(bandwidth), LATENCY), (0,) * len(sizes)
             mesh = mesh_on(sizes, 1, link, link)
-            problem = MeshProblem(_on(graph, operations), mesh, end, end)
+            problem = MeshProblem(_on(graph, operations), mesh, end, end, keeps=False)
             found = _frontier(problem, False)
             best, most = int(found.points[0, 0]), _data_parallel(problem)
             print(f"vgg {name:18} on {' x '.join(map(str, sizes)):6} {best / 1e6:7.1f} ms, data-parallel "

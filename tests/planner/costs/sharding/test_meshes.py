@@ -123,7 +123,7 @@ def test_linear_maps_send_their_volumes(seed: int) -> None:
     operator = linear.operator
     graph = OperatorGraph((operator,), {INPUT: linear.rows * linear.inputs})
     own = Rooflines(graph, NOTHING, graph.parameters, KIND, None, 1)
-    problem = MeshProblem(own, Mesh(sizes, (Link(10**9, 0),) * len(sizes)), arrives, leaves)
+    problem = MeshProblem(own, Mesh(sizes, (Link(10**9, 0),) * len(sizes)), arrives, leaves, keeps=False)
     for k, (word, held) in enumerate(problem.signatures[0]):
         costs = dict(zip(COORDINATES, problem.sharding.evaluate((k,)) or (), strict=True))
         sent = volume(linear, word, sizes, arrives, leaves, keep=False)
@@ -207,7 +207,7 @@ def test_sums_are_scattered_where_the_next_operator_takes_parts() -> None:
     )
     assert plain[1] == free[1] == graph.parameters // 2
     assert free[0] <= plain[0]
-    problem = MeshProblem(own, mesh, (1,))
+    problem = MeshProblem(own, mesh, (1,), keeps=False)
     wanted = [Signature((Letter("in"),), held) for held in ((1,), (WHOLE,))]
     rows = [own.index(each) for own, each in zip(problem.signatures, wanted, strict=True)]
     costs = problem.sharding.evaluate(rows)
@@ -237,7 +237,8 @@ def test_gains_of_a_gpt3_block_inside_a_node(tokens: bool, gain: float) -> None:
     """
     ends = []
     for sizes in ((8,), (2, 4), (2, 2, 2)):
-        problem = MeshProblem(gpt3_block(), mesh_on(sizes, 8, Link(450 * 10**9, 3000), Link()), tokens=tokens)
+        mesh = mesh_on(sizes, 8, Link(450 * 10**9, 3000), Link())
+        problem = MeshProblem(gpt3_block(), mesh, tokens=tokens, keeps=len(sizes) < 3)
         rows = points(problem, combined(("forward", "backward"), ("parameters", "saved")))
         ends.append((rows[0][0], rows[-1][0], rows[-1][1]))
     for fastest, leanest, least in ends[1:]:
@@ -300,4 +301,4 @@ def vgg(sizes: tuple[int, ...], operations: float, bandwidth: float) -> MeshProb
     }
     cost = LayerCost(backward=passes["input_gradient"] + passes["weight_gradient"], **passes, saved=0, output=0)
     end, mesh = (0,) * len(sizes), Mesh(sizes, (Link(round(bandwidth), 15_000),) * len(sizes))
-    return MeshProblem(Rooflines(graph, cost, graph.parameters, KIND, None, 1), mesh, end, end)
+    return MeshProblem(Rooflines(graph, cost, graph.parameters, KIND, None, 1), mesh, end, end, keeps=False)

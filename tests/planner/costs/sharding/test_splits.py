@@ -14,6 +14,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.operators import Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.core.words import WHOLE
+from pipeplan.costs.sharding.copies import CopyState
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.teams import Teams
@@ -79,6 +80,9 @@ def test_costs_of_ways_are_those_of_their_words() -> None:
                 for each, own in zip(problem.graph.operators, problem.signatures, strict=True)
             ]
             choice += [each.layouts.index(words.sums[each.tensor]) for each in problem.sums]
+            copied = {each.tensor: each.states[0] for each in replace(problem, only=words).copied}
+            for tensor, states in problem.copied:
+                choice.append(states.index(copied.get(tensor, CopyState(problem.held(tensor, words)))))
             assert problem.sharding.evaluate(choice) == teams.costs(way, i, kind, 2)
 
 
