@@ -237,8 +237,7 @@ def test_gains_of_a_gpt3_block_inside_a_node(tokens: bool, gain: float) -> None:
     """
     ends = []
     for sizes in ((8,), (2, 4), (2, 2, 2)):
-        mesh = mesh_on(sizes, 8, Link(450 * 10**9, 3000), Link())
-        problem = MeshProblem(gpt3_block(), mesh, tokens=tokens, keeps=len(sizes) < 3)
+        problem = MeshProblem(gpt3_block(), mesh_on(sizes, 8, Link(450 * 10**9, 3000), Link()), tokens=tokens)
         rows = points(problem, combined(("forward", "backward"), ("parameters", "saved")))
         ends.append((rows[0][0], rows[-1][0], rows[-1][1]))
     for fastest, leanest, least in ends[1:]:
