@@ -208,7 +208,6 @@ def test_targets_that_are_no_class_are_refused(ranks: Callable[[int], dict[str, 
     assert ranks(2)["losses on meshes"]["target"] == "a target is none of the 50 classes"
 
 
-
 @cache
 def that_keep() -> tuple[mesh_workers.Case, ...]:
     """A decoder on two processes, all operators by words drawn for each, and copies that are kept."""
