@@ -1206,3 +1206,12 @@ def test_regular_stages_without_idle_devices_are_noticed(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(device_groups, "_within_nodes", lambda *_: None)
     assert "no plan fits, it says, but" in noticed(aggregated, regular)
+
+
+def test_products_that_ignore_a_named_strategy_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every way to split products were the one that was asked for by name."""
+    monkeypatch.setattr(questions, "TEAMS", 1.0)
+    monkeypatch.setattr(questions, "NAMED", 1.0)
+    monkeypatch.setattr(import_module("pipeplan.costs.sharding.signatures"), "by_strategy", lambda _, own, __: own)
+    monkeypatch.setattr(import_module("pipeplan.costs.sharding.splits"), "follows", lambda *_: True)
+    assert "products are not split by" in noticed(lambda document: document["job"].get("strategy"))

@@ -64,6 +64,26 @@ def with_loss(random: Random, model: Document) -> None:
     model["layers"][-1] |= {"operators": "head", "parameters": head["weights"][0]["size"]}
 
 
+def by_name(random: Random, document: Document) -> None:
+    """Ask for a strategy with a name, of teams of four or eight in one node, or in two."""
+    in_blocks(random, document)
+    if random.random() < 0.7:
+        wide = _operator(random, "wide", {"input": ["sample", "h"]}, ["sample", "f"], {"h": 8, "f": 8}, 64)
+        narrow = _operator(random, "narrow", {"wide": ["sample", "f"]}, ["sample", "g"], {"f": 8, "g": 8}, 64)
+        document["model"]["operators"]["block"]["operators"] = [wide, narrow]
+        for layer in document["model"]["layers"]:
+            layer["parameters"] = 128
+    cluster, job, nodes = document["cluster"], document["job"], random.choice((1, 1, 2))
+    kind, link = cluster["nodes"][0]["devices"][0]["kind"], cluster["nodes"][0].get("link") or {}
+    job |= {"strategy": random.choice(("2d", "2.5d", "3d", "3d", "3d")), "batch": 4, "extrapolate": True}
+    job["teams"] = [8 if job["strategy"] == "2.5d" else random.choice((4, 4, 4, 8))]
+    node = {"devices": [{"kind": kind, "count": 1}] * (job["teams"][0] // nodes), "link": link}
+    cluster |= {"nodes": [dict(node) for _ in range(nodes)], "network": {"bandwidth": 10**9, "latency": 1}}
+    for name in ("unlike_teams", "intra_layer", "order", "objective", "micro_batches", "depths"):
+        job.pop(name, None)
+    job["pin"] = []
+
+
 def _operator(
     random: Random, name: str, reads: Document, makes: list[str], loops: Document, weight: int = 0
 ) -> Document:

@@ -29,6 +29,7 @@ DEFAULTS: Document = {
     "sequence_parallel": True,
     "context_parallel": True,
     "mesh_axes": 2,
+    "strategy": "",
     "vocabulary_parallel": True,
     "overlap_reduction": True,
     "order": "search",

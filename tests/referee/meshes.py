@@ -23,6 +23,10 @@ Steps = tuple[int, int]
 FEW = 3000
 """Choices of a layer up to which all are tried."""
 SAMPLE = "sample"
+NAMED = {"2d": ("wo",), "2.5d": ("rwo",), "3d": ("wio", "wi", "io")}
+"""What products of matrices are split by along each axis, by name: rows, with weights that are gathered or not (w, r),
+outputs and inputs."""
+SWAPPED = str.maketrans("io", "oi")
 
 
 def rings_of(sizes: Sequence[int], within: int) -> list[tuple[int, int]] | None:
@@ -611,6 +615,29 @@ class OnMesh(Member):
             if all(self._keeps(operator, weight, left, row, gathers) for weight in weights):
                 yield row, gathers
 
+    def follows(self, words: Document, names: set[str]) -> bool:
+        """Whether all products of matrices are split in one of these ways, of those that can be without tokens."""
+        for each in self.operators:
+            able = any(
+                TOKEN not in row and self._name(each, row, gathers) in names for row, gathers in self._loops(each)
+            )
+            own = self._name(each, self.letters(words, each["name"]), self.gathers(words, each["name"]))
+            if able and own not in names:
+                return False
+        return True
+
+    @staticmethod
+    def _name(operator: Document, loops: Sequence[str], gathers: Sequence[bool]) -> str:
+        """What each axis splits of a product of matrices; empty if it is none."""
+        sides = [(w["loops"], {loop in operator["makes"] for loop in w["loops"]}) for w in operator.get("weights", ())]
+        matrix, found = next((own for own, both in sides if len(both) == 2), None), ""
+        for loop, gathered in zip(loops, gathers, strict=True) if matrix is not None else ():
+            if loop in matrix:
+                found += "o" if loop in operator["makes"] else "i"
+            elif loop in operator["makes"]:
+                found += "w" if gathered else "r"
+        return found
+
     def _keeps(
         self,
         operator: Document,
@@ -651,10 +678,14 @@ class Meshes:
     """Teams of one size on meshes, for a question."""
 
     def __init__(self, teams: Teams) -> None:
-        self.teams = teams
+        self.teams, self.name = teams, str(teams.question.job["strategy"])
         nodes = {len(row) for rows in teams.homes.values() for row in rows}
         axes = teams.question.job["mesh_axes"]
-        if nodes == {1}:  # inside a node
+        if self.name and len(nodes) == 1:
+            every = [own for own in shapes_of(teams.team, 3) if len(own) in {len(row) for row in NAMED[self.name]}]
+            fit = {own for own in every if rings_of(own, teams.team // min(nodes)) is not None}
+            self.shapes = {own for own in fit if len(own) == max(map(len, fit))}
+        elif nodes == {1}:  # inside a node
             axes = 0 if any(TOKEN in each["makes"] for g in teams.graphs.values() for each in g["operators"]) else axes
             self.shapes = {(teams.team,)} if axes else set[tuple[int, ...]]()
         else:
@@ -742,6 +773,16 @@ class Meshes:
             for i, name in enumerate(self.teams.question.names)
         }
 
+    def _by_name(self, splits: Sequence[Document]) -> Iterator[str]:
+        """Wrong about ways of a named strategy: products that are not split by it, those of a cube by one of two."""
+        rows = [row for row in NAMED[self.name] if len(row) in {len(own) for own in self.shapes}]
+        named = [{row, row.translate(SWAPPED) if self.name == "3d" else row} for row in rows]
+        for split in splits:
+            kind, size = next(iter(self.teams.homes)), self.possible(split)[0]
+            every = [self.layer(i, kind, size, split) for i in filter(self.teams.graph, range(self.teams.question.n))]
+            if not any(all(member.follows(words, names) for member, words in every) for names in named):
+                yield f"products are not split by {self.name}"
+
     def unsearched(self, splits: Sequence[Document], others: Sequence[Document]) -> Iterator[str]:
         """Wrong about the ways that are searched: impossible ones, none at all, or none of the fastest.
 
@@ -753,7 +794,9 @@ class Meshes:
             if tuple(split["sizes"]) not in self.shapes:
                 yield f"a mesh of {split['sizes']} is searched, not of {self.shapes}"
                 return
-        if question.sharing:
+        if self.name:
+            yield from self._by_name(splits)
+        if question.sharing or self.name:
             return
         layouts = {(sizes, (WHOLE,) * len(sizes)): [False] * question.n for sizes in self.shapes}
         layouts |= {(tuple(split["sizes"]), tuple(split["layout"])): split["passes"] for split in splits}

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from .blocks import in_any_order, in_blocks, in_replicas, with_loss
+from .blocks import by_name, in_any_order, in_blocks, in_replicas, with_loss
 from .costs import ITEM, STATES
 from .documents import DEFAULTS, Document
 from .operators import in_teams
@@ -23,6 +23,8 @@ ORDERS = 0.25
 """Of these, the share of those on two such teams, under any order, with backwards in two parts."""
 REPLICAS = 0.2
 """Of those about teams, the share of those at levels 2 and 3 of ZeRO if teams extend over nodes."""
+NAMED = 0.2
+"""Of those about teams, the share of those that name a strategy."""
 RARE = ("second tie", "third kind", "large share", "odd outputs", "heavy weights", "no tokens")
 """What is drawn by itself."""
 
@@ -100,6 +102,8 @@ def question(seed: int, large: bool = False) -> Document:
         if not large and _often(losses, BLOCKS):
             in_blocks(losses, document)
             with_loss(losses, document["model"])
+        if not large and _often(named := Random(f"strategies small {seed}"), NAMED):
+            by_name(named, document)
     return document
 
 

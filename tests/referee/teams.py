@@ -355,6 +355,9 @@ def _impossible(teams: Teams, graph: str, every: Iterable[Cuts]) -> set[Cuts]:
 def unsearched(teams: Teams, searched: Iterable[Split]) -> Iterator[str]:
     """What is wrong with the shards that were searched: impossible ones, and such that should have been."""
     searched = list(searched)
+    if teams.question.job["strategy"]:  # only meshes have it
+        yield from ["teams without a mesh are searched"] * bool(searched)
+        return
     cells = [(kind, size) for kind in teams.links for size in teams.sizes]
     rows = {graph: [teams.choices(first, kind, size) for kind, size in cells] for graph, first in teams.firsts.items()}
     possible = {graph: {each.shards for each in own[0]} for graph, own in rows.items()}

@@ -160,6 +160,7 @@ def _questions(
             why = why_nothing(teams)
             nothing.append(
                 f"teams of {team}: no operator of {model.name!r} can be split over them"
+                + f" by strategy {job.strategy}" * bool(job.strategy)
                 + (f": they have {counted(team, 'device')}, {why}" if why else "")
             )
         splits += found
