@@ -19,7 +19,7 @@ from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.graph import GraphPartition
 from pipeplan_formulations.graph.bounds import lower_bound
 from pipeplan_formulations.graph.by_places import Multipliers, Relaxation, relaxed
-from pipeplan_formulations.graph.by_rows import climb, search
+from pipeplan_formulations.graph.by_rows import search
 from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.first import first_plans
 from pipeplan_formulations.graph.fractions import divisible
@@ -97,17 +97,6 @@ def test_first_plans_are_solutions(problem: GraphPartition, seed: int) -> None:
         assert best <= judge(problem, bracket.best) == bracket.value
     elif all(mode.limit >= UNLIMITED for mode in problem.modes):
         assert best is None or len(problem.modes) > 1 or problem.depths, "one stage of all groups is a solution"
-
-
-@given(graph_partitions(), st.booleans())
-@settings(max_examples=40, deadline=None)
-def test_targets_find_and_prove_the_optimum(problem: GraphPartition, started: bool) -> None:
-    """With and without a first solution they end at the optimum of exhaustive search; its solution is valid."""
-    bracket = open_bracket(problem, LIMITS)
-    bracket.low = 0
-    if started:
-        first_plans(problem, bracket)
-    check(bracket.report(climb(problem, bracket, CPSAT), "cpsat"), problem, exhaustive(problem))
 
 
 def with_leaner_variants(problem: GraphPartition, seed: int) -> GraphPartition:

@@ -11,7 +11,7 @@ from pipeplan_formulations.common.mip.cpsat import CPSAT
 from pipeplan_formulations.common.report import Limits, Progress, Report, Stop
 from pipeplan_formulations.graph import exact
 from pipeplan_formulations.graph.by_places import relaxed
-from pipeplan_formulations.graph.by_rows import climb, search, search_shape
+from pipeplan_formulations.graph.by_rows import search, search_shape
 from pipeplan_formulations.graph.downsets import all_downsets
 from pipeplan_formulations.graph.fractions import divisible
 from pipeplan_formulations.graph.fronts import TooLargeError
@@ -23,7 +23,7 @@ SHARE = 1 / 3
 QUARTER = 1 / 4
 """Largest share of the time left for the relaxation by places, and for the modes of the first plan."""
 HALF = 1 / 2
-"""Share of the time limit for CP-SAT before targets are tried; most of the time left for variants in fractions."""
+"""Most of the time left for variants in fractions."""
 
 
 def solve(
@@ -50,10 +50,8 @@ def solve(
                     raise KeyboardInterrupt
         if (not listed or (downsets is not None and not few)) and not bracket.closed:
             backend = CPSAT.name
-            stop = search(problem, bracket, CPSAT, limits.time * (SHARE if listed else HALF))
-        if not listed and not bracket.closed and stop is not Stop.INTERRUPT:
-            stop = climb(problem, bracket, CPSAT)
-        elif not bracket.closed and stop is not Stop.INTERRUPT:
+            stop = search(problem, bracket, CPSAT, limits.time * SHARE if listed else None)
+        if listed and not bracket.closed and stop is not Stop.INTERRUPT:
             backend = exact.NAME
             try:
                 exact.search(problem, bracket, downsets)
