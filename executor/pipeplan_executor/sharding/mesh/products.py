@@ -120,13 +120,15 @@ class _Backward:
         """Return the gradients of operands; those of parameters wait if there is a queue."""
         if self.queue is None:
             return self._gradients(gradient, kept, wanted)
-        trained = [each for each in self.parameters if each is not None]
-        self.queue.put(partial(self._add, *trained[:2], *(None,) * (2 - len(trained)), gradient, kept))
+        one, other, *_ = *(each for each in self.parameters if each is not None), None, None
+        self.queue.put(partial(self._add, one, other, gradient, kept))
         return self._gradients(
             gradient, kept, [each and of is None for each, of in zip(wanted, self.parameters, strict=True)]
         )
 
-    def _add(self, _one: Tensor, _other: Tensor | None, gradient: Tensor, kept: Sequence[Tensor]) -> None:
+    def _add(
+        self, _one: nn.Parameter | None, _other: nn.Parameter | None, gradient: Tensor, kept: Sequence[Tensor]
+    ) -> None:
         """Add the gradients of the parameters: W."""
         found = self._gradients(gradient, kept, [edge is not None for edge in self.edges])
         pairs = [(edge, own) for edge, own in zip(self.edges, found, strict=True) if edge is not None]

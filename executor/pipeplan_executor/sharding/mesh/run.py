@@ -387,10 +387,10 @@ class _Run:
         is_made = base.is_moved and again if parameter is None else memory_of(value) != memory_of(base.held)
         if not is_made:
             return Part(value, value.detach(), None, parameter)
-        base.again.keep()
+        repeated = base.again  # not the base, which has what was moved
+        repeated.keep()
         take = partial(self._taken, operator, step, tensor, handle, word, base.layout)
-        again = base.again  # not the base, which has what was moved
-        return Part(value, base.held, lambda held: take(again.again(held)), parameter)
+        return Part(value, base.held, lambda held: take(repeated.again(held)), parameter)
 
     def _row(self, operator: Operator, source: str) -> tuple[str, ...]:
         """Return the loops of a tensor or weight that an operator reads."""

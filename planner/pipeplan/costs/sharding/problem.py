@@ -74,11 +74,11 @@ class MeshProblem(MeshCopies):
             edges += self._copy_edges(copied, number)
         for reader in operators:
             for name in reader.reads:
-                copied = name in self.copied_names
-                if name in index and not (copied and name in sums):
-                    own = reader.reads[name], self.likeness[name], name in sums, copied
+                is_copied = name in self.copied_names
+                if name in index and not (is_copied and name in sums):
+                    own = reader.reads[name], self.likeness[name], name in sums, is_copied
                     pair = "read", self.likeness[reader.name], *own
-                    table = self.once(pair, partial(self._edge, reader, name, name in sums, copied))
+                    table = self.once(pair, partial(self._edge, reader, name, name in sums, is_copied))
                     edges.append(Edge(index[name], index[reader.name], table))
         return Sharding(tuple(costs), (*edges, *(self._tie(each) for each in self.shared)))
 
@@ -116,7 +116,9 @@ class MeshProblem(MeshCopies):
         times = self.graph.outputs.count(own.tensor)
         if not times:
             return _free(len(own.layouts))
-        return _times(self.moves(own.tensor, True), [self._end(own.tensor)], own.layouts, times * INPUT_GRADIENT)[0]
+        moves, end = self.moves(own.tensor, True), [self._end(own.tensor)]
+        from_end: Array = _times(moves, end, own.layouts, times * INPUT_GRADIENT)[0]
+        return from_end
 
     def _to_maker(self, own: Sum) -> Array:
         """Times to give the maker of a tensor its gradient, summed up in a layout."""

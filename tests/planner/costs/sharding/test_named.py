@@ -42,7 +42,7 @@ def split_block() -> OperatorGraph:
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (4, 2, 1), (2, 1, 4), (1, 2, 4), (1, 2, 2), (2, 2, 3)])
 def test_cubes_send_what_is_known(sizes: tuple[int, int, int]) -> None:
-    """Forward ((i-1) X + (w-1) W + (o-1) Y) / P, the bias with its weight; backward X and W move again."""
+    """Forward ((i-1) X + (w-1) W + (o-1) Y) / P, the bias with its weight; backward X and W move again, none kept."""
     ((kept, strategy),) = on_shape("3d", sizes)
     widths = tuple(width * sizes[2] for width in WIDTHS) if 3 in sizes else WIDTHS
     graph = dense(ROWS, widths)
@@ -53,7 +53,7 @@ def test_cubes_send_what_is_known(sizes: tuple[int, int, int]) -> None:
     cost = LayerCost(0, 0, 0, 0, saved=held, output=0, update=0)
     own = Rooflines(graph, cost, graph.parameters, KIND, None, 1)
     mesh = Mesh(kept, tuple(Link(10**9, 0) for _ in kept))
-    problem = MeshProblem(own, mesh, end, end, strategy=strategy)
+    problem = MeshProblem(own, mesh, end, end, strategy=strategy, keeps=False)
     found = frontier(problem.sharding.project(combined(("forward", "backward"), ("parameters",))), Clock(Limits()))
     words = problem.layer_words(found.choice(0))
     assert all(follows(each, words.operators[each.name].word, strategy) for each in graph.operators)
