@@ -41,19 +41,23 @@ def split_block() -> OperatorGraph:
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (4, 2, 1), (2, 1, 4), (1, 2, 4), (1, 2, 2), (2, 2, 3)])
-def test_cubes_send_what_is_known(sizes: tuple[int, int, int]) -> None:
-    """Forward ((i-1) X + (w-1) W + (o-1) Y) / P, the bias with its weight; backward X and W move again, none kept."""
+@pytest.mark.parametrize("keeps", [False, True])
+def test_cubes_send_what_is_known(sizes: tuple[int, int, int], keeps: bool) -> None:
+    """Forward ((i-1) X + (w-1) W + (o-1) Y) / P, the bias with its weight; backward W moves again, X if it is not kept.
+
+    Kept it takes X / (w o) bytes.
+    """
     ((kept, strategy),) = on_shape("3d", sizes)
     widths = tuple(width * sizes[2] for width in WIDTHS) if 3 in sizes else WIDTHS
     graph = dense(ROWS, widths)
     biased = [replace(each, weights=(*each.weights, Weight("b", ("out",), BIAS))) for each in graph.operators]
     graph = replace(graph, operators=tuple(biased))
     end = next(strategy.layouts(2, False))
-    held = 4 * ROWS * sum(widths[1:])
-    cost = LayerCost(0, 0, 0, 0, saved=held, output=0, update=0)
+    held, made = 0, 4 * ROWS * sum(widths[1:])
+    cost = LayerCost(0, 0, 0, 0, saved=made, output=0, update=0)
     own = Rooflines(graph, cost, graph.parameters, KIND, None, 1)
     mesh = Mesh(kept, tuple(Link(10**9, 0) for _ in kept))
-    problem = MeshProblem(own, mesh, end, end, strategy=strategy, keeps=False)
+    problem = MeshProblem(own, mesh, end, end, strategy=strategy, keeps=keeps)
     found = frontier(problem.sharding.project(combined(("forward", "backward"), ("parameters",))), Clock(Limits()))
     words = problem.layer_words(found.choice(0))
     assert all(follows(each, words.operators[each.name].word, strategy) for each in graph.operators)
@@ -64,7 +68,8 @@ def test_cubes_send_what_is_known(sizes: tuple[int, int, int]) -> None:
         w, i, o = (prod(n for loop, n in lengths if loop == one) for one in ("row", "out", "in"))
         x, weight, y = 4 * ROWS * inputs, 4 * inputs * outputs, 4 * ROWS * outputs
         once = Fraction((i - 1) * x + (w - 1) * weight + (o - 1) * y, prod(sizes)) + Fraction((w - 1) * BIAS, i * w)
-        again = Fraction((i - 1) * x + (w - 1) * weight, prod(sizes)) + Fraction((w - 1) * BIAS, i * w)
+        again = Fraction((i - 1) * x * (not keeps) + (w - 1) * weight, prod(sizes)) + Fraction((w - 1) * BIAS, i * w)
+        held += x // (w * o) if keeps and i > 1 else 0
         expected[FORWARD] += once
         expected[BACKWARD] += once + again
     sent = dict.fromkeys((FORWARD, BACKWARD), Fraction(0))
@@ -75,7 +80,7 @@ def test_cubes_send_what_is_known(sizes: tuple[int, int, int]) -> None:
     costs = dict(zip(COORDINATES, problem.sharding.evaluate(found.choice(0)) or (), strict=True))
     weights = sum(Fraction(4 * a * b, prod(sizes)) for a, b in pairwise(widths))
     assert weights < costs["parameters"] <= weights + 2 * BIAS
-    assert costs["saved"] == Fraction(held, prod(sizes))
+    assert costs["saved"] == held + Fraction(made, prod(sizes))
 
 
 def test_a_plan_has_the_named_words() -> None:
