@@ -19,7 +19,15 @@ from pipeplan_executor.calibrate.machine import (
     speed_beside,
     with_units,
 )
-from pipeplan_executor.calibrate.sharded_block import COUNTED, LENGTH, SAMPLES, SUMS, WIDTH, Excess
+from pipeplan_executor.calibrate.sharded_block import (
+    COUNTED,
+    LENGTH,
+    SAMPLES,
+    SUMS,
+    WIDTH,
+    Excess,
+    program_of_block,
+)
 
 
 def test_a_straight_line_is_found_again() -> None:
@@ -71,6 +79,12 @@ def test_an_operator_takes_longer_by_what_no_sum_explains() -> None:
     assert Excess(sums + 90_000.0 * COUNTED, 0.0).by_operator(link) == 90_000
     assert Excess(sums / 2, 40_000.0 * COUNTED).by_operator(link) == 40_000
     assert Excess(sums / 2, -1.0).by_operator(link) == 0
+
+
+def test_a_pass_of_each_operator_of_the_block_counts_once() -> None:
+    """The overhead is divided by as many passes as the price adds it to: forward and backward, and weights' own."""
+    operators = program_of_block().graph.operators
+    assert 2 * len(operators) + sum(bool(each.weights) for each in operators) == COUNTED
 
 
 def measured(exchanges: dict[int, float], **more: Any) -> Measured:

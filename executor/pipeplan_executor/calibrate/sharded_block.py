@@ -1,12 +1,15 @@
 """Time of operators on a team beyond computation and collectives, by measurement.
 
-Pairs of processes run a small decoder block with shards, all pairs at once, through the layers that plans with teams
-run. Its computation is negligible. What it takes longer than the whole block, less the sums as they are predicted, is
-DTensor's dispatch, the packing of sums, and the waiting of each process for the other. It is at least the processor
-time of the calling thread: where other programs disturb the measurement of the link, predicted sums are too long.
+Pairs of processes run a small decoder block with split weights, all pairs at once, by the code that runs layers of
+plans with teams (`pipeplan_executor.sharding.mesh.run`). Its computation is negligible. What it takes longer than the
+whole block, less the sums as they are predicted, is the Python that runs the block call by call, the packing of sums,
+and the waiting of each process for the other. It is at least the processor time of the calling thread: where other
+programs disturb the measurement of the link, predicted sums are too long.
 """
 
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
 
@@ -17,16 +20,21 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from pipeplan.core.cluster import Link
 from pipeplan.costs.collectives import all_reduce, alone
+from pipeplan.costs.sharding.given import GivenSplit, given_words, usual_rooflines
+from pipeplan.frontend.operators.follow import NamedWeight, program_of
+from pipeplan.frontend.operators.program import Program
+from pipeplan.frontend.operators.record import record
 from pipeplan_executor.runtime.recorder import now
-from pipeplan_executor.sharding import TensorParallel
+from pipeplan_executor.sharding.mesh.moves import MeshAxes
 from pipeplan_executor.zoo.decoder import Block
 
 TEAM = 2
 SAMPLES, LENGTH, WIDTH, HEADS, HIDDEN = 1, 16, 64, 4, 256
-SHARDS = {
+WEIGHTS = {
     **{"query_key_value.weight": 0, "query_key_value.bias": 0, "attention_out.weight": 1},
     **{"widen.weight": 0, "widen.bias": 0, "narrow.weight": 1},
 }
+"""Axes along which weights are split."""
 SUMS = 4
 """Sums of a forward and a backward: one each for attention and perceptron."""
 OPERATORS, WEIGHTED = 10, 6
@@ -55,28 +63,18 @@ def excess_of_shards() -> Excess:
 
     All processes call this; where their number is odd, the last one has no partner and returns zeros.
     """
-    from pipeplan_executor.sharding.layers import ShardedLayers  # DTensor takes a second to load
-    from pipeplan_executor.sharding.shards import find_shards
-
     pairs = dist.get_world_size() // TEAM
     mesh = DeviceMesh("cpu", torch.arange(pairs * TEAM).reshape(pairs, TEAM), mesh_dim_names=("pairs", "tensor"))
     if dist.get_rank() >= pairs * TEAM:
         return Excess(0.0, 0.0)
-    whole, own = Block(WIDTH, HEADS, HIDDEN), Block(WIDTH, HEADS, HIDDEN)
     group = mesh["tensor"]
-    shards = find_shards(whole, SHARDS, TensorParallel(TEAM), group.get_local_rank())
-    for name, each in shards.items():
-        place, _, local = name.rpartition(".")
-        setattr(own.get_submodule(place), local, nn.Parameter(each.of(whole.get_parameter(name).detach())))
-    layers = ShardedLayers(group, shards, whole=True)
-    call = layers.wrapped("block", own, {name: name for name, _ in own.named_parameters()})
+    whole, call = Block(WIDTH, HEADS, HIDDEN), split_block(group)
     x = torch.randn(SAMPLES, LENGTH, WIDTH, requires_grad=True)
     gradient = torch.ones_like(x)
 
     def split() -> None:
         made: Tensor = call(x)
-        with layers.backward():
-            made.backward(gradient)
+        made.backward(gradient)
 
     def plain() -> None:
         made: Tensor = whole(x)
@@ -94,3 +92,29 @@ def excess_of_shards() -> Excess:
         found.append((took[1][0] - took[0][0], took[1][1] - took[0][1]))
     wall, processor = zip(*found[PASSES // 3 :], strict=True)
     return Excess(median(wall), median(processor))
+
+
+def program_of_block() -> Program:
+    """Return the forward of the block as a program."""
+    block = Block(WIDTH, HEADS, HIDDEN)
+    weights = {name: NamedWeight(name, False) for name, _ in block.named_parameters()}
+    given = torch.empty(SAMPLES, LENGTH, WIDTH, requires_grad=True)
+    return program_of(record(block, (given,), nullcontext, None, ()), weights, SAMPLES)
+
+
+def split_block(mesh: DeviceMesh) -> Callable[[Tensor], Tensor]:
+    """Return the block as this process of a mesh of one axis runs it, with parts of new parameters."""
+    from pipeplan_executor.sharding.mesh.run import MeshLayer  # DTensor takes a second to load
+
+    program = program_of_block()
+    words = given_words(program.graph, GivenSplit(WEIGHTS), TEAM, usual_rooflines(program.graph, SAMPLES), Link(10**9))
+    assert words is not None, "the block can be split like that"
+    layer, parts = MeshLayer(program, words, MeshAxes(mesh)), dict[str, nn.Parameter]()
+    for name, parameter in Block(WIDTH, HEADS, HIDDEN).named_parameters():
+        shard = layer.weights[name].shard(layer.axes)
+        parts[name] = nn.Parameter(parameter.detach() if shard is None else shard.of(parameter.detach()))
+
+    def call(x: Tensor) -> Tensor:
+        return layer(parts, {}, x)[0]
+
+    return call

@@ -66,7 +66,7 @@ class DeviceKind:
         at 0 nothing is computed meanwhile.
     shard_overhead : int
         Nanoseconds that each operator of a layer with split weights takes longer on a member of a team, in each of
-        forward, input gradient and weight gradient: dispatch on shards, and waiting for other members.
+        forward, input gradient and weight gradient: running it on parts, and waiting for other members.
     team : int
         Devices of which each one of this kind consists: a team that shares every layer (`pipeplan.costs.teams`).
     spread : int
