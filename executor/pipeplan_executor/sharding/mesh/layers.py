@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.operators import OperatorGraph
-from pipeplan.core.words import UNSPLIT, LayerWords
+from pipeplan.core.words import UNSPLIT, Copy, LayerWords
 from pipeplan.costs.sharding.batches import by_samples
 from pipeplan.frontend.batch import Batch, tensors
 from pipeplan.frontend.capture.flow import Tensors, as_tuple
@@ -129,7 +129,8 @@ class MeshLayers:
                     "mean or sum of likelihoods. Solve again for this model, or with --no-vocabulary-parallel"
                 )
             try:
-                words = self._words[name] if mode else _in_evaluation(self._words[name], program.graph)
+                words = self._words[name]
+                words = words if mode and _has_all(words, program.graph) else _fitting(words, program.graph)
                 self._layers[key] = MeshLayer(program, words, self._axes)
             except ValueError as error:
                 raise PlanError(f"layer {name} cannot run as the plan has it: {error}; solve again") from error
@@ -176,10 +177,15 @@ class MeshLayers:
         return nullcontext()
 
 
-def _in_evaluation(words: LayerWords, graph: OperatorGraph) -> LayerWords:
-    """Return what the words of a layer in training say of its operators in evaluation; others run whole.
+def _has_all(words: LayerWords, graph: OperatorGraph) -> bool:
+    """Return whether words have all operators of a layer."""
+    return words.operators.keys() >= {each.name for each in graph.operators}
 
-    Without dropout other operators read a tensor, and attention may be one operator.
+
+def _fitting(words: LayerWords, graph: OperatorGraph) -> LayerWords:
+    """Return what the words of a layer say of its operators in evaluation or mixed precision; others run whole.
+
+    Without dropout, or where a tensor is cast, other operators read it; and attention may be one operator.
     """
     loops = {each.name: {UNSPLIT, *each.loops} for each in graph.operators}
     reads = {each.name: each.reads for each in graph.operators}
@@ -188,7 +194,7 @@ def _in_evaluation(words: LayerWords, graph: OperatorGraph) -> LayerWords:
         for name, own in words.operators.items()
         if loops.get(name, set()).issuperset(e.loop for e in own.word)
     }
-    copies = {}
+    copies: dict[str, Copy] = {}
     for source, copy in words.copies.items():
         readers = tuple(reader for reader in copy.readers if source in reads.get(reader, ()))
         copies |= {source: copy._replace(readers=readers)} if readers else {}
