@@ -26,7 +26,7 @@ class TensorParallelGroup:
     mesh : DeviceMesh or None
         The processes of this rank of the plan; None for a single one.
     axes : MeshAxes or None
-        Its axes, if these are several.
+        Its axes.
     """
 
     processes: Processes
@@ -56,12 +56,12 @@ def find_tensor_parallel_group(
     world = dist.group.WORLD
     assert world is not None
     rank, tensor_rank = processes.place(dist.get_rank())
-    made = _MADE.setdefault(world, {})
+    made, sizes = _MADE.setdefault(world, {}), sizes if len(sizes) > 1 else ()
     key = device.type, processes, sizes
     if key not in made:
         made[key] = _mesh(processes, rank, device, sizes)
     mesh = made[key]
-    axes = MeshAxes(mesh) if sizes and mesh is not None else None
+    axes = None if mesh is None else MeshAxes(mesh)
     return TensorParallelGroup(processes, rank, tensor_rank, mesh, axes)
 
 

@@ -10,7 +10,7 @@
 import copy
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ import torch
 from torch import nn
 
 from pipeplan.core.errors import InputError, PlanError
+from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.model import Layer, Model
 from pipeplan.core.plan import Plan
+from pipeplan.core.words import WHOLE, Layout
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Flow, Tensors, trace
 from pipeplan.frontend.capture.front_ends import capture_layers, graph_of
@@ -34,7 +36,7 @@ from pipeplan.frontend.runnable import changing_buffers, check_plain
 from pipeplan.frontend.workload import Workload
 from pipeplan_executor.sharding.declared import TensorParallel
 from pipeplan_executor.sharding.mesh.ends import check_mesh, mesh_part
-from pipeplan_executor.sharding.sequence import AXIS, check_context, check_sequence, part_of, stream_of
+from pipeplan_executor.sharding.sequence import AXIS, check_context, check_sequence, stream_of
 from pipeplan_executor.sharding.shards import ParameterShard, find_shards
 from pipeplan_executor.stages.constructed import Constructed
 from pipeplan_executor.stages.fully_sharded import (
@@ -70,6 +72,8 @@ class Fitted:
         Copies of weights that stages share.
     constructed : Constructed, optional
         Values of tensors that only the model's constructors give; None for a module that exists already.
+    kept : mapping of str to int or GroupedAxis
+        Parameters of which processes keep parts along an axis, and which no operator splits like that.
     """
 
     plan: Plan
@@ -80,6 +84,7 @@ class Fitted:
     targets: Batch
     copies: tuple[Copies, ...]
     constructed: Constructed | None = None
+    kept: Mapping[str, ShardAxis] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -100,36 +105,37 @@ class Fitted:
     @property
     def boundaries(self) -> tuple[Boundary, ...]:
         """Inputs and outputs of every stage."""
-        spans = zip(map(self.span, range(len(self.plan.stages))), self.plan.teams, strict=True)
-        return tuple(Boundary(self._passed(span.start, team), self._passed(span.stop, team)) for span, team in spans)
+        spans = enumerate(map(self.span, range(len(self.plan.stages))))
+        return tuple(Boundary(self._passed(span.start, s), self._passed(span.stop, s)) for s, span in spans)
 
     @property
     def tokens(self) -> tuple[int | None, ...]:
-        """For each stage the tokens of its whole output, where the members of a team have parts of it."""
+        """For each stage the tokens of its whole output, where processes have parts of it."""
         ends = [self.span(stage).stop for stage in range(len(self.plan.stages))]
         return tuple(
             self.flow.tensors[end][place].shape[AXIS] if (place := self._stream(end)) is not None else None
             for end in ends
         )
 
-    def _passed(self, number: int, team: int) -> Tensors:
-        """Return what one process of a team has of the tensors before the layer of this number."""
-        if self.plan.words:
-            return self._on_mesh(number)
-        split = self._stream(number)
-        return tuple(part_of(each, team) if n == split else each for n, each in enumerate(self.flow.tensors[number]))
-
-    def _on_mesh(self, number: int) -> Tensors:
-        """Return what a process of a mesh of several axes has of the tensors before the layer of this number."""
-        words, sizes = dict(self.plan.words), self.plan.stages[0].mesh
-        tensors, is_input = self.flow.tensors[number], number == 0
-        place, own = stream_of(tensors), words[self.names[max(number - 1, 0)]]
-        return tuple(mesh_part(t, own, is_input, sizes) if n == place else t for n, t in enumerate(tensors))
+    def _passed(self, number: int, stage: int) -> Tensors:
+        """Return what one process of a stage has of the tensors before the layer of this number."""
+        own, split = self.plan.stages[stage], self._stream(number)
+        layout, sizes = self._layout(number), own.mesh
+        if self.plan.sequence:
+            layout, sizes = (AXIS,), (own.team,)
+        return tuple(mesh_part(t, layout, sizes) if n == split else t for n, t in enumerate(self.flow.tensors[number]))
 
     def _stream(self, number: int) -> int | None:
-        """Return which of the tensors before the layer of this number is split along tokens."""
-        is_split = number and self.names[number - 1] in self.plan.sequence
+        """Return which of the tensors before the layer of this number processes have parts of."""
+        in_words = any(entry != WHOLE for entry in self._layout(number))
+        is_split = in_words or (number and self.names[number - 1] in self.plan.sequence)
         return stream_of(self.flow.tensors[number]) if is_split else None
+
+    def _layout(self, number: int) -> Layout:
+        """Return the layout of the tensors before the layer of this number; empty is whole."""
+        words = dict(self.plan.words)
+        before, after = (words.get(name) for name in (["", *self.names, ""][number : number + 2]))
+        return before.output if before is not None else after.input if after is not None else ()
 
     def restored(self, outputs: Tensors) -> Any:
         """Convert the outputs of the last stage to the output of the unsplit model."""

@@ -28,6 +28,7 @@ from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.processes import Processes, check_world
 from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
 from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan, sharded_stages
+from pipeplan_executor.stages.on_meshes import on_meshes
 from pipeplan_executor.stages.precision import LossScale, sharing_casts
 from pipeplan_executor.stages.seeds import Moment, preserved_random_state, seed_layers
 from pipeplan_executor.stages.source import Source, converted
@@ -121,7 +122,9 @@ class Pipeline:
         check_sharded_plan(plan)
         self.plan, self.dtype, self.device, self.precision = plan, dtype, torch.device(device), precision
         self.recorder = Recorder()
-        self.fitted = fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
+        fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
+        self.fitted = fitted = on_meshes(fitted, wanted, precision, self.device)
+        plan = fitted.plan
         self.workload = fitted.workload
         # this rank's stages, with their weights or shards of them
         self.tensor_group = group = find_tensor_parallel_group(processes, self.device, plan.mesh)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from pipeplan.core.grouped_axis import GroupedAxis
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.profile.passes import autocast
@@ -36,8 +37,14 @@ def mesh_layers(
     plan, own = fitted.plan, fitted.plan.stages[stage]
     words = {name: words for name, words in plan.words if name in own.layers}
     axes, context = MeshAxes(group.mesh, own.links, own.sharing), partial(autocast, precision, device)
+    known = dict(fitted.blank.named_parameters(remove_duplicate=False))
+    kept = {
+        name: ParameterShard(tuple(known[name].shape), axis, group.size, group.tensor_rank, groups=groups)
+        for name, along in fitted.kept.items()
+        for axis, groups in [(along.axis, along.groups) if isinstance(along, GroupedAxis) else (along, ())]
+    }
     end = loss, fitted.targets
-    return MeshLayers(fitted.blank, fitted.sequence, fitted.flow.tensors, words, axes, context, *end)
+    return MeshLayers(fitted.blank, fitted.sequence, fitted.flow.tensors, words, axes, kept, context, *end)
 
 
 def sharded_layers(

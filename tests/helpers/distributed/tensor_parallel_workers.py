@@ -1,6 +1,5 @@
 """Workers for the tests of tensor parallelism, in groups of two processes."""
 
-import gc
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +10,6 @@ from typing import TypeAlias
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 
 from helpers.distributed import models as models_of_tests
@@ -30,10 +28,7 @@ from pipeplan.frontend.workload import Workload
 from pipeplan.schedules import FAMILIES
 from pipeplan_executor.sharding import TensorParallel
 from pipeplan_executor.sharding.declared import declared
-from pipeplan_executor.sharding.dispatch import ShardDispatch
-from pipeplan_executor.sharding.processes import Processes
 from pipeplan_executor.sharding.shards import find_shards
-from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
 from pipeplan_executor.stages.fully_sharded import check_sharded_plan, local
 from pipeplan_executor.stages.source import draw
 from pipeplan_executor.stages.split import fit
@@ -213,18 +208,16 @@ def outputs() -> tuple[float, float, float]:
 Counts: TypeAlias = dict[str, int]
 
 
-def collectives() -> dict[str, tuple[Counts, Counts, Counts]]:
+def collectives() -> dict[str, tuple[Counts, Counts]]:
     """Collectives that a rank with one block issues per micro-batch, for each of `SENT`.
 
-    Forward only, and with backward; then the operations that gathered.
+    Forward only, and with backward.
     """
     found = {name: _collectives(cuts) for name, cuts in SENT.items()}
     return {**found, "tokens": _collectives(SHARDS, TOKENS), "tokens, split": _collectives(SHARDS, TOKENS, split=True)}
 
 
-def _collectives(
-    cuts: dict[str, int], sequence: tuple[str, ...] = (), split: bool = False
-) -> tuple[Counts, Counts, Counts]:
+def _collectives(cuts: dict[str, int], sequence: tuple[str, ...] = (), split: bool = False) -> tuple[Counts, Counts]:
     plan = in_teams(_plan(one_block, each=1), blank_model(one_block)[0], cuts, sequence=sequence)
     plan = replace(plan, schedule=halved(plan.schedule)) if split else plan
     pipeline = Pipeline(plan, one_block)
@@ -233,11 +226,11 @@ def _collectives(
         pipeline.predict(batch[0])
     with CommDebugMode() as both:
         pipeline.compute(*batch, update=False)
-    return *map(_counts, (forward, both)), dict(pipeline.modules[0].sharded_layers.dispatch.gathered)
+    return _counts(forward), _counts(both)
 
 
 def _counts(seen: CommDebugMode) -> Counts:
-    """DTensor's collectives, by kind."""
+    """Collectives, by kind."""
     counts = {str(operation): count for operation, count in seen.get_comm_counts().items()}
     return {key.rpartition(".")[2]: count for key, count in counts.items() if "functional" in key}
 
@@ -253,7 +246,7 @@ def saved() -> tuple[int, int]:
         seen: dict[int, int] = {}
 
         def pack(tensor: torch.Tensor, own: set[int] = own, seen: dict[int, int] = seen) -> torch.Tensor:
-            memory = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).untyped_storage()
+            memory = tensor.untyped_storage()
             if memory.data_ptr() not in own:
                 seen[memory.data_ptr()] = memory.nbytes()
             return tensor
@@ -263,70 +256,6 @@ def saved() -> tuple[int, int]:
         found.append(sum(seen.values()))
         del kept
     return found[0], found[1]
-
-
-def left_over() -> dict[str, tuple[int, int, int]]:
-    """Bytes of DTensors that the forward of a block saves, those that are there behind it, and behind a whole step.
-
-    With whole tensors, and with split tokens; Python's collector of cycles does not run meanwhile.
-    """
-    found = {}
-    for name, sequence in (("whole", ()), ("tokens", TOKENS)):
-        plan = in_teams(_plan(one_block), blank_model(one_block)[0], SHARDS, sequence=sequence)
-        pipeline = Pipeline(plan, one_block)
-        batch = draw(pipeline.workload, plan.batch, 3)
-        inputs = batch[0][: plan.micro_batch]
-        saved: list[DTensor] = []
-
-        def pack(tensor: torch.Tensor, saved: list[DTensor] = saved) -> torch.Tensor:
-            saved.extend([tensor.detach()] if isinstance(tensor, DTensor) else [])
-            return tensor.detach()  # a tensor itself would hold the node that holds it
-
-        gc.collect()
-        gc.disable()
-        own = {each.to_local().untyped_storage().data_ptr() for each in _living()}  # of other tests
-        own |= {parameter.untyped_storage().data_ptr() for parameter in pipeline.parameters()}
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            pipeline.modules[0](inputs)
-        needed = _bytes(saved, own)
-        saved.clear()
-        kept = pipeline.modules[0](inputs)
-        there = _bytes(_living(), own)
-        del kept
-        pipeline.compute(*batch)
-        found[name] = needed, there, _bytes(_living(), own)
-        gc.enable()
-    return found
-
-
-def _living() -> list[DTensor]:
-    return [each for each in gc.get_objects() if type(each) is DTensor]
-
-
-def _bytes(tensors: list[DTensor], own: set[int]) -> int:
-    """Bytes of the storages of these tensors, except ``own`` ones."""
-    every = {each.to_local().untyped_storage() for each in tensors}
-    sizes = {each.data_ptr(): each.nbytes() for each in every}
-    return sum(size for place, size in sizes.items() if place not in own)
-
-
-def dropout_alike() -> bool:
-    """Whether the dropout of GPUs draws the mask of the whole tensor, for tensors split along tokens and features."""
-    mesh = find_tensor_parallel_group(Processes((TEAM,) * (dist.get_world_size() // TEAM)), torch.device("cpu")).mesh
-    assert mesh is not None
-    whole = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(1))
-    torch.manual_seed(2)
-    expected = torch.native_dropout(whole, 0.5, True)
-    same = []
-    for axis in (1, 2):
-        dispatch = ShardDispatch(mesh)
-        split = DTensor.from_local(whole.chunk(TEAM, axis)[mesh.get_local_rank()], mesh, [Shard(axis)])
-        torch.manual_seed(2)
-        with dispatch.during(forward=True):
-            made = torch.native_dropout(split, 0.5, True)
-        same += [each.placements == (Shard(axis),) for each in made] + [not dispatch.gathered]
-        same += [torch.equal(each.full_tensor(), wanted) for each, wanted in zip(made, expected, strict=True)]
-    return all(same)
 
 
 def waiting() -> tuple[dict[str, bool], dict[str, bool]]:

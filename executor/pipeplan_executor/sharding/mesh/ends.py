@@ -15,10 +15,10 @@ from pipeplan.core.words import WHOLE, LayerWords, Layout
 from pipeplan_executor.sharding.sequence import stream_of
 
 
-def mesh_part(tensor: Tensor, words: LayerWords, is_input: bool, sizes: Sequence[int]) -> Tensor:
-    """Return a tensor on the meta device like the part that one process has of what a layer reads, or makes."""
-    shape, counts = list(tensor.shape), _counts(tensor, words.input if is_input else words.output, sizes)
-    for axis, count in counts.items():
+def mesh_part(tensor: Tensor, layout: Layout, sizes: Sequence[int]) -> Tensor:
+    """Return a tensor on the meta device like the part that one process has of one that passes between layers."""
+    shape = list(tensor.shape)
+    for axis, count in _counts(tensor, layout, sizes).items():
         shape[axis] //= count
     return torch.empty(shape, dtype=tensor.dtype, device="meta", requires_grad=tensor.requires_grad)
 
@@ -48,17 +48,18 @@ def check_mesh(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor]
         return
     words = dict(plan.words)
     for name, after in pairwise(names):
-        if words[name].output != words[after].input:
+        if name in words and after in words and words[name].output != words[after].input:
             raise PlanError(f"the plan leaves the output of {name} in another layout than {after} reads it in")
-    if any(entry != WHOLE for entry in (*words[names[0]].input, *words[names[-1]].output)):
+    ends = words.get(names[0], LayerWords()).input, words.get(names[-1], LayerWords()).output
+    if any(entry != WHOLE for end in ends for entry in end):
         raise PlanError("the plan splits the batch or the model's output over a mesh; both are whole on every process")
-    sizes = plan.stages[0].mesh
+    sizes = {name: stage.mesh for stage in plan.stages for name in stage.layers}
     for name, tensors in zip(names, flow[1:], strict=True):
         place = stream_of(tensors)
-        if place is None or not any(entry != WHOLE for entry in words[name].output):
+        if place is None or name not in words or not any(entry != WHOLE for entry in words[name].output):
             continue
         shape = tuple(tensors[place].shape)
-        for axis, count in _counts(tensors[place], words[name].output, sizes).items():
+        for axis, count in _counts(tensors[place], words[name].output, sizes[name]).items():
             if shape[axis] % count:
                 raise PlanError(
                     f"the plan splits the output of {name}, {shape}, into {count} parts along axis {axis}, which "

@@ -1,4 +1,4 @@
-"""`MeshLayers`: calls of a stage's layers on a mesh of processes with several axes."""
+"""`MeshLayers`: calls of a stage's layers on a mesh of processes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,25 +11,23 @@ from torch import Tensor, nn
 
 from pipeplan.core.errors import PlanError
 from pipeplan.core.operators import OperatorGraph
-from pipeplan.core.words import UNSPLIT, Copy, LayerWords
-from pipeplan.costs.sharding.batches import by_samples
+from pipeplan.core.words import UNSPLIT, WHOLE, Copy, LayerWords, Layout
+from pipeplan.costs.sharding.signatures import with_fitting_ends
 from pipeplan.frontend.batch import Batch, tensors
-from pipeplan.frontend.capture.flow import Tensors, as_tuple
+from pipeplan.frontend.capture.flow import as_tuple
 from pipeplan.frontend.capture.layer_sequence import LayerSequence
 from pipeplan.frontend.operators.find import named_weights
-from pipeplan.frontend.operators.follow import NamedWeight, UnfollowedError, program_of
 from pipeplan.frontend.operators.program import Program
-from pipeplan.frontend.operators.record import record
 from pipeplan.frontend.split_backward.attach import QUEUE
 from pipeplan.frontend.split_backward.queue import WeightQueue
 from pipeplan_executor.sharding.mesh.gradients import MeshGradients
 from pipeplan_executor.sharding.mesh.moves import MeshAxes
+from pipeplan_executor.sharding.mesh.programs import Loss, Mode, program
 from pipeplan_executor.sharding.mesh.run import MeshLayer
+from pipeplan_executor.sharding.mesh.weights import MeshWeight
+from pipeplan_executor.sharding.mesh.whole import Use, entered, left
+from pipeplan_executor.sharding.private import replaced_parameters
 from pipeplan_executor.sharding.shards import ParameterShard
-
-Loss = Callable[[Tensors, Batch], Tensor]
-Mode = bool
-"""True in training, false in evaluation: the two may call other operations."""
 
 
 class MeshLayers:
@@ -46,6 +44,9 @@ class MeshLayers:
     words : mapping of str to LayerWords
         Of the layers of one stage, by name.
     axes : MeshAxes
+    kept : mapping of str to ParameterShard
+        The parts that this process keeps of parameters that their words do not split, by each of their names in the
+        unsplit model; they are gathered for each pass of a layer.
     context : callable
         Context of forward and loss, for mixed precision.
     loss : callable, optional
@@ -70,6 +71,7 @@ class MeshLayers:
         flow: Sequence[Sequence[Tensor]],
         words: Mapping[str, LayerWords],
         axes: MeshAxes,
+        kept: Mapping[str, ParameterShard],
         context: Callable[[], AbstractContextManager[object]] = nullcontext,
         loss: Loss | None = None,
         targets: Batch = (),
@@ -77,21 +79,26 @@ class MeshLayers:
         self.shards: dict[str, ParameterShard] = {}
         self.cuts: dict[str, frozenset[int]] = {}
         self.partial: MeshGradients | None = None
-        self._axes, self._words = axes, words
+        self._axes, self._words, self._kept = axes, words, kept
         self._head, self._targets = "", targets  # the layer whose loss is split, if any is
         self._last: nn.Module | None = None
         self._summed: dict[nn.Parameter, tuple[int, ...]] = {}
+        self._sums: dict[int, frozenset[int]] = {}  # by parameter, axes along which any layer's gradients are parts
         weights = named_weights(blank, sequence)
         self._programs: dict[str, Callable[..., Program]] = {}
         self._layers: dict[tuple[object, ...], MeshLayer] = {}
-        self._known: dict[int, tuple[ParameterShard | None, tuple[int, ...], str]] = {}
+        self._known: dict[int, tuple[ParameterShard | None, str]] = {}
         self._parameters = dict(blank.named_parameters(remove_duplicate=False))
+        self._aliases: dict[int, list[str]] = {}
+        for name, parameter in self._parameters.items():
+            self._aliases.setdefault(id(parameter), []).append(name)
         for number, (name, layer) in enumerate(zip(sequence.names, sequence.layers, strict=True)):
             if name in words:
                 given = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in flow[number])
-                self._programs[name] = partial(_program, name, layer, given, weights[number], context)
-                if name == sequence.names[-1] and loss is not None and self._splits_more(name):
-                    self._head, self._programs[name] = name, partial(self._programs[name], loss=loss)
+                if not runs_whole(words[name]):
+                    self._programs[name] = partial(program, name, layer, given, weights[number], context)
+                    if name == sequence.names[-1] and loss is not None and self._splits_more(name):
+                        self._head, self._programs[name] = name, partial(self._programs[name], loss=loss)
                 self._place(name, sequence.parameters[number])
 
     def _splits_more(self, name: str) -> bool:
@@ -102,18 +109,29 @@ class MeshLayers:
 
     def _place(self, name: str, names: Mapping[str, str]) -> None:
         """Note the parts of a layer's parameters."""
-        layer = self._layer(name, True)
-        for local, weight in layer.weights.items():
-            full, shard = names[local], weight.shard(self._axes)
-            own = shard, weight.summed, name
-            known = self._known.setdefault(id(self._parameters[full]), own)
-            if known[:2] != own[:2]:
+        weights = self._weights(name)
+        for local, full in names.items():
+            if full not in self._parameters:
+                continue
+            weight, kept = weights.get(local), self._kept.get(full)
+            if weight is None and kept is None and name in self._programs:
+                continue
+            shard = weight.shard(self._axes) if kept is None and weight is not None else kept
+            place = id(self._parameters[full])
+            known, other = self._known.setdefault(place, (shard, name))
+            if known != shard:
                 raise PlanError(
-                    f"layers {known[2]} and {name} share {full}, and the plan splits it in unlike ways; solve again"
+                    f"layers {other} and {name} share {full}, and the plan splits it in unlike ways; solve again"
                 )
+            if weight is not None and kept is None:
+                self._sums[place] = self._sums.get(place, frozenset()) | {*weight.summed}
             if shard is not None:
-                self.shards[full] = shard
-                self.cuts[full] = frozenset(cut.axis for cut in weight.cuts)
+                cuts = {0} if weight is None or kept is not None else {cut.axis for cut in weight.cuts}
+                for alias in self._aliases[place]:
+                    self.shards[alias], self.cuts[alias] = shard, frozenset(cuts)
+
+    def _weights(self, name: str) -> Mapping[str, MeshWeight]:
+        return self._layer(name, True).weights if name in self._programs else {}
 
     def _layer(self, name: str, mode: Mode, targets: Batch | None = None) -> MeshLayer:
         """Return a layer in a mode; with a split loss, for targets of these shapes."""
@@ -121,40 +139,66 @@ class MeshLayers:
         shapes = [(tuple(each.shape), each.dtype) for each in tensors(wanted)] if name == self._head else []
         key = name, mode, *shapes
         if key not in self._layers:
-            program = self._programs[name](mode, wanted)
-            if name == self._head and program.graph.loss is None:
+            found = self._programs[name](mode, wanted)
+            if name == self._head and found.graph.loss is None:
                 raise PlanError(
                     f"the plan splits the loss behind {name!r} along its classes, and this model's is not known to be "
                     "a cross entropy: a log softmax along the last axis of the logits, which nothing else reads, and a "
                     "mean or sum of likelihoods. Solve again for this model, or with --no-vocabulary-parallel"
                 )
             try:
-                words = self._words[name]
-                words = words if mode and _has_all(words, program.graph) else _fitting(words, program.graph)
-                self._layers[key] = MeshLayer(program, words, self._axes)
+                words = with_fitting_ends(found.graph, self._words[name], self._axes.sizes)
+                words = words if mode and _has_all(words, found.graph) else _fitting(words, found.graph)
+                self._layers[key] = MeshLayer(found, words, self._axes)
             except ValueError as error:
                 raise PlanError(f"layer {name} cannot run as the plan has it: {error}; solve again") from error
         return self._layers[key]
 
-    def wrapped(self, name: str, layer: nn.Module, _names: Mapping[str, str]) -> Callable[..., Any]:
+    def wrapped(self, name: str, layer: nn.Module, names: Mapping[str, str]) -> Callable[..., Any]:
         """Return a function to call in place of the layer, which has this process's parts of parameters."""
-        there = dict(layer.named_parameters(remove_duplicate=False))
-        for local, weight in self._layer(name, True).weights.items():
-            if weight.summed:
-                self._summed[there[local]] = weight.summed
+        weights, uses = self._weights(name), dict[str, Use]()
+        for local, parameter in layer.named_parameters(remove_duplicate=False):
+            full = names.get(local, "")
+            if full in self._parameters:
+                summed = weights[local].summed if local in weights else ()
+                every, kept = self._sums.get(id(self._parameters[full]), frozenset()), self._kept.get(full)
+                use = Use(kept, bool(summed), tuple(every - {*summed}) if kept is None else ())
+                if use.kept is not None or use.once:
+                    uses[local] = use
+                if kept is None and every:
+                    self._summed[parameter] = tuple(sorted(every))
         self.partial = MeshGradients(self._axes, self._summed) if self._summed else None
         self._last = layer
-        setattr(layer, QUEUE, WeightQueue())  # a stage with split backwards puts its own there
-        layer.forward = partial(self._call, name, layer)
+        if name in self._programs:
+            setattr(layer, QUEUE, WeightQueue())  # a stage with split backwards puts its own there
+            layer.forward = partial(self._call, name, layer, uses)
+        else:
+            run = layer.__dict__.get("forward", partial(_forward, layer))
+            layer.forward = partial(self._call_whole, name, layer, uses, run)
         called: Callable[..., Any] = layer
         return called
 
-    def _call(self, name: str, layer: nn.Module, *tensors: Tensor) -> tuple[Tensor, ...]:
-        run = self._layer(name, layer.training)
-        parameters = dict(layer.named_parameters(remove_duplicate=False))
+    def _call(self, name: str, layer: nn.Module, uses: Mapping[str, Use], *tensors: Tensor) -> tuple[Tensor, ...]:
+        run, words = self._layer(name, layer.training), self._words[name]
         buffers = dict(layer.named_buffers(remove_duplicate=False))
+        before, after = ((one if one != own else ()) for one, own in zip(_ends(words), _ends(run.words), strict=True))
+        given, parameters = entered(tensors, before, self._axes), self._used(layer, uses)
         with torch.autocast(tensors[0].device.type, enabled=False):  # casts are among the calls
-            return tuple(run(parameters, buffers, *tensors, queue=getattr(layer, QUEUE)))
+            made = run(parameters, buffers, *given, queue=getattr(layer, QUEUE))
+        return left(made, after, self._axes)
+
+    def _call_whole(
+        self, name: str, layer: nn.Module, uses: Mapping[str, Use], run: Callable[..., Any], *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        words = self._words[name]
+        with replaced_parameters(layer, self._used(layer, uses)) if uses else nullcontext():
+            made = run(*entered(tensors, words.input, self._axes))
+        return left(as_tuple(made, name), words.output, self._axes)
+
+    def _used(self, layer: nn.Module, uses: Mapping[str, Use]) -> dict[str, Tensor]:
+        """Return a layer's parameters as it gets them, by their names in it."""
+        found = dict(layer.named_parameters(remove_duplicate=False))
+        return {name: uses[name].of(each, self._axes) if name in uses else each for name, each in found.items()}
 
     def loss(self, loss: Callable[..., Tensor], outputs: tuple[Tensor, ...], targets: Any) -> Tensor:
         """Return a loss of the stage's outputs, which every process has whole; or its classes of the logits."""
@@ -175,6 +219,13 @@ class MeshLayers:
     def backward(self) -> AbstractContextManager[None]:
         """Context for a backward, and for its delayed weight gradients."""
         return nullcontext()
+
+
+def runs_whole(words: LayerWords) -> bool:
+    """Return whether every process runs a layer as one, whatever its operators are."""
+    return all(letter.loop == UNSPLIT for word, _ in words.operators.values() for letter in word) and (
+        not words.operators or all(entry == WHOLE for entry in (*words.input, *words.output))
+    )
 
 
 def _has_all(words: LayerWords, graph: OperatorGraph) -> bool:
@@ -201,36 +252,10 @@ def _fitting(words: LayerWords, graph: OperatorGraph) -> LayerWords:
     return replace(words, operators=known, copies=copies)
 
 
-def _program(
-    name: str,
-    layer: nn.Module,
-    given: Sequence[Tensor],
-    weights: Mapping[str, NamedWeight],
-    context: Callable[[], AbstractContextManager[object]],
-    mode: Mode,
-    targets: Batch = (),
-    loss: Loss | None = None,
-) -> Program:
-    """Return a layer's forward in a mode as a program, with its loss if there is one."""
+def _forward(layer: nn.Module, *tensors: Tensor) -> Any:
+    """Call the forward of a layer's class, which a split backward may replace."""
+    return type(layer).forward(layer, *tensors)
 
-    def compared(returned: Any, wanted: Batch) -> Tensor:
-        assert loss is not None
-        try:
-            return loss(as_tuple(returned, name), wanted)
-        except Exception as error:  # a loss may fail in any way without values
-            raise PlanError(
-                f"the plan splits the loss behind {name!r} along its classes, and it cannot be followed without "
-                f"values: {error}. Solve with --no-vocabulary-parallel"
-            ) from error
 
-    before = {part: part.training for part in layer.modules()}
-    layer.train(mode)
-    try:
-        own = record(layer, given, context, None if loss is None else compared, targets)
-        found = program_of(own, weights, samples := given[0].shape[0])
-        return replace(found, graph=by_samples(found.graph, samples))
-    except UnfollowedError as error:
-        raise PlanError(f"the operators of a layer cannot be followed, as the plan needs it: {error}") from error
-    finally:
-        for part, training in before.items():
-            part.training = training
+def _ends(words: LayerWords) -> tuple[Layout, Layout]:
+    return words.input, words.output

@@ -21,6 +21,10 @@ Groups = tuple[int, ...]
 """Relative lengths of the groups of a dimension, each of which is split by itself; none if it is split as a whole."""
 
 
+LINK = Link(10**9)
+"""Between neighbours along axes of which nothing is known."""
+
+
 class MeshAxes:
     """The axes of a mesh: devices along each, this process's place among them, and their process groups.
 
@@ -40,7 +44,7 @@ class MeshAxes:
 
     def __init__(self, mesh: DeviceMesh, links: Sequence[Link] = (), sharing: Sequence[int] = ()) -> None:
         self.sizes: tuple[int, ...] = tuple(mesh.shape)
-        self.priced = Mesh(self.sizes, tuple(links) or (Link(10**9),) * len(self.sizes), tuple(sharing))
+        self.priced = Mesh(self.sizes, tuple(links) or (LINK,) * len(self.sizes), tuple(sharing))
         self.places: tuple[int, ...] = tuple(mesh.get_local_rank(axis) for axis in range(mesh.ndim))
         self.groups = tuple(mesh.get_group(axis) for axis in range(mesh.ndim))
 

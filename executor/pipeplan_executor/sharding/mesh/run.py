@@ -54,6 +54,7 @@ class MeshLayer:
 
     Attributes
     ----------
+    words : LayerWords
     weights : dict of str to MeshWeight
         How the parameters lie on the mesh, by their names in the layer.
     steps, loss_steps : list of Step
@@ -61,7 +62,7 @@ class MeshLayer:
     """
 
     def __init__(self, program: Program, words: LayerWords, axes: MeshAxes) -> None:
-        self.program, self.axes = program, axes
+        self.program, self.words, self.axes = program, words, axes
         self.shapes = shapes_of(program)
         of_loss = {id(call) for call in program.record.calls[program.record.loss :]}
         self.steps = [step for step in program.steps if id(step.call) not in of_loss]

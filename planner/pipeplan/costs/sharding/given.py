@@ -12,12 +12,13 @@ from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
-from pipeplan.core.words import BY_KEYS, UNSPLIT, LayerWords, Layout, Word
+from pipeplan.core.words import BY_KEYS, UNSPLIT, LayerWords, Word
 from pipeplan.costs.sharding.coordinates import combined, in_order
 from pipeplan.costs.sharding.layouts import stream
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import PASSES, Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan.costs.sharding.signatures import with_fitting_ends
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits
 from pipeplan_formulations.sharding import frontier
@@ -106,7 +107,8 @@ def given_words(
 ) -> LayerWords | None:
     """Return the words of a layer that agree with what is given, of least time; None if there are none.
 
-    Given weights that no loop of their operator splits like that (`GivenSplit.splits`) are whole in the words.
+    Ends that are cut where operators cannot be (`with_fitting_ends`) are whole inside. Given weights that no loop of
+    their operator splits like that (`GivenSplit.splits`) are whole in the words.
 
     Parameters
     ----------
@@ -117,11 +119,13 @@ def given_words(
     asked = given.input, given.output
     if any(is_split and end is None for is_split, end in zip(asked, ends, strict=True)):
         return None
-    layouts: list[Layout] = [(end,) if one and end is not None else () for one, end in zip(asked, ends, strict=True)]
+    before, after = ((end,) if one and end is not None else () for one, end in zip(asked, ends, strict=True))
+    inside = with_fitting_ends(graph, LayerWords(input=before, output=after), (devices,))
     problem = MeshProblem(
         rooflines,
         Mesh((devices,), (link,)),
-        *layouts,
+        inside.input,
+        inside.output,
         tokens=any(asked),
         gathers=False,
         keeps=False,
@@ -131,7 +135,7 @@ def given_words(
     if not all(problem.signatures):
         return None
     found = frontier(problem.sharding.project(in_order(problem.sharding, FASTEST, WORTH)), Clock(Limits()))
-    return problem.layer_words(found.choice(0)) if len(found.points) else None
+    return replace(problem.layer_words(found.choice(0)), input=before, output=after) if len(found.points) else None
 
 
 def usual_rooflines(graph: OperatorGraph, micro_batch: int) -> Rooflines:
@@ -139,7 +143,8 @@ def usual_rooflines(graph: OperatorGraph, micro_batch: int) -> Rooflines:
     kind, rates = USUAL
     own = Rooflines(graph, LayerCost(0, 0, 0, 0, 0, 0), graph.parameters, kind, rates, micro_batch)
     kept = sum(each.output for each in graph.operators if each.kept) * micro_batch
-    return replace(own, cost=LayerCost(*map(own.alone, PASSES), saved=kept, output=0))
+    forward, backward, input_gradient, weight_gradient = (own.alone(name) for name in PASSES)
+    return replace(own, cost=LayerCost(forward, backward, input_gradient, weight_gradient, kept, 0))
 
 
 def _loop(operator: Operator, loops: tuple[str, ...], along: ShardAxis | None) -> str | None:

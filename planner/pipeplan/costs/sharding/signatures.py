@@ -4,11 +4,11 @@ A signature is a word, and the layout in which parts of sums that the operator m
 tensor that several operators read is summed up in a layout that is chosen too.
 """
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
-from math import lcm
+from math import lcm, prod
 from typing import NamedTuple, TypeVar
 
 from pipeplan.core.operators import Operator, OperatorGraph
@@ -273,3 +273,19 @@ def parts_of(graph: OperatorGraph, name: str) -> tuple[int, ...]:
     rows += [(each, each.makes) for each in graph.operators if each.name == name]
     count = len(rows[0][1]) if rows else 0
     return tuple(lcm(*(each.loops.get(axes[i], 1) for each, axes in rows)) for i in range(count))
+
+
+def with_fitting_ends(graph: OperatorGraph, words: LayerWords, sizes: Sequence[int]) -> LayerWords:
+    """Return words whose ends are whole where operators do not know into how many parts these may be divided."""
+
+    def fits(layout: Layout, names: tuple[str, ...]) -> bool:
+        name = stream(graph, names)
+        parts = parts_of(graph, name) if name else ()
+        counts = {entry: prod(n for n, own in zip(sizes, layout, strict=True) if own == entry) for entry in layout}
+        return all(entry < len(parts) and parts[entry] % count == 0 for entry, count in counts.items() if entry >= 0)
+
+    return replace(
+        words,
+        input=words.input if fits(words.input, tuple(graph.inputs)) else (),
+        output=words.output if fits(words.output, graph.outputs) else (),
+    )
