@@ -15,13 +15,15 @@ from dataclasses import replace
 from functools import cache, partial
 
 import torch
+from torch import Tensor
 
-from pipeplan.core.errors import PlanError
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.core.plan import Context, Plan
 from pipeplan.core.words import LayerWords
 from pipeplan.costs.sharding.given import GivenSplit, given_words, usual_rooflines
+from pipeplan.frontend.batch import Batch
+from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.operators.find import named_weights
 from pipeplan.frontend.profile.passes import autocast
 from pipeplan_executor.sharding.declared import TensorParallel
@@ -46,7 +48,7 @@ def on_meshes(fitted: Fitted, wanted: TensorParallel, precision: str | None, dev
         If a parameter cannot be sharded as declared.
     """
     plan = fitted.plan
-    if plan.words or wanted.size == 1 or plan.vocabulary:
+    if plan.words or wanted.size == 1:
         return fitted
     given = _Given(_with_teams(plan, wanted.size), fitted, wanted, partial(autocast, precision, device))
     words, kept = given.words()
@@ -95,6 +97,7 @@ class _Given:
         full = {local: name for local, name in self._fitted.sequence.parameters[number].items() if name in self._shards}
         team, graph = self._teams[self._fitted.names[number]], self._graph(number)
         given, own = self._given(number, kept), self._weights[number]
+        given = replace(given, loss=graph is not None and graph.loss is not None)
         before, after = ((AXIS,) if is_split else () for is_split in (given.input, given.output))
         words = None if graph is None else self._words(graph, given, team, number)
         if words is None or (words.input, words.output) != (before, after):
@@ -132,9 +135,18 @@ class _Given:
         return frozenset(name for name, parameter in known.items() if id(parameter) in same and name in self._shards)
 
     def _followed(self, number: int) -> OperatorGraph | None:
-        given = tuple(each.detach().requires_grad_(each.requires_grad) for each in self._fitted.flow.tensors[number])
-        layer = self._fitted.sequence.layers[number]
-        try:
-            return program(layer, given, self._weights[number], self._context, True).graph
-        except PlanError:
-            return None
+        """Return the operators of a layer, with its loss where that is to be split and can be; None if unknown."""
+        name, fitted = self._fitted.names[number], self._fitted
+        given = tuple(each.detach().requires_grad_(each.requires_grad) for each in fitted.flow.tensors[number])
+        followed = partial(program, name, fitted.sequence.layers[number], given, self._weights[number], self._context)
+        for loss in (self._loss, None) if name == self.plan.vocabulary else (None,):
+            try:
+                found = followed(True, fitted.targets, loss).graph
+            except Exception:  # a layer may fail in any way without values
+                continue
+            if loss is None or found.loss is not None:
+                return found
+        return None
+
+    def _loss(self, outputs: Tensors, targets: Batch) -> Tensor:
+        return self._fitted.workload.loss(self._fitted.restored(outputs), targets)
