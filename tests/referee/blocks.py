@@ -34,8 +34,8 @@ def in_any_order(random: Random, document: Document) -> None:
     cluster, job = document["cluster"], document["job"]
     cluster["nodes"] = [dict(cluster["nodes"][0]) for _ in range(4)]
     job["schedules"] = [*random.choice(([], ["gpipe"])), "any"]
-    job |= {"batch": min(job["batch"], 2), "replicas": [1], "depths": [2], "extrapolate": True}
-    for name in ("micro_batches", "memory"):
+    job |= {"batch": min(job["batch"], 2), "replicas": [1], "depths": [2], "extrapolate": True, "zero": [0]}
+    for name in ("micro_batches", "memory", "objective"):
         job.pop(name, None)
 
 

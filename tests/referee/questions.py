@@ -90,18 +90,17 @@ def question(seed: int, large: bool = False) -> Document:
         heavy_weights(weights, document)
         operands_without_tokens(operands, model)
         blocks = Random(f"blocks {'large' if large else 'small'} {seed}")
-        if not large and _often(blocks, BLOCKS):
+        if not large and (alike := _often(blocks, BLOCKS)):
             in_blocks(blocks, document)
-            if job.get("objective", "step") == "step" and _often(
-                orders := Random(f"orders of blocks small {seed}"), ORDERS
-            ):
-                in_any_order(orders, document)
         if not large and _often(own := Random(f"replicas of meshes small {seed}"), REPLICAS):
             in_replicas(own, document)
         losses = Random(f"losses on meshes {'large' if large else 'small'} {seed}")
         if not large and _often(losses, BLOCKS):
             in_blocks(losses, document)
             with_loss(losses, document["model"])
+            alike = True
+        if not large and alike and _often(orders := Random(f"orders of blocks small {seed}"), ORDERS):
+            in_any_order(orders, document)
         if not large and _often(named := Random(f"strategies small {seed}"), NAMED):
             by_name(named, document)
     return document
