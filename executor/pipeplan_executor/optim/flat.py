@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pipeplan_executor.sharding.partial_gradients import Summed
+from pipeplan_executor.sharding.mesh.gradients import MeshGradients
 from pipeplan_executor.stages.messages import messages
 from pipeplan_executor.stages.stage_module import Pending
 
@@ -94,7 +94,7 @@ class Flat:
         First layer that reads each parameter, ascending; by default 0.
     cuts : sequence of int
         Layers at which a segment begins, ascending; none for one segment.
-    partial : Summed, optional
+    partial : MeshGradients, optional
         Gradients among them that are summed over the tensor-parallel ranks first.
 
     Attributes
@@ -117,7 +117,7 @@ class Flat:
         counted_elsewhere: bool = False,
         layers: Sequence[int] | None = None,
         cuts: Sequence[int] = (),
-        partial: Summed | None = None,
+        partial: MeshGradients | None = None,
     ) -> None:
         self._group = group
         self._copy_group = copy_group

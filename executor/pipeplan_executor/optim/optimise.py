@@ -151,7 +151,7 @@ class StageOptimizer:
         sharded_layers = None if self._module is None else self._module.sharded_layers
         partial = None if sharded_layers is None else sharded_layers.partial
         if zero > 1 and group is not None:
-            self.parts = sharded(module, group, sharded_names, partial)
+            self.parts = sharded(module, sharded_names, partial)
         else:
             layers = [module] if self._module is None else [*self._module.layers]
             cuts = sorted({first for sizes in together for first in begins(sizes, len(layers))})

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeplan_executor.optim.flat import Flat, Named, Piece
-from pipeplan_executor.sharding.partial_gradients import Summed
+from pipeplan_executor.sharding.mesh.gradients import MeshGradients
 from pipeplan_executor.stages.fully_sharded import local
 
 
@@ -50,11 +50,9 @@ class Sharded:
     ----------
     named : sequence of (str, torch.nn.Parameter)
         Sharded parameters, whose backwards add the sums of gradients over all replicas to ``grad``.
-    replicas : ProcessGroup
-        The stage's replicas.
     counts : bool
         False if another process has the same numbers and counts them in sums over all processes.
-    partial : Summed, optional
+    partial : MeshGradients, optional
         Gradients among them that are summed over the tensor-parallel ranks too.
 
     Attributes
@@ -68,15 +66,14 @@ class Sharded:
     def __init__(
         self,
         named: Sequence[Named],
-        replicas: dist.ProcessGroup,
         counts: bool = True,
-        partial: Summed | None = None,
+        partial: MeshGradients | None = None,
     ) -> None:
         from torch.distributed.tensor import DTensor  # loaded already, since parameters are DTensors
 
         self.named, self.counts = tuple(named), counts
-        self._replicas, self._partial = replicas, partial
-        self._waits, self._summed, self._known = False, False, False
+        self._partial = partial
+        self._waits, self._summed = False, False
         values = [local(parameter).view(-1) for _, parameter in named]
         sums = values[0].new_zeros(sum(map(len, values)))
         self.sums = [sums]
@@ -110,8 +107,6 @@ class Sharded:
     def reduce(self) -> None:
         """Sum partial gradients over the tensor-parallel ranks; the backwards have summed all over the replicas."""
         if self._waits and self._partial is not None:
-            if not self._known:
-                self._known = self._partial.agree([parameter for _, parameter in self.named], self._replicas)
             self._partial.sum(self._gradients)
             self._summed = True
         self._waits = False
@@ -172,7 +167,7 @@ def flattened(
     sharded_names: ShardedNames = NONE_SHARDED,
     layers: Mapping[int, int] | None = None,
     cuts: Sequence[int] = (),
-    partial: Summed | None = None,
+    partial: MeshGradients | None = None,
 ) -> tuple[Flat, ...]:
     """Return the trainable parameters of a stage, one `Flat` per number format; copied ones first.
 
@@ -211,16 +206,15 @@ def first_layers(layers: Sequence[nn.Module]) -> dict[int, int]:
 
 def sharded(
     module: nn.Module,
-    replicas: dist.ProcessGroup,
     sharded_names: ShardedNames = NONE_SHARDED,
-    partial: Summed | None = None,
+    partial: MeshGradients | None = None,
 ) -> tuple[Sharded, ...]:
     """Return the trainable parameters of a fully sharded stage, one `Sharded` per number format.
 
     Those that tensor-parallel ranks share out are separate from others, as in `flattened`.
     """
     return tuple(
-        Sharded(own, replicas, sharded_names.counts(axes), None if sharded_names.is_split(axes) else partial)
+        Sharded(own, sharded_names.counts(axes), None if sharded_names.is_split(axes) else partial)
         for axes, own in _by_kind(module.named_parameters(), sharded_names)
     )
 

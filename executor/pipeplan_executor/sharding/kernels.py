@@ -22,7 +22,6 @@ _EFFICIENT_BACK = _ATEN._scaled_dot_product_efficient_attention_backward.default
 _CUDNN = _ATEN._scaled_dot_product_cudnn_attention.default
 _CUDNN_BACK = _ATEN._scaled_dot_product_cudnn_attention_backward.default
 FORWARDS = frozenset({ON_CPU, _FLASH, _EFFICIENT, _CUDNN})
-BACKWARDS = frozenset({_CPU_BACK, _FLASH_BACK, _EFFICIENT_BACK, _CUDNN_BACK})
 _ROWS, _ALIGNED = 32, 16
 """The memory-efficient operation has sums for a multiple of so many queries, and masks with rows of so many numbers."""
 
@@ -46,13 +45,6 @@ def arguments_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
 def options_of(named: Mapping[str, Any]) -> Options:
     """Return the options among these arguments."""
     return Options(bool(named["is_causal"]), named.get("attn_mask", named.get("attn_bias")), named["scale"])
-
-
-def in_place_of(func: Any, found: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Return what an operation returns: what was found, and blanks for what only its own backward would read."""
-    blank = found[0].new_empty(0)
-    others = func._schema.returns[len(found) :]
-    return *found, *(blank if "Tensor" in str(each.type) else 0 for each in others)
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, options: Options) -> tuple[Tensor, Tensor]:

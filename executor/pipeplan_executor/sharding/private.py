@@ -1,4 +1,4 @@
-"""Imports from private modules of torch, except DTensor's (`parts`).
+"""Imports from private modules of torch.
 
 Torch 2.13 documents these names; their modules may change.
 """
@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, _engine_run_backward
 from torch.nn.utils.stateless import _reparametrize_module
-from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["TorchDispatchMode", "outer_saving", "replaced_parameters", "run_backward"]
+__all__ = ["outer_saving", "replaced_parameters", "run_backward"]
 
 
 def replaced_parameters(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[None]:

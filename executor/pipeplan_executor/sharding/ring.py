@@ -11,8 +11,10 @@ A causal mask lets a rank leave out blocks behind its own; it passes them on. Li
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from pipeplan_executor.sharding.blocks import (
@@ -27,7 +29,33 @@ from pipeplan_executor.sharding.blocks import (
     settled,
 )
 from pipeplan_executor.sharding.kernels import Options
-from pipeplan_executor.sharding.parts import Ring, shift
+
+
+class Ring(NamedTuple):
+    """Ranks of a group, each of which sends to the next one."""
+
+    group: dist.ProcessGroup
+    size: int
+    rank: int
+
+
+def shift(parts: Sequence[Tensor], ring: Ring) -> Callable[[], list[Tensor]]:
+    """Begin to send tensors to the next rank; what is returned waits for those of the rank before, of equal shapes."""
+    group, size, rank = ring
+    own = list(parts)
+    found = [torch.empty_like(part) for part in own]
+    after, before = (rank + 1) % size, (rank - 1) % size
+    sends = [dist.P2POp(dist.isend, part, group=group, tag=n, group_peer=after) for n, part in enumerate(own)]
+    receives = [dist.P2POp(dist.irecv, part, group=group, tag=n, group_peer=before) for n, part in enumerate(found)]
+    begun = dist.batch_isend_irecv([*sends, *receives])
+
+    def arrived() -> list[Tensor]:
+        for each in begun:
+            each.wait()
+        own.clear()  # needed until it is sent
+        return found
+
+    return arrived
 
 
 @dataclass(frozen=True)

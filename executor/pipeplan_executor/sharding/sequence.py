@@ -1,22 +1,12 @@
-"""Layers of a plan whose outputs are split along their tokens among the tensor-parallel ranks.
-
-::
-
-    plan.sequence    embedding  block0  block1                      not the last layer: losses need whole outputs
-    layers           embedding ┄▶ block0 ┄▶ block1 ┄▶ norm ─▶ head
-    Split            leaves       arrives   arrives   arrives
-                                  leaves    leaves                  norm ends whole
+"""Tokens of the tensors between layers, and checks of plans that say which outputs are split along these.
 
 "Sequence parallelism" of Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022,
-section 4.2.2. Torch's DTensor is not imported here.
+section 4.2.2.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from pipeplan.core.errors import PlanError
@@ -27,41 +17,6 @@ AXIS = 1
 """The axis of tokens, behind that of samples."""
 
 
-class Stream(NamedTuple):
-    """The first two lengths of the tensors that pass between layers."""
-
-    samples: int
-    tokens: int
-
-    @property
-    def rows(self) -> int:
-        """Length of the first axis after flattening."""
-        return self.samples * self.tokens
-
-
-@dataclass(frozen=True)
-class Split:
-    """A layer whose input or output is split along tokens.
-
-    Attributes
-    ----------
-    arrives, leaves : int or None
-        Which of its inputs and of its outputs is split, by number.
-    stream : Stream
-        Lengths of the whole output, or of the input if that alone is split.
-    products : frozenset of str
-        Parameters, by their names in the unsplit model, whose products run on the tokens of each rank.
-    attention : mapping of int to str
-        How attention runs on these, by its number in the layer (`pipeplan.core.plan.Context`).
-    """
-
-    arrives: int | None
-    leaves: int | None
-    stream: Stream
-    products: frozenset[str] = frozenset()
-    attention: Mapping[int, str] = field(default_factory=dict)
-
-
 def stream_of(tensors: Sequence[Tensor]) -> int | None:
     """Return which of the tensors between two layers may be split along tokens, by number.
 
@@ -69,38 +24,6 @@ def stream_of(tensors: Sequence[Tensor]) -> int | None:
     """
     own = [n for n, tensor in enumerate(tensors) if len(tensors) == 1 or tensor.requires_grad]
     return own[0] if len(own) == 1 else None
-
-
-def find_splits(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor]]) -> dict[str, Split]:
-    """Return the layers whose inputs or outputs are split, by name.
-
-    Parameters
-    ----------
-    names : sequence of str
-        All layers, in order.
-    flow : sequence of sequence of Tensor
-        Inputs of the first layer, then outputs of each layer (`pipeplan.frontend.capture.flow.Flow`).
-    """
-    found: dict[str, Split] = {}
-    arrives: int | None = None
-    for number, name in enumerate(names):
-        leaves = stream_of(flow[number + 1]) if name in plan.sequence else None
-        whole = flow[number + 1][leaves] if leaves is not None else None
-        if whole is None and arrives is not None:
-            whole = flow[number][arrives]
-        if whole is not None:
-            stream = Stream(whole.shape[0], whole.shape[AXIS])
-            attention = {number: by for layer, number, by in plan.context.attention if layer == name}
-            found[name] = Split(arrives, leaves, stream, frozenset(plan.context.products), attention)
-        arrives = leaves
-    return found
-
-
-def part_of(tensor: Tensor, team: int) -> Tensor:
-    """Return a tensor on the meta device like the tokens that one tensor-parallel rank has of a traced one."""
-    shape = list(tensor.shape)
-    shape[AXIS] //= team
-    return torch.empty(shape, dtype=tensor.dtype, device="meta", requires_grad=tensor.requires_grad)
 
 
 def check_sequence(plan: Plan, names: Sequence[str], flow: Sequence[Sequence[Tensor]]) -> None:

@@ -73,9 +73,10 @@ class _Given:
         self._weights = named_weights(fitted.blank, fitted.sequence)
         self._teams = {name: stage.team for stage in plan.stages for name in stage.layers}
         self._shards: dict[str, ShardAxis] = {}
-        for number, stage in enumerate(plan.stages):
-            names = dict(fitted.named_parameters(number))
-            own = find_shards(fitted.blank, fitted.workload.shards, replace(wanted, size=stage.team), 0, names.keys())
+        for team in sorted({*plan.teams}):
+            stages = [n for n, stage in enumerate(plan.stages) if stage.team == team]
+            names = {name for number in stages for name, _ in fitted.named_parameters(number)}
+            own = find_shards(fitted.blank, fitted.workload.shards, replace(wanted, size=team), 0, names)
             self._shards |= {name: shard.along for name, shard in own.items()}
         self._graph, self._solved = cache(self._followed), dict[str, LayerWords | None]()
 

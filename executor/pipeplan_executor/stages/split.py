@@ -9,7 +9,7 @@
 
 import copy
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -34,10 +34,9 @@ from pipeplan.frontend.capture.private import on_meta
 from pipeplan.frontend.parameters import Held, bytes_of, find_ties, named_tensors, own_parameters
 from pipeplan.frontend.runnable import changing_buffers, check_plain
 from pipeplan.frontend.workload import Workload
-from pipeplan_executor.sharding.declared import TensorParallel
 from pipeplan_executor.sharding.mesh.ends import check_mesh, mesh_part
 from pipeplan_executor.sharding.sequence import AXIS, check_context, check_sequence, stream_of
-from pipeplan_executor.sharding.shards import ParameterShard, find_shards
+from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.stages.constructed import Constructed
 from pipeplan_executor.stages.fully_sharded import (
     FullySharded,
@@ -119,16 +118,12 @@ class Fitted:
 
     def _passed(self, number: int, stage: int) -> Tensors:
         """Return what one process of a stage has of the tensors before the layer of this number."""
-        own, split = self.plan.stages[stage], self._stream(number)
-        layout, sizes = self._layout(number), own.mesh
-        if self.plan.sequence:
-            layout, sizes = (AXIS,), (own.team,)
+        split, layout, sizes = self._stream(number), self._layout(number), self.plan.stages[stage].mesh
         return tuple(mesh_part(t, layout, sizes) if n == split else t for n, t in enumerate(self.flow.tensors[number]))
 
     def _stream(self, number: int) -> int | None:
         """Return which of the tensors before the layer of this number processes have parts of."""
-        in_words = any(entry != WHOLE for entry in self._layout(number))
-        is_split = in_words or (number and self.names[number - 1] in self.plan.sequence)
+        is_split = any(entry != WHOLE for entry in self._layout(number))
         return stream_of(self.flow.tensors[number]) if is_split else None
 
     def _layout(self, number: int) -> Layout:
@@ -213,30 +208,6 @@ def _check_recomputed(fitted: Fitted) -> None:
                 "of another output. Keep what changes in attributes or buffers of the layer, or solve with --recompute "
                 "none"
             )
-
-
-def stage_shards(
-    fitted: Fitted, wanted: TensorParallel, stages: Iterable[int], tensor_rank: int = 0
-) -> dict[str, ParameterShard]:
-    """Return the shards of a tensor-parallel rank of these stages, whose teams have one size, by names of parameters.
-
-    In a plan without teams ``wanted`` says which parameters of all stages are sharded.
-
-    Raises
-    ------
-    InputError
-        If a parameter cannot be sharded as declared.
-    """
-    blank, axes = fitted.blank, fitted.workload.shards
-    if fitted.plan.words:
-        return {}
-    if fitted.plan.team == 1:
-        return find_shards(blank, axes, wanted, tensor_rank)
-    found: dict[str, ParameterShard] = {}
-    for stage in stages:
-        own, names = replace(wanted, size=fitted.plan.teams[stage]), dict(fitted.named_parameters(stage))
-        found |= find_shards(blank, axes, own, tensor_rank, names.keys())
-    return found
 
 
 def find_sequence(plan: Plan, blank: nn.Module, inputs: Batch, both_modes: bool = True) -> LayerSequence:

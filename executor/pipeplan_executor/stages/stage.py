@@ -162,7 +162,7 @@ class StageWork:
         if self._loss is not None and kept.roots:
             gradients = (self._first_gradient(number),)
         if kept.roots:
-            with self._module.backward(), self._leaving(number):
+            with self._leaving(number):
                 run_backward(kept.roots, gradients)
         arrived = kept.arrived or [None] * len(self._wanted)
         return tuple(self._contiguous(place, found) for place, found in zip(self._wanted, arrived, strict=True))
@@ -177,11 +177,10 @@ class StageWork:
     def weight_gradient(self, number: int) -> None:
         """W: add the delayed weight gradients of I to the parameters' gradients."""
         works = self._waiting.pop(number)
-        with self._module.backward():
-            if self._buckets is not None and number == self._buckets.last:
-                self._buckets.run(works)
-            else:
-                run_delayed(works)
+        if self._buckets is not None and number == self._buckets.last:
+            self._buckets.run(works)
+        else:
+            run_delayed(works)
 
     def _leaving(self, number: int) -> AbstractContextManager[None]:
         """Return the context for a backward through the graph: in the last one, if joined, buckets leave."""

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeplan.frontend.capture.flow import Flow, Tensors, as_tuple
 from pipeplan.frontend.rewind import Attributes, attributes_in, copied_attributes, put_attributes
-from pipeplan_executor.sharding.partial_gradients import Summed
+from pipeplan_executor.sharding.mesh.gradients import MeshGradients
 
 
 class Pending(Protocol):
@@ -25,7 +25,7 @@ class SplitLayers(Protocol):
     """Calls of layers together with the other tensor-parallel ranks (see `pipeplan_executor.sharding`)."""
 
     @property
-    def partial(self) -> Summed | None:
+    def partial(self) -> MeshGradients | None:
         """Gradients that are summed over these ranks once a step."""
 
     def wrapped(self, name: str, layer: nn.Module, names: Mapping[str, str], /) -> Callable[..., Any]:
@@ -36,9 +36,6 @@ class SplitLayers(Protocol):
 
     def loss(self, loss: Callable[[Tensors, Any], Tensor], outputs: Tensors, targets: Any, /) -> Tensor:
         """Return a loss of what was gathered for it."""
-
-    def backward(self) -> AbstractContextManager[None]:
-        """Context for a backward through the layers."""
 
 
 @dataclass(frozen=True)
@@ -158,10 +155,6 @@ class StageModule(nn.Module):
         for each in self.arriving.get(number, ()):
             each.wait()
         self.arriving.pop(number, None)  # behind the waiting, since an error stays one
-
-    def backward(self) -> AbstractContextManager[None]:
-        """Context for a backward through the layers, and for its delayed weight gradients."""
-        return nullcontext() if self.sharded_layers is None else self.sharded_layers.backward()
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True

@@ -26,16 +26,17 @@ from pipeplan_executor.runtime.recorder import Recorder
 from pipeplan_executor.runtime.routes import Routes
 from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.processes import Processes, check_world
+from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.sharding.tensor_parallel_group import find_tensor_parallel_group
 from pipeplan_executor.stages.fully_sharded import FullySharded, check_sharded_plan, sharded_stages
 from pipeplan_executor.stages.on_meshes import on_meshes
 from pipeplan_executor.stages.precision import LossScale, sharing_casts
 from pipeplan_executor.stages.seeds import Moment, preserved_random_state, seed_layers
 from pipeplan_executor.stages.source import Source, converted
-from pipeplan_executor.stages.split import build_stage, fit, stage_shards
+from pipeplan_executor.stages.split import build_stage, fit
 from pipeplan_executor.stages.stage import StageWork
 from pipeplan_executor.stages.stage_module import evaluating
-from pipeplan_executor.train.split_layers import mesh_layers, sharded_layers
+from pipeplan_executor.train.split_layers import mesh_layers
 
 if TYPE_CHECKING:
     from pipeplan_executor.checkpoint import Restored, TrainingState
@@ -130,7 +131,7 @@ class Pipeline:
         self.tensor_group = group = find_tensor_parallel_group(processes, self.device, plan.mesh)
         rank = group.rank
         self.numbers = sorted({action.stage for action in plan.schedule.orders[rank]})
-        self.shards = stage_shards(fitted, wanted, self.numbers, group.tensor_rank)
+        self.shards: dict[str, ParameterShard] = {}
         on_mesh = {
             n: mesh_layers(fitted, n, group, precision, self.device, self._loss)
             for n in self.numbers
@@ -149,9 +150,7 @@ class Pipeline:
                 device=self.device,
                 dtype=dtype,
                 shards=self.shards,
-                sharded_layers=on_mesh[number]
-                if number in on_mesh
-                else sharded_layers(fitted, number, group, self.shards, hooked=number in self._fully),
+                sharded_layers=on_mesh.get(number),
                 fully=self._fully.get(number),
             )
             for number in self.numbers

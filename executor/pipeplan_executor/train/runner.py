@@ -20,8 +20,9 @@ from pipeplan_executor.runtime.recorder import now
 from pipeplan_executor.sharding.declared import TensorParallel, declared
 from pipeplan_executor.sharding.processes import Processes, check_world
 from pipeplan_executor.stages.fully_sharded import check_sharded_plan
+from pipeplan_executor.stages.on_meshes import on_meshes
 from pipeplan_executor.stages.source import Source, draw
-from pipeplan_executor.stages.split import fit, stage_shards
+from pipeplan_executor.stages.split import fit
 from pipeplan_executor.train.memory import forget_peak, peak
 from pipeplan_executor.train.pipeline import LEARNING_RATE, Pipeline
 from pipeplan_executor.train.progress import running
@@ -121,8 +122,7 @@ def run(
     check_sharded_plan(plan)
     started = joined_world()
     if started is None:  # otherwise this is a rank, and its Pipeline checks the rest
-        fitted = fit(plan, source, both_modes=False)
-        stage_shards(fitted, wanted, range(len(plan.stages)))
+        on_meshes(fit(plan, source, both_modes=False), wanted, None, torch.device("cpu"))
     else:
         check_world(plan, started, processes)
     if saving is not None:

@@ -1,6 +1,6 @@
 """Calls of a stage's layers whose parameters or tokens are split over the processes of a rank."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,11 +11,9 @@ from pipeplan.core.grouped_axis import GroupedAxis
 from pipeplan.frontend.batch import Batch
 from pipeplan.frontend.capture.flow import Tensors
 from pipeplan.frontend.profile.passes import autocast
-from pipeplan_executor.sharding.sequence import find_splits
 from pipeplan_executor.sharding.shards import ParameterShard
 from pipeplan_executor.sharding.tensor_parallel_group import TensorParallelGroup
 from pipeplan_executor.stages.split import Fitted
-from pipeplan_executor.stages.stage_module import SplitLayers
 
 if TYPE_CHECKING:
     from pipeplan_executor.sharding.mesh.layers import MeshLayers
@@ -45,21 +43,3 @@ def mesh_layers(
     }
     end = loss, fitted.targets
     return MeshLayers(fitted.blank, fitted.sequence, fitted.flow.tensors, words, axes, kept, context, *end)
-
-
-def sharded_layers(
-    fitted: Fitted, stage: int, group: TensorParallelGroup, shards: Mapping[str, ParameterShard], *, hooked: bool
-) -> SplitLayers | None:
-    """Return the wrapper of a stage's layers under tensor parallelism; None if nothing of them is split.
-
-    ``hooked``: other code gathers the weights before each layer (see `FullySharded`).
-    """
-    plan, layers = fitted.plan, fitted.plan.stages[stage].layers
-    every = find_splits(plan, fitted.names, fitted.flow.tensors)
-    split = {name: every[name] for name in layers if name in every}
-    vocabulary = plan.vocabulary if plan.vocabulary in layers else None
-    if not (shards or split) or group.mesh is None:
-        return None
-    from pipeplan_executor.sharding.layers import ShardedLayers  # DTensor takes a second to load
-
-    return ShardedLayers(group.mesh, shards, plan.team > 1, split, vocabulary, hooked=hooked)

@@ -29,9 +29,9 @@ from pipeplan_executor.sharding.blocks import (
     attend_to,
 )
 from pipeplan_executor.sharding.kernels import FORWARDS, Options, arguments_of, options_of
+from pipeplan_executor.sharding.mesh.calls import mapped
 from pipeplan_executor.sharding.mesh.moves import MeshAxes, along, exchanged
-from pipeplan_executor.sharding.parts import Ring, mapped
-from pipeplan_executor.sharding.ring import RingAttention, ring_blocks
+from pipeplan_executor.sharding.ring import Ring, RingAttention, ring_blocks
 
 _AXIS = 1
 """Of the rows in which keys and values are joined, samples, tokens and the rest, that of the tokens."""

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from pipeplan.frontend.operators.record import Call
-from pipeplan_executor.sharding.parts import mapped
 
 _ATEN = torch.ops.aten
 Operand = Callable[[Tensor], Tensor]
@@ -41,6 +40,15 @@ def view(call: Call, number: int, part: Tensor, shape: Sequence[int]) -> Tensor:
     made = call.operation(part, *args[1:], **call.kwargs)
     found: Tensor = made[number] if isinstance(made, tuple | list) else made
     return found
+
+
+def mapped(change: Callable[[Tensor], Any], value: Any) -> Any:
+    """Return the value with every tensor in it replaced by ``change(tensor)``."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if type(value) in (tuple, list):
+        return type(value)([mapped(change, each) for each in value])
+    return {key: mapped(change, each) for key, each in value.items()} if type(value) is dict else value
 
 
 def _place(call: Call, at: int) -> int:

@@ -6,17 +6,19 @@
     R               sum along the axes of the mesh, then over the replicas
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import prod
+from typing import TypeAlias
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeplan.core.words import PARTIAL, WHOLE
 from pipeplan.costs.sharding.prices import sum_order
 from pipeplan_executor.sharding.mesh.moves import MeshAxes, along
-from pipeplan_executor.sharding.partial_gradients import Gradients
+
+Gradients: TypeAlias = Iterable[tuple[nn.Parameter, Tensor | None]]
+"""Parameters, and their gradients or this replica's shards of them."""
 
 
 class MeshGradients:
@@ -62,10 +64,6 @@ class MeshGradients:
         for parameter, own in gradients:
             if own is not None and any(self._axes.places[axis] for axis in self._of(parameter)):
                 own.zero_()
-
-    def agree(self, _parameters: Sequence[nn.Parameter], _replicas: dist.ProcessGroup) -> bool:
-        """Return whether all replicas know which gradients are parts: the plan says it."""
-        return True
 
     def _of(self, parameter: nn.Parameter) -> tuple[int, ...]:
         return self._axes_of.get(id(parameter), ())

@@ -216,10 +216,6 @@ class MeshLayers:
         assert self._last is not None
         return self._layer(self._head, self._last.training, targets)
 
-    def backward(self) -> AbstractContextManager[None]:
-        """Context for a backward, and for its delayed weight gradients."""
-        return nullcontext()
-
 
 def runs_whole(words: LayerWords) -> bool:
     """Return whether every process runs a layer as one, whatever its operators are."""

@@ -27,7 +27,6 @@ from pipeplan_executor.sharding.mesh.products import Part, is_product, product
 from pipeplan_executor.sharding.mesh.saving import Base, Repeated, saving
 from pipeplan_executor.sharding.mesh.shapes import own_lengths, own_shape, shapes_of
 from pipeplan_executor.sharding.mesh.weights import MeshWeight, mesh_weights
-from pipeplan_executor.sharding.parts import mapped
 
 Taken = Callable[[Tensor, Layout], Tensor]
 """Takes a view of a part of its source, which has a layout."""
@@ -257,7 +256,7 @@ class _Run:
                 return found
             return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=self._device)
 
-        return mapped(constant, value)
+        return calls.mapped(constant, value)
 
     def _move(self, name: str, how: Relayout) -> Move:
         return Move(how, self._layer.shapes[name], self._axes)

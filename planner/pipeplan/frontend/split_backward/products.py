@@ -18,21 +18,21 @@ from pipeplan.frontend.split_backward.queue import WeightQueue, add_gradient, au
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, queue: WeightQueue) -> Tensor:
     """Linear map ``x · weightᵀ + bias``: weight of shape (out, in), x of shape (…, in)."""
-    if queue.takes(weight, bias, stand_ins=True):
+    if queue.takes(weight, bias):
         return _Product.apply(x, weight, bias, True, queue)
     return torch.nn.functional.linear(x, weight, bias)
 
 
 def matmul(x: Tensor, weight: Tensor, *, queue: WeightQueue) -> Tensor:
     """Product ``x · weight``: weight of shape (in, out), x of shape (…, in)."""
-    if weight.ndim == 2 and queue.takes(weight, stand_ins=True):
+    if weight.ndim == 2 and queue.takes(weight):
         return _Product.apply(x, weight, None, False, queue)
     return torch.matmul(x, weight)
 
 
 def addmm(bias: Tensor, x: Tensor, weight: Tensor, *, queue: WeightQueue) -> Tensor:
     """Product with bias ``x · weight + bias``: weight of shape (in, out), x of shape (rows, in)."""
-    if bias.ndim == 1 and len(bias) == weight.shape[1] and queue.takes(weight, bias, stand_ins=True):
+    if bias.ndim == 1 and len(bias) == weight.shape[1] and queue.takes(weight, bias):
         return _Product.apply(x, weight, bias, False, queue)
     return torch.addmm(bias, x, weight)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 Work = partial[None]
 """Function that adds to the gradients of one operation's parameters; its arguments are the stored operands, the
-parameters (or stand-ins) first."""
+parameters first."""
 
 
 class WeightQueue:
@@ -48,22 +48,19 @@ class WeightQueue:
     def __len__(self) -> int:
         return len(self._works)
 
-    def takes(self, weight: Tensor, bias: Tensor | None = None, *, stand_ins: bool = False) -> bool:
+    def takes(self, weight: Tensor, bias: Tensor | None = None) -> bool:
         """True if an operation with these parameters puts their gradients into the queue.
 
         Both or none are delayed: if one is frozen or computed, or has a hook on its gradient, both gradients are
-        computed by autograd. ``stand_ins``: the operation supports stand-ins for a parameter too.
+        computed by autograd.
         """
         if not (self.is_open and torch.is_grad_enabled()):
             return False
-        return all(plain(each) or (stand_ins and _stands_in(each)) for each in (weight, bias) if each is not None)
+        return all(plain(each) for each in (weight, bias) if each is not None)
 
 
 JOINED = "joined_backward"
 """Attribute of a layer that takes gradients in its forward: none of its weight gradients is delayed."""
-TAKER = "take_gradient"
-"""Attribute of a stand-in for a parameter elsewhere: a `functools.partial` that adds a gradient to that parameter, its
-first argument."""
 
 
 def plain(parameter: Tensor) -> bool:
@@ -72,14 +69,9 @@ def plain(parameter: Tensor) -> bool:
     return type(parameter) is nn.Parameter and parameter.requires_grad and not hooked
 
 
-def _stands_in(tensor: Tensor) -> bool:
-    return bool(tensor.requires_grad and hasattr(tensor, TAKER))
-
-
 def targets(work: Work) -> tuple[Tensor, ...]:
     """Return the parameters to whose gradients delayed work adds."""
-    first = (each for each in work.args[:2] if isinstance(each, Tensor) and each.requires_grad)
-    return tuple(getattr(each, TAKER).args[0] if hasattr(each, TAKER) else each for each in first)
+    return tuple(each for each in work.args[:2] if isinstance(each, Tensor) and each.requires_grad)
 
 
 def run_delayed(works: Sequence[Work]) -> None:
@@ -91,9 +83,7 @@ def run_delayed(works: Sequence[Work]) -> None:
 
 def add_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
     """Add a gradient to the parameter's; ``gradient`` may be kept, and must not be used by the caller afterwards."""
-    if hasattr(parameter, TAKER):
-        getattr(parameter, TAKER)(gradient)
-    elif parameter.grad is None:
+    if parameter.grad is None:
         parameter.grad = gradient.to(parameter.dtype)
     else:
         parameter.grad.add_(gradient)
