@@ -83,6 +83,8 @@ class Pipeline:
 
     Attributes
     ----------
+    plan : Plan
+        One whose teams split layers by shards and tokens has words here (`pipeplan_executor.stages.on_meshes`).
     tensor_group : TensorParallelGroup
         This process's rank of the plan, and its tensor-parallel rank.
     shards : dict of str to ParameterShard
@@ -125,7 +127,7 @@ class Pipeline:
         self.recorder = Recorder()
         fitted = fit(plan, source, dtype, precision, self.device, both_modes=evaluates)
         self.fitted = fitted = on_meshes(fitted, wanted, precision, self.device)
-        plan = fitted.plan
+        self.plan, plan = plan if fitted.kept or plan.team == 1 else fitted.plan, fitted.plan
         self.workload = fitted.workload
         # this rank's stages, with their weights or shards of them
         self.tensor_group = group = find_tensor_parallel_group(processes, self.device, plan.mesh)

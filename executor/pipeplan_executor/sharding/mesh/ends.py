@@ -1,7 +1,4 @@
-"""Tensors between layers on a mesh: the part that each process has, and what a plan may ask of them.
-
-Torch's DTensor is not imported here.
-"""
+"""Tensors between layers on a mesh: the part that each process has, and what a plan may ask of them."""
 
 from collections.abc import Sequence
 from itertools import pairwise

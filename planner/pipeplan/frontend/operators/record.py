@@ -1,6 +1,6 @@
 """Record of the operations of a layer's forward, on tensors without values.
 
-They are seen below autograd, where tensor-parallel ranks dispatch them too.
+They are seen below autograd.
 """
 
 from collections.abc import Callable, Mapping, Sequence
