@@ -346,11 +346,13 @@ def build_stage(
         fitted.names[number]: treatment_of(fitted.flow, number, fitted.names[number] in again, number == span.start)
         for number in span
     }
-    if fully is not None:  # inputs of a sharded layer are views in its call, into which autograd lets nothing write
-        for number, layer in zip(span, layers, strict=True):
-            written = fitted.flow.overwritten if number == span.start else fitted.flow.writes
-            copy_inputs(layer, [place for place, is_written in enumerate(written[number]) if is_written])
-        treatments = {name: replace(how, copies=()) for name, how in treatments.items()}
+    if fully is not None or sharded_layers is not None:  # inputs are views, into which autograd lets nothing write
+        every = {n: (fitted.flow.overwritten if n == span.start else fitted.flow.writes)[n] for n in span}
+        places = {n: tuple(place for place, is_written in enumerate(own) if is_written) for n, own in every.items()}
+        for number, layer in zip(span, layers, strict=True) if fully is not None else ():
+            copy_inputs(layer, places[number])  # in the layer's call
+        copies = {fitted.names[n]: () if fully is not None else own for n, own in places.items()}
+        treatments = {name: replace(how, copies=copies[name]) for name, how in treatments.items()}
     module = StageModule(dict(zip(treatments, layers, strict=True)), treatments, held, sharded_layers)
     if fully is not None:
         fully.finish(module)
