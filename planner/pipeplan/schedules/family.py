@@ -2,10 +2,15 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from pipeplan.core.cluster import Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.schedule import Action, Kind, Schedule
+from pipeplan.core.validate.memory import most_in_flight
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,21 @@ class Family:
     def alternates(self) -> bool:
         """Whether it is a 1F1B family: warm-up forwards, then a backward and a forward in turn, on one lane."""
         return alternates(self.name)
+
+
+def family_of(schedule: Schedule, summary: str) -> Family:
+    """Return the family that has this schedule alone, whatever numbers it is asked for."""
+    held = tuple(
+        max(most_in_flight(schedule.orders[device], stage) for device in devices)
+        for stage, devices in enumerate(schedule.homes)
+    )
+    return Family(
+        schedule.family, partial(_always, answer=schedule), partial(_always, answer=held), frozenset(), summary
+    )
+
+
+def _always(_replicas: Sequence[int], _micro_batches: int, *, answer: Answer) -> Answer:
+    return answer
 
 
 def alternates(name: str) -> bool:

@@ -10,9 +10,10 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
-from pipeplan.core.validate.memory import most_in_flight, peak_of_list
+from pipeplan.core.validate.memory import peak_of_list
 from pipeplan.costs.chain import UNLIMITED, Boundaries
-from pipeplan.schedules import PLACED, Family
+from pipeplan.schedules import PLACED
+from pipeplan.schedules.family import family_of
 from pipeplan.search.build_plan import build_plan, shared_out
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate
 from pipeplan.search.space.candidates import Candidate
@@ -102,12 +103,6 @@ def _placed(setting: Setting, candidate: Candidate, boundaries: Boundaries, writ
     own, homes = PLACED[written.schedule], written.homes
     copies = written.replicas[0]
     devices = (1 + max(number for ranks in homes for number in ranks)) // copies
-    schedule = own.write(devices, written.micro_batches, written.chunks, copies)
-    held = tuple(
-        max(most_in_flight(schedule.orders[rank], stage) for rank in ranks) for stage, ranks in enumerate(homes)
-    )
-    as_family = Family(
-        own.name, lambda _, __: schedule, lambda _, __: held, frozenset({candidate.chain.overlap}), own.summary
-    )
-    found = EvaluatedPlan(setting.space.cluster, replace(candidate, family=as_family, placement=homes), boundaries, 0)
+    family = family_of(own.write(devices, written.micro_batches, written.chunks, copies), own.summary)
+    found = EvaluatedPlan(setting.space.cluster, replace(candidate, family=family, placement=homes), boundaries, 0)
     return replace(found, value=makespan(found.schedule, found.pipeline))

@@ -13,18 +13,15 @@ longer than it does: a device that has other work meanwhile does it first.
     tensors late          F0 F1 B0 F2 B1 …     one more in flight, if it fits in memory: hides late tensors
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from math import inf
-from typing import TypeVar
 
 from pipeplan.core.cluster import StageDevices
 from pipeplan.core.pipeline import Pipeline
-from pipeplan.core.schedule import Kind, Schedule
+from pipeplan.core.schedule import Schedule
 from pipeplan.costs.chain import Boundaries
-from pipeplan.schedules import Family
+from pipeplan.schedules.family import family_of
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate
 from pipeplan.search.scheduling import as_schedule, schedule_problem, splittable
 from pipeplan.search.scheduling.evaluator import Evaluator
@@ -35,8 +32,6 @@ from pipeplan.search.space.in_flight import FREE
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
 from pipeplan_formulations.schedule.constructive import constructive
-
-Answer = TypeVar("Answer")
 
 MOST_PARTITIONS = 4
 """Number of fastest partitions that are tried under every schedule of the space."""
@@ -163,31 +158,9 @@ def _schedules_with_slack(pipeline: Pipeline, micro_batches: int, spread: float)
 
 def _with_lists(space: Space, candidate: Candidate, boundaries: Boundaries, schedule: Schedule) -> EvaluatedPlan | None:
     """The plan with these action lists; None if they do not fit in memory."""
-    counts = in_flight(schedule, candidate.depth)
-    lists = replace(schedule, family=FAMILY)
-    family = Family(
-        FAMILY, partial(_always, answer=lists), partial(_always, answer=counts), frozenset(), "an order with slack"
-    )
+    family = family_of(replace(schedule, family=FAMILY), "an order with slack")
     other = replace(candidate, family=family, free=False)
     if not other.fits(boundaries):
         return None
     plan = evaluate(space.cluster, other, boundaries)
     return plan if Evaluator(plan.pipeline).fits(other.schedule(plan.pipeline)) else None
-
-
-def in_flight(schedule: Schedule, stages: int) -> tuple[int, ...]:
-    """Return for each stage the most micro-batches that a replica holds: from F to B, or to W."""
-    most = [0] * stages
-    for order in schedule.orders:
-        held = Counter[int]()
-        for action in order:
-            if action.kind is Kind.FORWARD:
-                held[action.stage] += 1
-                most[action.stage] = max(most[action.stage], held[action.stage])
-            elif action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT):
-                held[action.stage] -= 1
-    return tuple(most)
-
-
-def _always(_replicas: Sequence[int], _micro_batches: int, *, answer: Answer) -> Answer:
-    return answer
