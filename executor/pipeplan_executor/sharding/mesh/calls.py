@@ -13,16 +13,21 @@ Operand = Callable[[Tensor], Tensor]
 """Returns the part that stands for a recorded tensor."""
 
 
-def view(call: Call, number: int, part: Tensor, shape: Sequence[int]) -> Tensor:
+def reshaped(part: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return a tensor in another shape; itself if it has it already, which spares autograd a node."""
+    return part if part.shape == shape else part.reshape(shape)
+
+
+def view(call: Call, number: int, part: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return a result of a call that only views or copies a tensor, of a part of it.
 
     ``shape``: that of the part of the result.
     """
     packet, args, whole = call.operation.overloadpacket, call.args, call.given[0]
     if packet in (_ATEN.view, _ATEN._unsafe_view, _ATEN._reshape_alias):
-        return part.reshape(tuple(shape))
+        return reshaped(part, shape)
     if packet is _ATEN.expand:
-        return part.expand(tuple(shape))
+        return part.expand(shape)
     if packet in (_ATEN.split, _ATEN.split_with_sizes):
         place = _place(call, 2)
         first = sum(made.shape[place] for made in call.made[:number])

@@ -255,7 +255,7 @@ class _Reading(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, number: Tensor, part: Tensor, total: SummedGradient, move: Move) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.total, ctx.move, ctx.nothing = total, move, torch.zeros_like(number)
+        ctx.total, ctx.move, ctx.nothing = total, move, number.detach()
         made = move.forward(part)
         return made.view_as(made) if made is part else made
 

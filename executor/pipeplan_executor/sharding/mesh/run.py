@@ -1,8 +1,7 @@
 """`MeshLayer`: a layer's forward on a mesh, call by call; autograd makes its backward."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,31 +13,18 @@ from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, Word
 from pipeplan.costs.sharding.prices import class_axes
 from pipeplan.costs.sharding.relayouts import PlannedLayer, Relayout
 from pipeplan.frontend.capture.private import memory_of
-from pipeplan.frontend.operators.program import Pieces, Program, Role, Step
+from pipeplan.frontend.operators.program import Program, Role, Step
 from pipeplan.frontend.operators.record import Call
-from pipeplan.frontend.operators.sources import View
 from pipeplan.frontend.split_backward.queue import WeightQueue
 from pipeplan_executor.sharding.mesh import calls
 from pipeplan_executor.sharding.mesh.attention import attention, splits_tokens
 from pipeplan_executor.sharding.mesh.copies import SharedCopy
 from pipeplan_executor.sharding.mesh.cross_entropy import in_cross_entropy
-from pipeplan_executor.sharding.mesh.moves import HeldTensor, MeshAxes, Move, divided
+from pipeplan_executor.sharding.mesh.moves import HeldTensor, MeshAxes
+from pipeplan_executor.sharding.mesh.planned import Handle, PlannedCalls
 from pipeplan_executor.sharding.mesh.products import Part, is_product, product
 from pipeplan_executor.sharding.mesh.saving import Base, Repeated, saving
-from pipeplan_executor.sharding.mesh.shapes import own_lengths, own_shape, shapes_of
 from pipeplan_executor.sharding.mesh.weights import MeshWeight, mesh_weights
-
-Taken = Callable[[Tensor, Layout], Tensor]
-"""Takes a view of a part of its source, which has a layout."""
-
-
-@dataclass(frozen=True)
-class Handle:
-    """A tensor of a program that runs: a view of a source, or a constant, which every process has as a whole."""
-
-    view: View | None = None
-    take: Taken | None = None
-    constant: Tensor | None = None
 
 
 class MeshLayer:
@@ -58,19 +44,17 @@ class MeshLayer:
         How the parameters lie on the mesh, by their names in the layer.
     steps, loss_steps : list of Step
         Of the layer, and of its loss.
+    calls : PlannedCalls
     """
 
     def __init__(self, program: Program, words: LayerWords, axes: MeshAxes) -> None:
         self.program, self.words, self.axes = program, words, axes
-        self.shapes = shapes_of(program)
         of_loss = {id(call) for call in program.record.calls[program.record.loss :]}
         self.steps = [step for step in program.steps if id(step.call) not in of_loss]
         self.loss_steps = [step for step in program.steps if id(step.call) in of_loss]
         self.plan = PlannedLayer(program.graph, words, len(axes.sizes))
         self.weights: dict[str, MeshWeight] = mesh_weights(program, self.plan, axes)
-        self.of_operator: dict[str, list[MeshWeight]] = {}
-        for weight in self.weights.values():
-            self.of_operator.setdefault(weight.operator, []).append(weight)
+        self.calls = PlannedCalls(program, self.plan, self.weights, axes)
 
     def __call__(
         self,
@@ -107,7 +91,7 @@ class _Run:
 
     def __init__(self, layer: MeshLayer, device: torch.device, queue: WeightQueue | None = None) -> None:
         self._layer, self._program, self._axes, self._plan = layer, layer.program, layer.axes, layer.plan
-        self._device, self._queue = device, queue
+        self._device, self._queue, self._calls = device, queue, layer.calls
         self._held: dict[str, HeldTensor] = {}
         self._given: dict[str, Base] = {}  # to the loss, by what made it
         self._copies: dict[str, SharedCopy] = {}
@@ -156,19 +140,19 @@ class _Run:
         self, parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tensor], inputs: Sequence[Tensor]
     ) -> None:
         """Take the tensors with which the layer begins."""
-        layer, record, given = self._layer, self._program.record, self._program.given
+        record, given = self._program.record, self._program.given
         for number, (tensor, part) in enumerate(zip(record.inputs, inputs, strict=True), 1):
             name = INPUT if number == 1 else f"{INPUT}#{number}"
-            lengths = own_lengths(layer.shapes[name], self._plan.held(name), self._axes)
-            self._held[name] = HeldTensor(part.reshape(lengths), self._move(name, self._plan.entering(name)))
-            self._handles[id(tensor)] = self._root(given[id(tensor)])
+            part = calls.reshaped(part, self._calls.lengths(name, self._plan.held(name)))
+            self._held[name] = HeldTensor(part, self._calls.move(name, self._plan.entering(name)))
+            self._handles[id(tensor)] = self._calls.root(given[id(tensor)])
         for local, parameter in record.parameters.items():
             view = given.get(id(parameter))
             if view is None:
                 self._handles[id(parameter)] = Handle(constant=parameters[local])
             else:
                 self._parameters[view.source.name] = parameters[local]
-                self._handles[id(parameter)] = self._root(view)
+                self._handles[id(parameter)] = self._calls.root(view)
         for local, buffer in record.buffers.items():
             self._handles.setdefault(id(buffer), Handle(constant=buffers[local]))
 
@@ -177,10 +161,10 @@ class _Run:
         record, given = self._program.record, self._program.given
         for tensor in (*record.inputs, *record.parameters.values()):
             if given.get(id(tensor)) is not None:
-                self._handles[id(tensor)] = self._root(given[id(tensor)])
+                self._handles[id(tensor)] = self._calls.root(given[id(tensor)])
         for step in self._layer.steps:
             if step.role is Role.OPERATOR and step.call is not None and step.operator in self._plan.operators:
-                self._handles[id(step.call.made[0])] = self._root(step.views[0])
+                self._handles[id(step.call.made[0])] = self._calls.root(step.views[0])
             elif step.role is Role.VIEW:
                 self._run(step)
         for tensor, part in zip(record.returned, made, strict=True):
@@ -194,7 +178,8 @@ class _Run:
     def _run_all(self, steps: Sequence[Step]) -> None:
         enabled = torch.is_grad_enabled()
         for step in steps:
-            with torch.set_grad_enabled(enabled and (step.has_gradient or step.passed is not None)):
+            without = enabled and not (step.has_gradient or step.passed is not None)
+            with torch.no_grad() if without else nullcontext():
                 self._run(step)
 
     def _handed(self, tensor: Tensor) -> Tensor:
@@ -204,7 +189,7 @@ class _Run:
             assert handle.constant is not None
             return handle.constant
         name = handle.view.source.name
-        return self._held[name].read(self._move(name, self._plan.for_loss(name)))
+        return self._held[name].read(self._calls.move(name, self._plan.for_loss(name)))
 
     def _whole(self, tensor: Tensor) -> Tensor:
         """Return an output of the layer of what the loss needs of it."""
@@ -213,7 +198,9 @@ class _Run:
             assert handle.constant is not None
             return handle.constant
         given = self._given[name := handle.view.source.name]
-        return handle.take(self._move(name, Relayout(given.layout, whole, whole, whole)).forward(given.part), whole)
+        return handle.take(
+            self._calls.move(name, Relayout(given.layout, whole, whole, whole)).forward(given.part), whole
+        )
 
     def _ends(self) -> list[Tensor]:
         """Return what the program makes."""
@@ -222,7 +209,7 @@ class _Run:
     def _output(self, name: str, tensor: Tensor) -> Tensor:
         handle, end = self._passed.get(name) or self._handle(tensor), self._plan.leaving(name)
         assert handle.take is not None
-        return handle.take(self._held[name].read(self._move(name, end)), end.target)
+        return handle.take(self._held[name].read(self._calls.move(name, end)), end.target)
 
     def _run(self, step: Step) -> None:
         call = step.call
@@ -236,9 +223,7 @@ class _Run:
             results = made if isinstance(made, tuple | list) else (made,)
             self._handles |= {id(t): Handle(constant=value) for t, value in zip(call.made, results, strict=True)}
         elif call is not None and (parent := self._handle(call.given[0])).take is not None:
-            for number, (tensor, view) in enumerate(zip(call.made, step.views, strict=True)):
-                assert view is not None
-                self._handles[id(tensor)] = Handle(view, partial(self._view, call, number, view, parent.take))
+            self._handles |= self._calls.views(step, parent.take)
 
     def _handle(self, tensor: Tensor) -> Handle:
         """Return the handle of a recorded tensor; one that no call made is a constant itself."""
@@ -258,20 +243,6 @@ class _Run:
 
         return calls.mapped(constant, value)
 
-    def _move(self, name: str, how: Relayout) -> Move:
-        return Move(how, self._layer.shapes[name], self._axes)
-
-    def _root(self, view: View | None) -> Handle:
-        assert view is not None
-        return Handle(view, partial(self._source, view))
-
-    def _source(self, view: View, part: Tensor, layout: Layout) -> Tensor:
-        return part.reshape(own_shape(view, self._layer.shapes[view.source.name], layout, self._axes))
-
-    def _view(self, call: Call, number: int, view: View, before: Taken, part: Tensor, layout: Layout) -> Tensor:
-        shape = own_shape(view, self._layer.shapes[view.source.name], layout, self._axes)
-        return calls.view(call, number, before(part, layout), shape)
-
     def _operate(self, step: Step) -> None:
         operator, view = self._plan.operators.get(step.operator), step.views[0]
         if operator is None or view is None:  # nothing that is returned depends on it
@@ -280,36 +251,36 @@ class _Run:
         results: Sequence[Tensor]
         if step.call is None:
             assert step.passed is not None
-            results = (self._operand(operator, step, bases, step.passed, self._word(operator)),)
+            results = (self._operand(operator, step, bases, step.passed),)
         else:
             results = self._results(operator, step, step.call, bases)
-        how = self._plan.making(operator)
-        lengths = own_lengths(self._layer.shapes[operator.name], how.source, self._axes)
-        self._held[operator.name] = HeldTensor(results[0].reshape(lengths), self._move(operator.name, how))
+        move, lengths = self._calls.making(operator.name)
+        self._held[operator.name] = HeldTensor(calls.reshaped(results[0], lengths), move)
         if step.call is None:
-            self._passed[operator.name] = self._root(view)
+            self._passed[operator.name] = self._calls.root(view)
         else:
-            self._handles[id(step.call.made[0])] = self._root(view)
-            whole = all(letter.loop == UNSPLIT for letter in self._word(operator))
+            self._handles[id(step.call.made[0])] = self._calls.root(view)
+            whole = all(letter.loop == UNSPLIT for letter in self._calls.word(operator.name))
             for tensor, value in zip(step.call.made[1:], results[1:], strict=False):
                 self._handles[id(tensor)] = Handle(constant=value if whole else None)
 
     def _results(self, operator: Operator, step: Step, call: Call, bases: Mapping[str, Base]) -> Sequence[Tensor]:
         """Return the results of the call of an operator."""
-        word, first, again = self._word(operator), self._first_row(operator, call), self._plan.moves_again(operator)
+        word, first = self._calls.word(operator.name), self._calls.first_row(operator, call)
+        adds, again = self._calls.adds(operator.name), self._plan.moves_again(operator)
         operand = partial(self._operand, operator, step, bases)
         if torch.is_grad_enabled() and is_product(call):
             parts = [self._part(operator, step, bases, again, tensor) for tensor in call.given]
             if any(part.parameter is not None for part in parts):
-                return product(call, parts, first, self._adds(operator), self._queue)
+                return product(call, parts, first, adds, self._queue)
         with saving(bases.values()) if again else nullcontext():
             if operator.attention is not None and splits_tokens(word):
                 return attention(call, operand, self._axes, word)
             if operator.name in self._program.graph.loss_names:
-                return in_cross_entropy(call, partial(operand, word=word), self._axes, class_axes(word))
+                return in_cross_entropy(call, operand, self._axes, class_axes(word))
             if first is not None:
-                return calls.rows(call, partial(operand, word=word), first)
-            return calls.results(call, partial(operand, word=word), self._adds(operator))
+                return calls.rows(call, operand, first)
+            return calls.results(call, operand, adds)
 
     def _bases(self, operator: Operator) -> dict[str, Base]:
         """Return what an operator reads as it needs it."""
@@ -318,8 +289,8 @@ class _Run:
             if source in self._given:
                 found[source] = self._given[source]
                 continue
-            how, held = self._plan.reading(operator, source), self._held[source]
-            move, part = self._move(source, how), held.part
+            move, held = self._calls.reading(operator.name, source), self._held[source]
+            part = held.part
             if self._plan.copy(source, operator) is None:
                 made, again = held.read(move), Repeated(move.forward)
             else:
@@ -328,8 +299,8 @@ class _Run:
                 made = held.read(move, taken)
                 if self._plan.copies[source].kept:
                     part, again = taken, Repeated(move.forward)
-            found[source] = Base(made, how.target, part, again)
-        for weight in self._layer.of_operator.get(operator.name, ()):
+            found[source] = Base(made, move.how.target, part, again)
+        for weight in self._calls.of_operator.get(operator.name, ()):
             part = self._parameters[weight.name]
             again = Repeated(partial(weight.whole, axes=self._axes))
             made = weight.gathered(part, self._axes, self._queue)
@@ -341,7 +312,7 @@ class _Run:
         if source not in self._copies:
             how = self._plan.copying(source)
             assert how is not None, "operators read it"
-            self._copies[source] = SharedCopy(self._move(source, how), len(self._plan.copies[source].readers))
+            self._copies[source] = SharedCopy(self._calls.move(source, how), len(self._plan.copies[source].readers))
         return self._copies[source]
 
     def _base(self, bases: Mapping[str, Base], name: str) -> Base:
@@ -351,15 +322,18 @@ class _Run:
         part = self._parameters[name]
         return Base(part, (WHOLE,) * len(self._axes.sizes), part.detach(), Repeated(Tensor.detach))
 
-    def _operand(self, operator: Operator, step: Step, bases: Mapping[str, Base], tensor: Tensor, word: Word) -> Tensor:
-        """Return the part that stands for a recorded tensor in a call of an operator, under its word."""
+    def _operand(
+        self, operator: Operator, step: Step, bases: Mapping[str, Base], tensor: Tensor, word: Word | None = None
+    ) -> Tensor:
+        """Return the part that stands for a recorded tensor in a call of an operator, under its word or another one."""
+        word = word or self._calls.word(operator.name)
         handle = self._handle(tensor)
         if handle.view is not None:
             base = self._base(bases, handle.view.source.name)
             return self._taken(operator, step, tensor, handle, word, base.layout, base.part)
         if handle.constant is None:
             raise ValueError(f"{operator.name} reads a further result of an operator that is split")
-        return self._narrowed(operator, step, tensor, (), word, handle.constant)
+        return self._calls.narrowed(operator, step, tensor, (), word, handle.constant)
 
     def _taken(
         self, operator: Operator, step: Step, tensor: Tensor, handle: Handle, word: Word, layout: Layout, base: Tensor
@@ -368,19 +342,12 @@ class _Run:
         assert handle.take is not None
         assert handle.view is not None
         row = self._row(operator, handle.view.source.name)
-        return self._narrowed(operator, step, tensor, row, word, handle.take(base, layout))
-
-    def _narrowed(
-        self, operator: Operator, step: Step, tensor: Tensor, row: tuple[str, ...], word: Word, part: Tensor
-    ) -> Tensor:
-        for dimension, pieces in enumerate(step.operands.get(id(tensor), ())):
-            part = _narrowed(part, dimension, pieces, word, {*operator.loops} - {*row}, self._axes)
-        return part
+        return self._calls.narrowed(operator, step, tensor, row, word, handle.take(base, layout))
 
     def _part(self, operator: Operator, step: Step, bases: Mapping[str, Base], again: bool, tensor: Tensor) -> Part:
         """Return an operand of a product, and what is kept of it: parts as they are held, or itself."""
-        handle, word = self._handle(tensor), self._word(operator)
-        value = self._operand(operator, step, bases, tensor, word)
+        handle = self._handle(tensor)
+        value = self._operand(operator, step, bases, tensor)
         if handle.view is None:
             return Part(value, value.detach())
         base, parameter = self._base(bases, handle.view.source.name), self._parameters.get(handle.view.source.name)
@@ -389,6 +356,7 @@ class _Run:
             return Part(value, value.detach(), None, parameter)
         repeated = base.again  # not the base, which has what was moved
         repeated.keep()
+        word = self._calls.word(operator.name)
         take = partial(self._taken, operator, step, tensor, handle, word, base.layout)
         return Part(value, base.held, lambda held: take(repeated.again(held)), parameter)
 
@@ -397,43 +365,3 @@ class _Run:
         if source in operator.reads:
             return operator.reads[source]
         return next((weight.loops for weight in operator.weights if weight.name == source), ())
-
-    def _word(self, operator: Operator) -> Word:
-        return self._plan.signature(operator).word
-
-    def _adds(self, operator: Operator) -> bool:
-        """Return whether this process is the first of those that make parts of a sum."""
-        return not any(
-            place and letter.loop != UNSPLIT and letter.loop not in operator.makes
-            for place, letter in zip(self._axes.places, self._word(operator), strict=True)
-        )
-
-    def _first_row(self, operator: Operator, call: Call) -> int | None:
-        """Return the first row that this process has of a table that is split by rows; None if it is not."""
-        if call.operation.overloadpacket is not torch.ops.aten.embedding:
-            return None
-        for weight in self._layer.of_operator.get(operator.name, ()):
-            cuts = [cut for cut in weight.cuts if cut.dimension == 0 and not cut.gathered]
-            first, length = 0, weight.shape[0]
-            for cut in cuts:
-                length //= self._axes.sizes[cut.axis]
-                first += length * self._axes.places[cut.axis]
-            return first if cuts else None
-        return None
-
-
-def _narrowed(part: Tensor, dimension: int, pieces: Pieces, word: Word, loops: set[str], axes: MeshAxes) -> Tensor:
-    """Return the part of a dimension on which this process works, of pieces with these loops; others are parts."""
-    counts = [[axis for axis, letter in enumerate(word) if letter.loop == loop != UNSPLIT] for loop, _ in pieces]
-    if not any(own and loop in loops for own, (loop, _) in zip(counts, pieces, strict=True)):
-        return part
-    lengths = []
-    for own, (loop, length) in zip(counts, pieces, strict=True):
-        for axis in () if loop in loops else own:
-            length //= axes.sizes[axis]
-        lengths.append(length)
-    part = part.unflatten(dimension, lengths)
-    for place, (own, (loop, _)) in enumerate(zip(counts, pieces, strict=True)):
-        for axis in own if loop in loops else ():
-            part = divided(part, dimension + place, axes.sizes[axis])[axes.places[axis]]
-    return part.flatten(dimension, dimension + len(lengths) - 1)
