@@ -24,7 +24,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.operators import Split
 from pipeplan.core.plan import Plan
 from pipeplan.costs.sharding.places import team_cluster
-from pipeplan.costs.teams.question import team_model
+from pipeplan.costs.sharding.question import team_model
 from pipeplan.costs.teams.splits import TeamSplits
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.frontend.workload import Workload

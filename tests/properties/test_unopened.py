@@ -13,7 +13,7 @@ import pytest
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.sharding.least import least_work
-from pipeplan.costs.teams.question import TeamQuestion, every_team, team_questions
+from pipeplan.costs.sharding.question import TeamQuestion, every_team, team_questions
 from pipeplan.search.space.spaces import Spaces
 from pipeplan.search.space.unopened import Unopened
 from pipeplan.solve import solve

@@ -15,7 +15,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.operators import Split
 from pipeplan.core.words import LayerWords, MeshSplit
-from pipeplan.costs.teams.question import MixedQuestion, TeamQuestion, team_questions
+from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.io.cluster_file import cluster_from_data
 from pipeplan.io.model_file import model_from_data
 from pipeplan.search.result import Result

@@ -214,8 +214,7 @@ def _rows(family: str, result: Result, bound: int) -> list[Row]:
 
     plan = result.plan
     label = f"{plan.shape}, {counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
-    words = bool(plan.sequence), plan.vocabulary is not None, bool(plan.context)
-    label += zero_suffix(plan.zero) + team_suffix(plan.teams, *words, mesh=plan.mesh)
+    label += zero_suffix(plan.zero) + team_suffix(plan.teams, plan.parallelism, mesh=plan.mesh)
     rows = [Row(SOLVER, family, result.value, result.timeline.peaks, excess(result.value), label)]
     for baseline in ranked(result.baselines.values()):
         value = baseline.bound if baseline.value is None else baseline.value

@@ -68,7 +68,7 @@ class DeviceKind:
         Nanoseconds that each operator of a layer with split weights takes longer on a member of a team, in each of
         forward, input gradient and weight gradient: running it on parts, and waiting for other members.
     team : int
-        Devices of which each one of this kind consists: a team that shares every layer (`pipeplan.costs.teams`).
+        Devices of which each one of this kind consists: a team that shares every layer (`pipeplan.costs.sharding`).
     spread : int
         Nodes over which each such team extends, equally many devices in each.
     members : str

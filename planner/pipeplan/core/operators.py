@@ -18,14 +18,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.figures import whole
 from pipeplan.core.grouped_axis import GroupedAxis, ShardAxis, check_groups
 from pipeplan.core.wording import hint, some
-from pipeplan.core.words import MeshSplit
 
-Shards = tuple[tuple[str, int], ...]
-"""What a team splits in a layer: weights, by name, and the axis of each; with `OperatorGraph.loss_name` that of the
-logits; with the name of a `Operator.by_plan` that runs on tokens their axis, `BY_HEADS` or `BY_RING`."""
-BY_HEADS, BY_RING = -1, -2
-"""In place of an axis: attention that has its operands in parts of the tokens, and exchanges these for heads, or to
-which keys and values come block by block."""
 INPUT = "input"
 """Name of a layer's first input, where operators say what they read; others are ``input#2``, ``input#3``."""
 SAMPLE = "sample"
@@ -317,89 +310,3 @@ def _check_groups(operator: Operator, what: str) -> None:
                     f"{what}: the {weight.size} bytes of {weight.name!r} have no groups of lengths "
                     f"{' : '.join(map(str, groups))} along {loop!r}"
                 )
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """What teams of one size split, alike in all layers with equal operators.
-
-    Attributes
-    ----------
-    team : int
-        Devices of a team.
-    shards : tuple of (str, Shards)
-        For each graph of operators, by name, weights, operators that run on parts of the tokens, and the loss.
-    number : int
-        Its place among the splits over teams of this size.
-    sequence : tuple of bool
-        For each layer whether its output is split along tokens; none is if there is no entry.
-    """
-
-    team: int
-    shards: tuple[tuple[str, Shards], ...]
-    number: int = 0
-    sequence: tuple[bool, ...] = ()
-
-    def of(self, graph: str) -> dict[str, int]:
-        """What is split in a layer with these operators, and the axis of each."""
-        return dict(dict(self.shards)[graph])
-
-    def at(self, team: int) -> "Split | None":
-        """What teams of a size split; None if there are none of it."""
-        return self if team == self.team else None
-
-    @property
-    def teams(self) -> tuple[int, ...]:
-        """The sizes of teams."""
-        return (self.team,)
-
-    @property
-    def mesh(self) -> tuple[int, ...]:
-        """Devices along each axis of a mesh of several; of one axis none is named."""
-        return ()
-
-
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """Teams of unlike sizes on one cluster, and what those of each size split.
-
-    Attributes
-    ----------
-    splits : tuple of Split
-        Of each size but 1, the largest first; all split the same tensors between layers, or none.
-    nodes : tuple of tuple of (str, int)
-        For each node the teams in it: the kind of their devices, and how many these are.
-    tied : tuple of int
-        For each set of layers that share weights (`pipeplan.core.shared_weights.merge_overlapping`) the size of the
-        teams that have them.
-    number : int
-        Its place among the mixes that are searched.
-    """
-
-    splits: tuple[Split, ...]
-    nodes: tuple[tuple[tuple[str, int], ...], ...]
-    tied: tuple[int, ...] = ()
-    number: int = 0
-
-    @property
-    def mesh(self) -> tuple[int, ...]:
-        """Devices along each axis of a mesh of several; teams of unlike sizes have one axis."""
-        return ()
-
-    @property
-    def teams(self) -> tuple[int, ...]:
-        """The sizes of teams, the largest first."""
-        return tuple(sorted({team for node in self.nodes for _, team in node}, reverse=True))
-
-    @property
-    def sequence(self) -> tuple[bool, ...]:
-        """For each layer whether its output is split along tokens; none is if there is no entry."""
-        return self.splits[0].sequence
-
-    def at(self, team: int) -> Split | None:
-        """What teams of a size split; single devices split nothing."""
-        return next((split for split in self.splits if split.team == team), None)
-
-
-Splitting = Split | Mix | MeshSplit
-"""What the teams of a question split: those of one size, along one axis or several, or of several sizes."""

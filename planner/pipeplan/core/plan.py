@@ -63,7 +63,7 @@ class PlanStage:
     team : int
         Devices that share every layer of the stage. Of more than one, what the plan calls a device is a team of them.
     mesh : tuple of int
-        Devices of a team along each axis of a mesh, if they are one of several axes.
+        Devices of a team along each axis of their mesh.
     links : tuple of Link
         Between neighbours along each axis, at the bandwidth of collectives: they decide how layouts are changed.
     sharing : tuple of int
@@ -149,8 +149,10 @@ class Plan(Tabular):
     vocabulary : str or None
         The last layer, if the devices of its team compute the loss on logits that are split along their classes.
     words : tuple of (str, LayerWords)
-        For each layer on a mesh of several axes how it runs there; ``shards``, ``sequence`` and ``vocabulary`` say
-        nothing of these.
+        For each layer on a team of several devices how it runs on their mesh; then there are no ``shards``,
+        ``sequence``, ``context`` and ``vocabulary``, which plans of former versions have instead.
+    parallelism : tuple of str
+        What teams split beside weights, for reports (`pipeplan.core.splits.Split.parallelism`).
     yardstick : Yardstick
         What throughput is measured by, as far as it is known.
     """
@@ -174,6 +176,7 @@ class Plan(Tabular):
     sequence: tuple[str, ...] = ()
     vocabulary: str | None = None
     words: tuple[tuple[str, LayerWords], ...] = ()
+    parallelism: tuple[str, ...] = ()
     context: Context = Context()
     yardstick: Yardstick = field(default_factory=Yardstick)
     state_bytes: int | None = None
@@ -188,8 +191,7 @@ class Plan(Tabular):
     def headline(self) -> str:
         """Model, cluster, stages, micro-batches and schedule, in one line."""
         many = counted(self.micro_batches, "micro-batch")
-        shared = bool(self.sequence), self.vocabulary is not None, bool(self.context)
-        teams = team_suffix(self.teams, *shared, mesh=self.mesh)
+        teams = team_suffix(self.teams, self.parallelism, mesh=self.mesh)
         return (
             f"{self.model} on {self.cluster}: {self.shape}, {many} of {self.micro_batch}, "
             f"schedule {self.schedule.family}{self._splits}{zero_suffix(self.zero)}{teams}"
@@ -247,7 +249,8 @@ class Plan(Tabular):
     @property
     def mesh(self) -> tuple[int, ...]:
         """Devices of a team along each axis of a mesh of several axes, which all stages have; of others none."""
-        return self.stages[0].mesh if self.stages else ()
+        mesh = self.stages[0].mesh if self.stages else ()
+        return mesh if len(mesh) > 1 else ()
 
     @property
     def team(self) -> int:

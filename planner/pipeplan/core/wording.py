@@ -78,22 +78,20 @@ def teams_of(team: int) -> str:
 
 def team_suffix(
     teams: Sequence[int],
-    tokens: bool = False,
-    loss: bool = False,
-    context: bool = False,
+    parallelism: Sequence[str] = (),
     mesh: Sequence[int] = (),
 ) -> str:
     """Return ``', teams of 8'``, ``', teams of 2 x 8'`` or of unlike ones ``', teams of 4-2-1'``; empty for devices.
 
-    With ``tokens`` they are ``'sequence-parallel teams'``, with ``context`` ``'context-parallel teams'``; with ``loss``
-    their ``'loss split by classes'``.
+    By ``parallelism`` (`pipeplan.core.splits.Split`) they are ``'sequence-parallel teams'`` or ``'context-parallel
+    teams'``, and their ``'loss split by classes'``.
     """
     sizes = teams if len(set(teams)) > 1 else teams[:1]
     if mesh:
         return f", teams of {' x '.join(map(str, mesh))}"
-    words = "context-parallel " if context else "sequence-parallel " * tokens
+    words = "context-parallel " if "context" in parallelism else "sequence-parallel " * ("sequence" in parallelism)
     named = f", {words}teams of {'-'.join(map(str, sizes))}"
-    named += ", loss split by classes" * loss
+    named += ", loss split by classes" * ("loss" in parallelism)
     return named if max(teams) > 1 else ""
 
 

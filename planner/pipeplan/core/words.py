@@ -6,10 +6,7 @@ The layout of a tensor has an entry for each axis of the mesh: the dimension tha
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 from typing import NamedTuple
-
-from pipeplan.core.cluster import Link
 
 WHOLE, PARTIAL = -1, -2
 """A tensor that is whole along an axis of the mesh, and one of which each device has a part of a sum."""
@@ -94,65 +91,3 @@ class LayerWords:
     def __hash__(self) -> int:
         rows = self.operators, self.sums, self.copies
         return hash((*(tuple(row.items()) for row in rows), self.input, self.output))
-
-
-@dataclass(frozen=True)
-class MeshSplit:
-    """How teams of one size run all layers as meshes of several axes; layers with equal operators and ends alike.
-
-    Attributes
-    ----------
-    sizes : tuple of int
-        Devices along each axis.
-    layout : Layout
-        Of what passes between layers, wherever it can have it; whole elsewhere.
-    passes : tuple of bool
-        For each layer whether its output has it.
-    words : tuple of ((str, Layout, Layout), LayerWords)
-        By the operators of a layer, and the layouts of what it reads and makes.
-    links : tuple of (str, tuple of Link)
-        For each kind of device those between neighbours along each axis.
-    sharing : tuple of int
-        Devices along each axis that send over one card at once where each sends every other one its part.
-    number : int
-        Its place among the ways over teams of this size.
-    """
-
-    sizes: tuple[int, ...]
-    layout: Layout
-    passes: tuple[bool, ...]
-    words: tuple[tuple[tuple[str, Layout, Layout], LayerWords], ...]
-    links: tuple[tuple[str, tuple[Link, ...]], ...] = ()
-    sharing: tuple[int, ...] = ()
-    number: int = 0
-
-    @property
-    def team(self) -> int:
-        """Devices of a team."""
-        return prod(self.sizes)
-
-    @property
-    def teams(self) -> tuple[int, ...]:
-        """The sizes of teams."""
-        return (self.team,)
-
-    @property
-    def mesh(self) -> tuple[int, ...]:
-        """Devices along each axis."""
-        return self.sizes
-
-    @property
-    def sequence(self) -> tuple[bool, ...]:
-        """For each layer whether its output is split; none is if there is no entry."""
-        return self.passes if any(self.passes) else ()
-
-    @property
-    def parts(self) -> int:
-        """Into how many parts devices split what passes between layers."""
-        return prod(n for n, entry in zip(self.sizes, self.layout, strict=True) if entry != WHOLE)
-
-    def of(self, operators: str, layer: int) -> LayerWords:
-        """Return how a layer with these operators runs, by its number."""
-        whole = (WHOLE,) * len(self.sizes)
-        before = self.layout if layer and self.passes[layer - 1] else whole
-        return dict(self.words)[operators, before, self.layout if self.passes[layer] else whole]

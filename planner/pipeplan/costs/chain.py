@@ -13,8 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from pipeplan.core.cluster import Device, Overlap
-from pipeplan.core.operators import Splitting
 from pipeplan.core.pipeline import Hop
+from pipeplan.core.splits import Splitting
 from pipeplan.costs.sharded import Passes
 from pipeplan_formulations.common.layer_tables import LEFT_OUT, Array, LayerTables
 from pipeplan_formulations.common.sentinels import UNLIMITED

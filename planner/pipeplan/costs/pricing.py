@@ -12,7 +12,7 @@ from pipeplan.core.cluster import Cluster, Device, DeviceKind, Link, Overlap, St
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective, Recompute
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Splitting
+from pipeplan.core.splits import Splitting
 from pipeplan.costs import collectives
 from pipeplan.costs.chain import UNLIMITED, Array, Chain, SharedWeights
 from pipeplan.costs.collectives import Collective

@@ -219,7 +219,8 @@ class PlanFile(Strict):
     sequence: Items[str] = ()
     vocabulary: str | None = None
     words: Items[LayerWordsEntry] = ()
-    """How layers run on meshes of several axes."""
+    """How layers run on the meshes of their teams."""
     context: ContextEntry | None = None
+    parallelism: Items[Literal["sequence", "context", "loss"]] = ()
     yardstick: YardstickEntry | None = None
     """What throughput is measured by."""

@@ -14,7 +14,9 @@ from pipeplan.core.job import SHARDED
 from pipeplan.core.pipeline import Bucket, Pipeline, Stage, Transfer
 from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Action, Schedule
+from pipeplan.core.splits import CONTEXT, LOSS, SEQUENCE
 from pipeplan.core.throughput import Yardstick
+from pipeplan.core.words import LayerWords
 from pipeplan.io.atomic import write_whole
 from pipeplan.io.plan_entries import (
     AxisLinkEntry,
@@ -43,10 +45,11 @@ def write_plan(plan: Plan, path: Path) -> None:
     write_whole(path, json_text(plan_data(plan)))
 
 
-_MADE = ("format", "gap", "stages", "schedule", "pipeline", "zero1", "team", "shards", "words", "context", "yardstick")
+_MADE = ("format", "gap", "stages", "schedule", "pipeline", "zero1", "team", "shards", "words", "context", "parallelism",
+         "yardstick")  # fmt: skip
 _PLAIN = tuple(name for name in PlanFile.model_fields if name not in _MADE)
 """Fields that are the same in the file and in the plan."""
-_OPTIONAL = ("state_bytes", "gradient_bytes", "sequence", "vocabulary", "words", "context", "yardstick")
+_OPTIONAL = ("state_bytes", "gradient_bytes", "sequence", "vocabulary", "words", "context", "parallelism", "yardstick")
 """Fields without which older versions read plans: they are left out where they say nothing."""
 
 
@@ -67,6 +70,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "shards": [_shard_data(name, axis) for name, axis in plan.shards],
         "words": words_data(plan.words),
         "context": {"products": plan.context.products, "attention": attention} if plan.context else None,
+        "parallelism": plan.parallelism,
         "yardstick": {name: figure for name, figure in asdict(plan.yardstick).items() if figure},
     }
     return {name: value for name, value in data.items() if name not in _OPTIONAL or value not in (None, (), [], {})}
@@ -145,8 +149,9 @@ def plan_from_data(data: Any, where: str) -> Plan:
         pipeline=_pipeline(file.pipeline, gathers=file.format == FORMAT, coupled=file.zero >= SHARDED),
         zero=file.zero or int(file.zero1),
         shards=tuple((entry.parameter, entry.shard_axis) for entry in file.shards),
-        words=words_of(file.words),
+        words=_in_order(words_of(file.words), [name for entry in file.stages for name in entry.layers]),
         context=_context(file.context),
+        parallelism=file.parallelism or tuple(_former_parallelism(file)),
         yardstick=Yardstick() if file.yardstick is None else Yardstick(**_fields(file.yardstick)),
         **_fields(file, *_MADE, "zero"),
     )
@@ -156,6 +161,19 @@ def _context(entry: ContextEntry | None) -> Context:
     if entry is None:
         return Context()
     return Context(entry.products, tuple((each.layer, each.number, each.by) for each in entry.attention))
+
+
+def _in_order(words: Sequence[tuple[str, LayerWords]], names: Sequence[str]) -> tuple[tuple[str, LayerWords], ...]:
+    """The words of layers in the order of the stages, and of others behind them."""
+    place = {name: number for number, name in enumerate(names)}
+    return tuple(sorted(words, key=lambda row: place.get(row[0], len(place))))
+
+
+def _former_parallelism(file: PlanFile) -> Iterator[str]:
+    """Yield what teams split beside weights in plans of former versions."""
+    for name, said in ((SEQUENCE, file.sequence), (CONTEXT, file.context), (LOSS, file.vocabulary)):
+        if said:
+            yield name
 
 
 def _orders(entry: ScheduleEntry) -> tuple[tuple[tuple[Action, ...], ...], list[str]]:

@@ -1,21 +1,18 @@
 """Build a `Plan` from an evaluated candidate."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from pipeplan.core import words
 from pipeplan.core.cluster import Cluster
-from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.job import Job, Objective, Recompute
 from pipeplan.core.model import Model
-from pipeplan.core.operators import BY_HEADS, BY_RING, Mix, OperatorGraph, Splitting
 from pipeplan.core.pipeline import Stage
-from pipeplan.core.plan import Context, MemoryParts, Plan, PlanStage
+from pipeplan.core.plan import MemoryParts, Plan, PlanStage
 from pipeplan.core.schedule import Kind
-from pipeplan.core.weight_names import shard_name
-from pipeplan.core.words import LayerWords, MeshSplit
-from pipeplan.costs.teams.signatures import applicable, ends_of
+from pipeplan.core.splits import Mix, Splitting
+from pipeplan.core.words import LayerWords
+from pipeplan.costs.sharding.device_costs import splits_any
+from pipeplan.costs.sharding.mixed import kinds_of
 from pipeplan.search.evaluate import EvaluatedPlan
 
 
@@ -55,70 +52,31 @@ def shared_out(plan: Plan, model: Model, split: Splitting | None) -> Plan:
     """Return the plan of a question in which teams are devices as a plan for the whole model."""
     if split is None:
         return plan
-    if isinstance(split, MeshSplit):
-        links = dict(split.links)
-        stages = tuple(
-            replace(stage, mesh=split.sizes, links=links[plan.device_kinds[stage.devices[0]]], sharing=split.sharing)
-            for stage in plan.stages
-        )
-        words = tuple(
-            (layer.name, split.of(layer.operators, i) if layer.operators else LayerWords())
-            for i, layer in enumerate(model.layers)
-        )
-        return replace(plan, fingerprint=model.fingerprint, stages=stages, words=words)
-    own = {name: split.at(stage.team) for stage in plan.stages for name in stage.layers}
-    shards: dict[str, tuple[tuple[str, ShardAxis], ...]] = {}
-    contexts: list[Context] = []
-    for i, layer in enumerate(model.layers):
-        if layer.operators and (here := own[layer.name]) is not None:
-            graph = model.operators[layer.operators]
-            found = applicable(graph, tuple(here.of(layer.operators).items()), ends_of(split.sequence, i))
-            weights = {weight.name for weight in graph.weights}
-            shards[layer.name] = tuple(
-                (shard_name(layer.name, name), graph.shard_axis(name, axis)) for name, axis in found if name in weights
-            )
-            contexts.append(_context(layer.name, graph, dict(found)))
-    last = model.layers[-1]
-    here = own[last.name] if last.operators else None
-    is_split = here is not None and model.operators[last.operators].loss_name in here.of(last.operators)
-    parts = tuple(layer.name for layer, cut in zip(model.layers, split.sequence, strict=False) if cut)
-    sequence = parts if plan.team > 1 else ()
-    # A team in a mix that splits nothing is one device: the others would do the same work.
-    idle = [
-        not sequence and not any(shards.get(name) or (is_split and name == last.name) for name in stage.layers)
-        for stage in plan.stages
-    ]
-    fewer = (replace(stage, team=1) if alone else stage for stage, alone in zip(plan.stages, idle, strict=True))
+    rows = [_on_mesh(plan, stage, model, split) for stage in plan.stages]
     return replace(
         plan,
         fingerprint=model.fingerprint,
-        stages=tuple(fewer) if isinstance(split, Mix) else plan.stages,
-        shards=tuple(each for row in shards.values() for each in row),
-        sequence=sequence,
-        context=Context(
-            tuple(dict.fromkeys(name for each in contexts for name in each.products)),
-            tuple(row for each in contexts for row in each.attention),
-        ),
-        vocabulary=last.name if is_split else None,
+        stages=tuple(stage for stage, _ in rows),
+        words=tuple((name, own) for _, words in rows for name, own in words.items()),
+        parallelism=split.parallelism if plan.team > 1 else (),
     )
 
 
-def _context(layer: str, graph: OperatorGraph, found: Mapping[str, int]) -> Context:
-    """Return what a layer runs on parts of the tokens because its split says so."""
-    products = [
-        shard_name(layer, weight.name)
-        for each in graph.operators
-        if each.product and each.name in found
-        for weight in each.weights
-        if len(weight.loops) > 1
-    ]
-    ways = {BY_HEADS: words.BY_HEADS, BY_RING: words.BY_RING}
-    attention = [
-        (layer, number, ways.get(found[each.name], words.BY_KEYS))
-        for number, each in enumerate(each for each in graph.operators if each.attention is not None)
-        if each.name in found
-    ]
-    return Context(tuple(products), tuple(attention))
+def _on_mesh(plan: Plan, stage: PlanStage, model: Model, split: Splitting) -> tuple[PlanStage, dict[str, LayerWords]]:
+    """Return a stage with the mesh of its teams, and how its layers run there.
+
+    A team in a mix that splits nothing is one device: the others would do the same work.
+    """
+    own, kind = split.at(stage.team), plan.device_kinds[stage.devices[0]]
+    if own is None:
+        return stage, {}
+    if isinstance(split, Mix):
+        kind, _ = kinds_of(split)[kind]
+    every = dict(zip(model.names, own.words[kind, plan.micro_batch], strict=True))
+    words = {name: every[name] for name in stage.layers}
+    if isinstance(split, Mix) and not own.sequence and not any(map(splits_any, words.values())):
+        return replace(stage, team=1), {}
+    return replace(stage, mesh=own.sizes, links=dict(own.links)[kind], sharing=own.sharing), words
 
 
 def _stage(evaluated: EvaluatedPlan, priced: Stage, s: int, a: int, b: int, job: Job) -> PlanStage:

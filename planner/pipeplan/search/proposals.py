@@ -20,10 +20,9 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Mix, Splitting
-from pipeplan.core.words import MeshSplit
+from pipeplan.core.splits import Mix, Splitting
 from pipeplan.costs.chain import Boundaries, Chain
-from pipeplan.costs.teams.question import MixedQuestion, TeamQuestion
+from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.space import Space
 from pipeplan.search.space.spaces import Spaces
@@ -264,5 +263,5 @@ def _placed(
 
 def homes(spaces: Spaces) -> tuple[Space, ...]:
     """The spaces among which planners choose splits: teams of one size, at levels 0 and 1 of ZeRO if there are any."""
-    found = tuple(space for space in spaces if not isinstance(space.split, Mix | MeshSplit))
+    found = tuple(space for space in spaces if not (isinstance(space.split, Mix) or (space.split and space.split.mesh)))
     return tuple(space for space in found if space.job.level < SHARDED) or found

@@ -11,12 +11,10 @@ from pipeplan.core import searched as sentences
 from pipeplan.core.cluster import Cluster, Overlap, StageDevices
 from pipeplan.core.job import OPTIMIZER_STATE, SHARDED, Job, Objective, Order, Recompute
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Mix, Split, Splitting
 from pipeplan.core.searched import Searched
+from pipeplan.core.splits import CONTEXT, LOSS, Mix, Split
 from pipeplan.core.units import format_bytes, format_reserve, format_time
 from pipeplan.core.wording import listed
-from pipeplan.core.words import MeshSplit
-from pipeplan.costs.sharding.members import splits_loss
 from pipeplan.costs.sharding.places import places
 from pipeplan.search import enumerates_groups
 from pipeplan.search.graph import applies
@@ -59,21 +57,13 @@ def searched(spaces: Spaces, opened: int = 0) -> Searched:
         not_searched=tuple(scope.not_searched()),
     )
     orders = space.any_order or any(family.two_lanes for family in space.families)
-    ways = Counter(split.team for split in spaces.teams if isinstance(split, Split))
+    alike = [split for split in spaces.teams if isinstance(split, Split)]
+    ways = Counter(split.team for split in alike if not split.mesh)
+    meshes = Counter(split.mesh for split in alike if split.mesh)
     tokens = any(split.sequence for split in spaces.teams)
-    losses = [graph.loss_name for graph in spaces.model.operators.values() if graph.loss_name]
-    meshes = Counter(split.sizes for split in spaces.teams if isinstance(split, MeshSplit))
-    of_each = [(graph, dict(own)) for split in spaces.teams for at in _splits(split) for graph, own in at.shards]
-    split_loss = any(name in own for _, own in of_each for name in losses) or any(
-        splits_loss(spaces.model.operators[name], words)
-        for split in spaces.teams
-        if isinstance(split, MeshSplit)
-        for (name, *_), words in split.words
-    )
-    context = any(
-        each.name in own for graph, own in of_each for each in spaces.model.operators[graph].operators if each.by_plan
-    )
-    loss = "" if split_loss else sentences.WHOLE_LOSS if losses else sentences.UNKNOWN_LOSS
+    parallelism = {name for split in spaces.teams for name in split.parallelism}
+    context, losses = CONTEXT in parallelism, any(graph.loss for graph in spaces.model.operators.values())
+    loss = "" if LOSS in parallelism else sentences.WHOLE_LOSS if losses else sentences.UNKNOWN_LOSS
     at_levels = found.at_levels(spaces.levels, bool(spaces.model.ties), orders)
     over = ", ".join(_over_nodes(spaces.cluster, [team for team in job.teams if team > 1]))
     left_out = dict(_left_out(spaces))
@@ -121,12 +111,6 @@ def _over_nodes(cluster: Cluster, teams: Sequence[int]) -> Iterator[str]:
                 rate, wait = place.link.bandwidth, format_time(place.link.latency)
                 speed = f"at {format_bytes(rate)}/s with {wait} of latency" if rate else f"with {wait} of latency"
                 yield f"teams of {team}{whose} over {place.nodes} nodes each (rings {speed})"
-
-
-def _splits(split: Splitting) -> tuple[Split, ...]:
-    if isinstance(split, MeshSplit):
-        return ()
-    return split.splits if isinstance(split, Mix) else (split,)
 
 
 def narrowing_options(job: Job) -> tuple[str, ...]:

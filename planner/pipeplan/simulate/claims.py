@@ -309,7 +309,7 @@ def _busiest(row: tuple[Transfer, ...], many: int) -> int:
 
 
 def _mesh_faults(plan: Plan) -> Iterator[str]:
-    """Yield what is wrong with meshes of several axes, and with how layers run on them."""
+    """Yield what is wrong with the meshes of teams, and with how layers run on them."""
     axes = {name: len(stage.mesh) for stage in plan.stages if stage.mesh for name in stage.layers}
     words = dict(plan.words)
     for number, stage in enumerate(plan.stages):
@@ -331,10 +331,11 @@ def _mesh_faults(plan: Plan) -> Iterator[str]:
         entries |= {len(each) for pair in own.operators.values() for each in pair}
         entries |= {len(copy.layout) for copy in own.copies.values()}
         if name not in axes:
-            yield f"its words name {name!r}, which is no layer on a mesh of several axes"
+            yield f"its words name {name!r}, which is no layer on a mesh"
         elif entries - {axes[name]}:
             yield f"its words of layer {name!r} have not an entry for each of the {axes[name]} axes of the mesh"
     if words and (plan.shards or plan.sequence or plan.vocabulary is not None):
-        yield "it has words of layers on meshes, and shards, sequence or vocabulary, which are for teams of one axis"
-    if words and len({stage.mesh for stage in plan.stages}) > 1:
-        yield "its stages have unlike meshes"
+        yield "it has words of layers on meshes, and shards, sequence or vocabulary, which plans without words have"
+    meshes = {stage.mesh for stage in plan.stages}
+    if len(meshes) > 1 and max(map(len, meshes)) > 1:
+        yield "its stages have unlike meshes of several axes"

@@ -12,10 +12,10 @@ from itertools import chain
 
 from pipeplan.core.collector import without_collector
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
-from pipeplan.core.operators import Mix
 from pipeplan.core.perturbation import Robust
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import Searched
+from pipeplan.core.splits import Mix
 from pipeplan.core.throughput import yardstick
 from pipeplan.core.validate import validate_plan
 from pipeplan.costs.sharding.left_whole import left_whole

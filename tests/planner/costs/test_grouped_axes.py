@@ -15,7 +15,7 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model, Tie
 from pipeplan.core.operators import INPUT, OperatorGraph
 from pipeplan.core.plan import Plan
-from pipeplan.costs.teams.question import team_questions
+from pipeplan.costs.sharding.question import team_questions
 from pipeplan.io.model_file import model_data, model_from_data
 from pipeplan.solve import solve
 

@@ -19,8 +19,7 @@ from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.teams import Teams
-from pipeplan.costs.teams.problem import COMPARED, TeamProblem
-from pipeplan.costs.teams.question import team_questions
+from pipeplan.costs.sharding.question import team_questions
 from pipeplan.io.job_file import job_data, job_from_data
 from pipeplan.io.load import load_model
 from pipeplan.io.model_file import model_data, model_from_data

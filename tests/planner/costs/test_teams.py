@@ -20,7 +20,7 @@ from pipeplan.costs.sharding.exchanges import redistribution
 from pipeplan.costs.sharding.layouts import made_layout, returned_layout
 from pipeplan.costs.teams import splits
 from pipeplan.costs.teams.problem import TeamProblem
-from pipeplan.costs.teams.question import MixedQuestion, TeamQuestion, team_questions
+from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.costs.teams.signatures import signatures
 from pipeplan.costs.teams.splits import TeamSplits
 from pipeplan.io.load import load_cluster, load_model

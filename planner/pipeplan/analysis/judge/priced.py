@@ -10,6 +10,7 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
+from pipeplan.core.splits import CONTEXT, SEQUENCE
 from pipeplan.core.validate.memory import peak_of_list
 from pipeplan.costs.chain import UNLIMITED, Boundaries
 from pipeplan.schedules import PLACED
@@ -47,7 +48,8 @@ class Priced:
         """How teams split layers, in a word."""
         if self.plan.mesh:
             return "x".join(map(str, self.plan.mesh))
-        return "context" if self.plan.context else "sequence" if self.plan.sequence else "plain"
+        of = self.plan.parallelism
+        return CONTEXT if CONTEXT in of else SEQUENCE if SEQUENCE in of else "plain"
 
     @property
     def rank(self) -> tuple[int, int]:

@@ -13,9 +13,9 @@ from pipeplan.core.cluster import Cluster, Device, StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Mix
-from pipeplan.costs.teams.mixed import NodeTeams, fill_up, kind_name, mixed_cluster
-from pipeplan.costs.teams.question import MixedQuestion, TeamQuestion, team_questions
+from pipeplan.core.splits import Mix
+from pipeplan.costs.sharding.mixed import NodeTeams, fill_up, kind_name, mixed_cluster
+from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.search.space.space import Space
 
 

@@ -15,6 +15,11 @@ def has_samples(graph: OperatorGraph) -> bool:
     return any(SAMPLE in row for each in graph.operators for row in (each.makes, *each.reads.values()))
 
 
+def with_samples(graph: OperatorGraph, plain: bool = False) -> OperatorGraph:
+    """Return the operators of a layer whose tensors have an axis of samples, along which nothing may be split."""
+    return replace(graph, operators=tuple(_with_axes(graph, set(), plain)))
+
+
 def by_samples(graph: OperatorGraph, size: int, plain: bool = False) -> OperatorGraph:
     """Return the operators of a layer for ``size`` samples, of which devices may have parts; figures are those of one.
 
@@ -31,7 +36,8 @@ def by_samples(graph: OperatorGraph, size: int, plain: bool = False) -> Operator
         splits = SAMPLE in each.makes and each.name not in graph.loss_names
         return replace(each, loops={**each.loops, SAMPLE: size}) if splits and _along(each) else each
 
-    return replace(graph, operators=tuple(map(own, _with_axes(graph, set(), plain))))
+    found = with_samples(graph, plain)
+    return replace(found, operators=tuple(map(own, found.operators)))
 
 
 def of_batch(graph: OperatorGraph, batch: int, constant: Collection[str] = (), plain: bool = True) -> OperatorGraph:

@@ -15,8 +15,8 @@ A weight without the loop is whole, and the devices sum its gradient once per st
 
 from collections.abc import Sequence
 
-from pipeplan.core.operators import Operator, OperatorGraph
-from pipeplan.core.words import PARTIAL, WHOLE
+from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
+from pipeplan.core.words import PARTIAL, WHOLE, Layout
 
 
 def read_layout(operator: Operator, loop: str, source: str) -> int:
@@ -45,6 +45,17 @@ def axis_of(axes: tuple[str, ...], loop: str) -> int:
     return axes.index(loop) if loop and loop in axes else WHOLE
 
 
+def token_axis(graph: OperatorGraph, name: str) -> int:
+    """Return the axis of a tensor's tokens; `WHOLE` if it has none, or is not read as one that has.
+
+    ``name`` is that of the operator that makes it, or of the layer's input.
+    """
+    rows = {each.reads[name] for each in graph.operators if name in each.reads}
+    rows |= {each.makes for each in graph.operators if each.name == name}
+    axes = {axis_of(row, TOKEN) for row in rows}
+    return axes.pop() if len(axes) == 1 else WHOLE
+
+
 def stream(graph: OperatorGraph, names: Sequence[str]) -> str:
     """Return which of a layer's inputs or outputs may be split along tokens; empty if none may.
 
@@ -64,3 +75,9 @@ def handed_over(before: OperatorGraph, after: OperatorGraph) -> tuple[str, str] 
         return None
     alike = before.outputs.index(made) == tuple(after.inputs).index(read)
     return (made, read) if alike and made not in before.inputs and read not in after.outputs else None
+
+
+def ends_of(layout: Layout, passes: Sequence[bool], i: int) -> tuple[Layout, Layout]:
+    """Return the layouts of what a layer reads and makes, if the outputs of some have a layout, and others are whole."""
+    whole = (WHOLE,) * len(layout)
+    return layout if i and passes[i - 1] else whole, layout if passes[i] else whole

@@ -4,25 +4,43 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import prod
+from typing import NamedTuple
 
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import LayerCost, Model, Profile, Provenance
 from pipeplan.core.operators import OperatorGraph
-from pipeplan.core.words import UNSPLIT, WHOLE, LayerWords, Layout, MeshSplit
-from pipeplan.costs.sharding.attention import split_attention
+from pipeplan.core.splits import Split
+from pipeplan.core.words import LayerWords, Layout
 from pipeplan.costs.sharding.batches import by_samples, has_samples
 from pipeplan.costs.sharding.coordinates import COORDINATES
-from pipeplan.costs.sharding.layouts import stream
+from pipeplan.costs.sharding.device_costs import device_cost
+from pipeplan.costs.sharding.layer_ways import main_words, parallelism
+from pipeplan.costs.sharding.layouts import ends_of
 from pipeplan.costs.sharding.named import Strategy, rows_are_samples
-from pipeplan.costs.sharding.prices import class_axes, exchanged
 from pipeplan.costs.sharding.problem import MeshProblem
-from pipeplan.costs.sharding.rooflines import PASSES
-from pipeplan.costs.sharding.shapes import Mesh, mesh_on
+from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.teams import Teams
-from pipeplan.costs.sharding.words import divides, share
+from pipeplan.costs.sharding.words import divides
 
 Case = tuple[str, Layout, Layout]
 """The operators of a layer, and the layouts of what it reads and makes."""
+
+
+class Way(NamedTuple):
+    """Words of all layers on a mesh, the same for all micro-batch sizes and kinds of device.
+
+    Attributes
+    ----------
+    layout : Layout
+        Of what passes between layers.
+    passes : tuple of bool
+        For each layer whether its output has it; others are whole.
+    words : tuple of (Case, LayerWords)
+    """
+
+    layout: Layout
+    passes: tuple[bool, ...]
+    words: tuple[tuple[Case, LayerWords], ...]
 
 
 @dataclass(frozen=True)
@@ -44,7 +62,7 @@ class MeshMembers:
     _problems: dict[tuple[object, ...], MeshProblem] = field(default_factory=dict, init=False, repr=False)
     _known: dict[Hashable, dict[Hashable, object]] = field(default_factory=dict, init=False, repr=False)
     _graphs: dict[tuple[str, int], OperatorGraph] = field(default_factory=dict, init=False, repr=False)
-    _possible: dict[MeshSplit, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
+    _possible: dict[Way, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
 
     def graph(self, name: str, size: int) -> OperatorGraph:
         """Return operators of layers at a micro-batch size, which may run on parts of the samples."""
@@ -58,25 +76,23 @@ class MeshMembers:
         """Operators of all layers at the largest micro-batch size."""
         return {name: self.graph(name, max(self.teams.sizes)) for name in self.teams.model.operators}
 
-    def possible(self, split: MeshSplit) -> tuple[int, ...]:
+    def possible(self, way: Way) -> tuple[int, ...]:
         """Return the micro-batch sizes at which a way is possible: those whose samples axes divide."""
-        if split not in self._possible:
-            self._possible[split] = tuple(size for size in self.teams.sizes if self._runs(split, size))
-        return self._possible[split]
+        if way not in self._possible:
+            self._possible[way] = tuple(size for size in self.teams.sizes if self._runs(way, size))
+        return self._possible[way]
 
-    def _runs(self, split: MeshSplit, size: int) -> bool:
-        every = [(self.graph(name, size), own) for (name, *_), own in split.words]
+    def _runs(self, way: Way, size: int) -> bool:
+        every = [(self.graph(name, size), own) for (name, *_), own in way.words]
         rows = [(each, own.operators[each.name].word) for graph, own in every for each in graph.operators]
         return all(divides(operator, word, self.sizes) for operator, word in rows) and None not in (
-            self._evaluated(split, own[0], self.teams.kinds[0], size)
-            for own in self.cases(split.layout, split.passes).values()
+            self._evaluated(way, own[0], self.teams.kinds[0], size)
+            for own in self.cases(way.layout, way.passes).values()
         )
 
     def case(self, i: int, layout: Layout, passes: tuple[bool, ...]) -> Case:
         """Return the operators and the ends of a layer, if some outputs have a layout."""
-        whole = (WHOLE,) * len(self.sizes)
-        before = layout if i and passes[i - 1] else whole
-        return self.teams.model.layers[i].operators, before, layout if passes[i] else whole
+        return self.teams.model.layers[i].operators, *ends_of(layout, passes, i)
 
     def cases(self, layout: Layout, passes: tuple[bool, ...]) -> dict[Case, list[int]]:
         """Return the numbers of the layers that are split alike, by operators and ends."""
@@ -122,95 +138,37 @@ class MeshMembers:
 
     def mesh(self, kind: DeviceKind) -> Mesh:
         """Return the mesh of teams of a kind of device."""
-        place = self.teams.places[kind.name]
-        across = self.teams.cluster.network or place.inside
-        return mesh_on(self.sizes, self.teams.team // place.nodes, place.inside, across)
+        return self.teams.mesh(kind, self.sizes)
 
-    def costs(self, split: MeshSplit, i: int, kind: DeviceKind, size: int) -> tuple[int, ...]:
+    def costs(self, way: Way, i: int, kind: DeviceKind, size: int) -> tuple[int, ...]:
         """Return the coordinates of a layer under a way."""
-        found = self._evaluated(split, i, kind, size)
+        found = self._evaluated(way, i, kind, size)
         assert found is not None, "the way is possible at this size"
         return tuple(found)
 
-    def _evaluated(self, split: MeshSplit, i: int, kind: DeviceKind, size: int) -> Sequence[int] | None:
-        problem = self._chosen(split, i, kind, size)
+    def _evaluated(self, way: Way, i: int, kind: DeviceKind, size: int) -> Sequence[int] | None:
+        problem = self._chosen(way, i, kind, size)
         return problem.sharding.evaluate((0,) * len(problem.sharding.costs))
 
-    def _chosen(self, split: MeshSplit, i: int, kind: DeviceKind, size: int) -> MeshProblem:
+    def _chosen(self, way: Way, i: int, kind: DeviceKind, size: int) -> MeshProblem:
         """The problem of a layer with one signature of each operator."""
-        case = self.case(i, split.layout, split.passes)
-        return self.problem([i], case, kind, size, dict(split.words)[case])
+        case = self.case(i, way.layout, way.passes)
+        return self.problem([i], case, kind, size, dict(way.words)[case])
 
-    def member(self, split: MeshSplit, i: int, kind: DeviceKind, size: int) -> LayerCost:
+    def member(self, way: Way, i: int, kind: DeviceKind, size: int) -> LayerCost:
         """Return the cost of a layer on each device."""
-        case, problem = self.case(i, split.layout, split.passes), self._chosen(split, i, kind, size)
-        words, own = dict(split.words)[case], problem.own(problem.graph.operators[0]).rooflines
-        of = dict(zip(COORDINATES, self.costs(split, i, kind, size), strict=True))
-        longer = {name: self._longer(own.graph, words, own.cost, kind, name) for name in PASSES[:1] + PASSES[2:]}
-        longer["backward"] = longer["input_gradient"] + longer["weight_gradient"]
-        return LayerCost(
-            **{name: of[name] + own.constant(name) + longer[name] for name in PASSES},
-            saved=of["saved"],
-            output=self._output(own.graph, own.cost, split, case, size, words),
-            workspace=own.cost.workspace_for(of["saved"]) + self._at_once(problem, words),
-            update=of["update"] + of["summed"],
-        )
+        words = dict(way.words)[self.case(i, way.layout, way.passes)]
+        return device_cost(self._chosen(way, i, kind, size), words, self.costs(way, i, kind, size))
 
-    def _at_once(self, problem: MeshProblem, words: LayerWords) -> int:
-        """Most bytes that an operator needs beside what is kept.
-
-        Weights that are gathered for it and their gradients, keys and theirs, copies that operators before it or itself
-        read and it or those behind it do, unless they are kept, and tensors that it reads in fewer parts than they are
-        held in.
-        """
-        found = [0]
-        copies = _copies_at(problem, words)
-        for number, each in enumerate(problem.graph.operators):
-            word = words.operators[each.name].word
-            weights = exchanged(each, word, self.sizes, True)
-            attention = split_attention(problem.own(each).rooflines, each, word, self.sizes)
-            own = 2 * sum(size for size, axes in weights if axes)
-            own += 0 if attention is None else attention.beside
-            own += sum(size for first, last, size in copies if first <= number <= last)
-            for source in each.reads:
-                need, copy = problem.needed(each, word, source), words.copies.get(source)
-                if copy is None or (each.name, need) not in ((reader, copy.layout) for reader in copy.readers):
-                    held, read = problem.held(source, words), share(need, self.sizes)
-                    own += problem.tensors[source].size // read * (read < share(held, self.sizes))
-            found.append(own)
-        return max(found)
-
-    @staticmethod
-    def _longer(graph: OperatorGraph, words: LayerWords, cost: LayerCost, kind: DeviceKind, name: str) -> int:
-        """Nanoseconds of a pass that operators take longer because they are split."""
-        if not splits_any(words) or not getattr(cost, name):
-            return 0
-        return kind.shard_overhead * sum(name != "weight_gradient" or bool(each.weights) for each in graph.operators)
-
-    @staticmethod
-    def _output(
-        graph: OperatorGraph, cost: LayerCost, split: MeshSplit, case: Case, size: int, words: LayerWords
-    ) -> int:
-        """Bytes of a device's outputs; those beside the one that is split are whole. Of logits it has its classes."""
-        if graph.loss_name:
-            axes = class_axes(words.operators[graph.loss_name].word)
-            return -(-cost.output // prod(split.sizes[axis] for axis in axes))
-        if set(case[2]) == {WHOLE}:
-            return cost.output
-        own = stream(graph, graph.outputs)
-        sizes = {**graph.inputs} | {each.name: each.output for each in graph.operators}
-        beside = min(sum(sizes[name] for name in graph.outputs if name != own) * size, cost.output)
-        return beside - (beside - cost.output) // split.parts
-
-    def kept(self, split: MeshSplit, i: int) -> int:
+    def kept(self, way: Way, i: int) -> int:
         """Return the bytes of a layer's parameters on each device."""
-        kind, size = self.teams.kinds[0], self.possible(split)[0]
-        return self.costs(split, i, kind, size)[COORDINATES.index("parameters")]
+        kind, size = self.teams.kinds[0], self.possible(way)[0]
+        return self.costs(way, i, kind, size)[COORDINATES.index("parameters")]
 
-    def shared(self, split: MeshSplit, i: int) -> tuple[int, int]:
+    def shared(self, way: Way, i: int) -> tuple[int, int]:
         """Return the bytes of the weights that a layer shares, and what each device has of them."""
-        case = self.case(i, split.layout, split.passes)
-        words, graph = dict(split.words)[case], self.teams.model.operators[case[0]]
+        case = self.case(i, way.layout, way.passes)
+        words, graph = dict(way.words)[case], self.teams.model.operators[case[0]]
         whole = own = 0
         for operator in graph.operators:
             for weight in operator.weights:
@@ -220,7 +178,7 @@ class MeshMembers:
                     whole, own = whole + weight.size, own + weight.size // parts
         return whole, own
 
-    def model(self, split: MeshSplit) -> Model:
+    def model(self, way: Way) -> Model:
         """Return the model whose layers have the parameters and the costs of one device, as profiles."""
         model = self.teams.model
         every = [
@@ -228,38 +186,58 @@ class MeshMembers:
                 kind.name,
                 size,
                 tuple(
-                    self.member(split, i, kind, size) if layer.operators else cost
+                    self.member(way, i, kind, size) if layer.operators else cost
                     for i, (layer, cost) in enumerate(zip(model.layers, self.teams.costs(kind, size), strict=True))
                 ),
-                Provenance("analytic", f"teams of {' x '.join(map(str, split.sizes))}"),
+                Provenance("analytic", f"teams of {' x '.join(map(str, self.sizes))}"),
             )
             for kind in self.teams.kinds
-            for size in self.possible(split)
+            for size in self.possible(way)
         ]
-        kept = [self.kept(split, i) if layer.operators else layer.parameters for i, layer in enumerate(model.layers)]
-        layers = tuple(
-            replace(layer, parameters=own, work=None, operators="")
-            for layer, own in zip(model.layers, kept, strict=True)
-        )
-        found = []
+        kept = [self.kept(way, i) if layer.operators else layer.parameters for i, layer in enumerate(model.layers)]
+        shared = []
         for tie in model.ties:
             first = model.names.index(tie.layers[0])
-            whole, own = self.shared(split, first) if model.layers[first].operators else (0, 0)
-            found.append(replace(tie, parameters=tie.parameters * own // whole if whole else tie.parameters))
-        found = [tie for tie in found if tie.parameters or tie.frozen]
-        return replace(model, layers=layers, profiles=tuple(every), ties=tuple(found), operators={})
+            whole, own = self.shared(way, first) if model.layers[first].operators else (0, 0)
+            shared.append(tie.parameters * own // whole if whole else tie.parameters)
+        return device_model(model, every, kept, shared)
+
+    def split(self, way: Way, number: int) -> Split:
+        """Return a way as a split."""
+        of, layers = dict(way.words), self.teams.model.layers
+        words = tuple(
+            of[self.case(i, way.layout, way.passes)] if layer.operators else LayerWords()
+            for i, layer in enumerate(layers)
+        )
+        every = [(self.graphs[name], own) for (name, *_), own in way.words]
+        places = ((kind.name, size) for kind in self.teams.kinds for size in self.possible(way))
+        return Split(
+            self.sizes,
+            way.layout,
+            way.passes,
+            number,
+            *self.teams.links(self.sizes),
+            dict.fromkeys(places, words),
+            parallelism(((graph, main_words(graph, own)) for graph, own in every), any(way.passes)),
+        )
 
 
-def _copies_at(problem: MeshProblem, words: LayerWords) -> list[tuple[int, int, int]]:
-    """The copies that are not kept: numbers of the first and the last operator that reads one, and its bytes."""
-    found = []
-    for name, (layout, readers, kept) in words.copies.items():
-        if kept:
-            continue
-        places = [problem.index[reader] for reader in readers]
-        size = problem.tensors[name].size // share(layout, problem.mesh.sizes)
-        found.append((min(places), max(places), size))
-    return found
+def device_model(model: Model, profiles: Sequence[Profile], kept: Sequence[int], shared: Sequence[int]) -> Model:
+    """Return the model whose layers have the parameters and the costs of one device.
+
+    Parameters
+    ----------
+    model : Model
+    profiles : sequence of Profile
+    kept, shared : sequence of int
+        Bytes of each layer's parameters on a device, and of what each tie shares.
+    """
+    layers = tuple(
+        replace(layer, parameters=own, work=None, operators="") for layer, own in zip(model.layers, kept, strict=True)
+    )
+    ties = (replace(tie, parameters=own) for tie, own in zip(model.ties, shared, strict=True))
+    found = tuple(tie for tie in ties if tie.parameters or tie.frozen)
+    return replace(model, layers=layers, profiles=tuple(profiles), ties=found, operators={})
 
 
 def _mean_cost(costs: Sequence[LayerCost]) -> LayerCost:
@@ -269,13 +247,3 @@ def _mean_cost(costs: Sequence[LayerCost]) -> LayerCost:
         return first
     mean = {each.name: round(sum(getattr(cost, each.name) for cost in costs) / len(costs)) for each in fields(first)}
     return LayerCost(**mean)
-
-
-def splits_loss(graph: OperatorGraph, words: LayerWords) -> bool:
-    """Whether a layer's loss is split along the classes of the logits."""
-    return bool(graph.loss_name and class_axes(words.operators[graph.loss_name].word))
-
-
-def splits_any(words: LayerWords) -> bool:
-    """Whether any operator is split."""
-    return any(letter.loop != UNSPLIT for word, _ in words.operators.values() for letter in word)

@@ -1,8 +1,7 @@
 """The operators of a layer, or of a whole model, on a mesh as a problem of `pipeplan_formulations.sharding`.
 
-The problem of teams (`pipeplan.costs.teams.problem`) with several axes, in nanoseconds and bytes; what a linear map has
-beside its loop on each is in `words`. A signature of an operator is a word, and the layout in which parts of sums that
-it makes are added up. Nodes are operators, and the sums of gradients that several operators return::
+In nanoseconds and bytes. A signature of an operator is a word (`words`), and the layout in which parts of sums that it
+makes are added up. Nodes are operators, and the sums of gradients that several operators return::
 
     norm ──┬──▶ query ──┐
        │   ├──▶ key   ──┤  (sum)        forward from maker to reader, backward from reader to maker, or to the

@@ -108,6 +108,11 @@ class MeshSignatures:
         return self.rooflines.graph
 
     @property
+    def layer(self) -> Rooflines:
+        """What the operators of the first layer take, or of the only one."""
+        return self.own(self.graph.operators[0]).rooflines
+
+    @property
     def joined(self) -> bool:
         """Whether they are those of several layers."""
         return isinstance(self.rooflines, JoinedLayers)

@@ -12,8 +12,8 @@ another one is not larger by more than 1 / `ALIKE` in any figure, on any kind of
 whatever its shape, or if teams without a mesh have such a way.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count, pairwise, product
 from math import lcm, prod
 from operator import add
@@ -24,10 +24,12 @@ from numpy.typing import NDArray
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.model import Model
 from pipeplan.core.operators import SAMPLE, TOKEN, Operator, OperatorGraph
-from pipeplan.core.words import PARTIAL, WHOLE, LayerWords, Layout, MeshSplit
+from pipeplan.core.splits import Split
+from pipeplan.core.words import PARTIAL, WHOLE, LayerWords, Layout
 from pipeplan.costs.sharding.coordinates import combined, in_order
+from pipeplan.costs.sharding.device_costs import splits_any
 from pipeplan.costs.sharding.layouts import handed_over, stream
-from pipeplan.costs.sharding.members import Case, MeshMembers, splits_any
+from pipeplan.costs.sharding.members import Case, MeshMembers, Way
 from pipeplan.costs.sharding.named import follows, shapes_of
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.shapes import fitting
@@ -93,19 +95,16 @@ class MeshTeams(MeshMembers):
         within = teams.team // nodes.pop()
         return tuple(cls(teams, sizes, batch) for sizes in fitting(teams.team, within) if len(sizes) <= most)
 
-    def splits(self, tokens: bool = True) -> list[MeshSplit]:
+    def ways(self, tokens: bool = True) -> list[Way]:
         """Return ways, the best ones among them; ``tokens``: also those that split what passes between layers."""
-        found: dict[MeshSplit, None] = {}
-        meshes = {kind.name: self.mesh(kind) for kind in self.teams.kinds}
-        links = tuple((name, tuple(link.in_collectives for link in own.links)) for name, own in meshes.items())
-        sharing = next(iter(meshes.values())).sharing
+        found: dict[Way, None] = {}
         for layout in self._layouts(tokens):
             can = self._passes(layout)
             if any(can) or set(layout) == {WHOLE}:
                 for passes, words in self._ways(layout, can):
                     if self._agrees(words) and self._is_asked(words):
-                        found[MeshSplit(self.sizes, layout, passes, tuple(words.items()), links, sharing)] = None
-        return [split for split in found if self.possible(split)]
+                        found[Way(layout, passes, tuple(words.items()))] = None
+        return [way for way in found if self.possible(way)]
 
     def _layouts(self, tokens: bool) -> Iterable[Layout]:
         """Return the layouts that what passes between layers may have."""
@@ -224,8 +223,8 @@ class MeshTeams(MeshMembers):
 
 
 def mesh_ways(
-    every: Sequence[MeshTeams], tokens: bool = True, others: Iterable[Model] = ()
-) -> Iterator[tuple[MeshSplit, Model]]:
+    every: Sequence[MeshTeams], tokens: bool = True, others: Sequence[Model] = ()
+) -> Iterator[tuple[Split, Model]]:
     """Yield the ways over teams of one size that are worth searching, with a device's costs: a profile for each size.
 
     Those that take no figure less than another one by more than 1 / `ALIKE` are left out, of one shape or a former one.
@@ -236,13 +235,13 @@ def mesh_ways(
         The shapes.
     tokens : bool
         Whether what passes between layers may be split.
-    others : iterable of Model
+    others : sequence of Model
         Costs of a device in other ways that are searched.
     """
     kept = [_figures(model, every[0]) for model in others] if every else []
-    numbers = count()
+    numbers = count(len(others))
     for own in every:
-        models = [(split, own.model(split)) for split in own.splits(tokens)]
+        models = [(way, own.model(way)) for way in own.ways(tokens)]
         rows = [_figures(model, own) for _, model in models]
         unlike: list[int] = []
         for k in sorted(range(len(models)), key=lambda k: sum(map(int, rows[k]))):
@@ -250,8 +249,8 @@ def mesh_ways(
             if not any((other <= rows[k] + rows[k] // ALIKE).all() for other in kept):
                 unlike.append(k)
                 kept.append(rows[k])
-        for split, model in (models[k] for k in sorted(unlike)):
-            yield replace(split, number=next(numbers)), model
+        for way, model in (models[k] for k in sorted(unlike)):
+            yield own.split(way, next(numbers)), model
 
 
 def _figures(model: Model, own: MeshTeams) -> NDArray[np.int64]:

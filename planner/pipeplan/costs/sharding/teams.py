@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pipeplan.core.cluster import Cluster, DeviceKind
+from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import LayerCost, Model
 from pipeplan.costs.layers import layer_costs
 from pipeplan.costs.sharding.places import Place, places
 from pipeplan.costs.sharding.rooflines import Rooflines, rates_of
+from pipeplan.costs.sharding.shapes import Mesh, mesh_on
 from pipeplan_formulations.common.clock import Clock
 
 
@@ -65,6 +66,17 @@ class Teams:
     def kinds(self) -> tuple[DeviceKind, ...]:
         """The kinds of device that have teams."""
         return tuple(kind for kind in self.cluster.kinds.values() if kind.name in self.places)
+
+    def mesh(self, kind: DeviceKind, sizes: tuple[int, ...]) -> Mesh:
+        """Return the mesh of these sizes of teams of a kind of device."""
+        place = self.places[kind.name]
+        return mesh_on(sizes, self.team // place.nodes, place.inside, self.cluster.network or place.inside)
+
+    def links(self, sizes: tuple[int, ...]) -> tuple[tuple[tuple[str, tuple[Link, ...]], ...], tuple[int, ...]]:
+        """Return the links along the axes of a mesh of each kind, as collectives find them, and the sharing of each."""
+        meshes = {kind.name: self.mesh(kind, sizes) for kind in self.kinds}
+        rows = ((name, tuple(link.in_collectives for link in mesh.links)) for name, mesh in meshes.items())
+        return tuple(rows), next(iter(meshes.values())).sharing
 
     def costs(self, kind: DeviceKind, size: int) -> tuple[LayerCost, ...]:
         """Costs of the layers on one device."""

@@ -1,7 +1,7 @@
 """Words: how an operator is split along each axis of a mesh.
 
-A letter of a word names a loop of the operator, or none, as a signature of a team does (`pipeplan.costs.teams`). For a
-linear map of rows from K inputs to N outputs on a mesh of three axes::
+A letter of a word names a loop of the operator, or none. For a linear map of rows from K inputs to N outputs on a mesh
+of three axes::
 
     axis    letter                     input    weight              output
     w       rows, weights gathered     rows     split, gathered     rows

@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, Any
 
-from pipeplan.core.operators import Splitting
+from pipeplan.core.splits import Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.local_search.pool import LocalSearch

@@ -15,7 +15,7 @@ from math import inf
 from random import Random
 
 from pipeplan.baselines.deadline import OutOfTime, check_deadline
-from pipeplan.core.operators import Splitting
+from pipeplan.core.splits import Splitting
 from pipeplan.costs.chain import Boundaries
 from pipeplan.search.evaluate import EvaluatedPlan, evaluate, follows_recurrence, least_value
 from pipeplan.search.local_search.moves import Moves, Placement

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from pipeplan.core.cluster import StageDevices
 from pipeplan.core.job import SHARDED
-from pipeplan.core.operators import Mix
+from pipeplan.core.splits import Mix
 from pipeplan.search.branch_and_bound import ACCURACY, Node, PlanSearch, Step, Turn
 from pipeplan.search.nodes.aggregate_problem import Layout, allocation_problem
 from pipeplan.search.nodes.device_groups import DeviceGroupsNode

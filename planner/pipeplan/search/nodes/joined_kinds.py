@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeplan.core.operators import Split
+from pipeplan.core.splits import Split
 from pipeplan.search.nodes.mixed_problem import MixedLayout
 from pipeplan.search.space.device_groups import Mode
 from pipeplan.search.space.mixed import MixedSpace, Modes

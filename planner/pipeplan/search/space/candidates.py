@@ -88,7 +88,7 @@ class Candidate:
         level = zero_suffix(self.chain.zero) if max(self.replicas) > 1 else ""
         split = self.chain.split
         sizes = [group[0].kind.team for group in self.chain.groups]
-        teams = team_suffix(sizes, bool(split and split.sequence), mesh=split.mesh if split else ())
+        teams = team_suffix(sizes, split.parallelism if split else (), mesh=split.mesh if split else ())
         return f"{stages_of(self.replicas)}, {many} of {self.chain.micro_batch}{level}{teams}, {self._order}"
 
     @property

@@ -17,10 +17,10 @@ from functools import cached_property
 from itertools import product
 
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, StageDevices
-from pipeplan.core.operators import Mix, Split
+from pipeplan.core.splits import Mix, Split
 from pipeplan.costs.chain import Boundaries
-from pipeplan.costs.teams.mixed import NodeTeams, fill_up, fillings, kind_name, mixed_cluster
-from pipeplan.costs.teams.question import MixedQuestion
+from pipeplan.costs.sharding.mixed import NodeTeams, fill_up, fillings, kind_name, mixed_cluster
+from pipeplan.costs.sharding.question import MixedQuestion
 from pipeplan.search.regimes import REGIMES
 from pipeplan.search.space.device_groups import Mode, device_classes, placements
 from pipeplan.search.space.space import Space

@@ -12,7 +12,7 @@ from pipeplan.core.cluster import Cluster, DeviceKind, Overlap, StageDevices
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job, Objective, Order
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Splitting
+from pipeplan.core.splits import Splitting
 from pipeplan.core.wording import counted, some, team_suffix, zero_suffix
 from pipeplan.costs.chain import Boundaries, Chain
 from pipeplan.costs.layers import available_micro_batches
@@ -58,7 +58,7 @@ DEEP = REGIMES.early_layers.most
 class Space:
     """All choices of a search.
 
-    With a ``split``, devices are teams: the model and the cluster are those of `pipeplan.costs.teams.question`.
+    With a ``split``, devices are teams: the model and the cluster are those of `pipeplan.costs.sharding.question`.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Space:
         """The level of ZeRO and the teams, behind the name of a part: ``', ZeRO-1, teams of 8 (way 2)'``."""
         if self.split is None:
             return zero_suffix(self.job.level)
-        teams = team_suffix(self.split.teams, bool(self.split.sequence), mesh=self.split.mesh)
+        teams = team_suffix(self.split.teams, self.split.parallelism, mesh=self.split.mesh)
         return f"{zero_suffix(self.job.level)}{teams} (way {self.split.number + 1})"
 
     @property

@@ -10,10 +10,10 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, WHOLLY_SHARDED, Job, Objective
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Mix, Splitting
+from pipeplan.core.splits import Mix, Splitting
 from pipeplan.costs.chain import Boundaries
-from pipeplan.costs.teams.mixed import MOST
-from pipeplan.costs.teams.question import MixedQuestion, TeamQuestion, team_questions
+from pipeplan.costs.sharding.mixed import MOST
+from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.search.evaluate import EvaluatedPlan
 from pipeplan.search.space.candidates import Candidate
 from pipeplan.search.space.mixed import MixedSpace
@@ -39,7 +39,7 @@ class Spaces:
     Without replicas all levels are alike, so only level 0 is left.
 
     Teams of several devices have spaces of their own for each split that is worth searching: there a device is a team
-    (`pipeplan.costs.teams`). Mixes of teams of unlike sizes, at levels 0 and 1, are searched together (`MixedSpace`),
+    (`pipeplan.costs.sharding`). Mixes of teams of unlike sizes, at levels 0 and 1, are searched together (`MixedSpace`),
     and a mix gets spaces of its own once a plan lies on it. Under any order of schedules, mixes that are few have them
     all from the beginning.
 

@@ -11,10 +11,10 @@ from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.costs.chain import Array
 from pipeplan.costs.sharding.least import least_work
+from pipeplan.costs.sharding.mixed import kind_name
 from pipeplan.costs.sharding.places import team_cluster
+from pipeplan.costs.sharding.question import every_team
 from pipeplan.costs.sharding.teams import Teams
-from pipeplan.costs.teams.mixed import kind_name
-from pipeplan.costs.teams.question import every_team
 from pipeplan.search.space.lower_bounds import LowerBounds
 
 

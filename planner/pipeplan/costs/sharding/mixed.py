@@ -17,7 +17,7 @@ from itertools import chain, combinations_with_replacement, product
 from math import comb, prod
 
 from pipeplan.core.cluster import Cluster, Node
-from pipeplan.core.operators import Mix, Split
+from pipeplan.core.splits import Mix, Split
 
 MOST = 128
 """Most mixes that are searched one by one, as for any order of schedules; of more, none is."""

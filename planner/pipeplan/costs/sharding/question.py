@@ -1,24 +1,24 @@
 """A model and a cluster as teams see them: a team is a device, and a layer has the costs of one member."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from pipeplan.core.cluster import Cluster, DeviceKind
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import SHARDED, Job, Order, Recompute
-from pipeplan.core.model import Model, Profile
-from pipeplan.core.operators import Mix, Split, Splitting
+from pipeplan.core.model import Model, Profile, Provenance, Tie
 from pipeplan.core.shared_weights import merge_overlapping
+from pipeplan.core.splits import Mix, Split, Splitting
 from pipeplan.core.wording import counted, listed, teams_of
 from pipeplan.costs.layers import available_micro_batches
 from pipeplan.costs.sharding.left_whole import why_nothing
+from pipeplan.costs.sharding.mixed import MOST, kind_name, kinds_of, mixed_cluster, mixes
 from pipeplan.costs.sharding.places import places, team_cluster
 from pipeplan.costs.sharding.splits import MeshTeams, mesh_ways
-from pipeplan.costs.teams.members import parameters, profiles, ties
-from pipeplan.costs.teams.mixed import MOST, kind_name, kinds_of, mixed_cluster, mixes
-from pipeplan.costs.teams.splits import TeamSplits
+from pipeplan.costs.sharding.teams import Teams
+from pipeplan.costs.sharding.ways import TeamWays
 from pipeplan_formulations.common.clock import Clock
 
 
@@ -53,6 +53,8 @@ class MixedQuestion:
         Those worth searching, of all sizes but 1.
     sizes : tuple of int
         Of teams, ascending; 1 is a device by itself.
+    ties : mapping of Split to tuple of Tie
+        What layers share on a device of each split.
     """
 
     model: Model
@@ -61,6 +63,7 @@ class MixedQuestion:
     whole: Model
     splits: tuple[Split, ...]
     sizes: tuple[int, ...]
+    ties: Mapping[Split, tuple[Tie, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def under(self, schedules: tuple[str, ...]) -> "MixedQuestion":
         """Return the same question under other schedules."""
@@ -91,10 +94,16 @@ class MixedQuestion:
         own = (replace(each, device=names[each.device]) for each in self.model.profiles if each.device in names)
         parts = {name: self.model.parts[known] for known, name in names.items()}
         homes = list(zip(self.together, mix.tied, strict=True))
-        shared = ties(self.whole, {name: mix.at(team) for layers, team in homes for name in layers})
-        model = replace(self.model, profiles=tuple(own), parts=parts, ties=shared)
+        at = {name: mix.at(team) for layers, team in homes for name in layers}
+        shared = ((tie, at[tie.layers[0]]) for tie in self.whole.ties)
+        ties = (tie if split is None else self._on(split, tie) for tie, split in shared)
+        model = replace(self.model, profiles=tuple(own), parts=parts, ties=tuple(tie for tie in ties if tie))
         pins = tuple((name, teams_of(team)) for layers, team in homes for name in layers)
         return TeamQuestion(mix, model, mixed_cluster(self.cluster, mix), replace(self.job, pin=self.job.pin + pins))
+
+    def _on(self, split: Split, tie: Tie) -> Tie | None:
+        """What layers share on a device of a split; None if nothing."""
+        return next((own for own in self.ties[split] if own.layers == tie.layers), None)
 
     def every(self, most: int = MOST) -> tuple[Mix, ...] | None:
         """Return all mixes; None if they are more than ``most``."""
@@ -118,7 +127,7 @@ def team_questions(
     return _questions(every, model, cluster, job)
 
 
-def every_team(model: Model, cluster: Cluster, job: Job) -> dict[int, TeamSplits]:
+def every_team(model: Model, cluster: Cluster, job: Job) -> dict[int, Teams]:
     """Return the teams of several devices of a job, by size; sizes without room are left out if others have some.
 
     Raises
@@ -132,62 +141,71 @@ def every_team(model: Model, cluster: Cluster, job: Job) -> dict[int, TeamSplits
 
 
 def _questions(
-    every: Mapping[int, TeamSplits], model: Model, cluster: Cluster, job: Job
+    every: Mapping[int, Teams], model: Model, cluster: Cluster, job: Job
 ) -> Iterator[TeamQuestion | MixedQuestion]:
-    splits: list[Split] = []
+    ways: dict[Split, Model] = {}
     nothing: list[str] = []
-    levels = tuple(level for level in job.zero if level < SHARDED)
     for team, teams in every.items():
-        own = replace(
-            job,
-            teams=(),
-            unlike_teams=False,
-            micro_batches=tuple(job.batch // size for size in teams.sizes),
-        )
-        found, models = [], []
-        for split in () if job.strategy else teams.splits(job.sequence_parallel):
-            found.append(split)
-            models.append(team_model(teams, split))
-            yield TeamQuestion(split, models[-1], team_cluster(cluster, team), own)
+        own = replace(job, teams=(), unlike_teams=False, micro_batches=tuple(job.batch // size for size in teams.sizes))
+        found = {}
+        for split, costs in () if job.strategy else TeamWays(teams).ways(job.sequence_parallel):
+            found[split] = costs
+            yield TeamQuestion(split, costs, team_cluster(cluster, team), own)
+        ways |= found
         meshes = MeshTeams.of(teams, job.batch, job.mesh_axes)
-        ways = 0
-        for way, costs in mesh_ways(meshes, job.sequence_parallel, models):
-            ways += 1
+        for split, costs in mesh_ways(meshes, job.sequence_parallel, [*found.values()]):
+            found[split] = costs
             counts = tuple(dict.fromkeys(job.batch // profile.micro_batch for profile in costs.profiles))
-            asked = replace(own, micro_batches=counts)
-            yield TeamQuestion(way, costs, team_cluster(cluster, team), asked)
-        if not found and not ways:
+            yield TeamQuestion(split, costs, team_cluster(cluster, team), replace(own, micro_batches=counts))
+        if not found:
             why = why_nothing(teams)
             nothing.append(
                 f"teams of {team}: no operator of {model.name!r} can be split over them"
                 + f" by strategy {job.strategy}" * bool(job.strategy)
                 + (f": they have {counted(team, 'device')}, {why}" if why else "")
             )
-        splits += found
     if nothing and len(nothing) == len(every):
         raise InputError(nothing[0])
+    if every:
+        yield from _mixes(every, ways, model, cluster, job)
+
+
+def _mixes(
+    every: Mapping[int, Teams], ways: Mapping[Split, Model], model: Model, cluster: Cluster, job: Job
+) -> Iterator[MixedQuestion]:
+    """Yield the questions of teams of unlike sizes, if they are asked for: one for each layout between layers."""
+    counts = tuple(job.batch // size for size in next(iter(every.values())).sizes)
+    levels = tuple(level for level in job.zero if level < SHARDED)
     pinned = {name for names in tied_layers(model) for name in names} & {name for name, _ in job.pin}
-    if every and job.unlike_teams and not pinned and job.order is Order.SEARCH and (levels or not job.zero):
+    if job.unlike_teams and not pinned and job.order is Order.SEARCH and (levels or not job.zero):
         largest = max(node.kinds.count(kind) for node in cluster.nodes for kind in node.kinds)
-        for sequence in dict.fromkeys(split.sequence for split in splits):
-            alike = tuple(split for split in splits if split.sequence == sequence and split.team <= largest)
+        for sequence in dict.fromkeys(split.sequence for split in ways):
+            alike = {
+                split: costs for split, costs in ways.items() if split.sequence == sequence and split.team <= largest
+            }
             sizes = tuple(sorted({split.team for split in alike} | ({1} & set(job.teams))))
             if len(sizes) > 1:
-                yield _mixed(every, alike, sizes, replace(own, zero=levels))
+                own = replace(job, teams=(), unlike_teams=False, micro_batches=counts, zero=levels)
+                yield _mixed(every, alike, sizes, own)
 
 
-def _mixed(
-    every: Mapping[int, TeamSplits], splits: tuple[Split, ...], sizes: tuple[int, ...], job: Job
-) -> MixedQuestion:
+def _mixed(every: Mapping[int, Teams], ways: Mapping[Split, Model], sizes: tuple[int, ...], job: Job) -> MixedQuestion:
     some = next(iter(every.values()))
     whole, found = some.model, list[Profile]()
     layers = tuple(replace(layer, work=None, operators="") for layer in whole.layers)
-    bare = MixedQuestion(whole, some.cluster, job, whole, splits, sizes)
+    ties = {split: costs.ties for split, costs in ways.items()}
+    bare = MixedQuestion(whole, some.cluster, job, whole, tuple(ways), sizes, ties)
     parts: dict[str, tuple[int, ...]] = {}
     for kind, team, split in bare.kinds:
         name = bare.name(kind.name, team, split)
-        found += profiles(every.get(team, some), split, kind, name)
-        parts[name] = parameters(whole, split)
+        if split is None:
+            said = Provenance("analytic", "teams of 1")
+            found += [Profile(name, size, some.costs(kind, size), said) for size in some.sizes]
+            parts[name] = tuple(layer.parameters for layer in whole.layers)
+        else:
+            own = [profile for profile in ways[split].profiles if profile.device == kind.name]
+            found += [replace(profile, device=name) for profile in own]
+            parts[name] = tuple(layer.parameters for layer in ways[split].layers)
     model = replace(whole, layers=layers, profiles=tuple(found), ties=(), operators={}, parts=parts)
     return replace(bare, model=model)
 
@@ -199,7 +217,7 @@ def tied_layers(model: Model) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(model.names[i] for i in own) for own in sets)
 
 
-def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> TeamSplits:
+def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> Teams:
     _require_teams(model, cluster, job, team)
     kinds = list({device.kind.name: device.kind for device in cluster.devices}.values())
     sizes = tuple(job.batch // count for count in job.micro_batches) or available_micro_batches(
@@ -207,7 +225,7 @@ def _teams(model: Model, cluster: Cluster, job: Job, team: int) -> TeamSplits:
     )
     wishes = job.vocabulary_parallel, job.context_parallel
     again = job.recompute is not Recompute.NONE
-    teams = TeamSplits(
+    teams = Teams(
         model,
         cluster,
         team,
@@ -247,18 +265,3 @@ def _require_teams(model: Model, cluster: Cluster, job: Job, team: int) -> None:
         raise InputError(f"teams of {team}: a layer is pinned to {named[0]!r}, one device; pin it to a kind")
     if any(kind.on_chip is not None for kind in cluster.kinds.values()):
         raise InputError(f"teams of {team}: devices with on-chip memory have no teams; ask for teams of 1")
-
-
-def team_model(teams: TeamSplits, split: Split) -> Model:
-    """Return the model whose layers have the parameters and the costs of one member of a team, as profiles.
-
-    A layer without known operators is run whole by every member.
-    """
-    model = teams.model
-    every = [profile for kind in teams.kinds for profile in profiles(teams, split, kind, kind.name)]
-    own = parameters(model, split)
-    layers = tuple(
-        replace(layer, parameters=size, work=None, operators="") for layer, size in zip(model.layers, own, strict=True)
-    )
-    shared = ties(model, dict.fromkeys(model.names, split))
-    return replace(model, layers=layers, profiles=tuple(every), ties=shared, operators={})

@@ -1,0 +1,219 @@
+"""Ways to run one layer on a mesh, told apart by the words of its *main operators*.
+
+These are the operators that split weights, products of matrices and attention on parts of the tokens, and the loss if
+its classes are split. Weights that the layer shares with others are always among them. Under given main words the other
+operators, and the layouts of all tensors, are those of the fastest choice.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeplan.core.model import LayerCost
+from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
+from pipeplan.core.splits import CONTEXT, LOSS, SEQUENCE
+from pipeplan.core.words import UNSPLIT, LayerWords, Word
+from pipeplan.costs.sharding.coordinates import COORDINATES, combined, in_order
+from pipeplan.costs.sharding.device_costs import device_cost, longer
+from pipeplan.costs.sharding.given import FASTEST, WORTH
+from pipeplan.costs.sharding.prices import class_axes
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.common.sentinels import UNLIMITED
+from pipeplan_formulations.sharding import Choice, Sharding, frontier
+
+MainWords = tuple[tuple[str, Word], ...]
+"""Words of the main operators of a layer, by name; the others are none of these."""
+
+PARTS = 1024
+"""Bytes are compared in these parts of a layer's."""
+COMPARED = combined(("forward", "backward"), ("summed",), ("parameters",), ("saved",))
+"""What ways are compared by."""
+COMPARED_AGAIN = np.concatenate([COMPARED, COMPARED[:1] + combined(("forward",))])
+"""The same where layers may be recomputed: then a backward has the forward in it once more."""
+
+
+class Chosen(NamedTuple):
+    """The fastest choice under main words, and what it costs in each of `COORDINATES`."""
+
+    words: LayerWords
+    costs: tuple[int, ...]
+
+
+def is_main(graph: OperatorGraph, operator: Operator, word: Word) -> bool:
+    """Return whether an operator is a main one under a word."""
+    loops = {letter.loop for letter in word} - {UNSPLIT}
+    if operator.name == graph.loss_name:
+        return bool(class_axes(word))
+    shares = any(weight.shared for weight in operator.weights)
+    return (
+        shares
+        or (operator.by_plan and TOKEN in loops)
+        or any(loops & {*weight.loops} for weight in operator.weights)
+        or any(letter.gathers for letter in word)
+    )
+
+
+def main_words(graph: OperatorGraph, words: LayerWords) -> MainWords:
+    """Return the words of a layer's main operators."""
+    rows = ((each, words.operators[each.name].word) for each in graph.operators)
+    return tuple((each.name, word) for each, word in rows if is_main(graph, each, word))
+
+
+def parallelism(rows: Iterable[tuple[OperatorGraph, MainWords]], passes: bool) -> tuple[str, ...]:
+    """Return what is split beside weights (`Split.parallelism`); ``passes``: whether tensors between layers are."""
+    found = {SEQUENCE} if passes else set[str]()
+    for graph, main in rows:
+        by_plan = {each.name for each in graph.operators if each.by_plan}
+        for name, word in main:
+            if name == graph.loss_name:
+                found.add(LOSS)
+            if name in by_plan and any(letter.loop == TOKEN for letter in word):
+                found.add(CONTEXT)
+    return tuple(name for name in (SEQUENCE, CONTEXT, LOSS) if name in found)
+
+
+class LayerWays:
+    """The ways to run one layer on a kind of device at a micro-batch size.
+
+    Parameters
+    ----------
+    problem : MeshProblem
+        Of one layer.
+    again : bool
+        Whether layers may be recomputed.
+    """
+
+    def __init__(self, problem: MeshProblem, again: bool) -> None:
+        self.problem, self.rooflines, self._again = problem, problem.layer, again
+        self._chosen: dict[MainWords, Chosen | None] = {}
+        self._devices: dict[MainWords, LayerCost] = {}
+
+    @property
+    def graph(self) -> OperatorGraph:
+        """The operators."""
+        return self.problem.graph
+
+    @property
+    def compared(self) -> NDArray[np.int64]:
+        """What ways are compared by."""
+        return COMPARED_AGAIN if self._again else COMPARED
+
+    @property
+    def shared_words(self) -> Iterator[dict[str, Word]]:
+        """The choices of words for the operators whose weights the layer shares with others."""
+        own = {
+            each.name: dict.fromkeys(signature.word for signature in signatures)
+            for each, signatures in zip(self.graph.operators, self.problem.signatures, strict=True)
+            if any(weight.shared for weight in each.weights)
+        }
+        for words in product(*own.values()):
+            yield dict(zip(own, words, strict=True))
+
+    def undominated(self, shared: Mapping[str, Word]) -> Iterator[MainWords]:
+        """Yield the main words of all choices that no other one dominates, and possibly of more.
+
+        ``shared``: the words of the operators whose weights are shared.
+        """
+        if self.rooflines.kind.shard_overhead and not any(map(splits, shared.values())):
+            yield tuple(shared.items())  # all whole, which may be faster than what dominates it before this overhead
+        fits = [[shared.get(each.name, word) == word for word in row] for each, row in self._words]
+        problem = _restricted(self.problem.sharding, fits)
+        rows = [row for row in self.compared if any(problem.project(row[None]).largest)]
+        points = frontier(problem.project(np.array(rows or COMPARED[:1])), Clock(Limits()))
+        for point in range(len(points.points)):
+            yield self._main(points.choice(point))
+
+    def figures(self, main: MainWords) -> tuple[int, ...]:
+        """Nanoseconds of a micro-batch and of sums; `PARTS` of parameters and saved bytes, under main words.
+
+        Where layers may be recomputed, also nanoseconds of a micro-batch with another forward.
+        """
+        chosen, cost = self._of(main), self.rooflines.cost
+        of = dict(zip(COORDINATES, chosen.costs, strict=True))
+        wholes = {"parameters": self.rooflines.parameters, "saved": cost.saved}
+        parameters, saved = (round(PARTS * of[name] / max(whole, 1)) for name, whole in wholes.items())
+        more = longer(self.problem, chosen.words)
+        forward, backward = (of[name] + more[name] for name in ("forward", "backward"))
+        again = (2 * forward + backward,) if self._again else ()
+        return forward + backward, of["summed"], parameters, saved, *again
+
+    def chosen(self, main: MainWords) -> Chosen | None:
+        """Return the fastest choice under main words; None if there is none.
+
+        Operators on parts of the tokens are whole where the layer has none.
+        """
+        if main not in self._chosen:
+            self._chosen[main] = self._find(main)
+        return self._chosen[main]
+
+    def device(self, main: MainWords) -> LayerCost:
+        """Return the costs of each device under main words."""
+        if main not in self._devices:
+            self._devices[main] = device_cost(self.problem, *self._of(main))
+        return self._devices[main]
+
+    def _of(self, main: MainWords) -> Chosen:
+        chosen = self.chosen(main)
+        assert chosen is not None, "the way is possible"
+        return chosen
+
+    @cached_property
+    def _words(self) -> list[tuple[Operator, list[Word]]]:
+        """Each operator with the words of its signatures."""
+        rows = zip(self.graph.operators, self.problem.signatures, strict=True)
+        return [(each, [signature.word for signature in signatures]) for each, signatures in rows]
+
+    @cached_property
+    def _entries(self) -> list[list[Word | None]]:
+        """For each operator, and each of its signatures, the word as a main operator; None where it is none."""
+        return [[word if is_main(self.graph, each, word) else None for word in row] for each, row in self._words]
+
+    @cached_property
+    def _fastest(self) -> Sharding:
+        problem = self.problem.sharding
+        return problem.project(in_order(problem, FASTEST, WORTH))
+
+    def _main(self, choice: Choice) -> MainWords:
+        rows = zip(self.graph.operators, self._entries, choice, strict=False)
+        return tuple((each.name, row[k]) for each, row, k in rows if row[k] is not None)  # type: ignore[misc]
+
+    def _find(self, main: MainWords) -> Chosen | None:
+        of = dict(main)
+        if not self.problem.tokens:
+            by_tokens = {each.name for each in self.graph.operators if each.by_plan}
+            of = {name: word for name, word in main if name not in by_tokens or all(one.loop != TOKEN for one in word)}
+        fits = [
+            [entry == of.get(each.name) for entry in row]
+            for each, row in zip(self.graph.operators, self._entries, strict=True)
+        ]
+        if self.rooflines.kind.shard_overhead and not self.problem.tokens and not any(map(splits, of.values())):
+            fits = [[not splits(word) for word in row] for _, row in self._words]
+        if not all(map(any, fits)):
+            return None
+        found = frontier(_restricted(self._fastest, fits), Clock(Limits()))
+        if not len(found.points):
+            return None
+        choice = found.choice(0)
+        costs = self.problem.sharding.evaluate(choice)
+        assert costs is not None, "it was found"
+        return Chosen(self.problem.layer_words(choice), costs)
+
+
+def splits(word: Word) -> bool:
+    """Return whether a word splits its operator."""
+    return any(letter.loop != UNSPLIT for letter in word)
+
+
+def _restricted(problem: Sharding, fits: list[list[bool]]) -> Sharding:
+    """The problem without the signatures of the first operators that do not fit."""
+    costs = [
+        own if all(row) else np.where(np.array(row)[:, None], own, UNLIMITED)
+        for own, row in zip(problem.costs, fits, strict=False)
+    ]
+    return Sharding((*costs, *problem.costs[len(costs) :]), problem.edges)

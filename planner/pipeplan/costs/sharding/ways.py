@@ -1,0 +1,309 @@
+"""Ways of teams along one axis: the main words of every layer, and what passes between layers in parts of the tokens.
+
+Equal layers run alike, in all stages. For each graph of operators, kind of device and micro-batch size, the choices of
+words that no other one dominates are compared (`LayerWays.figures`). The main words of one of them are worth searching
+unless others are at least as good for all kinds and sizes. Layers that share weights split them alike.
+Ways of unlike layers are combined; of too many combinations, those are left in which all layers take least time, or all
+keep least.
+
+Tensors between layers are whole on every device, or all those that can be are split along tokens.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import chain, pairwise, product
+
+import numpy as np
+
+from pipeplan.core.cluster import DeviceKind
+from pipeplan.core.grouped_axis import ShardAxis
+from pipeplan.core.model import LayerCost, Model, Profile, Provenance, Tie
+from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
+from pipeplan.core.splits import Split
+from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Word
+from pipeplan.costs.sharding.batches import has_samples, with_samples
+from pipeplan.costs.sharding.coordinates import COORDINATES
+from pipeplan.costs.sharding.layer_ways import COMPARED, COMPARED_AGAIN, LayerWays, MainWords, parallelism, splits
+from pipeplan.costs.sharding.layouts import ends_of, handed_over, token_axis
+from pipeplan.costs.sharding.members import device_model
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.teams import Teams
+from pipeplan_formulations.common.pareto import minimal
+
+MOST = 128
+"""Combinations of the ways of unlike layers up to which all are searched."""
+PREFERRED = (0, 2, 3, 4)
+"""Figures by which ways are combined otherwise: time of a micro-batch, parameters, saved bytes, and where layers may be
+recomputed the time with another forward."""
+
+Figures = tuple[int, ...]
+"""`LayerWays.figures` on each kind for each micro-batch size."""
+
+
+class TeamWays:
+    """The ways in which teams of one size, each along one axis, run a model.
+
+    Parameters
+    ----------
+    teams : Teams
+    """
+
+    def __init__(self, teams: Teams) -> None:
+        self.teams, self.model = teams, teams.model
+        self._layers: dict[tuple[object, ...], LayerWays] = {}
+        self._known: dict[object, dict[object, object]] = {}
+        self._rooflines: dict[int, tuple[Rooflines, Rooflines]] = {}  # by id: those of a layer, and with samples
+
+    def ways(self, tokens: bool = True) -> Iterator[tuple[Split, Model]]:
+        """Yield the ways that are worth searching, each with the costs of a device: a profile for each size.
+
+        ``tokens``: also those with parts of the tokens between layers.
+        """
+        firsts = {layer.operators: i for i, layer in reversed(list(enumerate(self.model.layers))) if layer.operators}
+        number = 0
+        for layout, passes in self._between if tokens else self._between[:1]:
+            choices = {name: self._worthwhile(i, layout, passes) for name, i in firsts.items()}
+            every = _AllLayers(self, layout, passes)
+            for main in self._together(choices):
+                if self._splits_operators(main) and every.possible(main):
+                    yield every.way(main, number)
+                    number += 1
+
+    def layer(self, i: int, kind: DeviceKind, size: int, input_: Layout, output: Layout) -> LayerWays:
+        """Return the ways of a layer between given layouts; one object for equal layers."""
+        whole = self.teams.rooflines(i, kind, size)
+        key = id(whole), input_, output
+        if key not in self._layers:
+            _, own = self._rooflines.setdefault(id(whole), (whole, self._with_samples(whole)))
+            problem = MeshProblem(
+                own,
+                self.teams.mesh(kind, (self.teams.team,)),
+                input_,
+                output,
+                tokens={*input_, *output} != {WHOLE},
+                gathers=False,
+                split_loss=self.teams.vocabulary_parallel,
+                allows=None if self.teams.context_parallel else _without_context,
+                known=self._known,
+            )
+            self._layers[key] = LayerWays(problem, self.teams.again)
+        return self._layers[key]
+
+    def _with_samples(self, whole: Rooflines) -> Rooflines:
+        plain = not any(map(has_samples, self.model.operators.values()))
+        graph = with_samples(whole.graph, plain)
+        return Rooflines(graph, whole.cost, whole.parameters, whole.kind, whole.rates, whole.micro_batch)
+
+    @cached_property
+    def graphs(self) -> dict[str, OperatorGraph]:
+        """The operators of layers, with an axis of samples."""
+        plain = not any(map(has_samples, self.model.operators.values()))
+        return {name: with_samples(graph, plain) for name, graph in self.model.operators.items()}
+
+    @cached_property
+    def _between(self) -> list[tuple[Layout, tuple[bool, ...]]]:
+        """The layouts of what passes between layers, each with the layers whose output has it: whole first."""
+        named = [self.graphs.get(layer.operators) for layer in self.model.layers]
+        found: dict[int, list[bool]] = {}
+        for cut, (before, after) in enumerate(pairwise(named)):
+            axis = WHOLE
+            if before is not None and after is not None and self.model.crossing(cut) == (cut,):
+                axis = _passed_axis(before, after, self.teams.team)
+            if axis != WHOLE:
+                found.setdefault(axis, [False] * len(named))[cut] = True
+        whole = (WHOLE,), (False,) * len(named)
+        return [whole, *(((axis,), tuple(row)) for axis, row in sorted(found.items()))]
+
+    def _worthwhile(self, i: int, layout: Layout, passes: tuple[bool, ...]) -> dict[MainWords, Figures]:
+        """The main words of a layer that no others dominate on every kind at every micro-batch size.
+
+        With each, its figures for all of these.
+        """
+        ends = ends_of(layout, passes, i)
+        problems = [self.layer(i, kind, size, *ends) for kind in self.teams.kinds for size in self.teams.sizes]
+        kept: dict[MainWords, Figures] = {}
+        for shared in problems[0].shared_words:
+            found: dict[MainWords, None] = {}
+            for problem in problems:
+                self.teams.check()
+                found |= dict.fromkeys(problem.undominated(shared))
+            rows: dict[MainWords, Figures] = {}
+            for main in found:
+                self.teams.check()
+                if all(problem.chosen(main) for problem in problems):
+                    rows[main] = tuple(chain.from_iterable(problem.figures(main) for problem in problems))
+            undominated = minimal(np.array(list(rows.values()))) if rows else ()
+            kept |= {main: own for k, (main, own) in enumerate(rows.items()) if k in undominated}
+        return kept
+
+    def _together(self, choices: Mapping[str, Mapping[MainWords, Figures]]) -> Iterator[dict[str, MainWords]]:
+        """Yield the main words of all layers in all combinations; of too many, those that prefer the same figure.
+
+        Only those count in which layers that share weights split them alike.
+        """
+        rows: list[dict[str, MainWords]] = [{}]
+        for name in sorted(choices, key=lambda name: not any(weight.shared for weight in self.graphs[name].weights)):
+            rows = [row | {name: main} for row in rows for main in choices[name] if self._agrees(row | {name: main})]
+            if len(rows) > MOST:
+                break
+        if len(rows) <= MOST:
+            return iter(rows)
+        preferred = PREFERRED if self.teams.again else PREFERRED[:-1]
+        alike = (product(*(self._best(name, own, k) for name, own in choices.items())) for k in preferred)
+        every = (dict(zip(choices, row, strict=True)) for row in dict.fromkeys(chain.from_iterable(alike)))
+        return (row for row in every if self._agrees(row))
+
+    def _best(self, name: str, choices: Mapping[MainWords, Figures], preferred: int) -> list[MainWords]:
+        """The main words with least of a figure, for each way to split what the layer shares with others."""
+        groups: dict[object, list[MainWords]] = {}
+        width = len(COMPARED_AGAIN if self.teams.again else COMPARED)
+        for main in choices:
+            groups.setdefault(shared_cuts(self.graphs[name], main), []).append(main)
+
+        def figures(main: MainWords) -> tuple[int, Figures]:
+            return sum(choices[main][preferred::width]), choices[main]
+
+        return [min(own, key=figures) for own in groups.values()]
+
+    def _splits_operators(self, main: Mapping[str, MainWords]) -> bool:
+        """Whether any weight is split, or a product or attention runs on parts of the tokens; not only the loss."""
+        return any(
+            splits(word) and _counts(operator, word) and name != self.graphs[graph].loss_name
+            for graph, own in main.items()
+            for operator in self.graphs[graph].operators
+            for name, word in own
+            if operator.name == name
+        )
+
+    def _agrees(self, main: Mapping[str, MainWords]) -> bool:
+        """Whether those layers that share weights split them alike; where operators are not known, these are whole."""
+        of = {layer.name: layer.operators for layer in self.model.layers}
+        for tie in self.model.ties:
+            named = {of[name] for name in tie.layers} & {*main}
+            cuts = {shared_cuts(self.graphs[name], main[name]) for name in named}
+            unknown = any(not of[name] for name in tie.layers)
+            if len(cuts) > 1 or (unknown and any(cut != WHOLE for row in cuts for cut, _ in row)):
+                return False
+        return True
+
+
+class _AllLayers:
+    """The layers of a model between the same layouts: what equal ones have is found once for all."""
+
+    def __init__(self, ways: TeamWays, layout: Layout, passes: tuple[bool, ...]) -> None:
+        self._ways, self._teams, self._model = ways, ways.teams, ways.model
+        self._layout, self._passes = layout, passes
+        self._places = [(kind, size) for kind in self._teams.kinds for size in self._teams.sizes]
+        self._rows = {(kind.name, size): self._row(kind, size) for kind, size in self._places}
+
+    def _row(self, kind: DeviceKind, size: int) -> list[LayerWays | None]:
+        """The ways of each layer; None where its operators are not known."""
+        return [
+            self._ways.layer(i, kind, size, *ends_of(self._layout, self._passes, i)) if layer.operators else None
+            for i, layer in enumerate(self._model.layers)
+        ]
+
+    def possible(self, main: Mapping[str, MainWords]) -> bool:
+        """Whether all layers with the same operators can run alike: some have other ends than the first."""
+        names = [layer.operators for layer in self._model.layers]
+        pairs = {(own, name) for row in self._rows.values() for own, name in zip(row, names, strict=True) if own}
+        return all(own.chosen(main[name]) is not None for own, name in pairs if own)
+
+    def way(self, main: Mapping[str, MainWords], number: int) -> tuple[Split, Model]:
+        """Return a way, and the model whose layers have the parameters and the costs of one device, as profiles."""
+        teams, model = self._teams, self._model
+        profiles, words = [], dict[tuple[str, int], tuple[LayerWords, ...]]()
+        for kind, size in self._places:
+            costs, own = self._on(kind, size, main)
+            profiles.append(Profile(kind.name, size, costs, Provenance("analytic", f"teams of {teams.team}")))
+            words[kind.name, size] = own
+        sizes = (teams.team,)
+        graphs = self._ways.graphs
+        said = parallelism(((graphs[name], own) for name, own in main.items()), any(self._passes))
+        split = Split(sizes, self._layout, self._passes, number, *teams.links(sizes), words, said)
+        return split, device_model(model, profiles, self._kept(main), [self._shared(tie, main) for tie in model.ties])
+
+    def _on(
+        self, kind: DeviceKind, size: int, main: Mapping[str, MainWords]
+    ) -> tuple[tuple[LayerCost, ...], tuple[LayerWords, ...]]:
+        """The costs of a device and the words of all layers."""
+        known: dict[LayerWays, tuple[LayerCost, LayerWords]] = {}
+        costs, words = [], []
+        whole = self._teams.costs(kind, size)
+        for layer, own, cost in zip(self._model.layers, self._rows[kind.name, size], whole, strict=True):
+            if own is None:
+                found = cost, LayerWords()
+            elif own in known:
+                found = known[own]
+            else:
+                chosen = own.chosen(main[layer.operators])
+                assert chosen is not None, "the way is possible"
+                found = known[own] = own.device(main[layer.operators]), chosen.words
+            costs.append(found[0])
+            words.append(found[1])
+        return tuple(costs), tuple(words)
+
+    def _kept(self, main: Mapping[str, MainWords]) -> list[int]:
+        """Bytes of each layer's parameters on a device."""
+        row, found = next(iter(self._rows.values())), []
+        for layer, own in zip(self._model.layers, row, strict=True):
+            chosen = own and own.chosen(main[layer.operators])
+            found.append(chosen.costs[COORDINATES.index("parameters")] if chosen else layer.parameters)
+        return found
+
+    def _shared(self, tie: Tie, main: Mapping[str, MainWords]) -> int:
+        """Bytes on a device of the weights that layers share, in proportion to what it has of the first's."""
+        name = next(layer.operators for layer in self._model.layers if layer.name == tie.layers[0])
+        if not name:
+            return tie.parameters
+        of, whole, own = dict(main[name]), 0, 0
+        for operator in self._ways.graphs[name].operators:
+            for weight in operator.weights:
+                if weight.shared:
+                    parts = self._teams.team if any(one.loop in weight.loops for one in of[operator.name]) else 1
+                    whole, own = whole + weight.size, own + weight.size // parts
+        return tie.parameters * own // whole if whole else tie.parameters
+
+
+def shared_cuts(graph: OperatorGraph, main: MainWords) -> tuple[tuple[ShardAxis, int], ...]:
+    """Return how the weights that a layer shares are split, and whether gradients of them are parts of sums."""
+    of = dict(main)
+    return tuple(
+        (graph.shard_axis(weight.name, weight.loops.index(letter.loop)), WHOLE)
+        if letter.loop in weight.loops
+        else (WHOLE, PARTIAL if letter.loop != UNSPLIT and letter.loop in each.makes else WHOLE)
+        for each in graph.operators
+        for weight in each.weights
+        if weight.shared
+        for letter in of[each.name]
+    )
+
+
+def _counts(operator: Operator, word: Word) -> bool:
+    loops = {letter.loop for letter in word}
+    return (operator.by_plan and TOKEN in loops) or any(loops & {*weight.loops} for weight in operator.weights)
+
+
+def _without_context(operator: Operator, word: Word) -> bool:
+    """Whether a word runs no product or attention on parts of the tokens."""
+    return not operator.by_plan or all(letter.loop != TOKEN for letter in word)
+
+
+def _passed_axis(before: OperatorGraph, after: OperatorGraph, team: int) -> int:
+    """Return the axis of the tokens in what a layer hands the next one; `WHOLE` if devices cannot have parts of them.
+
+    Neither of them passes it on, and a team divides the parts of all operators along tokens.
+    """
+    handed = handed_over(before, after)
+    if handed is None:
+        return WHOLE
+    axes = {token_axis(before, handed[0]), token_axis(after, handed[1])}
+    fits = has_token_parts(after, team) and (has_token_parts(before, team) or not has_token_parts(before, 1))
+    return axes.pop() if fits and len(axes) == 1 else WHOLE
+
+
+def has_token_parts(graph: OperatorGraph, team: int) -> bool:
+    """Return whether there are operators with the loop `TOKEN`, and a team divides the parts of all of them."""
+    parts = [each.loops[TOKEN] for each in graph.operators if TOKEN in each.loops]
+    return bool(parts) and not any(each % team for each in parts)
