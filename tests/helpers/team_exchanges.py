@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pipeplan.costs.teams.problem import TeamProblem
+from pipeplan.costs.teams.signatures import RING, Moves, crossings, summed_weights, tensor_moves
+
 from pipeplan.core.operators import Shards
 from pipeplan.costs.sharding.exchanges import Exchange, exchange
 from pipeplan.costs.sharding.ring import messages
-from pipeplan.costs.teams.problem import TeamProblem
-from pipeplan.costs.teams.signatures import RING, Moves, crossings, summed_weights, tensor_moves
 
 FORWARD, BACKWARD, STEP = "forward", "backward", "step"
 

@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pipeplan.costs.teams.problem import TeamProblem
+from pipeplan.costs.teams.signatures import Crossing, crossings, signatures
+from pipeplan.costs.teams.splits import TeamSplits
 
 from helpers.noticed import noticed
 from helpers.quick import rarely
@@ -32,9 +35,6 @@ from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.splits import LEAN, MeshTeams
-from pipeplan.costs.teams.problem import TeamProblem
-from pipeplan.costs.teams.signatures import Crossing, crossings, signatures
-from pipeplan.costs.teams.splits import TeamSplits
 from pipeplan.search import turns
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pipeplan.costs.teams.problem import COMPARED, TeamProblem
 
 from helpers.noticed import noticed
 from pipeplan.costs import network
@@ -12,7 +13,6 @@ from pipeplan.costs.chain import SharedWeights
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
 from pipeplan.costs.sharding import shapes
-from pipeplan.costs.teams.problem import COMPARED, TeamProblem
 from pipeplan_formulations.common.layer_tables import Array, LayerTables
 from referee import questions
 

@@ -45,8 +45,8 @@ def write_plan(plan: Plan, path: Path) -> None:
     write_whole(path, json_text(plan_data(plan)))
 
 
-_MADE = ("format", "gap", "stages", "schedule", "pipeline", "zero1", "team", "shards", "words", "context", "parallelism",
-         "yardstick")  # fmt: skip
+_MADE = ("format", "gap", "stages", "schedule", "pipeline", "zero1", "team", "shards", "words", "context",
+         "parallelism", "yardstick")  # fmt: skip
 _PLAIN = tuple(name for name in PlanFile.model_fields if name not in _MADE)
 """Fields that are the same in the file and in the plan."""
 _OPTIONAL = ("state_bytes", "gradient_bytes", "sequence", "vocabulary", "words", "context", "parallelism", "yardstick")

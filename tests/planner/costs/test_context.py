@@ -4,16 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from helpers.instances import equal_devices
-from helpers.operators import COST, block, perceptrons
-from pipeplan.core.cluster import DeviceKind, Link
-from pipeplan.core.errors import InputError
-from pipeplan.core.operators import BY_HEADS, BY_RING, INPUT, TOKEN, Attention, Operator, OperatorGraph, Weight
-from pipeplan.core.plan import Plan
-from pipeplan.costs.sharding.exchanges import Exchange
-from pipeplan.costs.sharding.ring import messages, ring_time
-from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.teams.problem import TeamProblem
 from pipeplan.costs.teams.signatures import (
     RING,
@@ -26,6 +16,16 @@ from pipeplan.costs.teams.signatures import (
     crossings,
     signatures,
 )
+
+from helpers.instances import equal_devices
+from helpers.operators import COST, block, perceptrons
+from pipeplan.core.cluster import DeviceKind, Link
+from pipeplan.core.errors import InputError
+from pipeplan.core.operators import BY_HEADS, BY_RING, INPUT, TOKEN, Attention, Operator, OperatorGraph, Weight
+from pipeplan.core.plan import Plan
+from pipeplan.costs.sharding.exchanges import Exchange
+from pipeplan.costs.sharding.ring import messages, ring_time
+from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.io.operators_entry import operators_data
 from pipeplan.io.plan_file import plan_data
 from pipeplan.solve import solve

@@ -8,6 +8,7 @@ import pytest
 
 from helpers.instances import equal_devices
 from helpers.operators import linear, pair, perceptrons
+from helpers.ways import cuts
 from pipeplan.core.cluster import Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.grouped_axis import GroupedAxis
@@ -29,16 +30,17 @@ def gated() -> OperatorGraph:
     return OperatorGraph((wide, between, narrow), {INPUT: 80})
 
 
-def test_plans_say_which_axes_are_split_group_by_group(tmp_path: Path) -> None:
-    """The weight and bias with the loop, in lowest terms; other weights have an axis. A file keeps it."""
-    plan = solve(perceptrons(graph=gated()), equal_devices(2, link=FAST), 4, teams=(2,), workers=1).plan
-    halves = {f"l{i}.wide.{name}": GroupedAxis(0, (1, 1)) for i in range(4) for name in ("weight", "bias")}
-    assert dict(plan.shards) == halves | {f"l{i}.narrow.weight": 1 for i in range(4)}
+def test_former_plans_say_which_axes_are_split_group_by_group(tmp_path: Path) -> None:
+    """Those without words: weight and bias with the loop, in lowest terms; other weights have an axis."""
+    found = solve(perceptrons(graph=gated()), equal_devices(2, link=FAST), 4, teams=(2,), workers=1).plan
+    shards = [(f"l{i}.wide.{name}", GroupedAxis(0, (1, 1))) for i in range(4) for name in ("weight", "bias")]
+    stages = tuple(replace(stage, mesh=(), links=(), sharing=()) for stage in found.stages)
+    plan = replace(found, words=(), stages=stages, shards=(shards[0], ("l0.narrow.weight", 1), *shards[1:]))
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
     data = json.loads((tmp_path / "plan.json").read_text())
     assert data["shards"][0] == {"parameter": "l0.wide.weight", "axis": 0, "groups": [1, 1]}
-    assert data["shards"][2] == {"parameter": "l0.narrow.weight", "axis": 1}
+    assert data["shards"][1] == {"parameter": "l0.narrow.weight", "axis": 1}
     data["shards"][0]["groups"] = [1]
     (tmp_path / "plan.json").write_text(json.dumps(data))
     with pytest.raises(InputError, match=r"shards\[0\].*one group is the whole axis"):
@@ -86,7 +88,7 @@ def test_groups_that_cannot_be_are_refused(groups: dict[str, tuple[int, ...]], s
 def test_shared_weights_are_split_in_the_same_groups(alike: bool) -> None:
     """Layers that share a matrix have the same part of it, or all of it."""
     questions = list(team_questions(_shared(alike), equal_devices(2, link=FAST), Job(4, teams=(2,))))
-    axes = {tuple(dict(own).get("wide.weight") for _, own in each.split.shards) for each in questions}
+    axes = {tuple(cuts(_shared(alike), each.split, i).get("wide.weight") for i in range(2)) for each in questions}
     assert axes == ({(None, None), (0, 0), (1, 1)} if alike else {(None, None), (1, 1)})
 
 

@@ -8,26 +8,23 @@ import pytest
 
 from helpers.instances import equal_devices
 from helpers.operators import COST, linear, pair, perceptrons, with_output
-from pipeplan.core.cluster import DeviceKind, Link
+from helpers.ways import cuts, cuts_of
+from pipeplan.core.cluster import Link
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
 from pipeplan.core.operators import INPUT, CrossEntropy, Operator, OperatorGraph
 from pipeplan.core.plan import Plan
+from pipeplan.costs.sharding.layouts import ends_of
 from pipeplan.costs.sharding.prices import class_axes
-from pipeplan.costs.sharding.problem import MeshProblem
-from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan.costs.sharding.question import team_questions
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.teams import Teams
-from pipeplan.costs.sharding.question import team_questions
 from pipeplan.io.job_file import job_data, job_from_data
 from pipeplan.io.load import load_model
 from pipeplan.io.model_file import model_data, model_from_data
 from pipeplan.solve import solve
 from pipeplan.solve.reach import searched_for
-from pipeplan_formulations.common.clock import Clock
-from pipeplan_formulations.common.report import Limits
-from pipeplan_formulations.sharding import frontier
 
 ROUND = 1
 """Nanoseconds of latency of the link, which sends a byte in one."""
@@ -54,8 +51,8 @@ def test_members_exchange_two_numbers_a_row_and_the_loss() -> None:
     cluster = equal_devices(2, link=Link(10**9, ROUND))
     (found,) = team_questions(model(), cluster, Job(1, teams=(2,)))
     (whole,) = team_questions(model(), cluster, Job(1, teams=(2,), vocabulary_parallel=False))
-    assert found.split.of("head") == {"head.weight": 0, "softmax": 1}
-    assert whole.split.of("head") == {"head.weight": 0}
+    assert cuts(model(), found.split, 3) == {"head.weight": 0, "softmax": "classes"}
+    assert cuts(model(), whole.split, 3) == {"head.weight": 0}
     own, before = (each.model.profiles[0].costs[-1] for each in (found, whole))
     rows, number, logits = 2 * (ROUND + 5), 2 * (ROUND + 1), ROUND + 160
     assert own.forward == COST.forward // 2 + 2 * rows + number
@@ -76,28 +73,28 @@ def test_members_with_a_part_of_the_loss_have_their_part_of_its_output_rounded_u
 def test_rows_cost_as_many_sums_as_a_whole_loss_saves() -> None:
     """Where numbers for each row take as long as logits, the loss gets whole ones."""
     own, cluster = model(head(32, 4000, kept=False)), equal_devices(2, link=Link(10**9, ROUND))
-    assert all("softmax" not in each.split.of("head") for each in team_questions(own, cluster, Job(1, teams=(2,))))
-    (cheap,) = team_questions(model(head(32, 4, kept=False)), cluster, Job(1, teams=(2,)))
-    assert "softmax" in cheap.split.of("head")
+    assert all("softmax" not in cuts(own, each.split, 3) for each in team_questions(own, cluster, Job(1, teams=(2,))))
+    less = model(head(32, 4, kept=False))
+    (cheap,) = team_questions(less, cluster, Job(1, teams=(2,)))
+    assert "softmax" in cuts(less, cheap.split, 3)
 
 
 def test_classes_that_a_team_does_not_divide_are_whole() -> None:
     """Neither are the columns of the head split then."""
     (found,) = team_questions(model(head(31)), equal_devices(2, link=Link(10**9, ROUND)), Job(1, teams=(2,)))
-    assert found.split.of("head") == {"head.weight": 1}
+    assert cuts(model(head(31)), found.split, 3) == {"head.weight": 1}
 
 
 def test_plans_say_that_the_loss_is_split(tmp_path: Path) -> None:
     """In their file and in words; the softmax is no parameter that is shared out."""
     cluster = equal_devices(2, link=Link(10**9, ROUND))
     found = solve(model(), cluster, 1, teams=(2,), workers=1)
-    assert found.plan.vocabulary == "l3"
     assert "teams of 2, loss split by classes" in str(found)
-    assert ("l3.head.weight", 0) in found.plan.shards and len(found.plan.shards) == 7
+    assert cuts_of(model(), "head", found.plan.words[3][1]) == {"head.weight": 0, "softmax": "classes"}
     found.plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == found.plan
     whole = solve(model(), cluster, 1, teams=(2,), vocabulary_parallel=False, workers=1)
-    assert whole.plan.vocabulary is None and whole.plan.shards == found.plan.shards
+    assert cuts_of(model(), "head", whole.plan.words[3][1]) == {"head.weight": 0}
     assert whole.value > found.value
 
 
@@ -114,18 +111,6 @@ def test_the_answer_says_why_no_loss_is_split() -> None:
         assert ("not known to be a cross entropy" in said) == (asked is unknown)
 
 
-@pytest.mark.parametrize("split", [True, False])
-@pytest.mark.parametrize("rows", [10, 4000])
-def test_one_axis_splits_a_loss_as_a_team(split: bool, rows: int) -> None:
-    """The choices for a head on a mesh of one axis are those of a team, at the same costs."""
-    graph, link = head(32, rows), Link(10**9, ROUND)
-    team = TeamProblem(graph, COST, graph.parameters, DeviceKind("unit"), None, 2, 2, link, split_loss=split)
-    alone = dict.fromkeys(("tokens", "gathers", "scatters", "shares"), False)
-    mesh = MeshProblem(team.rooflines, Mesh((2,), (link,)), **alone, split_loss=split)
-    sets = [frontier(each.project(COMPARED), Clock(Limits())).points for each in (team.sharding({}), mesh.sharding)]
-    assert sets[0].tolist() == sets[1].tolist()
-
-
 def test_meshes_split_losses() -> None:
     """Along one axis or both, of the logits each device then has its classes; none without vocabulary parallelism."""
     unit = equal_devices(2, link=Link(10**9, ROUND))
@@ -134,8 +119,9 @@ def test_meshes_split_losses() -> None:
         teams = Teams(model(), cluster, 4, (1,), "adam", False, vocabulary_parallel=wish)
         parts = set()
         for own in MeshTeams.of(teams, 1, 2):
-            for way in own.splits():
-                axes = class_axes(way.of("head", 3).operators["softmax"].word)
+            for way in own.ways():
+                words = dict(way.words)["head", *ends_of(way.layout, way.passes, 3)]
+                axes = class_axes(words.operators["softmax"].word)
                 parts.add(count := prod(own.sizes[axis] for axis in axes))
                 assert own.member(way, 3, teams.kinds[0], 1).output == -(-COST.output // count)
         assert parts == ({2, 4} if wish else {1})

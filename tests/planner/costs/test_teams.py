@@ -8,21 +8,25 @@ import pytest
 
 from helpers.instances import equal_devices
 from helpers.operators import COST, block, pair, perceptrons, with_output
+from helpers.ways import cuts, cuts_of
 from pipeplan.core.cluster import Cluster, DeviceKind, Link, Node, Overlap
 from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Layer, Model, Profile, Provenance, Tie
-from pipeplan.core.operators import INPUT, Mix, Operator, OperatorGraph, Weight
+from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
 from pipeplan.core.searched import UNLIKE_MESHES, UNLIKE_TEAMS, UNLIKE_TIES
-from pipeplan.core.words import PARTIAL, WHOLE
+from pipeplan.core.splits import Mix
+from pipeplan.core.words import PARTIAL, WHOLE, Letter
+from pipeplan.costs.sharding import ways
 from pipeplan.costs.sharding.exchanges import redistribution
+from pipeplan.costs.sharding.layer_ways import LayerWays
 from pipeplan.costs.sharding.layouts import made_layout, returned_layout
-from pipeplan.costs.teams import splits
-from pipeplan.costs.teams.problem import TeamProblem
+from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
-from pipeplan.costs.teams.signatures import signatures
-from pipeplan.costs.teams.splits import TeamSplits
+from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan.costs.sharding.words import words
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan.io.model_file import model_data, model_from_data
 from pipeplan.search.scope import searched
@@ -43,8 +47,8 @@ def test_layouts_are_those_of_a_matrix_product() -> None:
 def test_tokens_are_split_where_asked_for() -> None:
     """The loop over tokens gives no signature by itself."""
     norm = Operator("norm", "norm", {"token": 4, "x": 2}, {INPUT: ("token", "x")}, ("token", "x"), 8)
-    assert signatures(norm, 2) == ("", "x")
-    assert signatures(norm, 2, tokens=True) == ("", "token", "x")
+    assert words(norm, (2,), tokens=False) == ((Letter(),), (Letter("x"),))
+    assert words(norm, (2,)) == ((Letter(),), (Letter("token"),), (Letter("x"),))
 
 
 def test_redistributions_send_what_rings_send() -> None:
@@ -62,7 +66,7 @@ def test_a_pair_is_split_by_columns_then_rows() -> None:
     """Megatron's pair is the only way worth searching where links are fast: a sum forward and one backward."""
     model, cluster = perceptrons(), equal_devices(4, link=Link(10**9, 1))
     (question,) = team_questions(model, cluster, Job(4, teams=(2,)))
-    assert question.split.of("pair") == MEGATRON
+    assert cuts(model, question.split) == MEGATRON
     cost = question.model.profiles[0].costs[0]
     reduced = 2 * (1 + 40)  # an all-reduce of 80 bytes in 2 rounds
     assert cost.forward == COST.forward // 2 + reduced
@@ -92,7 +96,8 @@ def test_tensors_between_layers_are_split_along_tokens(tmp_path: Path) -> None:
     nodes = (Node(("unit", "unit"), Link(10**9, 1)),) * 2
     slow = Cluster("slow", cluster.kinds, nodes, Link(10**6, 1), Overlap.COPY)
     found = solve(model, slow, 4, teams=(2,), depths=(2,), workers=1)
-    assert found.plan.sequence == ("l0", "l1", "l2") and "sequence-parallel teams of 2" in str(found)
+    assert [words.output for _, words in found.plan.words] == [(1,)] * 3 + [(WHOLE,)]
+    assert "sequence-parallel teams of 2" in str(found)
     found.plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == found.plan
 
@@ -128,10 +133,15 @@ def test_too_many_ways_are_combined_by_what_they_have_least_of(monkeypatch: pyte
     layers = (replace(model.layers[0], operators="other", parameters=other.parameters), *model.layers[1:])
     mixed = replace(model, layers=layers, operators={"pair": one, "other": other})
     cluster, job = equal_devices(4, link=Link(10**7, 1)), Job(4)
-    every = {question.split.shards for question in team_questions(mixed, cluster, replace(job, teams=(2,)))}
-    monkeypatch.setattr(splits, "MOST", 1)
-    some = {question.split.shards for question in team_questions(mixed, cluster, replace(job, teams=(2,)))}
-    assert some < every
+    asked = replace(job, teams=(2,))
+
+    def found() -> set[tuple[str, ...]]:
+        questions = team_questions(mixed, cluster, asked)
+        return {tuple(str(cuts(mixed, each.split, i)) for i in range(2)) for each in questions}
+
+    every = found()
+    monkeypatch.setattr(ways, "MOST", 1)
+    assert found() < every
 
 
 def test_slow_links_leave_layers_whole() -> None:
@@ -155,7 +165,7 @@ def test_the_answer_is_the_best_of_all_teams(tmp_path: Path) -> None:
     assert any("meshes inside a node" in each for each in found.searched.not_searched)
     assert any("sequence parallelism" in each for each in found.searched.not_searched)
     assert [each.plan.team for each in alone] == [1, 2, 4]
-    assert alone[1].plan.shards == tuple((f"l{i}.{name}", axis) for i in range(4) for name, axis in MEGATRON.items())
+    assert [cuts_of(model, "pair", words) for _, words in alone[1].plan.words] == [MEGATRON] * 4
     assert alone[1].plan.fingerprint == model.fingerprint
     path = tmp_path / "plan.json"
     alone[1].plan.save(path)
@@ -183,10 +193,11 @@ def tied_layers() -> Model:
 def test_shared_weights_are_cut_alike() -> None:
     """A weight that two layers share has one axis, or none, in every split."""
     questions = list(team_questions(tied_layers(), equal_devices(2, link=Link(10**9, 1)), Job(1, teams=(2,))))
-    axes = {(each.split.of("lookup").get("table"), each.split.of("head").get("table")) for each in questions}
+    axes = {tuple(cuts(tied_layers(), each.split, i).get("table") for i in range(2)) for each in questions}
     assert axes
     assert all(first == last for first, last in axes)
-    assert {each.model.ties[0].parameters for each in questions if each.split.of("head")} == {32}
+    split = [each for each in questions if "table" in cuts(tied_layers(), each.split, 1)]
+    assert {each.model.ties[0].parameters for each in split} == {32}
 
 
 def test_devices_of_a_node_make_up_teams() -> None:
@@ -286,9 +297,11 @@ def test_several_ends_are_whole() -> None:
 
     def times(graph: OperatorGraph) -> tuple[int, int]:
         """Forward and backward of a member, split by columns and rows."""
-        problem = TeamProblem(graph, COST, graph.parameters, DeviceKind("unit"), None, 1, 2, Link(10**9, 1))
-        member = problem.member(tuple(MEGATRON.items()))
-        return member.forward, member.backward
+        own = Rooflines(graph, COST, graph.parameters, DeviceKind("unit"), None, 1)
+        problem = MeshProblem(own, Mesh((2,), (Link(10**9, 1),)), tokens=False, gathers=False)
+        main = (("wide", (Letter("out"),)), ("narrow", (Letter("in"),)))
+        device = LayerWays(problem, again=False).device(main)
+        return device.forward, device.backward
 
     forward, backward = times(graph)
     gathered = times(replace(graph, outputs=("narrow",)))
@@ -310,8 +323,8 @@ def test_what_is_passed_on_is_not_split_along_tokens(outputs: tuple[str, ...], s
         for layer, name in zip(model.layers, ("first", "second"), strict=True)
     ]
     model = replace(model, layers=tuple(layers), operators={"first": first, "second": other})
-    teams = TeamSplits(model, equal_devices(2, link=Link(10**9, 1)), 2, (1,), "sgd", False)
-    assert teams.sequence == (split, False)
+    questions = list(team_questions(model, equal_devices(2, link=Link(10**9, 1)), Job(2, teams=(2,))))
+    assert {each.split.passes for each in questions} == {(False, False)} | {(True, False) for _ in range(split)}
 
 
 def test_operators_of_a_layer_must_be_its_own() -> None:

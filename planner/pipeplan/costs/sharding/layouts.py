@@ -78,6 +78,6 @@ def handed_over(before: OperatorGraph, after: OperatorGraph) -> tuple[str, str] 
 
 
 def ends_of(layout: Layout, passes: Sequence[bool], i: int) -> tuple[Layout, Layout]:
-    """Return the layouts of what a layer reads and makes, if the outputs of some have a layout, and others are whole."""
+    """Return the layouts of what a layer reads and makes, if the outputs of some have a layout; others are whole."""
     whole = (WHOLE,) * len(layout)
     return layout if i and passes[i - 1] else whole, layout if passes[i] else whole

@@ -39,9 +39,9 @@ class Spaces:
     Without replicas all levels are alike, so only level 0 is left.
 
     Teams of several devices have spaces of their own for each split that is worth searching: there a device is a team
-    (`pipeplan.costs.sharding`). Mixes of teams of unlike sizes, at levels 0 and 1, are searched together (`MixedSpace`),
-    and a mix gets spaces of its own once a plan lies on it. Under any order of schedules, mixes that are few have them
-    all from the beginning.
+    (`pipeplan.costs.sharding`). Mixes of teams of unlike sizes, at levels 0 and 1, are searched together
+    (`MixedSpace`), and a mix gets spaces of its own once a plan lies on it. Under any order of schedules, mixes that
+    are few have them all from the beginning.
 
     Attributes
     ----------

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pipeplan.costs.teams.problem import TeamProblem
+from pipeplan.costs.teams.signatures import RING, TURNED, Ends
 
 from helpers.operators import COST, attention_block
 from pipeplan.core.cluster import DeviceKind, Link
@@ -16,8 +18,6 @@ from pipeplan.costs.sharding.prices import word_costs
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
 from pipeplan.costs.sharding.words import words
-from pipeplan.costs.teams.problem import TeamProblem
-from pipeplan.costs.teams.signatures import RING, TURNED, Ends
 
 AXES = (TOKEN, "head")
 ATTENTION = Operator(

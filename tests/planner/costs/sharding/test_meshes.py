@@ -6,6 +6,8 @@ from math import prod
 
 import numpy as np
 import pytest
+from pipeplan.costs.teams.problem import COMPARED, FASTEST, TeamProblem
+from pipeplan.costs.teams.signatures import Ends, follows
 
 from helpers.mesh_choices import drawn_choice
 from helpers.mesh_play import SIDE, Play, played
@@ -24,8 +26,6 @@ from pipeplan.costs.sharding.shapes import Mesh, factorisations, mesh_on
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan.costs.sharding.volumes import LinearMap, volume
 from pipeplan.costs.sharding.words import words
-from pipeplan.costs.teams.problem import COMPARED, FASTEST, TeamProblem
-from pipeplan.costs.teams.signatures import Ends, follows
 from pipeplan.io.load import load_cluster, load_model
 from pipeplan_formulations.common.clock import Clock
 from pipeplan_formulations.common.report import Limits

@@ -12,8 +12,8 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.costs.sharding.exchanges import redistribution
 from pipeplan.costs.sharding.places import Place, places, team_cluster
-from pipeplan.costs.sharding.shapes import mesh_on
 from pipeplan.costs.sharding.question import team_questions
+from pipeplan.costs.sharding.shapes import mesh_on
 from pipeplan.solve import solve
 
 INSIDE, NETWORK = Link(8 * 10**9, 1), Link(10**9, 5)
