@@ -77,9 +77,6 @@ ROOMS: dict[str, dict[str, set[str]]] = {
 }
 """The folders of each package, lowest first, and the folders that each may import."""
 
-APART = {"pipeplan.costs.sharding": ("pipeplan.costs.teams",)}
-"""Folders inside a room that import nothing of others in it."""
-
 ONLY_IN = {
     "torch": ("pipeplan.frontend", "pipeplan_executor", "pipeplan.cli.doctor"),
     "matplotlib": ("pipeplan.report",),
@@ -168,18 +165,6 @@ def test_lines_of_fpgas_are_entered_by_their_front_door() -> None:
         if name.startswith("pipeplan.fpga.") and _room(module) != "fpga"
     ]
     assert not inside
-
-
-def test_folders_that_stand_apart() -> None:
-    """What teams of one axis add imports what all meshes share, and not the other way round."""
-    wrong = [
-        f"{module} imports {name}"
-        for folder, others in APART.items()
-        for module, names in IMPORTS.items()
-        for name in names
-        if f"{module}.".startswith(f"{folder}.") and f"{name}.".startswith(tuple(f"{other}." for other in others))
-    ]
-    assert not wrong
 
 
 def test_no_circle_of_files() -> None:

@@ -5,7 +5,6 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
-from helpers.team_exchanges import BACKWARD, FORWARD
 from pipeplan.core.operators import Operator
 from pipeplan.core.words import LayerWords, Layout, Word
 from pipeplan.costs.sharding.attention import split_attention
@@ -15,6 +14,8 @@ from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.redistributions import way
 from pipeplan.costs.sharding.relayouts import PlannedLayer, waits
 from pipeplan.costs.sharding.words import ungathered
+
+FORWARD, BACKWARD = "forward", "backward"
 
 
 class SentAlong(NamedTuple):

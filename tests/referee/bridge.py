@@ -13,8 +13,8 @@ from pipeplan.core.cluster import Cluster
 from pipeplan.core.errors import InfeasibleError, InputError, UndecidedError
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Split
-from pipeplan.core.words import LayerWords, MeshSplit
+from pipeplan.core.splits import Split
+from pipeplan.core.words import LayerWords
 from pipeplan.costs.sharding.question import MixedQuestion, TeamQuestion, team_questions
 from pipeplan.io.cluster_file import cluster_from_data
 from pipeplan.io.model_file import model_from_data
@@ -40,22 +40,26 @@ def _tuples(value: Any) -> Any:
 
 def ask(document: Document) -> Document:
     """The planner's answer as plain data; ``outcome`` says of which sort it is."""
-    recorded: list[Split | MeshSplit] = []
-    with patch.object(spaces, "team_questions", partial(_recorded, recorded)):
+    recorded: list[Split] = []
+    mixed: set[Split] = set()
+    with patch.object(spaces, "team_questions", partial(_recorded, recorded, mixed)):
         answer = _asked(document)
-    splits: dict[int, list[Document]] = {}
-    for each in recorded:
-        if isinstance(each, Split):
-            own = {"shards": {graph: list(cuts) for graph, cuts in each.shards}, "sequence": list(each.sequence)}
-            splits.setdefault(each.team, []).append(own)
-    meshes = [_mesh(each) for each in recorded if isinstance(each, MeshSplit)]
-    return answer | {"splits": splits, "meshes": meshes}
+    return answer | {"ways": [_way(each) | {"mixed": each in mixed} for each in recorded]}
 
 
-def _mesh(split: MeshSplit) -> Document:
-    """A way of teams on a mesh as plain data."""
-    words = [(case, _words(own)) for case, own in split.words]
-    return {"team": split.team, "sizes": split.sizes, "layout": split.layout, "passes": split.passes, "words": words}
+def _way(split: Split) -> Document:
+    """A way of teams as plain data."""
+    known: dict[int, Document] = {}
+    for own in split.words.values():
+        for words in own:
+            known.setdefault(id(words), _words(words) if words.operators else {})
+    return {
+        "team": split.team,
+        "sizes": split.sizes,
+        "layout": split.layout,
+        "passes": split.passes,
+        "words": {place: [known[id(words)] for words in own] for place, own in split.words.items()},
+    }
 
 
 def _words(own: LayerWords) -> Document:
@@ -72,13 +76,15 @@ def _words(own: LayerWords) -> Document:
     return {"operators": operators, "sums": dict(own.sums), "copies": copies}
 
 
-def _recorded(recorded: list[Split | MeshSplit], *question: Any) -> Iterator[TeamQuestion | MixedQuestion]:
+def _recorded(recorded: list[Split], mixed: set[Split], *question: Any) -> Iterator[TeamQuestion | MixedQuestion]:
     """The questions of teams; what they split is written down as they are searched for the first time."""
     first = not recorded
     for each in team_questions(*question):
         if first and isinstance(each, TeamQuestion):
-            assert isinstance(each.split, Split | MeshSplit)
+            assert isinstance(each.split, Split)
             recorded.append(each.split)
+        if isinstance(each, MixedQuestion):
+            mixed |= set(each.splits)
         yield each
 
 
@@ -112,14 +118,7 @@ def as_document(result: Result) -> Document:
         "zero": plan.zero,
         "teams": list(plan.teams),
         "kinds": list(plan.device_kinds),
-        "shards": [(name, axis if isinstance(axis, int) else (axis.axis, axis.groups)) for name, axis in plan.shards],
-        "sequence": list(plan.sequence),
-        "context": [(name, 0) for name in plan.context.products]
-        + [
-            (f"{name}, {number}", -("keys", "heads", "ring").index(how)) for name, number, how in plan.context.attention
-        ],
-        "vocabulary": plan.vocabulary,
-        "mesh": plan.mesh,
+        "meshes": [stage.mesh for stage in plan.stages],
         "words": {name: _words(own) if own.operators else {} for name, own in plan.words},
         "micro_batch": plan.micro_batch,
         "micro_batches": plan.micro_batches,

@@ -9,7 +9,7 @@ from itertools import combinations, permutations, product
 
 from .costs import in_proportion, layer_costs
 from .documents import Document, Link
-from .members import PART, PASSES, TOKEN, WHOLE, Member, inputs, outputs, stream
+from .members import PART, PASSES, TOKEN, WHOLE, Member, inputs, outputs, stream, token_axis, waits
 from .rings import Ring, occupancy, slowest
 from .teams import Teams
 
@@ -118,6 +118,7 @@ class OnMesh(Member):
         self.readers = {name: [each for each in self.operators if name in each["reads"]] for name in self.bytes}
         self.makers = {each["name"]: each for each in self.operators}
         self.cheapest = cache(self._cheapest)
+        self.plain = False
 
     # layouts
 
@@ -596,10 +597,11 @@ class OnMesh(Member):
 
     def _loops(self, operator: Document) -> Iterator[tuple[tuple[str, ...], tuple[bool, ...]]]:
         """The loops along each axis, and whether weights without them are gathered."""
-        loops = {loop: n for loop, n in operator.get("loops", {}).items() if self.context or loop != TOKEN}
+        loops = {loop: n for loop, n in operator.get("loops", {}).items() if self._may(operator, loop)}
         weights = operator.get("weights", ())
         letters = [("", False), *((loop, False) for loop in loops)]
-        if not any(weight.get("shared") for each in self.operators for weight in each.get("weights", ())):
+        shares = any(weight.get("shared") for each in self.operators for weight in each.get("weights", ()))
+        if not shares and not self.plain:
             lacked = [loop for loop in loops if any(loop not in weight["loops"] for weight in weights)]
             letters += [(loop, True) for loop in lacked if loop in operator["makes"]]
         for word in product(letters, repeat=len(self.sizes)):
@@ -637,6 +639,14 @@ class OnMesh(Member):
             elif loop in operator["makes"]:
                 found += "w" if gathered else "r"
         return found
+
+    def _may(self, operator: Document, loop: str) -> bool:
+        """Whether an axis may split an operator along a loop."""
+        if not self.plain:
+            return self.context or loop != TOKEN
+        if loop == TOKEN:
+            return {*self.ends[0], *self.ends[1]} != {WHOLE} and (self.context or not waits(operator))
+        return loop != SAMPLE
 
     def _keeps(
         self,
@@ -694,13 +704,13 @@ class Meshes:
             self.shapes = {own for own in every if rings_of(own, teams.team // count) is not None}
 
     def layer(self, i: int, kind: str, size: int, split: Document) -> tuple[OnMesh, Document]:
-        """A layer, and its words in a way."""
+        """A layer, and its words in a way, at a size at which it is not possible those of another one."""
         sizes = tuple(split["sizes"])
         whole = (WHOLE,) * len(sizes)
         before = split["layout"] if i and split["passes"][i - 1] else whole
         ends = tuple(before), tuple(split["layout"] if split["passes"][i] else whole)
-        words = next(own for case, own in split["words"] if case == (self.teams.graph(i), *ends))
-        return OnMesh(self.teams, sizes, i, kind, size, ends), words
+        words = split["words"].get((kind, size)) or next(iter(split["words"].values()))
+        return OnMesh(self.teams, sizes, i, kind, size, ends), words[i]
 
     def possible(self, split: Document) -> list[int]:
         """The micro-batch sizes whose samples the axes divide that split them."""
@@ -723,38 +733,46 @@ class Meshes:
     def document(self, split: Document) -> Document:
         """The question in which meshes are devices."""
         teams, question, possible = self.teams, self.teams.question, self.possible(split)
-        kind, size = next(iter(teams.homes)), possible[0]
-        own = teams.document({graph: frozenset() for graph in teams.firsts})
-        layers, ties = [], []
-        for i, layer in enumerate(own["model"]["layers"]):
-            parameters = question.parameters[i]
-            if teams.graph(i):
-                member, words = self.layer(i, kind, size, split)
-                parameters = member.device(words)["parameters"]
-            layers.append(layer | {"parameters": parameters})
-        for tie in question.document["model"].get("ties", ()):
-            shared_bytes = self._shared(tie, split)
-            ties += [tie | {"parameters": shared_bytes}] if shared_bytes or tie.get("frozen") else []
-        profiles = []
-        for profile in own["model"]["profiles"]:
-            if profile["micro_batch"] not in possible:
-                continue
-            rows = dict(profile["costs"])
-            for i, name in enumerate(question.names):
-                if teams.graph(i):
-                    member, words = self.layer(i, profile["device"], profile["micro_batch"], split)
-                    costs = member.device(words)
-                    rows[name] = rows[name] | {key: costs[key] for key in rows[name]}
-                else:
-                    rows[name] = dict(vars(layer_costs(question, profile["device"], profile["micro_batch"])[i]))
-            profiles.append(profile | {"costs": rows})
+        own, model = teams.document(), question.document["model"]
+        layers = [
+            {name: layer[name] for name in ("name", "inputs", "frozen") if name in layer} | {"parameters": parameters}
+            for layer, parameters in zip(teams.layers, self.parameters(split), strict=True)
+        ]
+        ties = [tie | {"parameters": self.shared(tie, split)} for tie in model.get("ties", ())]
+        profiles = [
+            {"device": kind, "micro_batch": size, "costs": self.costs(kind, size, split)}
+            for kind in teams.links
+            for size in possible
+        ]
         job = own["job"] | {"micro_batches": [question.batch // size for size in possible]}
-        return own | {"job": job, "model": own["model"] | {"layers": layers, "profiles": profiles, "ties": ties}}
+        ties = [tie for tie in ties if tie["parameters"] or tie.get("frozen")]
+        return own | {"job": job, "model": model | {"layers": layers, "profiles": profiles, "ties": ties}}
 
-    def _shared(self, tie: Document, split: Document) -> int:
+    def parameters(self, split: Document) -> list[int]:
+        """Bytes of each layer's parameters on a device."""
+        kind, size, found = next(iter(self.teams.homes)), self.possible(split)[0], list(self.teams.question.parameters)
+        for i in filter(self.teams.graph, range(self.teams.question.n)):
+            member, words = self.layer(i, kind, size, split)
+            found[i] = member.device(words)["parameters"]
+        return found
+
+    def costs(self, kind: str, size: int, split: Document) -> Document:
+        """Costs of a device's layers, by their names."""
+        rows = {}
+        for i, cost in enumerate(layer_costs(self.teams.question, kind, size)):
+            row = dict(vars(cost))
+            if self.teams.graph(i):
+                member, words = self.layer(i, kind, size, split)
+                own = member.device(words)
+                row |= {key: own[key] for key in row}
+            rows[self.teams.question.names[i]] = row
+        return rows
+
+    def shared(self, tie: Document, split: Document | None) -> int:
+        """Bytes of shared weights on a device, or on one by itself."""
         first = self.teams.question.place[tie["layers"][0]]
         whole = int(tie.get("parameters", 0))
-        if not self.teams.graph(first):
+        if split is None or not self.teams.graph(first):
             return whole
         member, words = self.layer(first, next(iter(self.teams.homes)), self.possible(split)[0], split)
         every = own = 0
@@ -765,13 +783,26 @@ class Meshes:
                     every, own = every + weight["size"], own + weight["size"] // member.divided(weight, loops)
         return whole * own // every if every else whole
 
-    def words_of(self, split: Document) -> dict[str, Document]:
-        """The words of each layer, by its name."""
-        kind, size = next(iter(self.teams.homes)), self.teams.sizes[0]
-        return {
-            name: self.layer(i, kind, size, split)[1] if self.teams.graph(i) else {}
-            for i, name in enumerate(self.teams.question.names)
-        }
+    def faults(self, split: Document) -> Iterator[str]:
+        """What is wrong with a way: sizes, the layers that hand on parts, nothing split, or shared weights apart."""
+        teams, sizes = self.teams, tuple(split["sizes"])
+        if sizes not in self.shapes | ({(teams.team,)} if not self.name else set()):
+            yield f"a mesh of {sizes} is searched, not of {self.shapes}"
+            return
+        if {size for _, size in split["words"]} != set(self.possible(split)):
+            yield f"a way is searched at {sorted({size for _, size in split['words']})}, not at {self.possible(split)}"
+            return
+        for kind, size in split["words"]:
+            rows = [self.layer(i, kind, size, split) if teams.graph(i) else None for i in range(teams.question.n)]
+            known = [row for row in rows if row is not None]
+            every = [member.letters(words, each["name"]) for member, words in known for each in member.operators]
+            if not any(map(any, every)):
+                yield "nothing is split"
+            for tied in teams.question.sharing:
+                cuts = [self._shared_cuts(*row) for i in tied if (row := rows[i]) is not None]
+                unknown = any(rows[i] is None for i in tied)
+                if any(own != cuts[0] for own in cuts) or (unknown and any(any(cut) for own in cuts for cut in own)):
+                    yield f"shared weights lie in unlike ways: {cuts}"
 
     def _by_name(self, splits: Sequence[Document]) -> Iterator[str]:
         """Wrong about ways of a named strategy: products that are not split by it, those of a cube by one of two."""
@@ -783,37 +814,58 @@ class Meshes:
             if not any(all(member.follows(words, names) for member, words in every) for names in named):
                 yield f"products are not split by {self.name}"
 
-    def unsearched(self, splits: Sequence[Document], others: Sequence[Document]) -> Iterator[str]:
-        """Wrong about the ways that are searched: impossible ones, none at all, or none of the fastest.
+    @staticmethod
+    def _shared_cuts(member: OnMesh, words: Document) -> list[tuple[object, ...]]:
+        """Along each axis the dimension of each shared weight that is split, or whether gradients are parts."""
+        found = []
+        for each in member.operators:
+            for weight in (weight for weight in each.get("weights", ()) if weight.get("shared")):
+                row: list[object] = []
+                for loop in member.letters(words, each["name"]):
+                    groups = tuple(each.get("groups", {}).get(loop, ()))
+                    ratio = tuple(own // math.gcd(*groups) for own in groups)
+                    cut = (weight["loops"].index(loop), ratio) if loop and loop in weight["loops"] else ()
+                    row.append(cut or ("parts" if loop and loop in each["makes"] else None))
+                found.append(tuple(row))
+        return found
 
-        ``others``: questions of the ways without a mesh, which may be as fast.
-        """
+    def unsearched(self, splits: Sequence[Document]) -> Iterator[str]:
+        """Wrong about the ways that are searched: impossible ones, none at all, or none of the fastest."""
         teams, question = self.teams, self.teams.question
         cells = [(kind, size) for kind in teams.homes for size in teams.sizes]
-        for split in splits:
-            if tuple(split["sizes"]) not in self.shapes:
-                yield f"a mesh of {split['sizes']} is searched, not of {self.shapes}"
-                return
+        if any(fault for split in splits for fault in self.faults(split)):
+            yield next(fault for split in splits for fault in self.faults(split))
+            return
         if self.name:
             yield from self._by_name(splits)
         if question.sharing or self.name:
             return
-        layouts = {(sizes, (WHOLE,) * len(sizes)): [False] * question.n for sizes in self.shapes}
-        layouts |= {(tuple(split["sizes"]), tuple(split["layout"])): split["passes"] for split in splits}
+        plain = (teams.team,)
+        layouts = {(sizes, (WHOLE,) * len(sizes), False): [False] * question.n for sizes in self.shapes}
+        layouts |= {
+            (tuple(split["sizes"]), tuple(split["layout"]), False): split["passes"]
+            for split in splits
+            if tuple(split["sizes"]) in self.shapes
+        }
+        layouts[plain, (WHOLE,), True] = [False] * question.n
+        if any(teams.sequence):
+            entry = teams.graphs[teams.graph(teams.sequence.index(True))]
+            axis = token_axis(entry["operators"], stream(entry, outputs(entry)))
+            axis += not any(map(_has_samples, teams.graphs.values()))
+            layouts[plain, (axis,), True] = teams.sequence
         for kind, size in cells:
             if size not in (min(teams.sizes), max(teams.sizes)):
                 continue
             found = [self._figures(kind, size, split) for split in splits if size in self.possible(split)]
-            found += [self._alone(each, kind, size) for each in others]
             every_step = list(product(COUNTS, (1, 2) if teams.again else (1,)))
             later = (
                 3
                 * question.kinds[kind].get("shard_overhead", 0)
                 * sum(len(teams.graphs[teams.graph(i)]["operators"]) for i in range(question.n) if teams.graph(i))
-            )  # what ways without a mesh have of it is among their costs
-            unsplit = {sizes: self._unsplit(kind, size, sizes) for sizes in self.shapes}
-            for (sizes, layout), passes in layouts.items():
-                least = self._least(kind, size, sizes, layout, passes, every_step)
+            )  # a way may split fewer layers for it
+            unsplit = {sizes: self._unsplit(kind, size, sizes) for sizes in self.shapes | {plain}}
+            for (sizes, layout, is_plain), passes in layouts.items():
+                least = self._least(kind, size, sizes, layout, passes, every_step, is_plain)
                 for (count, times), best in least.items():
                     rounded = question.n * (count * (times + 2) + 2)  # the mean of layers, in each coordinate
                     if count * size > question.job["batch"] or best + rounded >= taken(unsplit[sizes], count, times):
@@ -847,22 +899,6 @@ class Meshes:
             time, once, again = time + row["forward"] + row["backward"], once + row["update"], again + row["forward"]
         return time, once, again
 
-    def _alone(self, document: Document, kind: str, size: int) -> Figures:
-        """The same for a way without a mesh."""
-        profiles = document["model"]["profiles"]
-        rows = next(own["costs"] for own in profiles if (own["device"], own["micro_batch"]) == (kind, size))
-        time = once = again = 0
-        for i, name in enumerate(self.teams.question.names):
-            if self.teams.graph(i):
-                sizes = next(iter(self.shapes))
-                member = OnMesh(self.teams, sizes, i, kind, size, ((WHOLE,) * len(sizes),) * 2)
-                forward, backward = (
-                    rows[name][each] - getattr(member.cost, each) + member._rest(each)
-                    for each in ("forward", "backward")
-                )
-                time, once, again = time + forward + backward, once + rows[name]["update"], again + forward
-        return time, once, again
-
     def _least(
         self,
         kind: str,
@@ -871,8 +907,11 @@ class Meshes:
         layout: Layout,
         passes: Sequence[bool],
         steps: Sequence[Steps],
+        plain: bool,
     ) -> dict[Steps, int]:
         """The least nanoseconds of all words for each sort of step; nothing if there are too many words.
+
+        ``plain``: of those without samples, gathered weights and, between whole ends, tokens.
 
         Nor where words that split nothing are as fast: they are no way to run a team.
         """
@@ -883,6 +922,7 @@ class Meshes:
             if self.teams.graph(i):
                 ends = (layout if i and passes[i - 1] else whole, layout if passes[i] else whole)
                 member = OnMesh(self.teams, sizes, i, kind, size, ends)
+                member.plain = plain
                 alike.setdefault((self.teams.graph(i), ends), []).append(member)
         for members in alike.values():  # layers of one graph are split alike
             rows = []

@@ -6,7 +6,8 @@ from itertools import product
 
 from .costs import layer_costs
 from .documents import Document, Question
-from .teams import Split, Teams
+from .meshes import Meshes
+from .teams import Teams
 
 MOST = 128
 """Under any order of schedules, mixes of which all are searched; of more, none is."""
@@ -52,7 +53,7 @@ def named(row: Row) -> str:
 
 
 def mixed(
-    whole: Document, nodes: Nodes, tied: Sequence[int], own: Mapping[int, tuple[Teams, Split]], some: Teams
+    whole: Document, nodes: Nodes, tied: Sequence[int], own: Mapping[int, tuple[Meshes, Document]], some: Teams
 ) -> Document:
     """The question in which the teams of a mix are devices; of ``some`` teams, sizes are those of all."""
     cluster, model, question = whole["cluster"], whole["model"], some.question
@@ -60,9 +61,9 @@ def mixed(
     for kind, team in dict.fromkeys(row for node in nodes for row in node):
         name = named((kind, team))
         if team in own:
-            teams, split = own[team]
-            entry = teams.device(kind) | {"parts": teams.parameters(split)}
-            costs = {size: teams.costs(kind, size, split) for size in some.sizes}
+            meshes, split = own[team]
+            entry = meshes.teams.device(kind) | {"parts": meshes.parameters(split)}
+            costs = {size: meshes.costs(kind, size, split) for size in some.sizes}
         else:
             entry = some.device(kind) | {"team": 1, "spread": 1}
             costs = {
@@ -85,7 +86,7 @@ def mixed(
     homes = {i: team for layers, team in zip(tied_sets(question), tied, strict=True) for i in layers}
     job["pin"] = [*question.job["pin"], *((question.names[i], f"teams of {team}") for i, team in homes.items())]
     ties = [
-        tie | {"parameters": some.shared(tie, None) if team not in own else own[team][0].shared(tie, own[team][1])}
+        tie | {"parameters": own[team][0].shared(tie, own[team][1]) if team in own else int(tie.get("parameters", 0))}
         for tie in model.get("ties", ())
         for team in [homes[question.place[tie["layers"][0]]]]
     ]
@@ -130,7 +131,7 @@ class Mix:
     tied: tuple[int, ...]
 
 
-Splits = Mapping[int, Sequence[tuple[Teams, Split]]]
+Splits = Mapping[int, Sequence[tuple[Meshes, Document]]]
 """Those that were searched, by size."""
 
 
@@ -172,7 +173,7 @@ def on(question: Question, nodes: Nodes, splits: Splits) -> Iterator[Mix]:
     every = {team for node in nodes for _, team in node}
     teams = sorted(every - {1})
     for row in product(*(range(len(splits.get(team, ()))) for team in teams)):
-        if len({tuple(splits[team][k][0].sequence) for team, k in zip(teams, row, strict=True)}) == 1:
+        if len({tuple(splits[team][k][1]["passes"]) for team, k in zip(teams, row, strict=True)}) == 1:
             chosen = tuple(zip(teams, row, strict=True))
             for homes in product(every, repeat=len(tied_sets(question))):
                 yield Mix(nodes, chosen, homes)

@@ -8,11 +8,11 @@ from .best import Plan
 from .costs import ContradictionError, Groups
 from .documents import Document, Question
 from .meshes import Meshes
-from .mixes import JUDGED, Mix, mixable, mixed, mixes, on, with_kinds
+from .mixes import JUDGED, Mix, Splits, mixable, mixed, mixes, on, with_kinds
 from .prices import Prices, Stage
 from .schedules import SUITED, families, write
 from .space import Layers
-from .teams import ImpossibleError, Split, Teams, unsearched
+from .teams import Teams
 
 DOWNSETS = "any layers that read from no later stage"
 """How an answer says that it searched more than consecutive layers,"""
@@ -22,54 +22,40 @@ PLACEMENTS = "other placements of like devices on the nodes"
 
 @dataclass(frozen=True)
 class Asked:
-    """A question at one level of ZeRO, and what teams of each size in it split.
+    """A question at one level of ZeRO, and how teams of each size in it run layers.
 
     ``beside``: a mix that need not be searched, since it is another one with equal nodes exchanged.
     """
 
     question: Question
     level: int
-    splits: dict[int, tuple[Teams, Split]] = field(default_factory=dict)
+    splits: dict[int, tuple[Meshes, Document]] = field(default_factory=dict)
     beside: bool = False
-    mesh: tuple[Meshes, Document] | None = None
 
     def fits(self, answer: Document) -> bool:
         """Whether an answer's plan is one of this question. Teams of a mix that split nothing run as single devices."""
-        if self.mesh is not None:
-            return self._fits_mesh(answer, *self.mesh)
-        if answer["mesh"]:
-            return False
-        question, expected, context = self.question, set[tuple[str, int]](), set[tuple[str, int]]()
+        question, expected, meshes = self.question, dict[str, Document](), []
         if answer["kinds"] != [device.kind for device in question.devices] or answer["zero"] != self.level:
             return False
-        names, vocabulary = set[str](), None
         for stage, team in zip(answer["stages"], answer["teams"], strict=True):
-            size = question.team(question.devices[stage["devices"][0]].kind)
-            if size not in self.splits:
-                alone = True
-            else:
-                teams, split = self.splits[size]
-                places = [question.place[name] for name in stage["layers"]]
-                cuts = teams.name(split, places)
-                expected |= cuts
-                context |= teams.context(split, places)
-                alone = len(self.splits) > 1 or self.mixed
-                split_loss = question.n - 1 in places and teams.splits_loss(question.n - 1, split)
-                vocabulary = question.names[-1] if split_loss else vocabulary
-                alone = alone and not (cuts or split_loss or any(teams.sequence))
-                names |= {name for name, parts in zip(question.names, teams.sequence, strict=False) if parts}
+            kind = question.devices[stage["devices"][0]].kind
+            size, words = question.team(kind), dict[str, Document]()
+            if size in self.splits:
+                _, split = self.splits[size]
+                member = question.kinds[kind].get("members", kind)
+                own = split["words"].get((member, answer["micro_batch"]))
+                words = {name: own[question.place[name]] for name in stage["layers"]} if own else {}
+            alone = self.mixed and not any(split["passes"]) if size in self.splits else True
+            alone = alone and not any(any(each["loops"]) for own in words.values() for each in own["operators"].values()
+                                      if own)  # fmt: skip
             if team != (1 if alone else size):
                 return False
+            expected |= {} if alone else words
+            meshes.append(() if alone else tuple(split["sizes"]))
         homes = {question.place[name]: stage["devices"][0] for stage in answer["stages"] for name in stage["layers"]}
         lie = all(question.lies(question.devices[homes[question.place[n]]], where) for n, where in question.job["pin"])
-        mixed = (lie or not self.mixed) and answer["vocabulary"] == vocabulary
-        mixed = mixed and set(map(tuple, answer["context"])) == context
-        return mixed and set(map(tuple, answer["shards"])) == expected and set(answer["sequence"]) == names
-
-    def _fits_mesh(self, answer: Document, meshes: Meshes, split: Document) -> bool:
-        kinds = answer["kinds"] == [device.kind for device in self.question.devices]
-        words = answer["words"] == meshes.words_of(split)
-        return kinds and answer["zero"] == self.level and tuple(answer["mesh"]) == tuple(split["sizes"]) and words
+        alike = [tuple(mesh) for mesh in answer["meshes"]] == meshes and answer["words"] == expected
+        return alike and (lie or not self.mixed)
 
     @property
     def mixed(self) -> bool:
@@ -96,23 +82,15 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
         verdict.faults.append(f"it crashed: {answer['text']}")
         return verdict
     late = _is_late(document, answer)  # it may be proved all the same: splits that are not known have a bound too
-    try:
-        reason = _refusal(document, answer, late)
-    except ImpossibleError as error:
-        verdict.faults.append(f"what was searched is outside what was asked: {error}")
-        return verdict
+    reason = _refusal(document, answer, late)
     if reason is not None and late and answer["outcome"] == "stopped":
         return verdict  # before it opened the teams that it would have refused
     if reason is not None or answer["outcome"] == "refused":
         if (reason is None) != (answer["outcome"] != "refused"):
             verdict.faults.append(f"contradiction: {reason}; the answer: {answer.get('text', answer['outcome'])}")
         return verdict
-    for team in _teams(document) if not late else ():
-        verdict.faults += [f"teams of {team.team}: {fault}" for fault in unsearched(team, _splits(answer, team))]
-    verdict.faults += _mesh_faults(document, answer) if not late else ()
-    for size, rows in answer["splits"].items():
-        known = [list(own.sequence) for own in _teams(document) if own.team == size]
-        verdict.faults += [f"teams of {size} split {row}, not {known}" for row in rows if row["sequence"] not in known]
+    for own in _teams(document) if not late else ():
+        verdict.faults += [f"teams of {own.team}: {fault}" for fault in Meshes(own).unsearched(_ways(answer, own.team))]
     if verdict.faults:
         return verdict
     if late and answer["outcome"] == "stopped":
@@ -120,10 +98,8 @@ def judge(document: Document, answer: Document, exact: bool = True) -> Verdict:
     questions = _questions(document, answer)
     fitting = [each for each in questions if "stages" not in answer or each.fits(answer)]
     if not fitting:
-        what = {
-            name: answer[name] for name in ("kinds", "teams", "shards", "sequence", "context", "vocabulary", "zero")
-        }
-        verdict.faults.append(f"teams, splits and level of ZeRO are outside what was asked: {what}")
+        what = {name: answer[name] for name in ("kinds", "teams", "meshes", "words", "zero")}
+        verdict.faults.append(f"teams, words and level of ZeRO are outside what was asked: {what}")
         return verdict
     question = fitting[0].question
     for each in questions:
@@ -179,28 +155,30 @@ def _questions(document: Document, answer: Document) -> list[Asked]:
     teams = _teams(document)
     if not teams or 1 in document["job"]["teams"]:
         found += [Asked(each, level) for level, each in _levels(document).items()]
-    for size, rows in _every_split(document, answer).items():
-        for own, split in rows:
-            levels = _levels(own.document(split)).items()
-            found += [Asked(each, level, {size: (own, split)}) for level, each in levels]
-    for meshes, split in _on_meshes(document, answer):
-        rows_of = _levels(meshes.document(split)).items()
-        found += [Asked(each, level, mesh=(meshes, split)) for level, each in rows_of]
+    for own in teams:
+        for split in _ways(answer, own.team):
+            levels = _levels(Meshes(own).document(split)).items()
+            found += [Asked(each, level, {own.team: (Meshes(own), split)}) for level, each in levels]
     for beside, splits, each in _mixed(document, answer):
         levels = [(level, own) for level, own in _levels(each).items() if level < 2]
         found += [Asked(own, level, splits, beside) for level, own in levels if not _homeless(own)]
     return found
 
 
-def _every_split(document: Document, answer: Document) -> dict[int, list[tuple[Teams, Split]]]:
-    """The splits that were searched, by the size of teams, in the order in which they were."""
-    every = _teams(document)
-    found: dict[int, list[tuple[Teams, Split]]] = {}
-    for size, rows in answer["splits"].items():
-        for row in rows:
-            own = next(each for each in every if each.team == size and list(each.sequence) == row["sequence"])
-            found.setdefault(size, []).append((own, _cuts(row["shards"])))
+def _every_split(document: Document, answer: Document) -> Splits:
+    """The ways of teams along one axis in a node without samples and gathered weights, by the size of teams."""
+    found: dict[int, list[tuple[Meshes, Document]]] = {}
+    for own in _teams(document):
+        inside = all(len(row) == 1 for rows in own.homes.values() for row in rows)
+        ways = [split for split in _ways(answer, own.team) if split["mixed"]] if inside else []
+        if ways:
+            found[own.team] = [(Meshes(own), split) for split in ways]
     return found
+
+
+def _ways(answer: Document, team: int) -> list[Document]:
+    """The ways of teams of one size that were searched."""
+    return [split for split in answer["ways"] if split["team"] == team]
 
 
 def _every_mix(document: Document, answer: Document) -> list[Mix]:
@@ -209,7 +187,7 @@ def _every_mix(document: Document, answer: Document) -> list[Mix]:
     return mixes(question, _every_split(document, answer)) if asked else []
 
 
-def _mixed(document: Document, answer: Document) -> Iterator[tuple[bool, dict[int, tuple[Teams, Split]], Document]]:
+def _mixed(document: Document, answer: Document) -> Iterator[tuple[bool, dict[int, tuple[Meshes, Document]], Document]]:
     """Mixes, each with what its teams split: all if they are few, otherwise some. First, those of an answer's teams;
     of these, True says that they are none of the others."""
     question, every = Question(document, 0), _every_split(document, answer)
@@ -221,28 +199,8 @@ def _mixed(document: Document, answer: Document) -> Iterator[tuple[bool, dict[in
     judged = known[:: -(-len(known) // JUDGED) or 1]
     for mix in (*own, *(mix for mix in judged if mix not in own)):
         splits = {team: every[team][number] for team, number in mix.splits}
-        some = next(iter(every.values()))[0][0]
+        some = next(iter(every.values()))[0][0].teams
         yield mix not in judged, splits, mixed(document, mix.nodes, mix.tied, splits, some)
-
-
-def _on_meshes(document: Document, answer: Document) -> Iterator[tuple[Meshes, Document]]:
-    """The ways of teams on meshes that were searched."""
-    known = {own.team: Meshes(own) for own in _teams(document) if not own.tokens}
-    for split in answer["meshes"]:
-        yield known[split["team"]], split
-
-
-def _mesh_faults(document: Document, answer: Document) -> Iterator[str]:
-    """What is wrong with the ways of teams on meshes."""
-    for own in _teams(document):
-        if not own.tokens:
-            meshes = Meshes(own)
-            splits = [split for split in answer["meshes"] if split["team"] == own.team]
-            if splits and not meshes.shapes:
-                yield f"teams of {own.team} are searched on meshes"
-            elif meshes.shapes:
-                rows = _every_split(document, answer).get(own.team, ())
-                yield from meshes.unsearched(splits, [each.document(split) for each, split in rows])
 
 
 def _homeless(question: Question) -> bool:
@@ -268,26 +226,9 @@ def _levels(document: Document) -> dict[int, Question]:
 
 
 def _teams(document: Document) -> list[Teams]:
-    """Teams of each size, with whole tensors between layers and, where that can be, with parts of the tokens.
-
-    Sizes without room are left out if others have some.
-    """
-    found = []
+    """Teams of each size; sizes without room are left out if others have some."""
     sizes = [team for team in dict.fromkeys(document["job"].get("teams", ())) if team > 1]
-    for team in [size for size in sizes if Teams(document, size).homes] or sizes[:1]:
-        asked = document["job"].get("sequence_parallel", True)
-        whole, parts = Teams(document, team), Teams(document, team, tokens=asked)
-        found += [each for each in (whole, parts) if any(each.sequence) or each is whole]
-    return found
-
-
-def _splits(answer: Document, teams: Teams) -> list[Split]:
-    rows = answer["splits"].get(teams.team, ())
-    return [_cuts(row["shards"]) for row in rows if row["sequence"] == list(teams.sequence)]
-
-
-def _cuts(shards: Document) -> Split:
-    return {graph: frozenset(map(tuple, own)) for graph, own in shards.items()}
+    return [Teams(document, team) for team in [each for each in sizes if Teams(document, each).homes] or sizes[:1]]
 
 
 def _refusal(document: Document, answer: Document, late: bool) -> str | None:
@@ -304,16 +245,10 @@ def _refusal(document: Document, answer: Document, late: bool) -> str | None:
     found = next((reason for reason in reasons if reason is not None), None)
     if found is not None:
         return found
-    possible = [True] if late or not teams else []
-    for size in {own.team for own in teams} if not late else ():
-        on_mesh = any(each["team"] == size for each in answer["meshes"])
-        alike = [own for own in teams if own.team == size]
-        lacking = any(list(Meshes(own).unsearched((), ())) for own in alike if not own.tokens)
-        possible.append(on_mesh or lacking or any(_splits(answer, own) or list(unsearched(own, ())) for own in alike))
-    if not any(possible):
+    possible = late or not teams or any(_ways(answer, own.team) or list(Meshes(own).unsearched(())) for own in teams)
+    if not possible:
         return "nothing can be split"
-    stated = [own.document(split) for own in teams for split in _splits(answer, own)]
-    stated += [meshes.document(split) for meshes, split in _on_meshes(document, answer)]
+    stated = [Meshes(own).document(split) for own in teams for split in _ways(answer, own.team)]
     reasons = [contradiction(each) for own in stated for each in _levels(own).values()]
     return next((reason for reason in reasons if reason), None)
 

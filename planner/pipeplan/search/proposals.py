@@ -262,6 +262,11 @@ def _placed(
 
 
 def homes(spaces: Spaces) -> tuple[Space, ...]:
-    """The spaces among which planners choose splits: teams of one size, at levels 0 and 1 of ZeRO if there are any."""
-    found = tuple(space for space in spaces if not (isinstance(space.split, Mix) or (space.split and space.split.mesh)))
+    """The spaces among which planners choose splits: teams of one size, at levels 0 and 1 of ZeRO if there are any.
+
+    Along one axis, at every micro-batch size.
+    """
+    every = set(spaces.lowest.sizes)
+    alike = (space for space in spaces if not isinstance(space.split, Mix) and every <= set(space.sizes))
+    found = tuple(space for space in alike if space.split is None or not space.split.mesh)
     return tuple(space for space in found if space.job.level < SHARDED) or found

@@ -4,28 +4,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pipeplan.costs.teams.problem import TeamProblem
-from pipeplan.costs.teams.signatures import (
-    RING,
-    TURNED,
-    UNSPLIT,
-    Ends,
-    applicable,
-    beside,
-    by_tokens,
-    crossings,
-    signatures,
-)
 
 from helpers.instances import equal_devices
 from helpers.operators import COST, block, perceptrons
+from helpers.ways import cuts_of
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.errors import InputError
-from pipeplan.core.operators import BY_HEADS, BY_RING, INPUT, TOKEN, Attention, Operator, OperatorGraph, Weight
+from pipeplan.core.layers import LayerCost
+from pipeplan.core.operators import INPUT, TOKEN, Attention, Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
+from pipeplan.core.words import BY_HEADS, BY_RING, WHOLE, Layout, Letter
+from pipeplan.costs.sharding.attention import split_attention
 from pipeplan.costs.sharding.exchanges import Exchange
+from pipeplan.costs.sharding.layer_ways import LayerWays
+from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.ring import messages, ring_time
 from pipeplan.costs.sharding.rooflines import Rooflines
+from pipeplan.costs.sharding.shapes import Mesh
+from pipeplan.costs.sharding.words import words
 from pipeplan.io.operators_entry import operators_data
 from pipeplan.io.plan_file import plan_data
 from pipeplan.solve import solve
@@ -36,24 +32,25 @@ ATTENTION = Operator(
     attention=Attention(queries=60, keys=128, heads=4, causal=True),
 )  # fmt: skip
 
+UNIT = DeviceKind("unit")
+KEYS, RING, HEADS = Letter(TOKEN), Letter(TOKEN, by=BY_RING), Letter(TOKEN, by=BY_HEADS)
+
 
 def test_attention_has_three_ways() -> None:
     """By keys, by ring, and by heads where these can be divided; what is sent and needed beside."""
-    assert signatures(ATTENTION, 4, tokens=True) == (UNSPLIT, "head", TOKEN, RING, TURNED)
-    assert signatures(ATTENTION, 8, tokens=True) == (UNSPLIT, "head", TOKEN, RING)
-    assert signatures(ATTENTION, 4, tokens=True, context=False) == (UNSPLIT, "head")
-    assert [by_tokens(ATTENTION, loop) for loop in ("head", TOKEN, TURNED, RING)] == [
-        {}, {"attention": 0}, {"attention": BY_HEADS}, {"attention": BY_RING}
-    ]  # fmt: skip
+    by = [Letter(), Letter("head"), KEYS, RING, HEADS]
+    assert words(ATTENTION, (4,)) == tuple((letter,) for letter in by)
+    assert words(ATTENTION, (8,)) == tuple((letter,) for letter in by[:-1])
+    assert words(ATTENTION, (4,), tokens=False) == tuple((letter,) for letter in by[:2])
+    own = Rooflines(OperatorGraph((ATTENTION,), {INPUT: 60}), COST, 0, DeviceKind("unit"), None, 1)
+    ways = [split_attention(own, ATTENTION, (letter,), (4,)) for letter in (KEYS, RING, HEADS)]
+    assert split_attention(own, ATTENTION, (Letter("head"),), (4,)) is None
     gather, scatter, turn = Exchange.GATHER, Exchange.SCATTER, Exchange.TURN
-    assert crossings(ATTENTION, TOKEN) == ((gather, False, 128), (gather, True, 128), (scatter, True, 128))
-    assert [(kind, size) for kind, _, size in crossings(ATTENTION, TURNED)] == [
-        (turn, size) for size in (188, 60, 188, 120, 188)
-    ]
-    assert [back for _, back, _ in crossings(ATTENTION, TURNED, has_gradient=False)] == [False, False]
-    assert not crossings(ATTENTION, "head")
-    assert not crossings(ATTENTION, RING)
-    assert [beside(ATTENTION, loop, 4) for loop in ("head", TOKEN, RING, TURNED)] == [0, 256, 160, 124]
+    keys, ring, heads = ([(each.kind, each.size) for each in way.exchanges()] for way in ways if way is not None)
+    assert keys == [(gather, 128), (gather, 128), (scatter, 128)]
+    assert heads == [(turn, size) for size in (188, 60, 188, 120, 188)]
+    assert not ring
+    assert [way.beside for way in ways if way is not None] == [256, 160, 124]
 
 
 def test_a_ring_hides_what_it_sends() -> None:
@@ -73,27 +70,43 @@ def test_slow_links_are_hidden_by_a_ring() -> None:
     graph = OperatorGraph((ATTENTION,), {INPUT: 60})
     cost = replace(COST, forward=1600, backward=3200, input_gradient=3200, weight_gradient=0, workspace=0)
     link = Link(128 * 10**9 // 1050)
-    own = TeamProblem(graph, cost, 0, DeviceKind("unit"), None, 1, 4, link, Ends(True, True))
-    keys, ring = (own.member(((ATTENTION.name, way),)) for way in (0, BY_RING))
+    keys, ring = (device(graph, cost, link, {ATTENTION.name: letter}) for letter in (KEYS, RING))
     assert (keys.forward, ring.forward) == (700 + 3 * 263, 263 + 2 * 263 + 200)
     assert ring.workspace < keys.workspace
-    slower = replace(own, kind=DeviceKind("unit", shard_overhead=100))
-    assert slower.member(((ATTENTION.name, BY_RING),)).forward == ring.forward + 4 * 100
+    slower = device(graph, cost, link, {ATTENTION.name: RING}, kind=DeviceKind("unit", shard_overhead=100))
+    assert slower.forward == ring.forward + 4 * 100
 
 
-@pytest.mark.parametrize("way", [0, BY_HEADS, BY_RING])
-def test_operands_that_are_split_otherwise_are_gathered_for_attention_on_tokens(way: int) -> None:
-    """A weight's columns, which have no tokens: attention on tokens needs all, and is not bound to their loop."""
+def device(
+    graph: OperatorGraph,
+    cost: LayerCost,
+    link: Link,
+    main: dict[str, Letter],
+    before: Layout = (0,),
+    kind: DeviceKind = UNIT,
+) -> LayerCost:
+    """What one of four devices takes, whose layer makes parts of the tokens, under given main words."""
+    own = Rooflines(graph, cost, graph.parameters, kind, None, 1)
+    problem = MeshProblem(own, Mesh((4,), (link,)), before, (0,), gathers=False)
+    return LayerWays(problem, again=False).device(tuple((name, (letter,)) for name, letter in main.items()))
+
+
+@pytest.mark.parametrize("way", ["KEYS", "HEADS", "RING"])
+def test_operands_that_are_split_otherwise_are_gathered_for_attention_on_tokens(way: str) -> None:
+    """A weight's columns, which have no tokens: attention on tokens needs all, and is not bound to their loop.
+
+    They are gathered forward, and once more in the backward.
+    """
     weight = Weight("wide.weight", ("f", "h"), 400)
     wide = Operator("wide", "linear", {"f": 8}, {INPUT: (TOKEN, "h")}, ("f",), 64, weights=(weight,), forward_flops=1)
     reads = replace(ATTENTION, reads={"wide": ("head",)})
     graph = OperatorGraph((wide, reads), {INPUT: 60})
     cost = replace(COST, forward=1600, backward=3200, input_gradient=1600, weight_gradient=1600, workspace=0)
-    link = Link(10**9, 1)
-    problem = TeamProblem(graph, cost, 400, DeviceKind("unit"), None, 1, 4, link, Ends(False, True))
-    shards = (("wide.weight", 0), (ATTENTION.name, way))
-    assert problem.possible(shards)
-    split, whole = problem.member(shards), problem.member(shards[1:])
+    own = {ATTENTION.name: {"KEYS": KEYS, "HEADS": HEADS, "RING": RING}[way]}
+    split, whole = (
+        device(graph, cost, Link(10**9, 1), {"wide": Letter(loop)} | own if loop else own, (WHOLE,))
+        for loop in ("f", "")
+    )
     assert split.forward - whole.forward == 3 * (64 // 4 + 1)
     assert split.workspace - whole.workspace == 64
 
@@ -105,14 +118,6 @@ def test_the_last_tokens_work_longest() -> None:
     for operator, by_keys, expected in ((ATTENTION, 4, 700), (ATTENTION, 1, 400), (whole, 4, 400)):
         own = Rooflines(OperatorGraph((operator,), {INPUT: 60}), cost, 0, kind, None, 1)
         assert own.passes(operator, {TOKEN: 4}, by_keys)[0] == expected
-
-
-def test_layers_without_tokens_have_no_parts_of_them() -> None:
-    """Entries of shards for these have no effect there."""
-    graph = OperatorGraph((ATTENTION,), {INPUT: 60})
-    shards = (("attention", 0),)
-    assert applicable(graph, shards, Ends()) == ()
-    assert applicable(graph, shards, Ends(True)) == shards
 
 
 def test_products_have_a_matrix() -> None:
@@ -134,8 +139,8 @@ def test_long_sequences_are_multiplied_where_they_are(tmp_path: Path) -> None:
     assert operators_data(graph)["operators"][1]["product"] is True
     model, cluster = perceptrons(3, (1,), graph), equal_devices(2, link=Link(10**7, 10))
     found, without = (solve(model, cluster, 8, teams=(2,), workers=1, context_parallel=own) for own in (True, False))
-    assert found.plan.context.products == tuple(f"l{i}.{name}.weight" for i in range(3) for name in ("wide", "narrow"))
-    assert not found.plan.shards and not without.plan.context
+    assert [cuts_of(model, "pair", words) for _, words in found.plan.words] == [{"wide": TOKEN, "narrow": TOKEN}] * 3
+    assert "context" in found.plan.parallelism and "context" not in without.plan.parallelism
     assert found.value < without.value
     assert "context-parallel teams of 2" in str(found)
     said = [" ".join(each.searched.not_searched) for each in (found, without)]
@@ -143,4 +148,4 @@ def test_long_sequences_are_multiplied_where_they_are(tmp_path: Path) -> None:
     assert ["(even work under a causal mask)" in each for each in said] == [True, False]
     found.plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == found.plan
-    assert "context" not in plan_data(without.plan)
+    assert "context" not in plan_data(found.plan)

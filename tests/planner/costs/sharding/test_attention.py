@@ -3,11 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
-from pipeplan.costs.teams.problem import TeamProblem
-from pipeplan.costs.teams.signatures import RING, TURNED, Ends
 
-from helpers.operators import COST, attention_block
+from helpers.operators import COST
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.operators import INPUT, TOKEN, Attention, Operator, OperatorGraph
 from pipeplan.core.words import BY_HEADS, BY_RING, Letter, Word
@@ -48,19 +45,6 @@ def test_ways_stand_in_order() -> None:
     assert (RINGS, TURNS) in words(few, (4, 2))
     assert (KEYS,) not in words(ATTENTION, (2,), tokens=False)
     assert not any(letter.by for word in words(ATTENTION, (2,), tokens=False) for letter in word)
-
-
-@pytest.mark.parametrize(("letter", "loop"), [(KEYS, TOKEN), (RINGS, RING), (TURNS, TURNED)])
-@pytest.mark.parametrize("causal", [False, True])
-def test_one_axis_costs_what_a_team_costs(letter: Letter, loop: str, causal: bool) -> None:
-    """By keys, by ring and by heads: the passes of attention, its exchanges and the overhead of blocks."""
-    graph = attention_block(causal=causal)
-    kind, link = DeviceKind("unit", shard_overhead=7), Link(10**7, 3)
-    for rates in (None, (1e9, 1e8)):
-        team = TeamProblem(graph, COST, graph.parameters, kind, rates, 2, 4, link, Ends(True, True), sharing=2)
-        (operator,) = (each for each in graph.operators if each.attention is not None)
-        row = word_costs(team.rooflines, operator, (letter,), Mesh((4,), (link,), (2,)))
-        assert row.tolist() == team._signature(operator, loop)
 
 
 def test_a_ring_of_nodes_and_heads_inside_them() -> None:

@@ -6,17 +6,15 @@ from math import prod
 
 import numpy as np
 import pytest
-from pipeplan.costs.teams.problem import COMPARED, FASTEST, TeamProblem
-from pipeplan.costs.teams.signatures import Ends, follows
 
 from helpers.mesh_choices import drawn_choice
 from helpers.mesh_play import SIDE, Play, played
-from helpers.operators import attention_block, block, dense, linear
+from helpers.operators import dense, linear
 from helpers.quick import rarely
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.model import LayerCost
 from pipeplan.core.operators import INPUT, Operator, OperatorGraph, Weight
-from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, Letter, Signature
+from pipeplan.core.words import PARTIAL, WHOLE, Letter, Signature
 from pipeplan.costs.sharding.coordinates import COORDINATES, combined
 from pipeplan.costs.sharding.frontiers import over_meshes
 from pipeplan.costs.sharding.named import three_dimensional
@@ -35,82 +33,10 @@ KIND = DeviceKind("unit")
 NOTHING = LayerCost(0, 0, 0, 0, saved=0, output=0)
 
 
-def points(problem: MeshProblem | TeamProblem, matrix: np.ndarray) -> list[list[int]]:
+def points(problem: MeshProblem, matrix: np.ndarray) -> list[list[int]]:
     """The Pareto set of a problem's choices."""
-    sharding = problem.sharding if isinstance(problem, MeshProblem) else problem.sharding({})
-    found: list[list[int]] = frontier(sharding.project(matrix), Clock(Limits())).points.tolist()
+    found: list[list[int]] = frontier(problem.sharding.project(matrix), Clock(Limits())).points.tolist()
     return found
-
-
-@pytest.mark.parametrize("seed", range(25))
-def test_one_axis_is_a_team(seed: int) -> None:
-    """With whole ends, no tokens and sums to the whole: all Pareto sets of random layers are those of a team.
-
-    A mesh may also gather what an elementwise operator reads.
-    """
-    draw = random.Random(seed)
-    graph, team = _layer(draw), draw.choice((2, 4))
-    cost = LayerCost(900, 2000, 900, 1100, saved=500, output=80, update=60)
-    rates = draw.choice((None, (1e9, 1e9)))
-    own = TeamProblem(graph, cost, graph.parameters, KIND, rates, 2, team, Link(draw.choice((10**8, 10**10)), 3))
-    mesh = Mesh((team,), (own.link,))
-    other = MeshProblem(own.rooflines, mesh, tokens=False, gathers=False, scatters=False, shares=False)
-    for matrix in (COMPARED, FASTEST[:3], np.eye(len(COORDINATES), dtype=np.int64)[[0, 2, 3]]):
-        if any(follows(each, UNSPLIT) and each.loops for each in graph.operators):
-            assert _covers(points(other, matrix), points(own, matrix))
-        else:
-            assert points(other, matrix) == points(own, matrix)
-    assert _covers(points(MeshProblem(own.rooflines, mesh), COMPARED), points(own, COMPARED))
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_one_axis_does_what_a_team_does_with_outputs_that_are_read(seed: int) -> None:
-    """Whole gradients from behind a layer are added to parts of sums that its operators return: no point is missing."""
-    draw = random.Random(seed)
-    graph, team = _layer(draw), draw.choice((2, 4))
-    names = [INPUT, *(each.name for each in graph.operators[:-1])]
-    outputs = (*draw.sample(names, draw.choice((1, min(2, len(names))))), graph.operators[-1].name)
-    cost = LayerCost(900, 2000, 900, 1100, saved=500, output=80, update=60)
-    graph, rates, link = replace(graph, outputs=outputs), draw.choice((None, (1e9, 1e9))), Link(10**8, 3)
-    own = TeamProblem(graph, cost, graph.parameters, KIND, rates, 2, team, link)
-    assert _covers(points(MeshProblem(own.rooflines, Mesh((team,), (link,))), COMPARED), points(own, COMPARED))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_one_axis_does_what_a_team_does_with_split_tokens(seed: int) -> None:
-    """Layers with attention between split or whole tensors: no point of a team is missing, in any ways of attention."""
-    draw = random.Random(seed)
-    team = draw.choice((2, 4))
-    graph = attention_block(draw.choice((4, 8)), 8, draw.random() < 0.5, draw.random() < 0.7)
-    ends = Ends(*draw.choice(((True, True), (True, False), (False, True), (False, False))))
-    cost = LayerCost(900, 2000, 900, 1100, saved=500, output=80, update=60)
-    rates, link = draw.choice((None, (1e9, 1e9))), Link(draw.choice((10**7, 10**8, 10**10)), draw.choice((0, 3)))
-    kind = DeviceKind("unit", shard_overhead=draw.choice((0, 5)))
-    own = TeamProblem(graph, cost, graph.parameters, kind, rates, 2, team, link, ends)
-    layouts = ((0,) if end else () for end in ends)
-    other = MeshProblem(own.rooflines, Mesh((team,), (link,)), *layouts, tokens=any(ends), gathers=False)
-    for matrix in (COMPARED, FASTEST[:3]):
-        assert _covers(points(other, matrix), points(own, matrix))
-
-
-def _covers(better: list[list[int]], points: list[list[int]]) -> bool:
-    return all(any(np.all(np.array(b) <= a) for b in better) for a in points)
-
-
-def _layer(draw: random.Random) -> OperatorGraph:
-    """Linear maps and elementwise operators that read one or two of what is before them."""
-    if draw.random() < 0.1:
-        return block()
-    operators: list[Operator] = []
-    for number in range(draw.randint(2, 6)):
-        sources = draw.sample([INPUT, *(each.name for each in operators)][-3:], 1 if number < 2 else draw.randint(1, 2))
-        if len(sources) == 1 and draw.random() < 0.7:
-            operators.append(linear(f"o{number}", sources[0], 8, 8, draw.choice((0, 8)), draw.random() < 0.7))
-            continue
-        loops = {name: 8 for name in ("token", "feature") if draw.random() < 0.7}
-        axes = ("token", "feature")
-        operators.append(Operator(f"o{number}", "elementwise", loops, dict.fromkeys(sources, axes), axes, 80, True))
-    return OperatorGraph(tuple(operators), {INPUT: 80})
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from pipeplan.core.errors import InputError
 from pipeplan.core.job import Job
 from pipeplan.core.operators import Operator, OperatorGraph, Weight
 from pipeplan.core.plan import Plan
-from pipeplan.core.words import WHOLE
+from pipeplan.core.words import WHOLE, LayerWords
 from pipeplan.costs.sharding.copies import CopyState
+from pipeplan.costs.sharding.layouts import ends_of
+from pipeplan.costs.sharding.members import Way
 from pipeplan.costs.sharding.problem import MeshProblem
 from pipeplan.costs.sharding.splits import MeshTeams
 from pipeplan.costs.sharding.teams import Teams
@@ -39,6 +42,11 @@ def on_meshes(cluster: Cluster, team: int = 4, axes: int = 2) -> tuple[MeshTeams
 def of_two_axes(cluster: Cluster, team: int = 4) -> tuple[MeshTeams, ...]:
     """Those of them with two axes."""
     return tuple(each for each in on_meshes(cluster, team) if len(each.sizes) == 2)
+
+
+def words_of(way: Way, i: int) -> LayerWords:
+    """How a layer runs."""
+    return dict(way.words)["pair", *ends_of(way.layout, way.passes, i)]
 
 
 def of_fours() -> Cluster:
@@ -68,11 +76,11 @@ def test_costs_of_ways_are_those_of_their_words() -> None:
     """A problem with one signature of each operator costs what these cost in the problem of all."""
     (teams,) = of_two_axes(pairs())
     (kind,) = teams.teams.kinds
-    ways = teams.splits()
+    ways = teams.ways()
     assert len(ways) > 1
     for way in ways:
         for i in range(4):
-            words = way.of("pair", i)
+            words = words_of(way, i)
             own = replace(teams.teams.rooflines(i, kind, 2), graph=teams.graph("pair", 2))
             problem = MeshProblem(own, teams.mesh(kind), words.input, words.output, split_loss=False)
             choice = [
@@ -156,7 +164,7 @@ def test_one_stage_splits_samples_of_one_layer_and_the_weights_of_another(tmp_pa
     )
     assert [letter.loop for letter in first] == ["sample"]
     assert second[0].loop in ("out", "in")
-    assert found.plan.mesh == (2,)
+    assert found.plan.stages[0].mesh == (2,)
     assert "which alone split samples" in " ".join(without.searched.not_searched)
     found.plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == found.plan
@@ -172,8 +180,8 @@ def test_teams_may_be_meshes_only() -> None:
 def test_layers_hand_over_what_the_next_one_reads() -> None:
     """Ways whose layers do not begin and end whole agree at every boundary; the model's ends are whole."""
     (teams,) = of_two_axes(pairs())
-    for way in teams.splits():
-        rows = [way.of("pair", i) for i in range(4)]
+    for way in teams.ways():
+        rows = [words_of(way, i) for i in range(4)]
         assert all(before.output == after.input for before, after in pairwise(rows))
         assert {*rows[0].input, *rows[-1].output} == {WHOLE}
 
@@ -218,8 +226,8 @@ def test_gathered_weights_take_room_twice() -> None:
     teams = of_long_sequences()
     (kind,) = teams.teams.kinds
     gathered = 0
-    for way in teams.splits():
-        letters = way.of("pair", 1).operators["wide"].word
+    for way in teams.ways():
+        letters = words_of(way, 1).operators["wide"].word
         parts = 2 if {"in", "out"} & {letter.loop for letter in letters} else 1
         some = any(letter.gathers for letter in letters)
         assert teams.member(way, 1, kind, 4).workspace == 2 * 64 // parts * some
@@ -232,8 +240,9 @@ def test_outputs_in_parts_are_rounded_up(output: int) -> None:
     """Of 81 bytes between layers in two parts a device has 41; of outputs that are whole, all."""
     teams = of_long_sequences(output)
     (kind,) = teams.teams.kinds
-    ways = teams.splits()
-    assert {way.parts for way in ways if any(way.passes)} == {2, 4}
+    ways = teams.ways()
+    parts = {way: prod(n for n, entry in zip(teams.sizes, way.layout, strict=True) if entry != WHOLE) for way in ways}
+    assert {parts[way] for way in ways if any(way.passes)} == {2, 4}
     for way in ways:
-        expected = [-(-output // way.parts) if passes else output for passes in way.passes]
+        expected = [-(-output // parts[way]) if passes else output for passes in way.passes]
         assert [teams.member(way, i, kind, 4).output for i in range(4)] == expected
