@@ -1,8 +1,9 @@
 """Ways to run one layer on a mesh, told apart by the words of its *main operators*.
 
-These are the operators that split weights, products of matrices and attention on parts of the tokens, and the loss if
-its classes are split. Weights that the layer shares with others are always among them. Under given main words the other
-operators, and the layouts of all tensors, are those of the fastest choice.
+These are operators that split weights, or sum gradients of weights that are more than 1 / `PARTS` of the layer's;
+products of matrices and attention on parts of the tokens; and the loss if its classes are split. Those with weights
+that the layer shares with others are always among them. Under given main words the other operators, and the layouts of
+all tensors, are those of the fastest choice.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,12 +51,12 @@ def is_main(graph: OperatorGraph, operator: Operator, word: Word) -> bool:
     loops = {letter.loop for letter in word} - {UNSPLIT}
     if operator.name == graph.loss_name:
         return bool(class_axes(word))
-    shares = any(weight.shared for weight in operator.weights)
+    summed = sum(weight.size for weight in operator.weights if (loops & {*operator.makes}) - {*weight.loops})
     return (
-        shares
-        or (operator.by_plan and TOKEN in loops)
-        or any(loops & {*weight.loops} for weight in operator.weights)
+        any(weight.shared or loops & {*weight.loops} for weight in operator.weights)
         or any(letter.gathers for letter in word)
+        or (operator.by_plan and TOKEN in loops)
+        or summed * PARTS > graph.parameters
     )
 
 

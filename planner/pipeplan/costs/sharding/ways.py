@@ -183,7 +183,7 @@ class TeamWays:
             named = {of[name] for name in tie.layers} & {*main}
             cuts = {shared_cuts(self.graphs[name], main[name]) for name in named}
             unknown = any(not of[name] for name in tie.layers)
-            if len(cuts) > 1 or (unknown and any(cut != WHOLE for row in cuts for cut, _ in row)):
+            if len(cuts) > 1 or (unknown and any(cut != (WHOLE, WHOLE) for row in cuts for cut in row)):
                 return False
         return True
 
