@@ -3,8 +3,8 @@
 Equal layers run alike, in all stages. For each graph of operators, kind of device and micro-batch size, the choices of
 words that no other one dominates are compared (`LayerWays.figures`). The main words of one of them are worth searching
 unless others are at least as good for all kinds and sizes. Layers that share weights split them alike.
-Ways of unlike layers are combined; of too many combinations, those are left in which all layers take least time, or all
-keep least.
+Ways of unlike layers are combined; where these are too many, ways that are nearly as good as another one of their layer
+are left out.
 
 Tensors between layers are whole on every device, or all those that can be are split along tokens.
 """
@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import chain, pairwise, product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeplan.core.cluster import DeviceKind
 from pipeplan.core.grouped_axis import ShardAxis
@@ -23,7 +24,15 @@ from pipeplan.core.splits import Split
 from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Word
 from pipeplan.costs.sharding.batches import has_samples, with_samples
 from pipeplan.costs.sharding.coordinates import COORDINATES
-from pipeplan.costs.sharding.layer_ways import COMPARED, COMPARED_AGAIN, LayerWays, MainWords, parallelism, splits
+from pipeplan.costs.sharding.layer_ways import (
+    COMPARED,
+    COMPARED_AGAIN,
+    PARTS,
+    LayerWays,
+    MainWords,
+    parallelism,
+    splits,
+)
 from pipeplan.costs.sharding.layouts import ends_of, handed_over, token_axis
 from pipeplan.costs.sharding.members import device_model
 from pipeplan.costs.sharding.problem import MeshProblem
@@ -31,11 +40,13 @@ from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan_formulations.common.pareto import minimal
 
-MOST = 128
+MOST = 64
 """Combinations of the ways of unlike layers up to which all are searched."""
+TOLERANCES = (0, 4096, 1024, 256, 64, 16)
+"""Parts of a model's figure by which ways have to differ, until their combinations are few enough; none first."""
 PREFERRED = (0, 2, 3, 4)
-"""Figures by which ways are combined otherwise: time of a micro-batch, parameters, saved bytes, and where layers may be
-recomputed the time with another forward."""
+"""Figures by which ways are combined if they never are: time of a micro-batch, parameters, saved bytes, and where
+layers may be recomputed the time with another forward."""
 
 Figures = tuple[int, ...]
 """`LayerWays.figures` on each kind for each micro-batch size."""
@@ -138,21 +149,60 @@ class TeamWays:
         return kept
 
     def _together(self, choices: Mapping[str, Mapping[MainWords, Figures]]) -> Iterator[dict[str, MainWords]]:
-        """Yield the main words of all layers in all combinations; of too many, those that prefer the same figure.
+        """Yield the main words of all layers in all combinations; of too many, those of fewer words of each layer.
 
         Only those count in which layers that share weights split them alike.
         """
-        rows: list[dict[str, MainWords]] = [{}]
-        for name in sorted(choices, key=lambda name: not any(weight.shared for weight in self.graphs[name].weights)):
-            rows = [row | {name: main} for row in rows for main in choices[name] if self._agrees(row | {name: main})]
-            if len(rows) > MOST:
-                break
-        if len(rows) <= MOST:
-            return iter(rows)
-        preferred = PREFERRED if self.teams.again else PREFERRED[:-1]
-        alike = (product(*(self._best(name, own, k) for name, own in choices.items())) for k in preferred)
-        every = (dict(zip(choices, row, strict=True)) for row in dict.fromkeys(chain.from_iterable(alike)))
-        return (row for row in every if self._agrees(row))
+        order = sorted(choices, key=lambda name: not any(weight.shared for weight in self.graphs[name].weights))
+        for parts in TOLERANCES:
+            fewer = self._unlike(choices, parts) if parts else choices
+            rows: list[dict[str, MainWords]] = [{}]
+            for name in order:
+                if len(rows) <= MOST**2:
+                    longer = [row | {name: main} for row in rows for main in fewer[name]]
+                    rows = [*filter(self._agrees, longer)]
+            if len(rows) <= MOST:
+                return iter(rows)
+        alike = chain.from_iterable(
+            product(*(self._best(name, own, k) for name, own in choices.items())) for k in self._preferred
+        )
+        return filter(self._agrees, (dict(zip(choices, row, strict=True)) for row in dict.fromkeys(alike)))
+
+    def _unlike(
+        self, choices: Mapping[str, Mapping[MainWords, Figures]], parts: int
+    ) -> dict[str, dict[MainWords, Figures]]:
+        """The main words of layers, but for those that are nearly as good as others.
+
+        With the others, all layers with these operators take no figure more by one of so many parts of what the whole
+        model takes at least. Those with least of a preferred figure stay, for each way to split what is shared.
+        """
+        counts = Counter(layer.operators for layer in self.model.layers)
+        rows = {name: np.array([*own.values()]) * self._units(name) * counts[name] for name, own in choices.items()}
+        slack = sum(own.min(0) for own in rows.values()) / parts
+        found: dict[str, dict[MainWords, Figures]] = {}
+        for name, own in choices.items():
+            figures = dict(zip(own, rows[name], strict=True))
+            kept = dict.fromkeys(main for k in self._preferred for main in self._best(name, own, k))
+            for main in sorted(own, key=own.__getitem__):
+                cuts = shared_cuts(self.graphs[name], main)
+                alike = (other for other in kept if shared_cuts(self.graphs[name], other) == cuts)
+                if not any(np.all(figures[other] <= figures[main] + slack) for other in alike):
+                    kept[main] = None
+            found[name] = {main: own[main] for main in kept}
+        return found
+
+    def _units(self, name: str) -> NDArray[np.float64]:
+        """Nanoseconds and bytes of one in each of the figures of the first layer with these operators."""
+        i = next(i for i, layer in enumerate(self.model.layers) if layer.operators == name)
+        found: list[float] = []
+        for kind, size in product(self.teams.kinds, self.teams.sizes):
+            sizes = self.model.layers[i].parameters, self.teams.costs(kind, size)[i].saved
+            found += [1, 1, *(max(whole, 1) / PARTS for whole in sizes), *[1] * self.teams.again]
+        return np.array(found)
+
+    @property
+    def _preferred(self) -> tuple[int, ...]:
+        return PREFERRED if self.teams.again else PREFERRED[:-1]
 
     def _best(self, name: str, choices: Mapping[MainWords, Figures], preferred: int) -> list[MainWords]:
         """The main words with least of a figure, for each way to split what the layer shares with others."""
