@@ -1,7 +1,7 @@
 """Mutations of the planner that the referee must notice."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pipeplan.costs.teams.problem import TeamProblem
-from pipeplan.costs.teams.signatures import Crossing, crossings, signatures
-from pipeplan.costs.teams.splits import TeamSplits
 
 from helpers.noticed import noticed
 from helpers.quick import rarely
@@ -21,20 +18,21 @@ from pipeplan.core import searched
 from pipeplan.core.cluster import Cluster, DeviceKind, Link
 from pipeplan.core.model import LayerCost, Model
 from pipeplan.core.operators import Operator, OperatorGraph
-from pipeplan.core.plan import Context
-from pipeplan.core.words import PARTIAL, WHOLE, Layout, Word
+from pipeplan.core.words import PARTIAL, Layout, Word
 from pipeplan.costs.collectives import Ring
 from pipeplan.costs.kept import Kept
 from pipeplan.costs.pricing import Prices
 from pipeplan.costs.sharded import Passes, Units
-from pipeplan.costs.sharding import members, prices, words
+from pipeplan.costs.sharding import device_costs, members, prices, words
+from pipeplan.costs.sharding.attention import KeyExchange, SplitAttention
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.copies import CopiedTensor
 from pipeplan.costs.sharding.exchanges import Exchange
 from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.redistributions import times
 from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.shapes import Mesh
-from pipeplan.costs.sharding.splits import LEAN, MeshTeams
+from pipeplan.costs.sharding.splits import LEAN
 from pipeplan.search import turns
 from pipeplan.search.branch_and_bound import Node, Step
 from pipeplan.search.nodes import aggregate_problem as layouts
@@ -54,7 +52,6 @@ from pipeplan_formulations.allocation.joined import joined, together
 from pipeplan_formulations.allocation.suffix_bounds.passes import Pass
 from pipeplan_formulations.allocation.tables import AllocationTables
 from pipeplan_formulations.common.exposed import Collectives, Exposed
-from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.partition import listing
 from pipeplan_formulations.partition.spans import NEVER
 from referee import questions
@@ -353,18 +350,18 @@ def kept(document: dict[str, Any]) -> int:
     return sum(each["output"] for graph in graphs for each in graph["operators"] if each["kept"])
 
 
-def backward_for_nothing(own: TeamProblem, *moves: Any) -> Any:
+def backward_for_nothing(own: MeshProblem, name: str, gradient: bool) -> Any:
     """As if gradients were redistributed in no time."""
-    costs = MOVING(own, *moves)
-    return costs if UNLIMITED in costs else [costs[0], 0, 0, *costs[3:]]
+    free = times(0, own.mesh.sizes, own.mesh.links, own.tensors[name].parts, own.mesh.sharing)
+    return free if gradient else MOVES(own, name, gradient)
 
 
-def saved_whole(own: TeamProblem, name: str, rows: Any) -> Any:
+def saved_whole(layout: Layout, sizes: Sequence[int]) -> int:
     """As if every tensor that is kept were held whole."""
-    return TENSOR(own, name, [row._replace(held=-1) for row in rows])
+    return 1
 
 
-MOVING, TENSOR = TeamProblem._moving, TeamProblem._tensor
+MOVES = MeshProblem.moves
 
 
 def test_members_that_need_all_workspace_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,53 +371,20 @@ def test_members_that_need_all_workspace_are_noticed(monkeypatch: pytest.MonkeyP
     assert noticed(lambda document: not document["model"].get("ties") and kept(document) > 8, on_teams)
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("_moving", backward_for_nothing), rarely("_tensor", saved_whole)])
+@pytest.mark.parametrize(
+    ("room", "name", "wrong"),
+    [
+        (MeshProblem, "moves", backward_for_nothing),
+        rarely(import_module("pipeplan.costs.sharding.problem"), "share", saved_whole),
+    ],
+)
 def test_members_that_cost_too_little_or_too_much_are_noticed(
-    monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any
+    monkeypatch: pytest.MonkeyPatch, room: Any, name: str, wrong: Any
 ) -> None:
     """Gradients that nobody waits for, and parts that take as many bytes as the whole."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(TeamProblem, name, wrong)
+    monkeypatch.setattr(room, name, wrong)
     assert noticed(lambda document: not document["model"].get("ties") and kept(document) > 8, on_teams)
-
-
-@pytest.mark.slow
-def test_tokens_that_gather_themselves_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of the tokens that are all there where an operator needs them, at no cost."""
-    monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(
-        TeamProblem, "_tensor", lambda own, name, rows: TENSOR(own, name, [row._replace(gathered=0) for row in rows])
-    )
-    assert noticed(lambda document: has_tokens(document["model"]["operators"].values()), on_teams)
-
-
-def test_elementwise_operators_that_gather_what_they_read_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if an operator without weights could be whole where what it reads is split."""
-    monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(import_module("pipeplan.costs.teams.problem"), "follows", lambda *own: False)
-    act = drawn("act", ("t", "f"), {"wide": ["t", "f"]}, {"f": 12})
-    norm = drawn("norm", ("t", "f"), {"act": ["t", "f"]}, {}, ["f"])
-    assert noticed(lambda document: True, partial(worth_splitting, [WIDE, act, norm]))
-
-
-def test_attention_on_tokens_that_is_bound_to_other_loops_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if attention could not run on parts of the tokens where what it reads, without tokens, is split."""
-    problem = import_module("pipeplan.costs.teams.problem")
-    monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(problem, "follows", lambda operator, loop: len(operator.reads) == 1 and not operator.weights)
-    wide = drawn("wide", ("f",), {"input": ["token", "h"]}, {"f": 12}, ["f", "h"]) | {"output": 4}
-    attention = drawn("attention", ("token", "h"), {"wide": ["s"]}, {"s": 12, "token": 12})
-    attention |= {"attention": {"queries": 1, "keys": 1}, "forward_flops": 40}
-    assert "left out" in noticed(lambda document: True, partial(worth_splitting, [wide, attention]))
-
-
-def test_whole_gradients_that_are_no_part_of_a_sum_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if parts of a gradient were added up before anything whole is added to them."""
-    problem = import_module("pipeplan.costs.teams.problem")
-    moves, never = problem.redistribution, (WHOLE, PARTIAL)
-    monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(problem, "redistribution", lambda *pair: None if pair[:2] == never else moves(*pair))
-    assert noticed(lambda document: True, partial(worth_splitting, beside_a_residual()))
 
 
 def test_whole_gradients_that_are_no_part_of_a_sum_on_meshes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,12 +477,8 @@ def worth_splitting(operators: list[Any], document: dict[str, Any]) -> None:
 def test_losses_that_exchange_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members that know the largest logit of each row, and the sum of exponentials, for nothing."""
 
-    def free(own: TeamProblem, operator: Operator, loop: str) -> list[int]:
-        graph = own.graph.loss and replace(own.graph, loss=replace(own.graph.loss, rows=0))
-        return SIGNATURE(replace(own, graph=graph) if graph else own, operator, loop)
-
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(TeamProblem, "_signature", free)
+    monkeypatch.setattr(prices, "_loss_exchange", lambda *_: 0)
     assert noticed(has_loss, on_teams)
 
 
@@ -552,9 +512,6 @@ def test_losses_on_whole_logits_at_the_cost_of_parts_are_noticed(monkeypatch: py
     assert noticed(has_loss, on_teams)
 
 
-SIGNATURE = TeamProblem._signature
-
-
 def has_loss(document: dict[str, Any]) -> bool:
     """Whether the loss may be split, with numbers for each row."""
     head = document["model"]["operators"].get("head", {})
@@ -564,11 +521,8 @@ def has_loss(document: dict[str, Any]) -> bool:
 def test_masks_in_parts_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if what passes beside the tokens were split with them."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(
-        TeamProblem,
-        "_output",
-        property(lambda own: -(-own.cost.output // own.team) if own.ends.output else own.cost.output),
-    )
+    wrong = lambda own, _: -(-own.layer.cost.output // words.share(own.output, own.mesh.sizes))  # noqa: E731
+    monkeypatch.setattr(device_costs, "_output", wrong)
     assert noticed(lambda document: "mask" in str(document["model"]["operators"]), on_teams)
 
 
@@ -654,7 +608,7 @@ def in_replicas_of_meshes(document: dict[str, Any]) -> None:
 def test_meshes_whose_replicas_share_out_nothing_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ways that are not searched where gradients are shared out, and forwards on a mesh that wait for no gather."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    asked = import_module("pipeplan.costs.teams.question")
+    asked = import_module("pipeplan.costs.sharding.question")
     with monkeypatch.context() as changed:
         changed.setattr(asked, "mesh_ways", lambda *_: ())
         assert "fastest words" in noticed(on_meshes, in_replicas_of_meshes)
@@ -689,14 +643,14 @@ def free_gathers(operator: Operator, word: Word, mesh: Mesh, gathers: bool) -> i
     return 0 if gathers else EXCHANGE(operator, word, mesh, gathers)
 
 
-EXCHANGE, ROOM = prices.weight_exchange, MeshTeams._at_once
+EXCHANGE, ROOM = prices.weight_exchange, device_costs._at_once
 
 
 @pytest.mark.parametrize(
     ("room", "name", "wrong"),
     [
-        (MeshTeams, "_at_once", lambda own, problem, words: 0),
-        (MeshTeams, "_at_once", lambda own, problem, words: ROOM(own, problem, words) // 2),
+        (device_costs, "_at_once", lambda problem, words: 0),
+        (device_costs, "_at_once", lambda problem, words: ROOM(problem, words) // 2),
         (prices, "weight_exchange", free_gathers),
     ],
 )
@@ -883,24 +837,16 @@ def has_groups(document: dict[str, Any]) -> bool:
     return any("groups" in str(graphs.get(layer.get("operators"))) for layer in document["model"]["layers"])
 
 
-def test_groups_that_plans_leave_out_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if equal shards of queries, keys and values in one matrix were shards of each."""
-    monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(OperatorGraph, "shard_axis", lambda own, name, axis: axis)
-    assert "outside what was asked" in noticed(has_groups, on_teams)
-
-
 @pytest.mark.slow
 def test_shared_weights_of_unlike_groups_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if layers that share a weight had the same part of it wherever they split the same axis."""
-    shared = TeamSplits._shared_axes
+    ways = import_module("pipeplan.costs.sharding.ways")
+    cuts = ways.shared_cuts
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(
-        TeamSplits,
-        "_shared_axes",
-        lambda *question: tuple(getattr(axis, "axis", axis) for axis in shared(*question)),
+        ways, "shared_cuts", lambda *of: tuple((getattr(axis, "axis", axis), part) for axis, part in cuts(*of))
     )
-    assert "tell shared weights apart" in noticed(
+    assert "shared weights lie in unlike ways" in noticed(
         lambda document: bool(document["model"].get("ties")) and has_groups(document), on_teams
     )
 
@@ -1065,24 +1011,24 @@ def on_tokens(document: dict[str, Any], name: str) -> bool:
     return allowed and any(name == "product" or each[name]["keys"] > 1 for each in found)
 
 
-def unheard(operator: Operator, loop: str, has_gradient: bool = True) -> tuple[()]:
+def unheard(own: SplitAttention) -> Iterator[KeyExchange]:
     """As if members knew all keys and values."""
-    return ()
+    return iter(())
 
 
-def heard_once(operator: Operator, loop: str, has_gradient: bool = True) -> tuple[Crossing, ...]:
+def heard_once(own: SplitAttention) -> Iterator[KeyExchange]:
     """As if a backward kept what the forward had gathered."""
-    return tuple(each for each in CROSSINGS(operator, loop, has_gradient) if each[:2] != (Exchange.GATHER, True))
+    return (each for each in EXCHANGES(own) if each[:2] != (Exchange.GATHER, True))
 
 
-CROSSINGS = crossings
+EXCHANGES = SplitAttention.exchanges
 
 
 @pytest.mark.parametrize("wrong", [unheard, heard_once])
 def test_attention_that_knows_all_keys_is_noticed(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
     """Keys and values that no member sends, or none sends again."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(import_module("pipeplan.costs.teams.problem"), "crossings", wrong)
+    monkeypatch.setattr(SplitAttention, "exchanges", wrong)
     assert noticed(lambda document: on_tokens(document, "attention"), on_teams)
 
 
@@ -1112,18 +1058,18 @@ def test_stages_on_parts_of_nodes_are_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("where", "name", "wrong"),
+    ("room", "name", "wrong"),
     [
-        ("sharding.ring", "messages", lambda team, back: ()),
-        ("teams.problem", "beside", lambda operator, loop, team: 0),
+        (import_module("pipeplan.costs.sharding.ring"), "messages", lambda team, back: ()),
+        (SplitAttention, "beside", 0),
     ],
 )
 def test_keys_that_go_round_for_nothing_are_noticed(
-    monkeypatch: pytest.MonkeyPatch, where: str, name: str, wrong: Any
+    monkeypatch: pytest.MonkeyPatch, room: Any, name: str, wrong: Any
 ) -> None:
     """As if blocks of keys took no time, or no memory."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(import_module(f"pipeplan.costs.{where}"), name, wrong)
+    monkeypatch.setattr(room, name, wrong)
     assert noticed(lambda document: on_tokens(document, "attention"), on_teams)
 
 
@@ -1133,13 +1079,6 @@ def test_last_queries_that_see_as_few_keys_as_the_first_are_noticed(monkeypatch:
     monkeypatch.setattr(questions, "TEAMS", 1.0)
     monkeypatch.setattr(Rooflines, "passes", lambda own, operator, parts, by_keys=1: passes(own, operator, parts))
     assert noticed(lambda document: on_tokens(document, "attention") and "'causal': True" in str(document), on_teams)
-
-
-def test_plans_without_what_runs_on_tokens_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the executor knew by itself."""
-    monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(import_module("pipeplan.search.build_plan"), "_context", lambda *question: Context())
-    assert noticed(lambda document: on_tokens(document, "product"), on_teams)
 
 
 def without_context(document: dict[str, Any]) -> None:
@@ -1152,15 +1091,8 @@ def test_wishes_against_products_on_tokens_are_heard(monkeypatch: pytest.MonkeyP
     """A search over such splits although the question leaves them out."""
     monkeypatch.setattr(questions, "TEAMS", 1.0)
 
-    def deaf(operator: Operator, team: int, tokens: bool = False, context: bool = True) -> tuple[str, ...]:
-        return LOOPS(operator, team, tokens)
-
-    for name in ("problem", "signatures"):
-        monkeypatch.setattr(import_module(f"pipeplan.costs.teams.{name}"), "signatures", deaf)
-    assert "outside what was asked" in noticed(lambda document: on_tokens(document, "product"), without_context)
-
-
-LOOPS = signatures
+    monkeypatch.setattr(import_module("pipeplan.costs.sharding.ways"), "_without_context", lambda *_: True)
+    assert "against a wish" in noticed(lambda document: on_tokens(document, "product"), without_context)
 
 
 def pinned(document: dict[str, Any]) -> bool:

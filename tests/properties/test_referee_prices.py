@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pipeplan.costs.teams.problem import COMPARED, TeamProblem
 
 from helpers.noticed import noticed
 from pipeplan.costs import network
@@ -98,22 +97,6 @@ def test_homes_at_the_speed_of_the_slowest_kind_are_noticed(monkeypatch: pytest.
         Prices, "_speed_at_ends", lambda own, _: min(speed(own, kind) for kind in own.cluster.kinds.values())
     )
     assert noticed(tied_over_kinds, unlike_beside_sums)
-
-
-def recomputed_in_teams(document: dict[str, Any]) -> None:
-    """All layers are recomputed on teams of two, whose operators take long."""
-    document["job"] = {"batch": 4, "teams": [2], "zero": [0], "recompute": "full", "extrapolate": True}
-    document["job"] |= {"depths": [1], "replicas": [1]}
-    for entry in document["cluster"]["devices"].values():
-        entry.pop("memory", None)
-        entry.pop("shard_overhead", None)
-
-
-def test_ways_that_are_compared_without_the_second_forward_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if a recomputed layer took a forward and a backward."""
-    monkeypatch.setattr(questions, "TEAMS", 1.0)
-    monkeypatch.setattr(TeamProblem, "compared", COMPARED)
-    assert "left out" in noticed(lambda document: True, recomputed_in_teams)
 
 
 def on_a_fast_network(document: dict[str, Any]) -> None:

@@ -798,6 +798,13 @@ class Meshes:
             every = [member.letters(words, each["name"]) for member, words in known for each in member.operators]
             if not any(map(any, every)):
                 yield "nothing is split"
+            on_tokens = (
+                TOKEN in member.letters(words, each["name"])
+                for member, words in known
+                for each in filter(waits, member.operators)
+            )
+            if not teams.question.job["context_parallel"] and any(on_tokens):
+                yield "products run on parts of the tokens against a wish"
             for tied in teams.question.sharing:
                 cuts = [self._shared_cuts(*row) for i in tied if (row := rows[i]) is not None]
                 unknown = any(rows[i] is None for i in tied)

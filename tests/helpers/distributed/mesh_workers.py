@@ -19,10 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from helpers.distributed import vocabulary_workers
 from helpers.distributed.exchange_workers import OF_PARTS, OPERATIONS, Sums, halves
 from helpers.distributed.models import blank_model, random_cuts
-from helpers.mesh_exchanges import mesh_exchanges
+from helpers.mesh_exchanges import BACKWARD, FORWARD, mesh_exchanges
 from helpers.plans import plan_for
 from helpers.runnable_schedules import halved
-from helpers.team_exchanges import BACKWARD, FORWARD
 from pipeplan.core.cluster import DeviceKind, Link
 from pipeplan.core.errors import PlanError
 from pipeplan.core.model import LayerCost

@@ -9,6 +9,7 @@ are left out.
 Tensors between layers are whole on every device, or all those that can be are split along tokens.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import chain, pairwise, product
