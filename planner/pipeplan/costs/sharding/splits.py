@@ -12,7 +12,7 @@ another one is not larger by more than 1 / `ALIKE` in any figure, on any kind of
 whatever its shape, or if teams without a mesh have such a way.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise, product
 from math import lcm, prod
