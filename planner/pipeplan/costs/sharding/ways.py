@@ -43,7 +43,7 @@ from pipeplan_formulations.common.pareto import minimal
 
 MOST = 64
 """Combinations of the ways of unlike layers up to which all are searched."""
-TOLERANCES = (0, 4096, 1024, 256, 64, 16)
+TOLERANCES = (0, 4096, 1024, 256, 64, 16, 4)
 """Parts of a model's figure by which ways have to differ, until their combinations are few enough; none first."""
 PREFERRED = (0, 2, 3, 4)
 """Figures by which ways are combined if they never are: time of a micro-batch, parameters, saved bytes, and where
