@@ -6,10 +6,9 @@ from itertools import pairwise
 from math import prod
 
 import pytest
-from helpers.team_exchanges import BACKWARD, FORWARD
 
 from helpers.instances import equal_devices
-from helpers.mesh_exchanges import mesh_exchanges
+from helpers.mesh_exchanges import BACKWARD, FORWARD, mesh_exchanges
 from helpers.operators import block, dense, perceptrons
 from pipeplan.analysis.judge import judge
 from pipeplan.core.cluster import Link
