@@ -112,7 +112,7 @@ def _plan(plan: Plan) -> str:
     replicas = "-".join(str(len(stage.devices)) for stage in plan.stages)
     label = f"{counted(len(plan.stages), 'stage')} of {replicas} replicas, "
     label += f"{counted(plan.micro_batches, 'micro-batch')} of {plan.micro_batch}"
-    return label + zero_suffix(plan.zero) + team_suffix(plan.teams, bool(plan.sequence))
+    return label + zero_suffix(plan.zero) + team_suffix(plan.teams, plan.parallelism)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pipeplan.core.model import Model
 from pipeplan.core.plan import Plan
 from pipeplan.costs.sharding.places import team_cluster
 from pipeplan.costs.sharding.splits import MeshTeams
-from pipeplan.costs.teams.splits import TeamSplits
+from pipeplan.costs.sharding.teams import Teams
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.frontend.profile.meter import CpuMeter
 from pipeplan.frontend.workload import Workload
@@ -162,11 +162,11 @@ def plan_of(case: Case, model: Model, cluster: Cluster) -> Plan:
     half = cluster.nodes[0].kinds[: case.team // 2]
     nodes = tuple(replace(cluster.nodes[0], kinds=half) for _ in range(2))
     cluster = replace(cluster, nodes=nodes, network=cluster.nodes[0].link)
-    of = TeamSplits(model, cluster, case.team, (SIZE,), "adam", False)
+    of = Teams(model, cluster, case.team, (SIZE,), "adam", False)
     on_mesh = next(each for each in MeshTeams.of(of, BATCH, 2) if len(each.sizes) == 2)
-    split = on_mesh.splits(tokens=False)[0]
-    plan = solve(on_mesh.model(split), team_cluster(cluster, case.team), job=case.job).plan
-    return shared_out(plan, model, split)
+    way = on_mesh.ways(tokens=False)[0]
+    plan = solve(on_mesh.model(way), team_cluster(cluster, case.team), job=case.job).plan
+    return shared_out(plan, model, on_mesh.split(way, 0))
 
 
 if __name__ == "__main__":

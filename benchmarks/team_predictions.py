@@ -21,11 +21,12 @@ from statistics import median, quantiles
 from pipeplan.core.cluster import Cluster
 from pipeplan.core.job import Job
 from pipeplan.core.model import Model
-from pipeplan.core.operators import Split
 from pipeplan.core.plan import Plan
+from pipeplan.core.words import Letter
+from pipeplan.costs.sharding.layer_ways import MainWords
 from pipeplan.costs.sharding.places import team_cluster
-from pipeplan.costs.sharding.question import team_model
-from pipeplan.costs.teams.splits import TeamSplits
+from pipeplan.costs.sharding.teams import Teams
+from pipeplan.costs.sharding.ways import TeamWays
 from pipeplan.frontend.profile import profile_workload
 from pipeplan.frontend.workload import Workload
 from pipeplan.search.build_plan import shared_out
@@ -142,16 +143,21 @@ def priced(
     if team == 1:
         return solve(model, cluster, job=job).plan
     sizes = tuple(job.batch // count for count in job.micro_batches)
-    teams = TeamSplits(model, cluster, team, sizes, job.optimizer, False)
-    own = tuple((name, shards(model, name, patterns)) for name in model.operators)
-    split = Split(team, own, sequence=teams.sequence if sequence else ())
-    return shared_out(solve(team_model(teams, split), team_cluster(cluster, team), job=job).plan, model, split)
+    teams = Teams(model, cluster, team, sizes, job.optimizer, False)
+    split, costs = TeamWays(teams).way({name: main_words(model, name, patterns) for name in model.operators}, sequence)
+    return shared_out(solve(costs, team_cluster(cluster, team), job=job).plan, model, split)
 
 
-def shards(model: Model, graph: str, patterns: dict[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return the weights of a graph of operators that patterns split."""
-    names = [weight.name for weight in model.operators[graph].weights]
-    return tuple((name, axis) for name in names for pattern, axis in patterns.items() if fnmatchcase(name, pattern))
+def main_words(model: Model, graph: str, patterns: dict[str, int]) -> MainWords:
+    """Return the words of a graph of operators whose weights patterns split."""
+    found = {
+        operator.name: (Letter(weight.loops[axis]),)
+        for operator in model.operators[graph].operators
+        for weight in operator.weights
+        for pattern, axis in patterns.items()
+        if fnmatchcase(weight.name, pattern)
+    }
+    return tuple(found.items())
 
 
 def show(rows: Sequence[Row]) -> None:

@@ -22,7 +22,7 @@ from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.model import LayerCost, Model, Profile, Provenance, Tie
 from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
 from pipeplan.core.splits import Split
-from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Word
+from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Letter, Word
 from pipeplan.costs.sharding.batches import has_samples, with_samples
 from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.layer_ways import (
@@ -81,6 +81,14 @@ class TeamWays:
                 if self._splits_operators(main) and every.possible(main):
                     yield every.way(main, number)
                     number += 1
+
+    def way(self, main: Mapping[str, MainWords], tokens: bool = False) -> tuple[Split, Model]:
+        """Return a way with given main words by graph, and the costs of a device; ``tokens``: with parts of them."""
+        every = {}
+        for name, graph in self.graphs.items():
+            shared = {each.name for each in graph.operators if any(weight.shared for weight in each.weights)}
+            every[name] = tuple((dict.fromkeys(sorted(shared), (Letter(),)) | dict(main[name])).items())
+        return _AllLayers(self, *self._between[-1 if tokens else 0]).way(every, 0)
 
     def layer(self, i: int, kind: DeviceKind, size: int, input_: Layout, output: Layout) -> LayerWays:
         """Return the ways of a layer between given layouts; one object for equal layers."""
