@@ -248,9 +248,8 @@ class Plan(Tabular):
 
     @property
     def mesh(self) -> tuple[int, ...]:
-        """Devices of a team along each axis of a mesh of several axes, which all stages have; of others none."""
-        mesh = self.stages[0].mesh if self.stages else ()
-        return mesh if len(mesh) > 1 else ()
+        """Devices of a team along each axis of the first stage's mesh; those of several axes are alike in all stages."""
+        return self.stages[0].mesh if self.stages else ()
 
     @property
     def team(self) -> int:

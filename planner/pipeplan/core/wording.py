@@ -87,7 +87,7 @@ def team_suffix(
     teams'``, and their ``'loss split by classes'``.
     """
     sizes = teams if len(set(teams)) > 1 else teams[:1]
-    if mesh:
+    if len(mesh) > 1:
         return f", teams of {' x '.join(map(str, mesh))}"
     words = "context-parallel " if "context" in parallelism else "sequence-parallel " * ("sequence" in parallelism)
     named = f", {words}teams of {'-'.join(map(str, sizes))}"

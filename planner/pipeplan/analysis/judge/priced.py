@@ -46,7 +46,7 @@ class Priced:
     @property
     def way(self) -> str:
         """How teams split layers, in a word."""
-        if self.plan.mesh:
+        if len(self.plan.mesh) > 1:
             return "x".join(map(str, self.plan.mesh))
         of = self.plan.parallelism
         return CONTEXT if CONTEXT in of else SEQUENCE if SEQUENCE in of else "plain"

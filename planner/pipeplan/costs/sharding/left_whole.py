@@ -48,7 +48,7 @@ def left_whole(plan: Plan, model: Model, cluster: Cluster, job: Job) -> LeftWhol
     if plan.team == 1 or not model.operators:
         return LeftWhole()
     teams = Teams(model, cluster, plan.team, (plan.micro_batch,), job.optimizer, job.extrapolate)
-    sizes = plan.mesh or (plan.team,)
+    sizes = next((stage.mesh for stage in plan.stages if stage.team == plan.team), ()) or (plan.team,)
     of = _operators(teams)
     costs = teams.costs(teams.kinds[0], plan.micro_batch)
     time = sum(cost.forward + cost.backward for cost in costs)

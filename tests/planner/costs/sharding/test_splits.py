@@ -101,7 +101,7 @@ def test_a_mesh_is_chosen_where_the_network_is_slow(tmp_path: Path) -> None:
     with_meshes, without = (solve(model, pairs(), 4, mesh_axes=axes, **asked) for axes in (2, 1))
     assert with_meshes.value == with_meshes.bound < without.value
     plan = with_meshes.plan
-    assert plan.mesh == (2, 2) and not without.plan.mesh
+    assert plan.mesh == (2, 2) and without.plan.mesh == (4,)
     assert set(dict(plan.words)) == set(model.names)
     assert plan.stages[0].links == (Link(SLOW.bandwidth // 2, 1), Link(10**9, 1))
     assert "also as meshes of 2 x 2" in with_meshes.searched.in_words()
@@ -164,7 +164,7 @@ def test_one_stage_splits_samples_of_one_layer_and_the_weights_of_another(tmp_pa
     )
     assert [letter.loop for letter in first] == ["sample"]
     assert second[0].loop in ("out", "in")
-    assert found.plan.stages[0].mesh == (2,)
+    assert found.plan.mesh == (2,)
     assert "which alone split samples" in " ".join(without.searched.not_searched)
     found.plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == found.plan
