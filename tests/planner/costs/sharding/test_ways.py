@@ -1,0 +1,98 @@
+"""Ways of teams along one axis: what they cost, and that no choice of words is better than all of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from helpers.instances import equal_devices
+from helpers.operators import attention_block, block, perceptrons
+from pipeplan.core.cluster import Link
+from pipeplan.core.operators import OperatorGraph
+from pipeplan.costs.sharding.coordinates import COORDINATES
+from pipeplan.costs.sharding.layer_ways import COMPARED_AGAIN, LayerWays
+from pipeplan.costs.sharding.layouts import ends_of
+from pipeplan.costs.sharding.problem import MeshProblem
+from pipeplan.costs.sharding.teams import Teams
+from pipeplan.costs.sharding.ways import TeamWays
+from pipeplan_formulations.common.clock import Clock
+from pipeplan_formulations.common.report import Limits
+from pipeplan_formulations.sharding import frontier
+
+GRAPHS = [block(), attention_block(), attention_block(causal=True, products=False)]
+
+
+def ways_of(graph: OperatorGraph, bandwidth: int) -> TeamWays:
+    """The ways of teams of two whose layers may be recomputed."""
+    cluster = equal_devices(2, link=Link(bandwidth, 1))
+    return TeamWays(Teams(perceptrons(3, graph=graph), cluster, 2, (1, 2), "sgd", False, again=True))
+
+
+def layers(ways: TeamWays, tokens: bool) -> list[LayerWays]:
+    """A layer in the middle at each micro-batch size, between whole tensors or parts of their tokens."""
+    (kind,) = ways.teams.kinds
+    ends = ends_of(*ways._between[-1 if tokens else 0], 1)
+    return [ways.layer(1, kind, size, *ends) for size in ways.teams.sizes]
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("bandwidth", [10**7, 10**9])
+@pytest.mark.parametrize("tokens", [False, True])
+def test_no_choice_is_better_than_all_ways(graph: OperatorGraph, bandwidth: int, tokens: bool) -> None:
+    """Of time, sums, parameters and saved bytes, and of time with another forward, at every micro-batch size."""
+    ways = ways_of(graph, bandwidth)
+    ends = ways._between[-1 if tokens else 0]
+    main = ways._worthwhile(1, *ends)
+    for layer in layers(ways, tokens):
+        sharding = layer.problem.sharding
+        listed = np.array([layer.chosen(words).costs for words in main if layer.chosen(words)]) @ COMPARED_AGAIN.T
+        for point in frontier(sharding.project(COMPARED_AGAIN), Clock(Limits())).points:
+            small = layer.rooflines.parameters, layer.rooflines.cost.saved
+            room = np.array([0, sharding.largest[COORDINATES.index("summed")], *(-(-n // 1024) for n in small), 0])
+            assert any(np.all(row <= point + room) for row in listed)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_ways_cost_what_their_words_cost(graph: OperatorGraph) -> None:
+    """With one signature of each operator the problem of a layer has the costs of the choice, and of the device."""
+    ways = ways_of(graph, 10**8)
+    (kind,) = ways.teams.kinds
+    found = list(ways.ways())
+    assert len({split.number for split, _ in found}) == len(found) > 1
+    assert any(any(split.passes) for split, _ in found)
+    for split, model in found:
+        for profile in model.profiles:
+            words = split.words[kind.name, profile.micro_batch][1]
+            layer = ways.layer(1, kind, profile.micro_batch, *ends_of(split.layout, split.passes, 1))
+            problem = layer.problem
+            only = MeshProblem(problem.rooflines, problem.mesh, words.input, words.output, gathers=False, only=words)
+            costs = only.sharding.evaluate((0,) * len(only.sharding.costs))
+            assert costs is not None
+            assert costs[COORDINATES.index("parameters")] == model.layers[1].parameters
+            of = dict(zip(COORDINATES, costs, strict=True))
+            assert profile.costs[1].forward == of["forward"] + problem.layer.constant("forward")
+            assert profile.costs[1].update == of["update"] + of["summed"]
+            assert profile.costs[1].saved == of["saved"]
+
+
+def test_of_too_many_combinations_those_that_differ_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer ways, among them those of least time, parameters and saved bytes."""
+    graph = attention_block()
+    model = perceptrons(3, graph=graph)
+    other = replace(model.layers[0], operators="other")
+    model = replace(model, layers=(other, *model.layers[1:]), operators={"pair": graph, "other": graph})
+    teams = Teams(model, equal_devices(2, link=Link(10**8, 1)), 2, (1, 2), "sgd", False)
+
+    def figures() -> np.ndarray:
+        rows = []
+        for _, own in TeamWays(teams).ways():
+            costs = [cost for profile in own.profiles for cost in profile.costs]
+            times, saved = sum(cost.forward + cost.backward for cost in costs), sum(cost.saved for cost in costs)
+            rows.append((times, sum(layer.parameters for layer in own.layers), saved))
+        return np.array(rows)
+
+    every = figures()
+    monkeypatch.setattr("pipeplan.costs.sharding.ways.MOST", 8)
+    some = figures()
+    assert len(some) < len(every)
+    assert some.min(0).tolist() == every.min(0).tolist()
