@@ -87,7 +87,7 @@ def device(
 ) -> LayerCost:
     """What one of four devices takes, whose layer makes parts of the tokens, under given main words."""
     own = Rooflines(graph, cost, graph.parameters, kind, None, 1)
-    problem = MeshProblem(own, Mesh((4,), (link,)), before, (0,), gathers=False)
+    problem = MeshProblem(own, Mesh((4,), (link,)), before, (0,), gathers=False, keeps=False)
     return LayerWays(problem, again=False).device(tuple((name, (letter,)) for name, letter in main.items()))
 
 

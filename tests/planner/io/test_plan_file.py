@@ -50,6 +50,7 @@ def test_teams_are_saved(tmp_path: Path) -> None:
     """Unlike teams and the layers whose output they split come back; a plan without any is written as before."""
     stages = tuple(replace(stage, team=team) for stage, team in zip(plan().stages, (4, 2), strict=True))
     own = replace(plan(), stages=stages, shards=(("a.weight", 0),), sequence=("a",))
+    own = replace(own, parallelism=("sequence",))
     own.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == own
     plan().save(tmp_path / "plan.json")

@@ -3,10 +3,11 @@
 These are operators that split weights, or sum gradients of weights that are more than 1 / `PARTS` of the layer's;
 products of matrices and attention on parts of the tokens; and the loss if its classes are split. Those with weights
 that the layer shares with others are always among them. Under given main words the other operators, and the layouts of
-all tensors, are those of the fastest choice.
+all tensors, are those of the fastest choice, with copies that are kept for the backward or without.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -29,7 +30,8 @@ from pipeplan_formulations.common.sentinels import UNLIMITED
 from pipeplan_formulations.sharding import Choice, Sharding, frontier
 
 MainWords = tuple[tuple[str, Word], ...]
-"""Words of the main operators of a layer, by name; the others are none of these."""
+"""Words of the main operators of a layer, by name; the others are none of these. With `KEEPS` copies may be kept."""
+KEEPS: tuple[str, Word] = ("", ())
 
 PARTS = 1024
 """Bytes are compared in these parts of a layer's."""
@@ -85,13 +87,15 @@ class LayerWays:
     Parameters
     ----------
     problem : MeshProblem
-        Of one layer.
+        Of one layer, in which copies may be kept.
     again : bool
         Whether layers may be recomputed.
     """
 
     def __init__(self, problem: MeshProblem, again: bool) -> None:
         self.problem, self.rooflines, self._again = problem, problem.layer, again
+        self._problems = {True: problem, False: replace(problem, keeps=False)}
+        self._fastest: dict[bool, Sharding] = {}
         self._chosen: dict[MainWords, Chosen | None] = {}
         self._devices: dict[MainWords, LayerCost] = {}
 
@@ -128,7 +132,9 @@ class LayerWays:
         rows = [row for row in self.compared if any(problem.project(row[None]).largest)]
         points = frontier(problem.project(np.array(rows or COMPARED[:1])), Clock(Limits()))
         for point in range(len(points.points)):
-            yield self._main(points.choice(point))
+            choice = points.choice(point)
+            kept = any(copy.kept for copy in self.problem.copies(choice).values())
+            yield self._main(choice) + (KEEPS,) * kept
 
     def figures(self, main: MainWords) -> tuple[int, ...]:
         """Nanoseconds of a micro-batch and of sums; `PARTS` of parameters and saved bytes, under main words.
@@ -156,7 +162,7 @@ class LayerWays:
     def device(self, main: MainWords) -> LayerCost:
         """Return the costs of each device under main words."""
         if main not in self._devices:
-            self._devices[main] = device_cost(self.problem, *self._of(main))
+            self._devices[main] = device_cost(self._problems[KEEPS in main], *self._of(main))
         return self._devices[main]
 
     def _of(self, main: MainWords) -> Chosen:
@@ -175,17 +181,12 @@ class LayerWays:
         """For each operator, and each of its signatures, the word as a main operator; None where it is none."""
         return [[word if is_main(self.graph, each, word) else None for word in row] for each, row in self._words]
 
-    @cached_property
-    def _fastest(self) -> Sharding:
-        problem = self.problem.sharding
-        return problem.project(in_order(problem, FASTEST, WORTH))
-
     def _main(self, choice: Choice) -> MainWords:
         rows = zip(self.graph.operators, self._entries, choice, strict=False)
         return tuple((each.name, row[k]) for each, row, k in rows if row[k] is not None)  # type: ignore[misc]
 
     def _find(self, main: MainWords) -> Chosen | None:
-        of = dict(main)
+        of, problem = dict(main), self._problems[KEEPS in main]
         if not self.problem.tokens:
             by_tokens = {each.name for each in self.graph.operators if each.by_plan}
             of = {name: word for name, word in main if name not in by_tokens or all(one.loop != TOKEN for one in word)}
@@ -197,13 +198,15 @@ class LayerWays:
             fits = [[not splits(word) for word in row] for _, row in self._words]
         if not all(map(any, fits)):
             return None
-        found = frontier(_restricted(self._fastest, fits), Clock(Limits()))
+        if problem.keeps not in self._fastest:
+            self._fastest[problem.keeps] = problem.sharding.project(in_order(problem.sharding, FASTEST, WORTH))
+        found = frontier(_restricted(self._fastest[problem.keeps], fits), Clock(Limits()))
         if not len(found.points):
             return None
         choice = found.choice(0)
-        costs = self.problem.sharding.evaluate(choice)
+        costs = problem.sharding.evaluate(choice)
         assert costs is not None, "it was found"
-        return Chosen(self.problem.layer_words(choice), costs)
+        return Chosen(problem.layer_words(choice), costs)
 
 
 def splits(word: Word) -> bool:

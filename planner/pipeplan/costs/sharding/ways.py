@@ -162,6 +162,8 @@ class TeamWays:
 
         Only those count in which layers that share weights split them alike.
         """
+        if not all(choices.values()):
+            return iter(())
         order = sorted(choices, key=lambda name: not any(weight.shared for weight in self.graphs[name].weights))
         for parts in TOLERANCES:
             fewer = self._unlike(choices, parts) if parts else choices
