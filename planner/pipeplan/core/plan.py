@@ -248,7 +248,7 @@ class Plan(Tabular):
 
     @property
     def mesh(self) -> tuple[int, ...]:
-        """Devices of a team along each axis of the first stage's mesh; those of several axes are alike in all stages."""
+        """Devices of a team along each axis of the first stage's mesh; those of several axes are alike in stages."""
         return self.stages[0].mesh if self.stages else ()
 
     @property

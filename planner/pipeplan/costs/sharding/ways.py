@@ -28,6 +28,7 @@ from pipeplan.costs.sharding.coordinates import COORDINATES
 from pipeplan.costs.sharding.layer_ways import (
     COMPARED,
     COMPARED_AGAIN,
+    KEEPS,
     PARTS,
     LayerWays,
     MainWords,
@@ -77,7 +78,7 @@ class TeamWays:
         for layout, passes in self._between if tokens else self._between[:1]:
             choices = {name: self._worthwhile(i, layout, passes) for name, i in firsts.items()}
             every = _AllLayers(self, layout, passes)
-            for main in self._together(choices):
+            for main in chain(*map(self._together, _with_and_without(choices))):
                 if self._splits_operators(main) and every.possible(main):
                     yield every.way(main, number)
                     number += 1
@@ -153,8 +154,10 @@ class TeamWays:
                 self.teams.check()
                 if all(problem.chosen(main) for problem in problems):
                     rows[main] = tuple(chain.from_iterable(problem.figures(main) for problem in problems))
-            undominated = minimal(np.array(list(rows.values()))) if rows else ()
-            kept |= {main: own for k, (main, own) in enumerate(rows.items()) if k in undominated}
+            for keeps in (False, True):
+                alike = {main: own for main, own in rows.items() if (KEEPS in main) == keeps}
+                undominated = minimal(np.array(list(alike.values()))) if alike else ()
+                kept |= {main: own for k, (main, own) in enumerate(alike.items()) if k in undominated}
         return kept
 
     def _together(self, choices: Mapping[str, Mapping[MainWords, Figures]]) -> Iterator[dict[str, MainWords]]:
@@ -339,6 +342,19 @@ def shared_cuts(graph: OperatorGraph, main: MainWords) -> tuple[tuple[ShardAxis,
         if weight.shared
         for letter in of[each.name]
     )
+
+
+def _with_and_without(
+    choices: Mapping[str, Mapping[MainWords, Figures]],
+) -> Iterator[dict[str, dict[MainWords, Figures]]]:
+    """Yield the choices without kept copies, and those with them of all graphs that have some, if any has."""
+    split = {
+        name: tuple({main: own[main] for main in own if (KEEPS in main) == keeps} for keeps in (False, True))
+        for name, own in choices.items()
+    }
+    yield {name: without for name, (without, _) in split.items()}
+    if any(kept for _, kept in split.values()):
+        yield {name: kept or without for name, (without, kept) in split.items()}
 
 
 def _counts(operator: Operator, word: Word) -> bool:
