@@ -42,7 +42,7 @@ from pipeplan.costs.sharding.rooflines import Rooflines
 from pipeplan.costs.sharding.teams import Teams
 from pipeplan_formulations.common.pareto import minimal
 
-MOST = 64
+MOST = 32
 """Combinations of the ways of unlike layers up to which all are searched."""
 TOLERANCES = (0, 4096, 1024, 256, 64, 16, 4)
 """Parts of a model's figure by which ways have to differ, until their combinations are few enough; none first."""
