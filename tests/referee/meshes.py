@@ -142,8 +142,11 @@ class OnMesh(Member):
         rows += [(self.makers[name], self.makers[name]["makes"])] if name in self.makers else []
         if not rows:
             return []
+        every = [each["loops"][TOKEN] for each in self.operators if TOKEN in each.get("loops", {})]
+        other = {TOKEN: math.gcd(*every) or 1}  # of tokens on which none of these operators runs in parts
         return [
-            math.lcm(*(each.get("loops", {}).get(axes[i], 1) for each, axes in rows)) for i in range(len(rows[0][1]))
+            math.lcm(*(each.get("loops", {}).get(axes[i], other.get(axes[i], 1)) for each, axes in rows))
+            for i in range(len(rows[0][1]))
         ]
 
     def fits(self, name: str, layout: Layout) -> bool:

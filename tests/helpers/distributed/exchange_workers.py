@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from helpers.distributed.models import blank_model
 from helpers.mesh_exchanges import mesh_exchanges
 from helpers.plans import in_teams, on_tokens, plan_for
-from helpers.team_exchanges import BACKWARD, FORWARD
+from helpers.mesh_exchanges import BACKWARD, FORWARD
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.plan import Plan
 from pipeplan.costs.sharding.exchanges import Exchange

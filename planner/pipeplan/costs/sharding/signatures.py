@@ -8,10 +8,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
-from math import lcm, prod
+from math import gcd, lcm, prod
 from typing import NamedTuple, TypeVar
 
-from pipeplan.core.operators import Operator, OperatorGraph
+from pipeplan.core.operators import TOKEN, Operator, OperatorGraph
 from pipeplan.core.words import PARTIAL, UNSPLIT, WHOLE, LayerWords, Layout, Signature, Word
 from pipeplan.costs.sharding.joined import JoinedLayers, Own, SharedWeight
 from pipeplan.costs.sharding.layouts import stream
@@ -273,11 +273,17 @@ class MeshSignatures:
 
 
 def parts_of(graph: OperatorGraph, name: str) -> tuple[int, ...]:
-    """Return the parts of each dimension of a tensor, which the devices that split it must divide."""
+    """Return the parts of each dimension of a tensor, which the devices that split it must divide.
+
+    Tokens have those of the layer's other tensors where none of its own operators runs on parts of them.
+    """
+    tokens = gcd(*(each.loops[TOKEN] for each in graph.operators if TOKEN in each.loops)) or 1
     rows = [(each, each.reads[name]) for each in graph.operators if name in each.reads]
     rows += [(each, each.makes) for each in graph.operators if each.name == name]
     count = len(rows[0][1]) if rows else 0
-    return tuple(lcm(*(each.loops.get(axes[i], 1) for each, axes in rows)) for i in range(count))
+    return tuple(
+        lcm(*(each.loops.get(axes[i], tokens if axes[i] == TOKEN else 1) for each, axes in rows)) for i in range(count)
+    )
 
 
 def with_fitting_ends(graph: OperatorGraph, words: LayerWords, sizes: Sequence[int]) -> LayerWords:
