@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.distributed.models import blank_model
-from helpers.mesh_exchanges import mesh_exchanges
+from helpers.mesh_exchanges import BACKWARD, FORWARD, mesh_exchanges
 from helpers.plans import in_teams, on_tokens, plan_for
-from helpers.mesh_exchanges import BACKWARD, FORWARD
 from pipeplan.core.grouped_axis import ShardAxis
 from pipeplan.core.plan import Plan
 from pipeplan.costs.sharding.exchanges import Exchange
