@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 import pytest
-from helpers.team_exchanges import BACKWARD, FORWARD
 
 from helpers.distributed.models import tiny_decoder
 from helpers.fused_models import tiny_fused
 from helpers.layer_operators import LayersOperators, eager, layers_operators, llama_like, post_norm
-from helpers.mesh_exchanges import mesh_exchanges
+from helpers.mesh_exchanges import BACKWARD, FORWARD, mesh_exchanges
 from pipeplan.core.cluster import Link
 from pipeplan.core.operators import OperatorGraph
 from pipeplan.core.words import UNSPLIT
