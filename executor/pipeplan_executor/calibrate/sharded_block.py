@@ -26,6 +26,7 @@ from pipeplan.frontend.operators.program import Program
 from pipeplan.frontend.operators.record import record
 from pipeplan_executor.runtime.recorder import now
 from pipeplan_executor.sharding.mesh.moves import MeshAxes
+from pipeplan_executor.sharding.mesh.run import MeshLayer
 from pipeplan_executor.zoo.decoder import Block
 
 TEAM = 2
@@ -104,8 +105,6 @@ def program_of_block() -> Program:
 
 def split_block(mesh: DeviceMesh) -> Callable[[Tensor], Tensor]:
     """Return the block as this process of a mesh of one axis runs it, with parts of new parameters."""
-    from pipeplan_executor.sharding.mesh.run import MeshLayer  # DTensor takes a second to load
-
     program = program_of_block()
     words = given_words(program.graph, GivenSplit(WEIGHTS), TEAM, usual_rooflines(program.graph, SAMPLES), Link(10**9))
     assert words is not None, "the block can be split like that"
